@@ -1,0 +1,27 @@
+"""What ``lakemark validate`` finds offline beyond the form of the settings."""
+
+from lakemark import connector
+from lakemark.client_settings import java_options
+from lakemark.config import Config
+from lakemark.layers import InvalidConfig, Problem
+from lakemark.source.schema_file import read_schema_file
+
+
+def check(config: Config) -> list[Problem]:
+    """Mistakes and warnings in the files that the configuration names; nothing is contacted."""
+    problems: list[Problem] = []
+    if config.source.connector_file:
+        try:
+            problems += connector.read(config).problems
+        except InvalidConfig as error:
+            problems += error.problems
+    if config.source.schema_file:
+        try:
+            read_schema_file(config.source.schema_file)
+        except InvalidConfig as error:
+            problems += error.problems
+    try:
+        java_options(config)
+    except InvalidConfig as error:
+        problems += error.problems
+    return problems

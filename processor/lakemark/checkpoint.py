@@ -1,0 +1,147 @@
+"""The pipeline's own state beside Spark's checkpoint, and what Spark wrote there itself.
+
+Spark's checkpoint folder may be on any Hadoop file system, so it is read and written through
+Hadoop's own client, in the driver. `<checkpoint>/lakemark/state/<batch>.json` is the state after a
+batch; `<checkpoint>/lakemark/pipeline.json` says for which pipeline the checkpoint was made.
+"""
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+from lakemark import tables
+from lakemark.errors import PipelineError
+from lakemark.tables import Offsets, PipelineState
+
+FORMAT: Final = 1
+KEPT: Final = 20  # states kept: a repeated batch needs one, a person looking back some more
+
+
+class Identity(msgspec.Struct):
+    """What cannot change while a checkpoint is used."""
+
+    name: str
+    shards: int
+    format: int = FORMAT
+
+
+class Checkpoint:
+    """Files under the checkpoint folder of a pipeline."""
+
+    def __init__(self, jvm: Any, hadoop: Any, path: str) -> None:
+        self._path_class = jvm.org.apache.hadoop.fs.Path
+        self._io = jvm.org.apache.hadoop.io.IOUtils
+        self._bytes = jvm.java.io.ByteArrayOutputStream
+        self.path = path
+        self._files = self._path_class(path).getFileSystem(hadoop)
+
+    def claim(self, identity: Identity) -> None:
+        """Makes the checkpoint this pipeline's, or finds that it is.
+
+        Raises:
+            PipelineError: it belongs to another pipeline, or was made with other shards.
+            StateVersionError: a newer version of lakemark made it.
+        """
+        blob = self._read("lakemark/pipeline.json")
+        if blob is None:
+            self._write("lakemark/pipeline.json", msgspec.json.encode(identity))
+            return
+        found = msgspec.json.decode(blob, type=Identity)
+        if found.format > FORMAT:
+            tables.decode(blob)
+        if found != identity:
+            raise PipelineError(
+                f"the checkpoint {self.path} was made for pipeline {found.name!r} with "
+                f"{found.shards} shards, not for {identity.name!r} with {identity.shards}",
+                code="checkpoint-mismatch",
+                hint="set name and stream.shards back, or give this pipeline a checkpoint of its "
+                "own",
+            )
+
+    def query_id(self) -> str:
+        """Spark's id of the query, the first part of every app id; stable over restarts."""
+        blob = self._read("metadata")
+        return str(json.loads(blob)["id"]) if blob else ""
+
+    def offsets(self, batch: int) -> list[Offsets]:
+        """End offsets of a planned batch, one entry per source in the query's order.
+
+        Raises:
+            PipelineError: Spark has not planned this batch.
+        """
+        blob = self._read(f"offsets/{batch}")
+        if blob is None:
+            raise PipelineError(
+                f"the checkpoint {self.path} has no offsets of batch {batch}",
+                code="checkpoint-damaged",
+                hint="restore the checkpoint folder, or start with a new one and snapshot again",
+            )
+        found = []
+        for line in blob.decode().splitlines()[2:]:  # version, metadata, then a line per source
+            source = json.loads(line) if line not in ("-", "") else {}
+            found.append({t: {int(p): o for p, o in ps.items()} for t, ps in source.items()})
+        return found
+
+    def load(self, batch: int) -> PipelineState:
+        """The state after a batch; the empty one before the first.
+
+        Raises:
+            PipelineError: the state of an earlier batch is gone.
+            StateVersionError: a newer version of lakemark wrote it.
+        """
+        if batch < 0:
+            return PipelineState()
+        blob = self._read(_name(batch))
+        if blob is None:
+            raise PipelineError(
+                f"the checkpoint {self.path} has no state of batch {batch}",
+                code="checkpoint-damaged",
+                hint="restore the checkpoint folder, or start with a new one and snapshot again",
+            )
+        return tables.decode(blob)
+
+    def newest(self) -> PipelineState:
+        """The state of the newest batch that has one."""
+        folder = self._path_class(f"{self.path}/lakemark/state")
+        if not self._files.exists(folder):
+            return PipelineState()
+        names = [str(s.getPath().getName()) for s in self._files.listStatus(folder)]
+        batches = [int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()]
+        return self.load(max(batches)) if batches else PipelineState()
+
+    def save(self, state: PipelineState) -> None:
+        """Stores the state under its batch, atomically; replaces one of the same batch."""
+        self._write(_name(state.batch), tables.encode(state))
+        old = self._path_class(f"{self.path}/{_name(state.batch - KEPT)}")
+        if state.batch >= KEPT:
+            self._files.delete(old, False)  # noqa: FBT003 - Hadoop's signature
+
+    def _read(self, name: str) -> bytes | None:
+        path = self._path_class(f"{self.path}/{name}")
+        if not self._files.exists(path):
+            return None
+        source, sink = self._files.open(path), self._bytes()
+        self._io.copyBytes(source, sink, 65536, True)  # noqa: FBT003
+        return bytes(sink.toByteArray())
+
+    def _write(self, name: str, blob: bytes) -> None:
+        path = self._path_class(f"{self.path}/{name}")
+        draft = self._path_class(f"{self.path}/{name}.draft")
+        out = self._files.create(draft, True)  # noqa: FBT003
+        try:
+            out.write(bytearray(blob))
+            out.hsync()
+        finally:
+            out.close()
+        if self._files.exists(path):
+            self._files.delete(path, False)  # noqa: FBT003
+        if not self._files.rename(draft, path):
+            raise PipelineError(
+                f"{path} could not be put in place", code="checkpoint-unwritable",
+                hint="check the rights on the checkpoint folder",
+            )
+
+
+def _name(batch: int) -> str:
+    return f"lakemark/state/{batch}.json"

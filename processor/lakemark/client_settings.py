@@ -1,0 +1,106 @@
+"""The same connection to Kafka, said to the Java client (Spark) and to librdkafka."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from lakemark.config import Config, SecurityConfig
+from lakemark.layers import InvalidConfig, Problem
+from lakemark.units import reveal
+
+_PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_PKCS8: Final = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+def java_options(config: Config) -> dict[str, str]:
+    """Options of Spark's Kafka source and sink, with their prefix ``kafka.``.
+
+    Certificates go by value, so that executors on other machines need no files.
+
+    Raises:
+        InvalidConfig: a certificate or key is not in the form that the Java client reads.
+    """
+    java = {
+        "bootstrap.servers": config.kafka.bootstrap_servers,
+        "client.id": f"lakemark-{config.name}",
+        **_java_security(config.kafka.security),
+        **reveal(config.kafka.java),
+    }
+    return {f"kafka.{name}": value for name, value in java.items()}
+
+
+def _java_security(security: SecurityConfig) -> dict[str, str]:
+    found: dict[str, str] = {"security.protocol": security.security_protocol}
+    if security.sasl_mechanism and security.sasl_password:
+        plain = security.sasl_mechanism == "PLAIN"
+        found["sasl.mechanism"] = security.sasl_mechanism
+        found["sasl.jaas.config"] = (
+            f"{_PLAIN_MODULE if plain else _SCRAM_MODULE} required "
+            f"username={jaas_quoted(security.sasl_username or '')} "
+            f"password={jaas_quoted(security.sasl_password.get_secret_value())};"
+        )
+    if "SSL" not in security.security_protocol.split("_"):
+        return found
+    check = security.ssl_endpoint_identification
+    found["ssl.endpoint.identification.algorithm"] = "" if check == "none" else check
+    if security.ssl_ca_location:
+        found["ssl.truststore.type"] = "PEM"
+        found["ssl.truststore.certificates"] = _pem(security.ssl_ca_location)
+    if security.ssl_certificate_location and security.ssl_key_location:
+        found["ssl.keystore.type"] = "PEM"
+        found["ssl.keystore.certificate.chain"] = _pem(security.ssl_certificate_location)
+        found["ssl.keystore.key"] = _private_key(security.ssl_key_location)
+        if security.ssl_key_password:
+            found["ssl.key.password"] = security.ssl_key_password.get_secret_value()
+    return found
+
+
+def jaas_quoted(value: str) -> str:
+    """A value inside a JAAS line."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _pem(file: Path) -> str:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if "-----BEGIN " not in text:
+        raise InvalidConfig(
+            [Problem("kafka.security", f"{file} is not in PEM form", "convert it with openssl")]
+        )
+    return text
+
+
+def _private_key(file: Path) -> str:
+    text = _pem(file)
+    if not any(begin in text for begin in _PKCS8):
+        hint = f"run: openssl pkcs8 -topk8 -in {file} -out {file.stem}.pk8.pem"
+        message = f"{file} is not in PKCS#8 form, the only one the Java client reads"
+        raise InvalidConfig([Problem("kafka.security.ssl_key_location", message, hint)])
+    return text
+
+
+def librdkafka_options(config: Config) -> dict[str, Any]:
+    """Settings of confluent-kafka's clients."""
+    security = config.kafka.security
+    found: dict[str, Any] = {
+        "bootstrap.servers": config.kafka.bootstrap_servers,
+        "client.id": f"lakemark-{config.name}",
+        "security.protocol": security.security_protocol,
+        # One line per lost connection is the client's; whether it matters is said by our errors.
+        "log_level": 0,
+    }
+    if security.sasl_mechanism and security.sasl_password:
+        found["sasl.mechanism"] = security.sasl_mechanism
+        found["sasl.username"] = security.sasl_username
+        found["sasl.password"] = security.sasl_password.get_secret_value()
+    if "SSL" in security.security_protocol.split("_"):
+        found["ssl.endpoint.identification.algorithm"] = security.ssl_endpoint_identification
+        places = {
+            "ssl.ca.location": security.ssl_ca_location,
+            "ssl.certificate.location": security.ssl_certificate_location,
+            "ssl.key.location": security.ssl_key_location,
+        }
+        found |= {name: str(file) for name, file in places.items() if file}
+        if security.ssl_key_password:
+            found["ssl.key.password"] = security.ssl_key_password.get_secret_value()
+    return found | reveal(config.kafka.librdkafka)

@@ -1,0 +1,395 @@
+"""The configuration of one pipeline: what can be set, in which form, with which default.
+
+`load` reads the YAML file and the environment and returns a frozen `Config`, or raises one
+`InvalidConfig` that lists every mistake. Relative paths are relative to the YAML file.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote, unquote, urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from lakemark.layers import ENV_PREFIX, InvalidConfig, Layers, Problem, dotted, read_layers
+from lakemark.mistakes import explain, shape_of
+from lakemark.names import InternalTopics
+from lakemark.units import (
+    ClientSettings,
+    Duration,
+    ExistingFile,
+    FreeMap,
+    HttpUrl,
+    Location,
+    PostgresUrl,
+    Secret,
+    Size,
+    SparkSettings,
+    TableId,
+    TableRegex,
+    Text,
+    reveal,
+    servers,
+    show_duration,
+)
+
+Deletes = Literal["hard", "soft"]
+Engine = Literal["auto", "task-merge", "spark-merge"]
+
+
+class Section(BaseModel):
+    """What all sections share: values are frozen and unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class SecurityConfig(Section):
+    """How clients prove who they are to Kafka; written once, given to the Java client and ours."""
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_username: Text | None = None
+    sasl_password: Secret | None = None
+    ssl_ca_location: ExistingFile | None = Field(
+        None, description="PEM file of trusted authorities"
+    )
+    ssl_certificate_location: ExistingFile | None = Field(None, description="PEM certificate chain")
+    ssl_key_location: ExistingFile | None = Field(None, description="PEM private key, PKCS#8")
+    ssl_key_password: Secret | None = None
+    ssl_endpoint_identification: Literal["https", "none"] = "https"
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        sasl = self.security_protocol.startswith("SASL")
+        given = [n for n in ("mechanism", "username", "password") if getattr(self, f"sasl_{n}")]
+        if sasl and len(given) < 3:  # noqa: PLR2004
+            raise PydanticCustomError(
+                "security",
+                "{protocol} needs sasl_mechanism, sasl_username and sasl_password",
+                {"protocol": self.security_protocol},
+            )
+        if given and not sasl:
+            raise PydanticCustomError(
+                "security",
+                "sasl_{name} is set, so security_protocol must be SASL_SSL or SASL_PLAINTEXT",
+                {"name": given[0]},
+            )
+        if bool(self.ssl_certificate_location) != bool(self.ssl_key_location):
+            raise PydanticCustomError(
+                "security", "ssl_certificate_location and ssl_key_location need each other"
+            )
+        if self.ssl_ca_location and "SSL" not in self.security_protocol.split("_"):
+            raise PydanticCustomError(
+                "security", "ssl_ca_location is set, so security_protocol must be SSL or SASL_SSL"
+            )
+        return self
+
+
+class KafkaConfig(Section):
+    """The brokers, and settings passed on to the two Kafka clients as they are."""
+
+    bootstrap_servers: Annotated[str, BeforeValidator(servers), Field(min_length=1)]
+    security: SecurityConfig = SecurityConfig()
+    java: ClientSettings = Field({}, description="more settings of the Java client (Spark)")
+    librdkafka: ClientSettings = Field({}, description="more settings of librdkafka")
+    timeout: Duration = Field(timedelta(seconds=30), description="for one administrative request")
+
+
+class ConnectConfig(Section):
+    """Where Kafka Connect answers, and which connector is ours."""
+
+    url: HttpUrl
+    connector: Annotated[str, Field(min_length=1)]
+    username: Text | None = None
+    password: Secret | None = None
+    timeout: Duration = timedelta(seconds=10)
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        if self.password is not None and self.username is None:
+            raise PydanticCustomError("security", "password is set, so username is needed too")
+        return self
+
+
+class SourceConfig(Section):
+    """Which connector, and which of its tables."""
+
+    connect: ConnectConfig | None = None
+    connector_file: ExistingFile | None = None
+    tables: list[TableRegex] = Field(
+        [], description="full-match regular expressions of schema.table; default: all captured"
+    )
+    topics: TableRegex | None = Field(
+        None, description="Java regular expression of the topics, when a router renames them"
+    )
+    schema_file: ExistingFile | None = Field(
+        None, description="tables' columns, for plain JSON without a database"
+    )
+
+    @model_validator(mode="after")
+    def _one_connector(self) -> Self:
+        if (self.connect is None) == (self.connector_file is None):
+            found = "neither is set" if self.connect is None else "both are set"
+            raise PydanticCustomError(
+                "connector",
+                "exactly one of source.connect and source.connector_file is needed, {found}",
+                {"found": found},
+            )
+        return self
+
+
+class DatabaseConfig(Section):
+    """The source database: exact types now, snapshots when asked for."""
+
+    url: PostgresUrl
+    password: Secret | None = None
+    connect_timeout: Duration = timedelta(seconds=10)
+
+
+class TableConfig(Section):
+    """What differs for one table."""
+
+    path: Location | None = None
+    deletes: Deletes | None = None
+    engine: Engine | None = None
+
+
+class LakeConfig(Section):
+    """The Delta tables: ``<path>/<schema>/<table>``."""
+
+    path: Location
+    deletes: Deletes = "hard"
+    storage_options: FreeMap = Field({}, description="of the object store")
+    engine: Engine = "auto"
+    tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
+
+    def table_path(self, table: str) -> str:
+        """Where the Delta table of this ``schema.table`` is; odd characters are percent-encoded."""
+        own = self.tables.get(table)
+        if own and own.path:
+            return own.path
+        return "/".join([self.path, *(quote(part, safe=" ") for part in table.split(".", 1))])
+
+    def deletes_of(self, table: str) -> Deletes:
+        """Whether this table keeps deleted rows, marked (soft), or not (hard)."""
+        own = self.tables.get(table)
+        return (own and own.deletes) or self.deletes
+
+    def engine_of(self, table: str) -> Engine:
+        """The write engine asked for; ``auto`` leaves it to lakemark."""
+        own = self.tables.get(table)
+        return (own and own.engine) or self.engine
+
+    def options(self) -> dict[str, str]:
+        """The storage options in clear, for delta-rs and Spark."""
+        return reveal(self.storage_options)
+
+
+class OutputConfig(Section):
+    """Clean output topics: accepted, not written yet."""
+
+    topic_prefix: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")]
+
+
+class SnapshotConfig(Section):
+    """How tables are read while the log goes on."""
+
+    chunk_rows: int = Field(10_000, ge=1, le=10_000_000)
+    parallelism: int = Field(4, ge=1, le=1024)
+    chunk_delay: Duration = timedelta()
+    window_interval: Duration = timedelta(seconds=1)
+
+
+class StreamConfig(Section):
+    """The streaming query. `shards` is fixed once a checkpoint exists."""
+
+    trigger: Duration = timedelta(seconds=1)
+    max_events_per_batch: int = Field(200_000, ge=1)
+    shards: int = Field(4, ge=1, le=1024)
+    starting: Literal["earliest", "latest"] = "earliest"
+    max_event_bytes: Size = Field(4 * 1024**2, description="a larger event is a dead letter")
+
+
+class DeadLettersConfig(Section):
+    """When bad records stop being exceptions and the pipeline stops instead."""
+
+    max_share: float = Field(0.5, ge=0, le=1, description="of the events of one batch")
+    max_per_batch: int = Field(1000, ge=0)
+    max_record_bytes: Size = Field(11 * 1024**2, description="max.message.bytes of the topic")
+
+
+class LogConfig(Section):
+    """The log on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["console", "json"] = "console"
+
+
+class Config(Section):
+    """One pipeline, as the user set it."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+    kafka: KafkaConfig
+    source: SourceConfig
+    database: DatabaseConfig | None = None
+    lake: LakeConfig
+    output: OutputConfig | None = None
+    snapshot: SnapshotConfig = SnapshotConfig()
+    stream: StreamConfig = StreamConfig()
+    dead_letters: DeadLettersConfig = DeadLettersConfig()
+    checkpoint: Location
+    log: LogConfig = LogConfig()
+    spark: SparkSettings = Field({}, description="more settings of Spark")
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        inside = f"{self.checkpoint}/".startswith(f"{self.lake.path}/")
+        if inside or f"{self.lake.path}/".startswith(f"{self.checkpoint}/"):
+            raise PydanticCustomError(
+                "apart", "checkpoint and lake.path must be folders of their own, side by side"
+            )
+        return self
+
+    @cached_property
+    def topics(self) -> InternalTopics:
+        """Names of lakemark's own topics."""
+        return InternalTopics.of(self.name)
+
+    def spark_options(self) -> dict[str, str]:
+        """The settings of Spark in clear."""
+        return reveal(self.spark)
+
+    def secrets(self) -> frozenset[str]:
+        """Every secret value, for the filters of log lines and messages."""
+        found = {value for _, value, secret in leaves(self) if secret and len(value) > 0}
+        for url in (self.database.url if self.database else "", *self.connect_urls()):
+            password = urlsplit(url).password
+            if password:
+                found |= {password, unquote(password)}
+        return frozenset(found)
+
+    def connect_urls(self) -> tuple[str, ...]:
+        """The addresses of Connect, none with a connector file."""
+        return (self.source.connect.url,) if self.source.connect else ()
+
+
+def leaves(
+    section: BaseModel | Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str, bool]]:
+    """Every setting: its path, its value in clear, and whether that value is a secret."""
+    items = section.items() if isinstance(section, Mapping) else iter(section)
+    for name, value in items:
+        inner = (*path, name)
+        if isinstance(value, BaseModel | Mapping) and value:
+            yield from leaves(value, inner)
+        elif isinstance(value, SecretStr):
+            yield inner, value.get_secret_value(), True
+        elif isinstance(value, timedelta):
+            yield inner, show_duration(value), False
+        else:
+            text = "" if value is None or value in ([], {}) else str(value)
+            if isinstance(value, list):
+                text = ", ".join(map(str, value))
+            yield inner, text, False
+
+
+def _warnings(config: Config, layers: Layers) -> list[Problem]:
+    """What can be started like this but should be known."""
+    found = []
+    if config.output:
+        found.append(
+            Problem("output", "output topics come with the next milestone: nothing is written yet")
+        )
+    if config.kafka.security.security_protocol == "SASL_PLAINTEXT":
+        found.append(
+            Problem(
+                "kafka.security.security_protocol",
+                "SASL_PLAINTEXT sends the password and all rows unencrypted",
+                "use SASL_SSL where the brokers offer it",
+            )
+        )
+    if config.kafka.security.ssl_endpoint_identification == "none":
+        found.append(
+            Problem(
+                "kafka.security.ssl_endpoint_identification",
+                "none accepts a certificate of any host name",
+                "use https, and certificates that carry the brokers' names",
+            )
+        )
+    if "snapshot" in config.model_fields_set and config.database is None:
+        found.append(
+            Problem(
+                "snapshot",
+                "without a database there is nothing to read snapshots from",
+                "add the section database",
+            )
+        )
+    return [replace(p, warning=True, line=layers.line_of(tuple(p.path.split(".")))) for p in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration and how it came about.
+
+    Attributes:
+        config: the settings.
+        origins: place of each setting that is not a default, by its dotted path.
+        warnings: what the reader should know although it can be started like this.
+    """
+
+    config: Config
+    origins: dict[str, str]
+    warnings: list[Problem]
+
+
+def load(path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
+    """Reads the configuration.
+
+    Args:
+        path: the YAML file; None when everything is in the environment.
+        environ: the environment; default: that of the process. It wins over the file.
+
+    Raises:
+        InvalidConfig: with every mistake, its place and what is expected.
+    """
+    return load_with_origins(path, environ).config
+
+
+def load_with_origins(path: Path | None, environ: Mapping[str, str] | None = None) -> Loaded:
+    """As `load`, and where each value came from.
+
+    Raises:
+        InvalidConfig: with every mistake, its place and what is expected.
+    """
+    layers = read_layers(
+        path,
+        os.environ if environ is None else environ,
+        shape=lambda setting: shape_of(Config, setting),
+        sections=list(Config.model_fields),
+    )
+    source = path.name if path else f"the environment ({ENV_PREFIX}…)"
+    try:
+        config = Config.model_validate(layers.values, context={"base": layers.base})
+    except ValidationError as error:
+        layers.problems += explain(error, Config, layers, file=path)
+    else:
+        layers.problems += _warnings(config, layers)
+    mistakes = [problem for problem in layers.problems if not problem.warning]
+    if mistakes:
+        mistakes.sort(key=lambda problem: (problem.line is None, problem.line or 0))
+        raise InvalidConfig(mistakes, source=source)
+    origins = {dotted(setting): origin for setting, origin in layers.origins.items()}
+    return Loaded(config, origins, layers.problems)

@@ -1,0 +1,132 @@
+"""Kafka Connect's REST API: the connector's configuration and its committed source offsets."""
+
+import difflib
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from lakemark.config import ConnectConfig
+from lakemark.errors import DependencyError
+from lakemark.layers import InvalidConfig, Problem
+
+# A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
+# and 0.5 + 1 + 2 s between them, four attempts end after 44 s at the latest.
+_ATTEMPTS: Final = 4
+
+
+class ConnectRest:
+    """A client for one connector. Every call ends: timeouts and four attempts.
+
+    Raises (every method):
+        DependencyError: Connect does not answer, or answers with an error of its own.
+        InvalidConfig: it does not know the connector, or refuses us.
+    """
+
+    def __init__(
+        self, connect: ConnectConfig, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._connect = connect
+        password = connect.password.get_secret_value() if connect.password else ""
+        self._client = httpx.Client(
+            base_url=connect.url,
+            auth=(connect.username, password) if connect.username else None,
+            timeout=connect.timeout.total_seconds(),
+            transport=transport,
+        )
+        self.backoff = 0.5
+
+    def __enter__(self) -> Self:
+        """Connects lazily, with the first call."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+    def settings(self) -> dict[str, str]:
+        """The connector's configuration, its placeholders as they are."""
+        found = self._get(f"{self._path()}/config")
+        if not isinstance(found, dict):
+            raise self._odd_answer()
+        return {str(name): str(value) for name, value in found.items() if value is not None}
+
+    def offsets(self) -> list[dict[str, Any]]:
+        """Committed source offsets: ``[{"partition": {…}, "offset": {…}}]``."""
+        found = self._get(f"{self._path()}/offsets")
+        entries = found.get("offsets") if isinstance(found, dict) else None
+        if not isinstance(entries, list):
+            raise self._odd_answer()
+        return entries
+
+    def _path(self) -> str:
+        return f"/connectors/{quote(self._connect.connector, safe='')}"
+
+    def _get(self, path: str) -> Any:
+        retrying = Retrying(
+            retry=retry_if_exception_type(DependencyError),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_exponential(multiplier=self.backoff),
+            reraise=True,
+        )
+        return retrying(self._get_once, path)
+
+    def _get_once(self, path: str) -> Any:
+        try:
+            response = self._client.get(path)
+        except httpx.TransportError as error:
+            raise self._away(str(error) or type(error).__name__) from error
+        status = response.status_code
+        if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
+            raise InvalidConfig(
+                [
+                    Problem(
+                        "source.connect",
+                        f"Connect at {self._shown()} refuses us with status {status}",
+                        "set source.connect.username and source.connect.password",
+                    )
+                ]
+            )
+        if status == httpx.codes.NOT_FOUND:
+            raise self._unknown()
+        if not response.is_success:
+            raise self._away(f"it answered with status {status}")
+        try:
+            return response.json()
+        except ValueError as error:
+            raise self._odd_answer() from error
+
+    def _unknown(self) -> InvalidConfig:
+        wanted = self._connect.connector
+        try:
+            answer = self._client.get("/connectors").json()
+            known = [str(name) for name in answer] if isinstance(answer, list) else []
+        except (httpx.HTTPError, ValueError):
+            known = []
+        near = difflib.get_close_matches(wanted, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(known) or 'none'}"
+        message = f"Connect at {self._shown()} has no connector {wanted!r}"
+        return InvalidConfig([Problem("source.connect.connector", message, hint)])
+
+    def _away(self, reason: str) -> DependencyError:
+        return DependencyError(
+            f"Kafka Connect at {self._shown()} is away: {reason}",
+            code="connect-unavailable",
+            hint="start Connect, or name the connector's JSON file in source.connector_file",
+        )
+
+    def _odd_answer(self) -> InvalidConfig:
+        message = f"{self._shown()} does not answer like Kafka Connect"
+        hint = "set source.connect.url to the REST address of a worker"
+        return InvalidConfig([Problem("source.connect.url", message, hint)])
+
+    def _shown(self) -> str:
+        url = httpx.URL(self._connect.url)
+        return str(url.copy_with(userinfo=b""))

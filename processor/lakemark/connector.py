@@ -1,0 +1,257 @@
+"""What lakemark needs from the connector's own configuration, so that nothing is said twice.
+
+The configuration comes from Connect's REST API or from its JSON file. Placeholders of Connect's
+config providers (``${file:…}``) stay as they are: only Connect can resolve them, and nothing that
+lakemark needs should be a secret.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from lakemark.config import Config
+from lakemark.connect_rest import ConnectRest
+from lakemark.layers import InvalidConfig, Problem
+from lakemark.names import compile_java, quoted, split_list, topic_regex, topic_safe
+from lakemark.suitability import problems_with
+
+CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}
+
+
+class TableChoice:
+    """Which tables are captured: the connector's lists and, inside them, ``source.tables``.
+
+    The connector's lists match in full and without regard to case, as Debezium compiles them
+    (`io.debezium.function.Predicates`); an include list makes its exclude list void. Ours match in
+    full and regard case. Expressions that only Java understands match everything here: the
+    connector has applied them already.
+    """
+
+    def __init__(self, settings: Mapping[str, str], chosen: list[str]) -> None:
+        self._schemas = _Lists(settings, "schema")
+        self._tables = _Lists(settings, "table")
+        self._chosen = [compile_java(regex) for regex in chosen]
+
+    def __contains__(self, table: object) -> bool:
+        """Whether this ``schema.table`` is captured and chosen."""
+        if not isinstance(table, str):
+            return False
+        schema = table.partition(".")[0]
+        if not (self._schemas.allow(schema) and self._tables.allow(table)):
+            return False
+        return not self._chosen or any(regex.fullmatch(table) for regex in self._chosen)
+
+
+class _Lists:
+    def __init__(self, settings: Mapping[str, str], what: str) -> None:
+        self._include = _compiled(settings.get(f"{what}.include.list", ""))
+        self._exclude = _compiled(settings.get(f"{what}.exclude.list", ""))
+
+    def allow(self, name: str) -> bool:
+        if self._include:
+            return any(regex is None or regex.fullmatch(name) for regex in self._include)
+        return not any(regex is not None and regex.fullmatch(name) for regex in self._exclude)
+
+
+def _compiled(value: str) -> list[re.Pattern[str] | None]:
+    found: list[re.Pattern[str] | None] = []
+    for entry in split_list(value):
+        try:
+            found.append(compile_java(entry, ignore_case=True))
+        except ValueError:
+            found.append(None)
+    return found
+
+
+@dataclass(frozen=True)
+class Connector:
+    """A connector as lakemark sees it.
+
+    Attributes:
+        name: its name in Connect, or that in its file.
+        kind: ``postgresql``; as in ``source.connector`` of its events.
+        settings: its configuration, placeholders as they are.
+        topic_prefix: first part of its topics, ``source.name`` of its events.
+        signal_table: ``schema.table`` of ``signal.data.collection``, None without one.
+        topic_pattern: Java regular expression of the topics to subscribe to, future tables
+            included. It matches at least the chosen tables' topics and the signal table's, and
+            none of lakemark's own; what it matches beyond is sorted out by the source block.
+        tables: which tables are chosen.
+        problems: why it cannot be used (errors) and what should be known (warnings).
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, str]
+    topic_prefix: str
+    signal_table: str | None
+    topic_pattern: str
+    tables: TableChoice
+    problems: tuple[Problem, ...]
+
+    def captures(self, table: str) -> bool:
+        """Whether events of this ``schema.table`` are wanted; those of the signal table always."""
+        return table == self.signal_table or table in self.tables
+
+    def topic_of(self, table: str) -> str:
+        """The topic of this ``schema.table`` under the connector's naming."""
+        return _topic_of(self.settings, table)
+
+    @property
+    def signal_topic(self) -> str | None:
+        """The topic of the signal table."""
+        return self.topic_of(self.signal_table) if self.signal_table else None
+
+    @cached_property
+    def other_topics(self) -> dict[str, str]:
+        """Topics of the connector that carry no rows, by what they carry."""
+        return _other_topics(self.settings)
+
+    @property
+    def heartbeat_prefix(self) -> str:
+        """First part of the heartbeat topic's name."""
+        return self.settings.get("topic.heartbeat.prefix", "__debezium-heartbeat")
+
+    @property
+    def schemas_enabled(self) -> bool | None:
+        """Whether values carry their schema; None when the worker's default decides."""
+        value = self.settings.get("value.converter.schemas.enable")
+        if value is None:
+            return True if self.settings.get("value.converter") else None
+        return value.strip().lower() == "true"
+
+    def require(self) -> None:
+        """Raises one `InvalidConfig` with every problem that is an error."""
+        mistakes = [problem for problem in self.problems if not problem.warning]
+        if mistakes:
+            raise InvalidConfig(mistakes, source=f"the connector {self.name}")
+
+
+def read(config: Config) -> Connector:
+    """The connector from Connect or from its file.
+
+    Raises:
+        DependencyError: Connect does not answer.
+        InvalidConfig: Connect does not know the connector, refuses us, or the file is unreadable.
+    """
+    if config.source.connect:
+        with ConnectRest(config.source.connect) as rest:
+            settings = rest.settings()
+        return parse(settings, config=config, name=config.source.connect.connector)
+    file = config.source.connector_file
+    if file is None:
+        raise InvalidConfig([Problem("source", "no connector is named")])
+    name, settings = read_file(file)
+    return parse(settings, config=config, name=name)
+
+
+def offsets(config: Config) -> list[dict[str, Any]]:
+    """The connector's committed source offsets, empty when only its file is known.
+
+    Raises:
+        DependencyError: Connect does not answer.
+    """
+    if config.source.connect is None:
+        return []
+    with ConnectRest(config.source.connect) as rest:
+        return rest.offsets()
+
+
+def read_file(file: Path) -> tuple[str, dict[str, str]]:
+    """Name and settings from a connector's JSON file: ``{"name", "config"}`` or the bare settings.
+
+    Raises:
+        InvalidConfig: it is no JSON object.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"{file} cannot be read: {error.strerror}"
+        raise InvalidConfig([Problem("source.connector_file", problem)]) from error
+    except ValueError as error:
+        problem = f"{file.name} is not valid JSON: {error}"
+        raise InvalidConfig([Problem("source.connector_file", problem)]) from error
+    inner = document.get("config", document) if isinstance(document, dict) else None
+    if not isinstance(inner, dict):
+        problem = f"{file.name} holds no JSON object with the connector's settings"
+        raise InvalidConfig([Problem("source.connector_file", problem)])
+    settings = {str(k): _as_text(v) for k, v in inner.items() if v is not None}
+    return str(document.get("name") or settings.get("name") or file.stem), settings
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Connector:
+    """The connector from its settings. Never raises: what is wrong stands in `problems`."""
+    signal = settings.get("signal.data.collection", "").strip() or None
+    tables = TableChoice(settings, config.source.tables)
+    return Connector(
+        name=name or settings.get("name", ""),
+        kind=CONNECTORS.get(settings.get("connector.class", ""), ""),
+        settings=dict(settings),
+        topic_prefix=settings.get("topic.prefix", ""),
+        signal_table=signal,
+        topic_pattern=_topic_pattern(settings, config=config, signal=signal),
+        tables=tables,
+        problems=tuple(problems_with(settings, config, kinds=CONNECTORS)),
+    )
+
+
+def _delimiter(settings: Mapping[str, str]) -> str:
+    return settings.get("topic.delimiter", ".")
+
+
+def _topic_of(settings: Mapping[str, str], table: str) -> str:
+    schema, _, name = table.partition(".")
+    return topic_safe(_delimiter(settings).join([settings.get("topic.prefix", ""), schema, name]))
+
+
+def _other_topics(settings: Mapping[str, str]) -> dict[str, str]:
+    prefix, delimiter = settings.get("topic.prefix", ""), _delimiter(settings)
+    heartbeat = settings.get("topic.heartbeat.prefix", "__debezium-heartbeat")
+    found = {
+        "heartbeat": settings.get("topic.heartbeat.name") or f"{heartbeat}{delimiter}{prefix}",
+        "transaction": f"{prefix}{delimiter}{settings.get('topic.transaction', 'transaction')}",
+        "message": f"{prefix}{delimiter}message",
+        "schema-change": prefix,
+        "notification": settings.get("notification.sink.topic.name", ""),
+        "signal": settings.get("signal.kafka.topic", f"{prefix}-signal"),
+    }
+    return {what: topic for what, topic in found.items() if topic}
+
+
+def _topic_pattern(settings: Mapping[str, str], *, config: Config, signal: str | None) -> str:
+    body = config.source.topics or _table_topics(settings, config, signal)
+    others = [*config.topics.all(), *_other_topics(settings).values()]
+    wanted = compile_java(body)
+    unwanted = [quoted(topic) + "$" for topic in dict.fromkeys(others) if wanted.fullmatch(topic)]
+    if config.output:
+        unwanted.append(quoted(config.output.topic_prefix) + r"\.")
+    if unwanted:
+        return f"(?!{'|'.join(unwanted)})(?:{body})"
+    return body
+
+
+def _table_topics(settings: Mapping[str, str], config: Config, signal: str | None) -> str:
+    """Topics of the chosen tables where that can be said, else of everything of table shape.
+
+    The connector's own lists are left out on purpose: when they grow, the new table's topic must
+    be read without a restart.
+    """
+    delimiter = _delimiter(settings)
+    start = quoted(topic_safe(settings.get("topic.prefix", "") + delimiter))
+    chosen = [topic_regex(regex) for regex in config.source.tables]
+    if delimiter == "." and chosen and None not in chosen:
+        bodies = [regex for regex in chosen if regex]
+        if signal:
+            bodies.append(quoted(topic_safe(signal)))
+        return f"{start}(?:{'|'.join(bodies)})"
+    if delimiter == ".":
+        return rf"{start}[^.]+\..+"
+    return f"{start}.+{quoted(topic_safe(delimiter))}.+"

@@ -1,0 +1,299 @@
+"""Where settings come from: the YAML file with its line numbers, then the environment.
+
+The environment wins over the file. `${env:NAME}` and `${file:path}` are replaced in both. Nothing
+here raises for a mistake of the user: every mistake becomes a `Problem`, so that all of them are
+shown at once.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+
+from lakemark.errors import ConfigError
+
+SettingPath = tuple[str | int, ...]
+Shape = Literal["scalar", "list", "map", "section", "unknown"]
+
+ENV_PREFIX: Final = "LAKEMARK_"
+# Variables with our prefix that are not settings.
+NOT_SETTINGS: Final = frozenset({"LAKEMARK_CONFIG"})
+# Deeper than any setting; stops a YAML alias that contains itself.
+_MAX_DEPTH: Final = 16
+_PLACEHOLDER: Final = re.compile(r"\$\$\{|\$\{([^{}\n]*)\}")
+# `{password: ${file:pg}}` is no valid flow YAML. ASCII inside a placeholder is moved to the Unicode
+# private use area before parsing and back afterwards; columns and lines stay as they are.
+_PRIVATE: Final = 0xE000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a configuration.
+
+    Attributes:
+        path: the setting, as in ``kafka.bootstrap_servers``.
+        message: what was found and what is expected; never a secret.
+        hint: what to do.
+        line: line in the YAML file, counted from 1, where known.
+        warning: it can be started like this, but the reader should know.
+    """
+
+    path: str
+    message: str
+    hint: str = ""
+    line: int | None = None
+    warning: bool = False
+
+
+class InvalidConfig(ConfigError):  # noqa: N818
+    """A configuration with mistakes, all of them listed in `problems`; nothing was started."""
+
+    def __init__(self, problems: list[Problem], *, source: str = "") -> None:
+        self.problems = problems
+        self.source = source
+        lines = [f"{p.path}: {p.message}" if p.path else p.message for p in problems]
+        count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+        super().__init__(
+            f"{count} in {source or 'the configuration'}: " + "; ".join(lines),
+            hint="; ".join(dict.fromkeys(p.hint for p in problems if p.hint)),
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keeps the list of problems when the error crosses a process border."""
+        return (_rebuild, (self.problems, self.source))
+
+
+def _rebuild(problems: list[Problem], source: str) -> InvalidConfig:
+    return InvalidConfig(problems, source=source)
+
+
+@dataclass(slots=True)
+class Layers:
+    """The merged settings, before they are checked, with the place each one came from.
+
+    Attributes:
+        values: nested settings.
+        origins: place of each leaf, e.g. ``lakemark.yaml:3`` or ``LAKEMARK_NAME``.
+        lines: line of each path in the YAML file.
+        problems: mistakes found so far.
+        base: folder that relative paths are relative to: that of the YAML file.
+    """
+
+    base: Path
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[SettingPath, str] = field(default_factory=dict)
+    lines: dict[SettingPath, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def line_of(self, path: SettingPath) -> int | None:
+        """Line of the setting or of the nearest section around it that the file has."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.lines:
+                return self.lines[path[:end]]
+        return None
+
+    def add(self, path: SettingPath, message: str, hint: str = "") -> None:
+        """Notes a mistake at this path."""
+        self.problems.append(Problem(dotted(path), message, hint, self.line_of(path)))
+
+
+def dotted(path: SettingPath) -> str:
+    """``("kafka", "security")`` as ``kafka.security``; list positions as ``[0]``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def env_name(path: SettingPath) -> str:
+    """The environment variable that sets this path."""
+    return ENV_PREFIX + "__".join(str(part).upper() for part in path)
+
+
+def read_layers(
+    file: Path | None,
+    environ: Mapping[str, str],
+    *,
+    shape: Callable[[SettingPath], Shape],
+    sections: Sequence[str],
+) -> Layers:
+    """Reads the file, lays the environment over it and replaces the placeholders.
+
+    Args:
+        file: the YAML file; None when everything comes from the environment.
+        environ: the environment.
+        shape: tells what kind of setting a path is, so that a variable can be read as a list.
+        sections: the names of the first level, to recognise a misspelt variable.
+
+    Raises:
+        InvalidConfig: the file cannot be read or is no YAML; other mistakes are collected.
+    """
+    layers = Layers(base=(file.parent if file else Path.cwd()).resolve())
+    if file is not None:
+        _read_file(file, layers)
+    _read_environment(environ, shape, sections, layers)
+    layers.values = _resolve(layers.values, (), environ, layers)
+    return layers
+
+
+def _read_file(file: Path, layers: Layers) -> None:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidConfig(
+            [Problem("", f"{file} cannot be read: {reason}", "name the file with -c FILE")],
+            source=str(file),
+        ) from error
+    hidden = re.sub(
+        r"\$\{[^{}\n]*\}",
+        lambda m: "".join(chr(_PRIVATE + ord(c)) if ord(c) < 128 else c for c in m[0]),  # noqa: PLR2004
+        text,
+    )
+    try:
+        node = yaml.compose(hidden, Loader=yaml.SafeLoader)
+        value = _from_node(node, (), file.name, layers) if node is not None else {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        raise InvalidConfig(
+            [Problem("", f"not valid YAML: {error.problem}", "check indentation and quotes", line)],
+            source=str(file),
+        ) from error
+    except yaml.YAMLError as error:
+        raise InvalidConfig([Problem("", f"not valid YAML: {error}")], source=str(file)) from error
+    if isinstance(value, dict):
+        layers.values = value
+    else:
+        layers.add((), f"{file.name} holds no settings: expected `name: value` lines")
+
+
+def _from_node(node: yaml.Node, path: SettingPath, file: str, layers: Layers) -> Any:
+    line = node.start_mark.line + 1
+    layers.lines.setdefault(path, line)
+    if len(path) > _MAX_DEPTH:
+        layers.add(path[:2], "is nested too deeply", "remove the YAML alias that contains itself")
+        return None
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = _show(str(key_node.value))
+            inner = (*path, key)
+            if key in found:
+                layers.add(inner, "is set twice", "keep one of them")
+            layers.lines[inner] = key_node.start_mark.line + 1
+            found[key] = _from_node(value_node, inner, file, layers)
+        return found
+    layers.origins[path] = f"{file}:{line}"
+    if isinstance(node, yaml.SequenceNode):
+        return [_from_node(n, (*path, i), file, layers) for i, n in enumerate(node.value)]
+    if isinstance(node, yaml.ScalarNode):
+        node.value = _show(str(node.value))
+    return yaml.SafeLoader("").construct_object(node, deep=True)
+
+
+def _show(text: str) -> str:
+    return "".join(chr(ord(c) - _PRIVATE) if 0 <= ord(c) - _PRIVATE < 128 else c for c in text)  # noqa: PLR2004
+
+
+def _read_environment(
+    environ: Mapping[str, str],
+    shape: Callable[[SettingPath], Shape],
+    sections: Sequence[str],
+    layers: Layers,
+) -> None:
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or name in NOT_SETTINGS:
+            continue
+        path = _path_of(name, shape)
+        if shape(path[:1]) == "unknown" and len(path) == 1:
+            # Orchestrators inject SERVICE_HOST, PORT and the like under a service's name: only
+            # what looks like a setting of ours is a mistake.
+            near = difflib.get_close_matches(str(path[0]), sections, n=1, cutoff=0.8)
+            if near:
+                hint = f"did you mean {env_name((near[0],))}?"
+                layers.add(path, f"the variable {name} sets nothing that exists", hint)
+            continue
+        value: Any = environ[name]
+        kind = shape(path)
+        if kind != "scalar" and value.lstrip().startswith(("[", "{")):
+            try:
+                value = yaml.safe_load(value)
+            except yaml.YAMLError:
+                layers.add(path, f"the variable {name} holds neither JSON nor YAML")
+                continue
+        elif kind == "list":
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        _set(layers, path, value, origin=name)
+
+
+def _path_of(name: str, shape: Callable[[SettingPath], Shape]) -> SettingPath:
+    """Settings are lower case; the keys of a free map stay as they are written."""
+    path: SettingPath = ()
+    for part in name.removeprefix(ENV_PREFIX).split("__"):
+        path = (*path, part if path and shape(path) == "map" else part.lower())
+    return path
+
+
+def _set(layers: Layers, path: SettingPath, value: Any, *, origin: str) -> None:
+    target = layers.values
+    for part in path[:-1]:
+        inner = target.get(str(part))
+        if not isinstance(inner, dict):
+            inner = target[str(part)] = {}
+        target = inner
+    target[str(path[-1])] = value
+    for old in [p for p in layers.origins if p[: len(path)] == path]:
+        del layers.origins[old]
+    for old in [p for p in layers.lines if p[: len(path)] == path]:
+        del layers.lines[old]
+    layers.origins[path] = origin
+
+
+def _resolve(value: Any, path: SettingPath, environ: Mapping[str, str], layers: Layers) -> Any:
+    if isinstance(value, dict):
+        return {k: _resolve(v, (*path, k), environ, layers) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_resolve(v, (*path, i), environ, layers) for i, v in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    return _PLACEHOLDER.sub(lambda m: _placeholder(m, path, environ, layers), value)
+
+
+def _placeholder(
+    match: re.Match[str], path: SettingPath, environ: Mapping[str, str], layers: Layers
+) -> str:
+    if match[0] == "$${":
+        return "${"
+    scheme, _, argument = match[1].partition(":")
+    origin = layers.origins.get(path)
+    if scheme == "env":
+        if argument in environ:
+            found = environ[argument]
+            if origin:
+                layers.origins[path] = f"{origin}, ${{env:{argument}}}"
+            return found
+        layers.add(path, f"the environment variable {argument} is not set", f"set {argument}")
+    elif scheme == "file":
+        file = layers.base / os.path.expanduser(argument)  # noqa: PTH111 (joined to the base)
+        try:
+            found = file.read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            layers.add(path, f"the file {file} cannot be read: {reason}", f"create {file}")
+            return match[0]
+        if origin:
+            layers.origins[path] = f"{origin}, ${{file:{argument}}}"
+        return found
+    else:
+        layers.add(
+            path,
+            f"the placeholder {match[0]} is not known",
+            "use ${env:NAME} or ${file:path}; write $${ for a literal ${",
+        )
+    return match[0]

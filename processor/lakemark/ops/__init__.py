@@ -1,0 +1,1 @@
+"""Operating a pipeline: logs, metrics, the HTTP endpoint, the doctor."""

@@ -1,0 +1,388 @@
+"""The pipeline: source → reconcile → sinks, as one query. Start reading here.
+
+    change topics ─┬─ row lane: raw records ───────────────────────────────┐
+                   └─ reconcile lane: touches ─► operator (per shard) ──┐  │
+    chunks topic ─────────────────────────────────► operator            ├─ union ─► foreachBatch
+    control topic ────────────────────────────────► operator            │
+                                                       survivors ───────┘
+
+Both lanes derive from the same `load()` of the change topics, so they see equal offsets in every
+batch. A batch (`Pipeline.batch`) has numbered steps; each can be repeated alone, and a repeated
+batch does what it did the first time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemark import crashpoints, settle, tables, tasks
+from lakemark.checkpoint import Checkpoint
+from lakemark.config import Config
+from lakemark.connector import Connector
+from lakemark.errors import DependencyError
+from lakemark.reconcile import operator
+from lakemark.settle import Settled
+from lakemark.sink.apply import LakePlan, TableOutcome, TablePlan
+from lakemark.source import topics
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.gate import HighWater
+from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.stretch import Plan
+from lakemark.tables import Offsets, PipelineState, Water
+from lakemark.tasks import BatchPlan, Report
+
+log = structlog.get_logger(__name__)
+
+CHANGES: Final = 0  # the sources' order in the query: fixed, the checkpoint depends on it
+CHUNK_RECORDS: Final = 256  # per batch: 900 kB each, so at most 230 MB
+CONTROL_RECORDS: Final = 10_000
+
+Waters = dict[tuple[str, int], HighWater]
+
+
+class Catalog(Protocol):
+    """Where schemas of plain JSON tables come from."""
+
+    def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
+        """Schemas of the named tables, or of all; tables it does not know are absent."""
+
+    @property
+    def live(self) -> bool:
+        """Whether asking again can give another answer."""
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """One pipeline's query and what its batches need.
+
+    Attributes:
+        controls: reads the control records of a batch: (batch) -> decoded JSON objects.
+        publish: writes the tables' states to the progress topic.
+    """
+
+    spark: SparkSession
+    config: Config
+    connector: Connector
+    identity: SourceIdentity
+    modes: HandlingModes
+    checkpoint: Checkpoint
+    catalog: Catalog
+    java: dict[str, str]
+    librdkafka: dict[str, Any]
+    end_offsets: Callable[[Sequence[str]], Offsets]
+    controls: Callable[[int, int], list[dict[str, Any]]]
+    publish: Callable[[PipelineState], None]
+    schemas: dict[str, TableSchema] = field(default_factory=dict)
+    loads: dict[str, int] = field(default_factory=dict)
+    failure: BaseException | None = None
+
+    def frame(self) -> DataFrame:
+        """The query up to `foreachBatch`: both lanes, all sources, the operator."""
+        stream, names = self.config.stream, self.config.topics
+        changes = topics.change_stream(
+            self.spark,
+            self.java,
+            pattern=self.connector.topic_pattern,
+            starting=stream.starting,
+            max_events=stream.max_events_per_batch,
+        )
+        chunks = topics.internal_stream(
+            self.spark, self.java, topic=names.chunks, max_records=CHUNK_RECORDS
+        )
+        control = topics.internal_stream(
+            self.spark, self.java, topic=names.control, max_records=CONTROL_RECORDS
+        )
+        survivors = operator.survivors(
+            changes,
+            chunks,
+            control,
+            identity=self.identity,
+            shards=stream.shards,
+            schemas=self.schemas,
+        )
+        return topics.log_lane(changes).unionByName(topics.survivor_lane(survivors))
+
+    def on_batch(self, frame: DataFrame, batch: int) -> None:
+        """`foreachBatch`: keeps the error, which Spark would only show as text."""
+        try:
+            self.batch(frame, batch)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def batch(self, frame: DataFrame, batch: int) -> None:
+        """One micro-batch, in order:
+
+        1. the state before it, and the control records it brings;
+        2. decode, dead letters, Delta tables (in the tasks);
+        3. tables whose schema was out of date: read the catalog again;
+        4. tables that catch up: a bounded read through the same tasks;
+        5. the state after it, and what the progress topic says.
+        """
+        before = self.checkpoint.load(batch - 1)
+        ends = self.checkpoint.offsets(batch)
+        state = msgspec.json.decode(tables.encode(before), type=PipelineState)
+        state.batch, state.offsets = batch, _merged(before.offsets, ends[CHANGES])
+        self._control(state, before, ends)
+        self._repartitioned(state, before)
+
+        reports, outcomes = self._run(frame, state, before, step="stream")
+        start = settle.start_offsets(before, state.offsets, reports)
+        settled = settle.settle(
+            state, before, start, reports, outcomes, catalog=self.catalog.live
+        )
+        settle.high_waters(state, reports)
+        self.loads.update(settle.loads(reports))
+
+        self._refresh(state, settled)
+        self._retry(state, settled)
+        self._catch_up(state)
+
+        crashpoints.reach(crashpoints.BEFORE_STATE)
+        self.checkpoint.save(state)
+        self.publish(state)
+        log.info(
+            "batch.done",
+            batch=batch,
+            events=sum(sum(r.kinds.values()) for r in reports),
+            tables=len(outcomes),
+            rows=sum(o.inserted + o.updated + o.deleted for o in outcomes),
+        )
+        crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _control(self, state: PipelineState, before: PipelineState, ends: list[Offsets]) -> None:
+        topic = self.config.topics.control
+        end = next((e[topic][0] for e in ends if topic in e), 0)
+        start = before.control
+        state.control = max(start, end)
+        for record in self.controls(start, end):
+            table = str(record.get("table", ""))
+            if record.get("type") == "table-pause" and table in state.tables:
+                ahead = settle.start_offsets(before, state.offsets)
+                tables.stop(state, table, to=tables.PAUSED, start=ahead, before=before,
+                            code="paused", reason="paused by a control record",
+                            hint=f"lakemark table resume {table}")
+            elif record.get("type") == "table-resume":
+                tables.resume(state, table)
+        for name, entry in state.tables.items():
+            if entry.state == tables.ERRORED and entry.retried:
+                tables.resume(state, name)
+
+    def _run(
+        self, frame: DataFrame, state: PipelineState, before: PipelineState, *, step: str
+    ) -> tuple[list[Report], list[TableOutcome]]:
+        plan = self._plan(
+            state,
+            step=step,
+            waters=_waters(before.high_waters),
+            stopped=state.not_streaming(),
+            selected=None,
+        )
+        return self._execute(frame, plan)
+
+    def _execute(
+        self, frame: DataFrame, plan: BatchPlan
+    ) -> tuple[list[Report], list[TableOutcome]]:
+        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return tasks.decode(batches, plan)
+
+        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return tasks.merge(batches, plan)
+
+        rows = (
+            frame.mapInArrow(decode, tasks.SHUFFLE_DDL)  # type: ignore[arg-type]
+            .repartitionById(plan.slots, "slot")
+            .mapInArrow(merge, tasks.RESULT_DDL)  # type: ignore[arg-type]
+            .collect()
+        )
+        reports = [
+            msgspec.msgpack.decode(row["blob"], type=Report)
+            for row in rows
+            if row["kind"] == tasks.REPORT
+        ]
+        outcomes = [
+            msgspec.msgpack.decode(row["blob"], type=TableOutcome)
+            for row in rows
+            if row["kind"] == tasks.OUTCOME
+        ]
+        for outcome in outcomes:
+            if outcome.trace:
+                log.error("table.internal_error", table=outcome.table, trace=outcome.trace)
+        return reports, outcomes
+
+    def _plan(
+        self,
+        state: PipelineState,
+        *,
+        step: str,
+        waters: Waters,
+        stopped: frozenset[str],
+        selected: Any,
+    ) -> BatchPlan:
+        config = self.config
+        slots = max(1, self.spark.sparkContext.defaultParallelism)
+        verified = frozenset(selected or ()) if step == "catchup" else frozenset()
+        return BatchPlan(
+            stretch=Plan(
+                identity=self.identity,
+                modes=self.modes,
+                schemas=self.schemas,
+                ignorable={t: frozenset(names) for t, names in state.ignorable.items()},
+                high_waters=waters,
+                max_event_bytes=config.stream.max_event_bytes,
+                max_bad_share=config.dead_letters.max_share,
+                max_bad=config.dead_letters.max_per_batch,
+                selected=selected if selected is not None else self.connector.tables,
+                known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
+                verified=verified,
+                stopped=stopped,
+            ),
+            lake=LakePlan(
+                query=self.checkpoint.query_id(),
+                batch=state.batch,
+                step=step,
+                tables={
+                    name: TablePlan(
+                        path=config.lake.table_path(name),
+                        deletes=config.lake.deletes_of(name),
+                        floor=bytes.fromhex(entry.floor) if entry.floor else None,
+                        pending=entry.pending,
+                    )
+                    for name, entry in state.tables.items()
+                },
+                new_table=_new_table(config),
+                options=config.lake.options(),
+            ),
+            slots=slots,
+            slot_of=_balanced(self.loads, slots),
+            dead_letter_topic=config.topics.dead_letters,
+            kafka=self.librdkafka,
+        )
+
+    def _repartitioned(self, state: PipelineState, before: PipelineState) -> None:
+        """New partitions put keys elsewhere: nothing of this batch is applied to such a table."""
+        start = settle.start_offsets(before, state.offsets)
+        for topic in tables.repartitioned(before.offsets, state.offsets):
+            ends = self.end_offsets([topic]).get(topic, {})
+            old = {p: ends[p] for p in before.offsets[topic] if p in ends}
+            for name, entry in state.tables.items():
+                if topic not in entry.topics:
+                    continue
+                log.warning("table.repartitioned", table=name, topic=topic)
+                if entry.state == tables.STREAMING:
+                    tables.stop(
+                        state,
+                        name,
+                        to=tables.CATCHING_UP,
+                        start=start,
+                        before=before,
+                        code="repartitioned",
+                        reason=f"{topic} has new partitions",
+                    )
+                tables.repartition(entry, old_ends={topic: old})
+
+    def _refresh(self, state: PipelineState, settled: Settled) -> None:
+        """Reads the catalog again for tables whose records do not fit what was read before."""
+        if not settled.refresh:
+            return
+        found = self.catalog.read(sorted(settled.refresh))
+        self.schemas.update(found)
+        for table, unknown in settled.refresh.items():
+            schema = found.get(table)
+            if schema is None:
+                continue  # stays errored: neither the records nor the catalog know its columns
+            gone = unknown - {column.name for column in schema.columns}
+            if gone:
+                state.ignorable[table] = sorted({*state.ignorable.get(table, ()), *gone})
+                log.warning("table.columns_gone", table=table, columns=sorted(gone))
+            log.info("table.schema_read", table=table, columns=len(schema.columns))
+            tables.resume(state, table)
+
+    def _retry(self, state: PipelineState, settled: Settled) -> None:
+        """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
+
+        Raises:
+            DependencyError: no table at all could be written: the whole batch is tried again.
+        """
+        if settled.failed and all(
+            entry.state != tables.STREAMING for entry in state.tables.values()
+        ):
+            first = settled.failed[0]
+            raise DependencyError(first.reason, code=first.code, hint=first.hint)
+        for outcome in settled.failed:
+            log.warning("table.degraded", table=outcome.table, code=outcome.code,
+                        reason=outcome.reason)
+
+    def _catch_up(self, state: PipelineState) -> None:
+        for name in state.catching_up():
+            entry = state.tables[name]
+            work = tables.slice_of(
+                entry, state.offsets, limit=self.config.stream.max_events_per_batch
+            )
+            if work is None:
+                tables.advance(entry, {}, {}, state.offsets, state.batch)
+                continue
+            start, end = work
+            frame = topics.bounded_read(self.spark, self.java, start=start, end=end)
+            plan = self._plan(
+                state,
+                step="catchup",
+                waters=_waters(entry.high_waters),
+                stopped=frozenset(),
+                selected=frozenset([name]),
+            )
+            reports, outcomes = self._execute(topics.log_lane(frame), plan)
+            errored = settle.settle(
+                state, state, start, reports, outcomes, catalog=False
+            )
+            if entry.state == tables.CATCHING_UP:
+                waters = settle.waters_of(reports)
+                tables.advance(entry, end, waters, state.offsets, state.batch)
+            log.info("table.caught_up", table=name, state=entry.state,
+                     failed=len(errored.failed))
+
+
+@dataclass(frozen=True, slots=True)
+class _NewTable:
+    """Makes the plan of a table that the driver has not seen yet; picklable."""
+
+    config: Config
+
+    def __call__(self, table: str) -> TablePlan:
+        lake = self.config.lake
+        return TablePlan(path=lake.table_path(table), deletes=lake.deletes_of(table))
+
+
+def _new_table(config: Config) -> Callable[[str], TablePlan]:
+    return _NewTable(config)
+
+
+def _merged(before: Offsets, end: Offsets) -> Offsets:
+    """End offsets of all partitions: a batch's log may leave out what it has nothing of."""
+    return {t: {**before.get(t, {}), **end.get(t, {})} for t in {**before, **end}}
+
+
+def _waters(found: dict[str, dict[int, Water]]) -> Waters:
+    return {
+        (topic, partition): HighWater(bytes.fromhex(water.position), water.source_ts)
+        for topic, partitions in found.items()
+        for partition, water in partitions.items()
+    }
+
+
+def _balanced(loads: dict[str, int], slots: int) -> dict[str, int]:
+    """Longest first, each to the emptiest slot."""
+    filled = [0] * slots
+    chosen: dict[str, int] = {}
+    for table, load in sorted(loads.items(), key=lambda item: (-item[1], item[0])):
+        slot = min(range(slots), key=lambda s: (filled[s], s))
+        filled[slot] += load + 1
+        chosen[table] = slot
+    return chosen

@@ -1,0 +1,129 @@
+"""Source positions that can be compared: commit order as fixed-width sortable bytes.
+
+A position is ``epoch (4) | major (8) | minor (8)``, big endian, 20 bytes. For PostgreSQL major is
+the LSN of the last commit before the event and minor the event's own LSN: the two numbers of
+``source.sequence``. ``lsn`` alone is never a position: transactions arrive in commit order, a
+change's own LSN does not (Debezium's WalPositionLocator says the same).
+"""
+
+import re
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+WIDTH: Final = 20
+_LAYOUT: Final = struct.Struct(">IQQ")
+LOWEST: Final = bytes(WIDTH)
+
+
+def pack(epoch: int, major: int, minor: int) -> bytes:
+    """The position as 20 bytes whose byte order is commit order.
+
+    Raises:
+        struct.error: a part is negative or wider than its field.
+    """
+    return _LAYOUT.pack(epoch, major, minor)
+
+
+def unpack(position: bytes) -> tuple[int, int, int]:
+    """Epoch, major and minor of a position made by `pack`."""
+    return _LAYOUT.unpack(position)
+
+
+def major_of(position: bytes) -> bytes:
+    """Epoch and major: equal for all changes of one transaction."""
+    return position[:12]
+
+
+def is_own_snapshot(position: bytes) -> bool:
+    """Whether a row of the connector's own snapshot has this position (major 0)."""
+    return position[4:12] == bytes(8)
+
+
+def below_truncate(position: bytes, truncate: bytes) -> bool:
+    """Whether a truncate at `truncate` removes a row at `position`.
+
+    A row of the connector's own snapshot carries an LSN sampled outside the stream, so only that
+    LSN is compared with the truncate's own.
+    """
+    if is_own_snapshot(position) and position[:4] == truncate[:4]:
+        return position[12:] < truncate[12:]
+    return position < truncate
+
+
+_SEQUENCE: Final = re.compile(r'\[(?:"(-?[0-9]{1,20})"|null),(?:"(-?[0-9]{1,20})"|null)\]')
+_SAFE_DIGITS: Final = 18  # fits 64 bits for sure
+_WIDTH_64: Final = 1 << 64
+
+
+def postgres(sequence: str | None, lsn: int | None) -> tuple[int, int] | None:
+    """Major and minor of a PostgreSQL record: last commit and own LSN, both unsigned 64 bit.
+
+    Args:
+        sequence: `source.sequence`, e.g. ``["26749936","26750304"]``. A null first number (the
+            first transaction of a new slot) counts as the own LSN; a null second one is taken
+            from `lsn`.
+        lsn: `source.lsn`; absent in incremental reads.
+
+    Returns:
+        None when there is no usable sequence. `lsn` alone never makes a position.
+    """
+    match = _SEQUENCE.fullmatch(sequence) if sequence else None
+    if match is None:
+        return None
+    major, minor = match.groups()
+    own = int(minor) if minor is not None else lsn
+    if own is None:
+        return None
+    last = int(major) if major is not None else own
+    low = -(_WIDTH_64 >> 1)
+    if not (low <= last < _WIDTH_64 and low <= own < _WIDTH_64):
+        return None
+    # Debezium prints a Java long: above 2**63 it is negative.
+    return last % _WIDTH_64, own % _WIDTH_64
+
+
+def postgres_own_snapshot(sequence: str | None, lsn: int | None) -> tuple[int, int] | None:
+    """Major 0 and the LSN at which the connector's own snapshot was taken; None without one.
+
+    That LSN was sampled outside the stream, so it never stands beside stream positions.
+    """
+    parts = postgres(sequence, lsn)
+    if parts is not None:
+        return 0, parts[1]
+    if lsn is None or not -(_WIDTH_64 >> 1) <= lsn < _WIDTH_64:
+        return None
+    return 0, lsn % _WIDTH_64
+
+
+def postgres_packed(sequences: Sequence[str | None], epoch: int) -> list[bytes] | None:
+    """Positions of many stream records at once: equal to `pack` of `postgres`, six times faster.
+
+    Returns:
+        None when any sequence is not of the common form with two decimal numbers below 2**63.
+    """
+    if not sequences:
+        return []
+    texts = pa.array(sequences, pa.string())
+    framed = pc.and_(pc.starts_with(texts, '["'), pc.ends_with(texts, '"]'))
+    if not pc.all(framed, skip_nulls=False).as_py():
+        return None
+    pairs = pc.split_pattern(pc.utf8_slice_codeunits(texts, 2, -2), '","')
+    if pc.min_max(pc.list_value_length(pairs)).as_py() != {"min": 2, "max": 2}:
+        return None
+    digits = pairs.flatten()
+    # The cast also reads hexadecimal, and a sign would be a number of the other form.
+    if (
+        not pc.all(pc.ascii_is_decimal(digits)).as_py()
+        or pc.max(pc.binary_length(digits)).as_py() > _SAFE_DIGITS
+    ):
+        return None
+    packed = np.empty((len(sequences), WIDTH), np.uint8)
+    packed[:, :4] = np.frombuffer(epoch.to_bytes(4), np.uint8)
+    packed[:, 4:] = digits.cast(pa.uint64()).to_numpy().astype(">u8").view(np.uint8).reshape(-1, 16)
+    found: list[bytes] = packed.view(f"V{WIDTH}").ravel().tolist()
+    return found

@@ -1,0 +1,206 @@
+"""How answers and errors look: panels and tables on a terminal, plain lines elsewhere."""
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from lakemark.config import Config, Loaded, leaves
+from lakemark.errors import LakemarkError
+from lakemark.layers import Problem
+from lakemark.ops.log import MASK
+from lakemark.version import __version__
+
+Hide = Callable[[str], str]
+
+
+def error_console() -> Console:
+    """Errors go to standard error, so that the output of a command can be piped."""
+    return Console(stderr=True)
+
+
+def show_problems(
+    console: Console, problems: Sequence[Problem], *, source: str, hide: Hide
+) -> None:
+    """Every mistake and warning: where, what, what to do."""
+    if not problems:
+        return
+    lines = []
+    for problem in problems:
+        where = f"{source}:{problem.line}: " if problem.line and source else ""
+        kind = "warning: " if problem.warning else ""
+        name = f"{problem.path}: " if problem.path else ""
+        lines.append(hide(f"{where}{kind}{name}{problem.message}"))
+        if problem.hint:
+            lines.append(hide(f"    → {problem.hint}"))
+    mistakes = sum(not problem.warning for problem in problems)
+    count = f"{mistakes} mistake{'s' * (mistakes != 1)}" if mistakes else "warnings"
+    title = f"{count} in {source or 'the configuration'}"
+    _say(console, title, lines, colour="red" if mistakes else "yellow")
+
+
+def show_error(console: Console, error: LakemarkError, *, hide: Hide) -> None:
+    """What happened, whether it is retried, what to do."""
+    lines = [hide(error.message)]
+    if error.hint:
+        lines.append(hide(f"    → {error.hint}"))
+    if error.retried:
+        lines.append("    A running pipeline tries again by itself; this command does not.")
+    _say(console, error.code, lines, colour="red")
+
+
+def show_unexpected(console: Console, error: Exception, *, hide: Hide, debug: bool) -> None:
+    """An error that nobody foresaw."""
+    lines = [hide(f"{type(error).__name__}: {error}")]
+    if not debug:
+        lines.append("    → run `lakemark --debug …` for the traceback, and please report it")
+    _say(console, "unexpected error", lines, colour="red")
+
+
+def _say(console: Console, title: str, lines: Sequence[str], *, colour: str) -> None:
+    if console.is_terminal:
+        console.print(Panel(escape("\n".join(lines)), title=escape(title), border_style=colour))
+        return
+    for line in [f"{title}:", *lines]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_summary(console: Console, config: Config) -> None:
+    """What a valid configuration means."""
+    source = config.source
+    if source.connect:
+        place = f"the connector {source.connect.connector} (Connect is asked by `lakemark run`)"
+    else:
+        place = f"the connector in {source.connector_file}"
+    tables = ", ".join(source.tables) or "all that the connector captures"
+    for line in (
+        f"ok: {config.name} can be started",
+        f"  reads   {tables} of {place}",
+        f"  writes  {config.lake.path} ({config.lake.deletes} deletes)",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_settings(console: Console, loaded: Loaded, *, as_json: bool, hide: Hide) -> None:
+    """Every setting with its value and origin; secrets are masked."""
+    rows = []
+    for path, value, secret in leaves(loaded.config):
+        name = ".".join(path)
+        origin = loaded.origins.get(name, "default")
+        rows.append((name, MASK if secret else hide(value), origin))
+    if as_json:
+        shown = [{"setting": n, "value": v, "from": o} for n, v, o in rows]
+        sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
+        return
+    _table(console, ("setting", "value", "from"), rows)
+
+
+def _table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal; elsewhere lines with columns that no width cuts."""
+    if console.is_terminal:
+        table = Table(*header, box=None)
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        line = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+
+
+def show_versions(console: Console, *, as_json: bool) -> None:
+    """The versions of lakemark and of what it stands on."""
+    versions = {"lakemark": __version__}
+    for name in ("pyspark", "delta-spark", "deltalake", "confluent-kafka", "pyarrow"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    versions |= {"python": platform.python_version(), "java": java_version()}
+    if as_json:
+        sys.stdout.write(json.dumps(versions, indent=2) + "\n")
+        return
+    for name, value in versions.items():
+        console.print(f"{name:16}{value}", markup=False, highlight=False)
+
+
+def java_version() -> str:
+    """First line of ``java -version``, or why there is none."""
+    if shutil.which("java") is None:
+        return "not found on PATH"
+    try:
+        done = subprocess.run(
+            ["java", "-version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not answer ({type(error).__name__})"
+    lines = [line for line in done.stderr.splitlines() if "version" in line]
+    return lines[0].strip() if lines else "unknown"
+
+
+def show_status(
+    console: Console, records: Mapping[bytes, bytes], *, topic: str, as_json: bool
+) -> None:
+    """The newest record of the pipeline and of each table, from the progress topic."""
+    states = {key.decode(errors="replace"): _state(value) for key, value in records.items()}
+    if as_json:
+        sys.stdout.write(json.dumps(states, indent=2, sort_keys=True) + "\n")
+        return
+    if not states:
+        console.print(
+            f"no state yet: {topic} is empty. Start the pipeline with `lakemark run`.",
+            markup=False,
+            soft_wrap=True,
+        )
+        return
+    pipeline = states.pop("_pipeline", None)
+    if pipeline:
+        console.print(f"pipeline: {pipeline.get('state', 'unknown')}", markup=False)
+    numbers = ("rows_applied", "lag_records", "dead_letters")
+    rows = [
+        (
+            name,
+            str(state.get("state", "unknown")),
+            _since(state.get("since_ms")),
+            *(str(state.get(field, "")) for field in numbers),
+        )
+        for name, state in sorted(states.items())
+    ]
+    header = ("table", "state", "since", "rows applied", "lag", "dead letters")
+    _table(console, header, rows)
+    for name, state in sorted({"pipeline": pipeline or {}, **states}.items()):
+        if state.get("reason"):
+            again = "it is retried" if state.get("retried") else "it is not retried"
+            lines = [f"{name}: {state['reason']} ({state.get('code', 'no code')}; {again})"]
+            lines += [f"    → {state['hint']}"] if state.get("hint") else []
+            for line in lines:
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _state(value: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"state": "unreadable"}
+
+
+def _since(milliseconds: object) -> str:
+    if not isinstance(milliseconds, int):
+        return ""
+    seconds = max(0, int(time.time() - milliseconds / 1000))
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

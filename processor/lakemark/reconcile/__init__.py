@@ -1,0 +1,1 @@
+"""Snapshot chunks against the log."""

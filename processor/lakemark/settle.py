@@ -1,0 +1,190 @@
+"""From what a batch's tasks report to the state after it; pure, so that a repeated batch agrees."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lakemark import tables
+from lakemark.sink.apply import TableOutcome
+from lakemark.tables import Offsets, PipelineState, TableState, Water
+from lakemark.tasks import Report
+
+SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
+HINTS: Final = {
+    "schema-unknown": "set database.url or source.schema_file, or let the connector write schemas "
+    "(value.converter.schemas.enable=true)",
+    "schema-stale": "add the new columns to source.schema_file, or set database.url",
+    "no-key": "give the table a primary key, or name a unique one in message.key.columns",
+    "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
+    "too-many-bad-records": "look at the topic's records, then: lakemark table resume TABLE",
+}
+
+
+@dataclass(slots=True)
+class Settled:
+    """What is left to do after the reports of one step are in.
+
+    Attributes:
+        refresh: tables whose schema must be read from the catalog again, with the columns that the
+            records have and the catalog did not.
+        failed: outcomes of tables whose dependency was away; tried again by the caller.
+    """
+
+    refresh: dict[str, set[str]] = field(default_factory=dict)
+    failed: list[TableOutcome] = field(default_factory=list)
+
+
+def settle(
+    state: PipelineState,
+    before: PipelineState,
+    start: Offsets,
+    reports: Sequence[Report],
+    outcomes: Sequence[TableOutcome],
+    *,
+    catalog: bool,
+) -> Settled:
+    """Takes the reports and outcomes of one step into `state`.
+
+    Args:
+        state: the state being made.
+        before: the state before the batch.
+        start: Kafka offsets at which the batch began.
+        reports: one per stretch.
+        outcomes: one per table that had packets.
+        catalog: whether a database catalog is there to be asked about schemas.
+    """
+    done = Settled()
+    for report in reports:
+        _count(state, report)
+    for report in reports:
+        for table, found in report.tables.items():
+            if not table:
+                continue
+            code, reason = found.stop or ("", "")
+            if found.unknown_columns:
+                code, reason = "schema-stale", _unknown_columns(found.unknown_columns)
+            if not code:
+                continue
+            if catalog and (code in SCHEMA_CODES or code == "schema-stale"):
+                done.refresh.setdefault(table, set()).update(found.unknown_columns)
+            hint = HINTS.get(code, "")
+            tables.stop(
+                state, table, to=tables.ERRORED, start=start, before=before,
+                code=code, reason=reason, hint=hint,
+            )
+    for outcome in outcomes:
+        _outcome(state, before, start, outcome, done)
+    _own_snapshots(state, before, reports, outcomes)
+    return done
+
+
+def _unknown_columns(names: set[str]) -> str:
+    listed = ", ".join(sorted(names)[:10])
+    return f"its records have columns that its schema lacks: {listed}"
+
+
+def _count(state: PipelineState, report: Report) -> None:
+    for table, found in report.tables.items():
+        if not table:
+            continue
+        entry = state.tables.setdefault(table, TableState(since_batch=state.batch))
+        if report.topic not in entry.topics:
+            entry.topics.append(report.topic)
+        if entry.state == tables.STREAMING or found.events:
+            entry.events += found.events
+            entry.replays += found.replays
+            entry.incremental_reads += found.incremental_reads
+            entry.clamped += found.clamped
+            entry.dead_letters += found.bad
+            entry.newest_ts = max(entry.newest_ts, found.newest_ts)
+            tables.note_reread(entry, found.reread)
+
+
+def _outcome(
+    state: PipelineState,
+    before: PipelineState,
+    start: Offsets,
+    outcome: TableOutcome,
+    done: Settled,
+) -> None:
+    entry = state.tables.setdefault(outcome.table, TableState(since_batch=state.batch))
+    if outcome.code:
+        if outcome.retried:
+            done.failed.append(outcome)
+        tables.stop(
+            state, outcome.table, to=tables.ERRORED, start=start, before=before,
+            code=outcome.code, reason=outcome.reason, hint=outcome.hint, retried=outcome.retried,
+        )
+        return
+    if outcome.truncate:
+        entry.floor = max(entry.floor, outcome.truncate.hex())
+    if outcome.rows >= 0:
+        entry.rows, entry.bytes = outcome.rows, outcome.bytes
+    entry.key = outcome.key or entry.key
+    entry.unavailable += outcome.unavailable
+    entry.pending = state.batch if outcome.pending else -1
+
+
+def _own_snapshots(
+    state: PipelineState,
+    before: PipelineState,
+    reports: Sequence[Report],
+    outcomes: Sequence[TableOutcome],
+) -> None:
+    rows_before = {outcome.table: max(0, outcome.rows_before) for outcome in outcomes}
+    lsns: dict[str, set[int]] = {}
+    for report in reports:
+        for table, found in report.tables.items():
+            lsns.setdefault(table, set()).update(found.own_snapshots)
+    for table, found_lsns in lsns.items():
+        entry = state.tables.get(table)
+        if entry is not None and found_lsns and not entry.code:
+            known = before.tables.get(table)
+            rows = known.rows if known is not None else rows_before.get(table, 0)
+            tables.note_own_snapshot(entry, found_lsns, rows_before=rows)
+
+
+def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:
+    """Takes the partitions' new high-waters into the state."""
+    for report in reports:
+        water = Water(report.position.hex(), report.source_ts)
+        state.high_waters.setdefault(report.topic, {})[report.partition] = water
+
+
+def start_offsets(
+    before: PipelineState, end: Offsets, reports: Sequence[Report] | None = None
+) -> Offsets:
+    """First offsets of the batch: where the one before ended, or where its records begin.
+
+    Args:
+        before: the state before the batch.
+        end: the batch's end offsets.
+        reports: the batch's reports: a partition seen for the first time begins at its first
+            record, or has none. None = not run yet: it begins at its earliest offset.
+    """
+    first = {(report.topic, report.partition): report.first for report in reports or ()}
+    start: Offsets = {}
+    for topic, partitions in end.items():
+        known = before.offsets.get(topic, {})
+        for partition, offset in partitions.items():
+            unseen = tables.EARLIEST if reports is None else offset
+            begin = known.get(partition, first.get((topic, partition), unseen))
+            start.setdefault(topic, {})[partition] = begin
+    return start
+
+
+def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], Water]:
+    """High-waters at the end of the stretches that were read."""
+    return {
+        (report.topic, report.partition): Water(report.position.hex(), report.source_ts)
+        for report in reports
+    }
+
+
+def loads(reports: Sequence[Report]) -> Mapping[str, int]:
+    """Events per table: the load that the next batch's slots are balanced by."""
+    found: dict[str, int] = {}
+    for report in reports:
+        for table, entry in report.tables.items():
+            found[table] = found.get(table, 0) + entry.events
+    return found

@@ -1,0 +1,1 @@
+"""Control plane: snapshots of tables while the log goes on."""

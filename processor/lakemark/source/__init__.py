@@ -1,0 +1,1 @@
+"""Bytes in: topics, records, envelopes, schemas, rows."""

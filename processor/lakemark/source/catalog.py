@@ -1,0 +1,342 @@
+"""PostgreSQL's catalog in Debezium's words: which Connect schema a column is sent with.
+
+`POSTGRES_CATALOG_SQL` reads the facts, `connect_field` writes the field down as Debezium's
+PostgresValueConverter and the JSON converter would, or says that Debezium leaves the column out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lakemark.source.modes import HandlingModes
+
+_UNLIMITED: Final = 2147483647  # length that Debezium gives a varbit without one
+
+# Parameters: %(schemas)s and %(tables)s, two text[] of equal length that pair up.
+# One row a column, by table and attnum, members as in `CatalogColumn` after (schema, table).
+# The key is the primary key, else (as Debezium chooses) the first unique index without expressions.
+POSTGRES_CATALOG_SQL: Final = """
+WITH RECURSIVE wanted AS (
+    SELECT c.oid, n.nspname, c.relname
+    FROM unnest(%(schemas)s::text[], %(tables)s::text[]) AS w(nspname, relname)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = w.nspname
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.relname
+    WHERE c.relkind IN ('r', 'p')
+), base AS (
+    SELECT a.attrelid, a.attnum, t.oid AS typid, t.typtype, t.typbasetype,
+           CASE WHEN a.atttypmod >= 0 THEN a.atttypmod ELSE t.typtypmod END AS typmod
+    FROM pg_catalog.pg_attribute a
+    JOIN wanted w ON w.oid = a.attrelid
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT b.attrelid, b.attnum, t.oid, t.typtype, t.typbasetype,
+           CASE WHEN b.typmod >= 0 THEN b.typmod ELSE t.typtypmod END
+    FROM base b
+    JOIN pg_catalog.pg_type t ON t.oid = b.typbasetype
+    WHERE b.typtype = 'd'
+), keys AS (
+    SELECT DISTINCT ON (i.indrelid) i.indrelid, i.indkey::int2[] AS columns, i.indnkeyatts
+    FROM pg_catalog.pg_index i
+    JOIN wanted w ON w.oid = i.indrelid
+    JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
+    WHERE i.indisunique AND i.indisvalid AND NOT 0 = ANY (i.indkey::int2[])
+    ORDER BY i.indrelid, i.indisprimary DESC, i.indisclustered DESC, ic.relname
+)
+SELECT w.nspname::text, w.relname::text,
+       a.attname::text AS name,
+       t.typname::text AS type_name,
+       b.typmod AS typmod,
+       a.attnotnull AS not_null,
+       t.typtype = 'e' AS is_enum,
+       e.typname::text AS element_type_name,
+       COALESCE(e.typtype = 'e', false) AS element_is_enum,
+       COALESCE(e.typtype = 'd', false) AS element_is_domain,
+       a.attgenerated <> '' AS generated,
+       (SELECT p.place FROM unnest(k.columns) WITH ORDINALITY AS p(attnum, place)
+         WHERE p.attnum = a.attnum AND p.place <= k.indnkeyatts)::int AS key_position
+FROM wanted w
+JOIN pg_catalog.pg_attribute a ON a.attrelid = w.oid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN base b ON b.attrelid = a.attrelid AND b.attnum = a.attnum AND b.typtype <> 'd'
+JOIN pg_catalog.pg_type t ON t.oid = b.typid
+LEFT JOIN pg_catalog.pg_type e
+       ON e.oid = t.typelem AND t.typcategory = 'A' AND t.typelem <> 0
+LEFT JOIN keys k ON k.indrelid = w.oid
+ORDER BY w.nspname, w.relname, a.attnum
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """One column as PostgreSQL's catalog describes it; domains are resolved through all levels.
+
+    Attributes:
+        name: attname.
+        type_name: typname of the base type, such as ``int4``, ``numeric``, ``_text``.
+        typmod: atttypmod, or the domain's; -1 for none.
+        not_null: attnotnull.
+        is_enum: the base type is an enum.
+        element_type_name: typname of an array's element, else None.
+        element_is_enum: the array's element is an enum.
+        element_is_domain: the array's element is a domain (Debezium leaves such columns out).
+        generated: computed by the database; the log does not carry it before PostgreSQL 18.
+        key_position: place in the key, counted from 1, else None.
+    """
+
+    name: str
+    type_name: str
+    typmod: int = -1
+    not_null: bool = False
+    is_enum: bool = False
+    element_type_name: str | None = None
+    element_is_enum: bool = False
+    element_is_domain: bool = False
+    generated: bool = False
+    key_position: int | None = None
+
+
+Field = dict[str, Any]
+
+_TEXT: Final = frozenset(
+    "bpchar varchar text citext name char inet cidr macaddr macaddr8 int4range int8range numrange "
+    "tsrange tstzrange daterange isbn".split()
+)
+_PLAIN: Final[Mapping[str, str]] = {
+    "bool": "boolean",
+    "int2": "int16",
+    "int4": "int32",
+    "int8": "int64",
+    "oid": "int64",
+    "float4": "float",
+    "float8": "double",
+} | dict.fromkeys(_TEXT, "string")
+_DATA: Final[Mapping[str, str]] = {
+    "json": "Json",
+    "jsonb": "Json",
+    "xml": "Xml",
+    "uuid": "Uuid",
+    "ltree": "Ltree",
+    "tsvector": "Tsvector",
+}
+_SRID: Final[Field] = {"type": "int32", "optional": True, "field": "srid"}
+_WKB: Final[Field] = {"type": "bytes", "optional": False, "field": "wkb"}
+_POINT: Final[list[Field]] = [
+    {"type": "double", "optional": False, "field": "x"},
+    {"type": "double", "optional": False, "field": "y"},
+    {"type": "bytes", "optional": True, "field": "wkb"},
+    _SRID,
+]
+_EXTENSIONS: Final[Field] = {
+    "type": "map",
+    "keys": {"type": "string", "optional": False},
+    "values": {"type": "string", "optional": False},
+    "optional": True,
+    "field": "extensions",
+}
+_GEOMETRY: Final[list[Field]] = [_WKB, _SRID, _EXTENSIONS]
+_GEO: Final = "io.debezium.data.geometry."
+_SHAPES: Final[Mapping[str, tuple[str, list[Field]]]] = {
+    "point": ("Point", _POINT),
+    **dict.fromkeys(("box", "lseg", "path", "polygon", "geometry"), ("Geometry", _GEOMETRY)),
+    "geography": ("Geography", _GEOMETRY),
+    "circle": (
+        "Circle",
+        [
+            {"type": "struct", "fields": _POINT, "name": _GEO + "Point", "field": "center"},
+            {"type": "double", "optional": False, "field": "radius"},
+        ],
+    ),
+    "line": ("Line", [{"type": "double", "optional": False, "field": f} for f in "abc"]),
+}
+_VECTORS: Final[Mapping[str, Field]] = {
+    "vector": {
+        "type": "array",
+        "items": {"type": "double", "optional": False},
+        "name": "io.debezium.data.DoubleVector",
+    },
+    "halfvec": {
+        "type": "array",
+        "items": {"type": "float", "optional": False},
+        "name": "io.debezium.data.FloatVector",
+    },
+    "sparsevec": {
+        "type": "struct",
+        "name": "io.debezium.data.SparseDoubleVector",
+        "fields": [
+            {"type": "int16", "optional": False, "field": "dimensions"},
+            {
+                "type": "map",
+                "keys": {"type": "int16", "optional": False},
+                "values": {"type": "double", "optional": False},
+                "optional": False,
+                "field": "vector",
+            },
+        ],
+    },
+}
+# Elements whose array Debezium cannot write; their columns are left out of events.
+_NO_ARRAY: Final = frozenset({"money", "name", "interval", "varbit", "xml", "point", "refcursor"})
+# Elements whose schema Debezium leaves required.
+_REQUIRED_ELEMENTS: Final = (
+    frozenset({"tsvector", "isbn", "halfvec", "vector", "sparsevec"}) | frozenset(_SHAPES)
+) - {"geometry", "geography"}
+
+
+def connect_field(column: CatalogColumn, modes: HandlingModes) -> Field | None:
+    """The field of the row's Connect schema, or None if Debezium leaves the column out."""
+    if column.element_type_name is not None:
+        schema = _array(column, modes)
+    else:
+        schema = _scalar(column.type_name, column.typmod, modes, is_enum=column.is_enum)
+        if schema is None and modes.include_unknown:
+            schema = _binary(modes)
+    if schema is None:
+        return None
+    return {**schema, "optional": not column.not_null, "field": column.name}
+
+
+def _array(column: CatalogColumn, modes: HandlingModes) -> Field | None:
+    element = str(column.element_type_name)
+    if element in _NO_ARRAY:
+        return None
+    if element == "bit":  # Debezium gives bit(n)[] the schema of bit(n)
+        return _bits(column.typmod)
+    items: Field | None = None
+    if not column.element_is_domain:
+        items = _scalar(element, column.typmod, modes, is_enum=column.element_is_enum)
+    if items is not None:
+        required = column.element_is_enum or element in _REQUIRED_ELEMENTS
+        return {"type": "array", "items": {**items, "optional": not required}}
+    if modes.include_unknown:
+        return {"type": "array", "items": _binary(modes)}
+    return None
+
+
+def _scalar(name: str, typmod: int, modes: HandlingModes, *, is_enum: bool) -> Field | None:
+    if is_enum:
+        return _named("string", "io.debezium.data.Enum")
+    if name in _PLAIN:
+        return {"type": _PLAIN[name]}
+    if name in _DATA:
+        return _named("string", "io.debezium.data." + _DATA[name])
+    if name in _SHAPES:
+        shape, members = _SHAPES[name]
+        return {**_named("struct", _GEO + shape), "fields": members}
+    if name in _VECTORS:
+        return dict(_VECTORS[name])
+    match name:
+        case "bit" | "varbit":
+            return _bits(typmod)
+        case "numeric":
+            return _numeric(typmod, modes)
+        case "money":
+            return _decimal(modes, {"scale": str(modes.money_fraction_digits)})
+        case "bytea":
+            return _binary(modes)
+        case "hstore":
+            return _hstore(modes)
+    return _temporal(name, typmod, modes)
+
+
+def _named(wire: str, name: str) -> Field:
+    return {"type": wire, "name": name, "version": 1}
+
+
+def _bits(typmod: int) -> Field:
+    length = typmod if typmod > 0 else _UNLIMITED
+    if length == 1:
+        return {"type": "boolean"}
+    return {**_named("bytes", "io.debezium.data.Bits"), "parameters": {"length": str(length)}}
+
+
+def _binary(modes: HandlingModes) -> Field:
+    return {"type": "bytes" if modes.binary == "bytes" else "string", "optional": False}
+
+
+def _numeric(typmod: int, modes: HandlingModes) -> Field:
+    if typmod < 0 and modes.decimal == "precise":
+        members: list[Field] = [
+            {"type": "int32", "optional": False, "field": "scale"},
+            {"type": "bytes", "optional": False, "field": "value"},
+        ]
+        return {**_named("struct", "io.debezium.data.VariableScaleDecimal"), "fields": members}
+    # The scale has 11 bits. The JDBC driver reads them unsigned, so numeric(5,-2) has scale 2046.
+    scale, precision = (typmod - 4) & 0x7FF, ((typmod - 4) >> 16) & 0xFFFF
+    return _decimal(modes, {"scale": str(scale), "connect.decimal.precision": str(precision)})
+
+
+def _decimal(modes: HandlingModes, parameters: dict[str, str]) -> Field:
+    if modes.decimal == "precise":
+        named = _named("bytes", "org.apache.kafka.connect.data.Decimal")
+        return {**named, "parameters": parameters}
+    return {"type": "double" if modes.decimal == "double" else "string"}
+
+
+def _hstore(modes: HandlingModes) -> Field:
+    if modes.hstore == "json":
+        return _named("string", "io.debezium.data.Json")
+    keys, values = {"type": "string", "optional": False}, {"type": "string", "optional": True}
+    return {"type": "map", "keys": keys, "values": values}
+
+
+_TIME: Final = "io.debezium.time."
+_CONNECT: Final = "org.apache.kafka.connect.data."
+# time.precision.mode -> (date, time, timestamp) where the precision does not matter.
+_FIXED: Final[Mapping[str, tuple[Field, Field, Field]]] = {
+    "connect": (
+        _named("int32", _CONNECT + "Date"),
+        _named("int32", _CONNECT + "Time"),
+        _named("int64", _CONNECT + "Timestamp"),
+    ),
+    "isostring": (
+        _named("string", _TIME + "IsoDate"),
+        _named("string", _TIME + "IsoTime"),
+        _named("string", _TIME + "IsoTimestamp"),
+    ),
+    "microseconds": (
+        _named("int32", _TIME + "Date"),
+        _named("int64", _TIME + "MicroTime"),
+        _named("int64", _TIME + "MicroTimestamp"),
+    ),
+    "nanoseconds": (
+        _named("int32", _TIME + "Date"),
+        _named("int64", _TIME + "NanoTime"),
+        _named("int64", _TIME + "NanoTimestamp"),
+    ),
+}
+# The structured forms' members are not needed: their canonical type hangs on the name alone.
+_STRUCTURED: Final[Mapping[str, str]] = {
+    "date": "StructuredDate",
+    "time": "StructuredTime",
+    "timestamp": "StructuredTimestamp",
+    "timetz": "StructuredZonedTime",
+    "timestamptz": "StructuredZonedTimestamp",
+    "interval": "StructuredDuration",
+}
+_MILLIS: Final = 3  # digits of a fraction that the millisecond forms hold
+
+
+def _temporal(name: str, typmod: int, modes: HandlingModes) -> Field | None:
+    if name not in _STRUCTURED:
+        return None
+    if modes.time_precision == "structured":
+        return {**_named("struct", _TIME + _STRUCTURED[name]), "fields": []}
+    match name:
+        case "timetz":
+            return _named("string", _TIME + "ZonedTime")
+        case "timestamptz":
+            return _named("string", _TIME + "ZonedTimestamp")
+        case "interval":
+            if modes.interval == "string":
+                return _named("string", _TIME + "Interval")
+            return _named("int64", _TIME + "MicroDuration")
+    if modes.time_precision in _FIXED:
+        return _FIXED[modes.time_precision][("date", "time", "timestamp").index(name)]
+    if name == "date":
+        return _named("int32", _TIME + "Date")
+    short = 0 <= typmod <= _MILLIS
+    if name == "time":
+        if short and modes.time_precision == "adaptive":
+            return _named("int32", _TIME + "Time")
+        return _named("int64", _TIME + "MicroTime")
+    return _named("int64", _TIME + ("Timestamp" if short else "MicroTimestamp"))

@@ -1,0 +1,217 @@
+"""A source column: its canonical Arrow type and how Debezium writes its values as JSON.
+
+`Column` is what the decoder, the key writer, the chunk reader and the sinks agree on. `describe`
+is the one place that turns a Connect schema, as the JSON converter writes it, into a `Column`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
+UUID: Final = "io.debezium.data.Uuid"
+JSON: Final = "io.debezium.data.Json"
+MAX_PRECISION: Final = 38  # of an Arrow decimal128 and of a Delta decimal
+TIMESTAMP: Final = pa.timestamp("us")
+TIMESTAMP_UTC: Final = pa.timestamp("us", "UTC")
+
+_PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+
+# Semantic names whose canonical type is not that of their Connect type. A name that is not here
+# is only a note on its Connect type (Json, Uuid, Enum, Xml, MicroDuration, Point, DoubleVector ...).
+_SEMANTIC: Final[Mapping[tuple[str, str], pa.DataType]] = {
+    ("int32", "io.debezium.time.Date"): pa.date32(),
+    ("int32", "org.apache.kafka.connect.data.Date"): pa.date32(),
+    ("string", "io.debezium.time.IsoDate"): pa.date32(),
+    ("struct", "io.debezium.time.StructuredDate"): pa.date32(),
+    ("int32", "io.debezium.time.Time"): pa.string(),
+    ("int32", "org.apache.kafka.connect.data.Time"): pa.string(),
+    ("int64", "io.debezium.time.MicroTime"): pa.string(),
+    ("int64", "io.debezium.time.NanoTime"): pa.string(),
+    ("struct", "io.debezium.time.StructuredTime"): pa.string(),
+    ("struct", "io.debezium.time.StructuredZonedTime"): pa.string(),
+    ("struct", "io.debezium.time.StructuredDuration"): pa.string(),
+    ("int64", "io.debezium.time.Timestamp"): TIMESTAMP,
+    ("int64", "io.debezium.time.MicroTimestamp"): TIMESTAMP,
+    ("int64", "io.debezium.time.NanoTimestamp"): TIMESTAMP,
+    ("int64", "org.apache.kafka.connect.data.Timestamp"): TIMESTAMP,
+    ("string", "io.debezium.time.IsoTimestamp"): TIMESTAMP,
+    ("struct", "io.debezium.time.StructuredTimestamp"): TIMESTAMP,
+    ("string", "io.debezium.time.ZonedTimestamp"): TIMESTAMP_UTC,
+    ("struct", "io.debezium.time.StructuredZonedTimestamp"): TIMESTAMP_UTC,
+    ("struct", VARIABLE_DECIMAL): pa.string(),
+}
+_KEPT_PARAMETERS: Final = ("connect.decimal.precision", "length", "scale")
+# Set by the connector's column.propagate.source.type.
+_SOURCE_TYPE: Final = "__debezium.source.column.type"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a source table, or one element or member of a nested one.
+
+    Attributes:
+        name: as the source writes it, any case and any characters.
+        type: canonical Arrow type (the type of the Delta column).
+        encoding: Connect or Debezium semantic name of the JSON form; "" for a plain one.
+        optional: whether null is allowed.
+        parameters: schema parameters that decide how values are read (scale, precision, length).
+        element: element of a list, value of a map.
+        members: members of a struct, in order.
+        wire: Connect type of the JSON form (``int64``, ``string``, ``array`` ...); ``json`` for
+            what has no Arrow form and is kept as its JSON text.
+        padded: char(n): the database compares it without trailing blanks. Known only from the
+            catalog or from ``column.propagate.source.type``, so it takes no part in equality.
+    """
+
+    name: str
+    type: pa.DataType
+    encoding: str = ""
+    optional: bool = True
+    parameters: tuple[tuple[str, str], ...] = ()
+    element: "Column | None" = None
+    members: tuple["Column", ...] = ()
+    wire: str = "string"
+    padded: bool = field(default=False, compare=False)
+
+    def parameter(self, name: str) -> str | None:
+        """Value of one schema parameter, or None."""
+        return dict(self.parameters).get(name)
+
+    def to_data(self) -> dict[str, Any]:
+        """The column as JSON-ready data; `from_data` gives an equal column back."""
+        data: dict[str, Any] = {"name": self.name, "type": type_to_data(self.type)}
+        data |= {"encoding": self.encoding, "optional": self.optional, "wire": self.wire}
+        data |= {"parameters": [list(p) for p in self.parameters], "padded": self.padded}
+        data["element"] = self.element.to_data() if self.element else None
+        data["members"] = [m.to_data() for m in self.members]
+        return data
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "Column":
+        """The column that `to_data` described."""
+        return cls(
+            name=data["name"],
+            type=type_from_data(data["type"]),
+            encoding=data["encoding"],
+            optional=data["optional"],
+            parameters=tuple((k, v) for k, v in data["parameters"]),
+            element=cls.from_data(data["element"]) if data["element"] else None,
+            members=tuple(cls.from_data(m) for m in data["members"]),
+            wire=data["wire"],
+            padded=data["padded"],
+        )
+
+
+def describe(name: str, schema: Mapping[str, Any]) -> Column:
+    """The column that a Connect schema (JSON converter's form) stands for.
+
+    An unknown semantic name falls back to its Connect type; what Arrow cannot hold becomes a
+    string column with the value's JSON text. It fails for no well-formed Connect schema.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: `schema` is no Connect schema.
+    """
+    wire = str(schema["type"])
+    encoding = str(schema.get("name") or "")
+    given = {str(k): str(v) for k, v in (schema.get("parameters") or {}).items()}
+    shape: dict[str, Any] = {
+        "name": name,
+        "encoding": encoding,
+        "optional": bool(schema.get("optional", False)),
+        "parameters": tuple((k, given[k]) for k in _KEPT_PARAMETERS if k in given),
+        "wire": wire,
+        "padded": given.get(_SOURCE_TYPE, "").upper() in ("BPCHAR", "CHAR", "CHARACTER"),
+    }
+    semantic = _SEMANTIC.get((wire, encoding))
+    if semantic is not None:
+        return Column(type=semantic, **shape)
+    if wire == "bytes" and encoding == DECIMAL:
+        return Column(type=_decimal(given), **shape)
+    if wire in _PRIMITIVES:
+        return Column(type=_PRIMITIVES[wire], **shape)
+    return _nested(schema, shape)
+
+
+def _nested(schema: Mapping[str, Any], shape: dict[str, Any]) -> Column:
+    wire = shape["wire"]
+    if wire == "array":
+        element = describe("element", schema["items"])
+        return Column(type=pa.list_(element.type), element=element, **shape)
+    if wire == "map":
+        key, value = describe("key", schema["keys"]), describe("value", schema["values"])
+        if key.wire in ("string", "int8", "int16", "int32", "int64") and key.type in _KEY_TYPES:
+            return Column(type=pa.map_(key.type, value.type), element=value, **shape)
+    if wire == "struct":
+        members = tuple(describe(str(f["field"]), f) for f in schema["fields"])
+        names = [m.name for m in members]
+        if names and all(speakable(n) for n in names) and len(set(names)) == len(names):
+            fields = [pa.field(m.name, m.type) for m in members]
+            return Column(type=pa.struct(fields), members=members, **shape)
+    return Column(type=pa.string(), **{**shape, "wire": "json"})
+
+
+_KEY_TYPES: Final = (pa.string(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+def speakable(name: str) -> bool:
+    """Whether msgspec takes the name as a renamed member (no quote, backslash, control)."""
+    return not any(c in '"\\' or c < " " for c in name)
+
+
+def _decimal(parameters: Mapping[str, str]) -> pa.DataType:
+    scale = int(parameters.get("scale", "0"))
+    precision = int(parameters.get("connect.decimal.precision", MAX_PRECISION))
+    precision = max(precision, scale)  # numeric(3,5) is legal in PostgreSQL 15
+    if 0 <= scale and 1 <= precision <= MAX_PRECISION:
+        return pa.decimal128(precision, scale)
+    return pa.string()
+
+
+def type_to_data(kind: pa.DataType) -> Any:
+    """An Arrow type as JSON-ready data, the same in every version of Arrow."""
+    if pa.types.is_decimal128(kind):
+        return ["decimal", kind.precision, kind.scale]
+    if pa.types.is_timestamp(kind):
+        return ["timestamp", kind.unit, kind.tz]
+    if pa.types.is_map(kind):
+        return ["map", type_to_data(kind.key_type), type_to_data(kind.item_type)]
+    if pa.types.is_list(kind):
+        return ["list", type_to_data(kind.value_type)]
+    if pa.types.is_struct(kind):
+        return ["struct", [[f.name, type_to_data(f.type)] for f in kind]]
+    return str(kind)
+
+
+_SIMPLE: Final = {str(t): t for t in (*_PRIMITIVES.values(), pa.date32(), pa.null())}
+
+
+def type_from_data(data: Any) -> pa.DataType:
+    """The Arrow type that `type_to_data` described."""
+    if isinstance(data, str):
+        return _SIMPLE[data]
+    kind, *rest = data
+    if kind == "decimal":
+        return pa.decimal128(*rest)
+    if kind == "timestamp":
+        return pa.timestamp(*rest)
+    if kind == "map":
+        return pa.map_(type_from_data(rest[0]), type_from_data(rest[1]))
+    if kind == "list":
+        return pa.list_(type_from_data(rest[0]))
+    return pa.struct([pa.field(n, type_from_data(t)) for n, t in rest[0]])

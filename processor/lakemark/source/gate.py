@@ -1,0 +1,83 @@
+"""The replay gate: what a connector emits again is recognised by position and dropped.
+
+A connector emits each Kafka partition in position order. After a restart it emits a stretch again;
+everything below the partition's high-water position has been applied before. Rows of the
+connector's own snapshot start the partition again: their positions are sampled outside the stream.
+High-waters are state of a *batch*, not of the table: a repeated batch starts from the same ones
+and decides as it did the first time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lakemark import positions
+from lakemark.source.envelope import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class HighWater:
+    """How far a Kafka partition has come.
+
+    Attributes:
+        position: highest position applied (20 bytes); LOWEST before the first event.
+        source_ts: newest source time seen, microseconds. A true replay was seen before, so its
+            source time is never newer than this one.
+    """
+
+    position: bytes = positions.LOWEST
+    source_ts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """What the gate decided about a stretch of one partition.
+
+    Attributes:
+        keep: indices that are applied, in offset order.
+        replays: number of events dropped as replays.
+        regressed: index of the first event below the high-water with a newer source time than
+            anything seen: a restored or failed-over source, not a replay. None = none.
+        after: the partition's high-water after the stretch.
+    """
+
+    keep: list[int]
+    replays: int
+    regressed: int | None
+    after: HighWater
+
+
+def gate(
+    kinds: Sequence[int], position: Sequence[bytes], source_ts: Sequence[int], start: HighWater
+) -> Gated:
+    """Decides which events of one partition, in offset order, are new.
+
+    Events equal to the high-water pass: one WAL record can hold many rows (COPY), and applying an
+    event twice changes nothing. Reads of incremental snapshots never raise the high-water.
+    """
+    high, newest = start.position, start.source_ts
+    keep: list[int] = []
+    replays = 0
+    regressed: int | None = None
+    change, own, truncate = int(Kind.CHANGE), int(Kind.OWN_SNAPSHOT), int(Kind.TRUNCATE)
+    incremental = int(Kind.INCREMENTAL)
+    for index, kind in enumerate(kinds):
+        if kind == change or kind == truncate:  # noqa: PLR1714 - a hot loop
+            at = position[index]
+            if at < high:
+                if source_ts[index] > newest and regressed is None:
+                    regressed = index
+                replays += 1
+                continue
+            high = at
+            newest = max(newest, source_ts[index])
+            keep.append(index)
+        elif kind == own:
+            high = position[index]
+            newest = max(newest, source_ts[index])
+            keep.append(index)
+        elif kind == incremental:
+            if position[index] < high:
+                replays += 1
+            else:
+                keep.append(index)
+    return Gated(keep, replays, regressed, HighWater(high, newest))

@@ -1,0 +1,131 @@
+"""The connector's settings that decide how it writes values."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Final
+from uuid import UUID
+
+from lakemark.errors import ConfigError
+
+PLACEHOLDER: Final = b"__debezium_unavailable_value"
+
+# Property of the connector -> values it may have, the default first.
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "decimal.handling.mode": ("precise", "double", "string"),
+    "time.precision.mode": (
+        "adaptive",
+        "adaptive_time_microseconds",
+        "connect",
+        "isostring",
+        "microseconds",
+        "nanoseconds",
+        "structured",
+    ),
+    "binary.handling.mode": ("bytes", "base64", "base64-url-safe", "hex"),
+    "hstore.handling.mode": ("json", "map"),
+    "interval.handling.mode": ("numeric", "string"),
+    "value.converter.decimal.format": ("BASE64", "NUMERIC"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HandlingModes:
+    """How the connector writes values, with Debezium's own words and defaults.
+
+    Attributes:
+        decimal: decimal.handling.mode.
+        time_precision: time.precision.mode.
+        binary: binary.handling.mode.
+        hstore: hstore.handling.mode.
+        interval: interval.handling.mode.
+        money_fraction_digits: money.fraction.digits.
+        decimal_format: the JSON converter's decimal.format.
+        include_unknown: include.unknown.datatypes.
+        placeholder: bytes of unavailable.value.placeholder.
+    """
+
+    decimal: str = "precise"
+    time_precision: str = "adaptive"
+    binary: str = "bytes"
+    hstore: str = "json"
+    interval: str = "numeric"
+    money_fraction_digits: int = 2
+    decimal_format: str = "BASE64"
+    include_unknown: bool = False
+    placeholder: bytes = PLACEHOLDER
+
+    @classmethod
+    def from_connector(cls, config: Mapping[str, str]) -> "HandlingModes":
+        """The modes of a connector's own configuration; what is absent has Debezium's default.
+
+        Raises:
+            ConfigError: a property has a value that Debezium does not know.
+        """
+        chosen = {name: _choice(config, name) for name in _CHOICES}
+        digits = str(config.get("money.fraction.digits", "2")).strip()
+        if not digits.isdecimal():
+            raise _unknown("money.fraction.digits", digits, "a whole number")
+        return cls(
+            decimal=chosen["decimal.handling.mode"],
+            time_precision=chosen["time.precision.mode"],
+            binary=chosen["binary.handling.mode"],
+            hstore=chosen["hstore.handling.mode"],
+            interval=chosen["interval.handling.mode"],
+            money_fraction_digits=int(digits),
+            decimal_format=chosen["value.converter.decimal.format"],
+            include_unknown=str(config.get("include.unknown.datatypes", "")).lower() == "true",
+            placeholder=_placeholder(config.get("unavailable.value.placeholder")),
+        )
+
+    @property
+    def placeholder_text(self) -> str:
+        """The placeholder as Java's `new String(bytes)` gives it."""
+        return self.placeholder.decode("utf-8", "replace")
+
+    @property
+    def placeholder_uuid(self) -> str:
+        """java.util.UUID.nameUUIDFromBytes of the placeholder (version 3 without a namespace)."""
+        digest = md5(self.placeholder, usedforsecurity=False).digest()
+        return str(UUID(bytes=digest, version=3))
+
+    @property
+    def placeholder_strings(self) -> tuple[str, ...]:
+        """Every text that may stand for an unavailable value in a string column."""
+        texts = [self.placeholder_text]
+        if self.binary == "hex":
+            texts.append(self.placeholder.hex())
+        elif self.binary == "base64":
+            texts.append(base64.b64encode(self.placeholder).decode())
+        elif self.binary == "base64-url-safe":
+            texts.append(base64.urlsafe_b64encode(self.placeholder).decode())
+        return tuple(dict.fromkeys(texts))
+
+
+def _choice(config: Mapping[str, str], name: str) -> str:
+    allowed = _CHOICES[name]
+    given = str(config.get(name, allowed[0])).strip()
+    for choice in allowed:
+        if choice.lower() == given.lower():
+            return choice
+    raise _unknown(name, given, "one of " + ", ".join(allowed))
+
+
+def _unknown(name: str, given: str, expected: str) -> ConfigError:
+    return ConfigError(
+        f"the connector's {name} is {given!r}, expected {expected}",
+        hint="correct the connector's configuration, or update lakemark",
+    )
+
+
+def _placeholder(text: str | None) -> bytes:
+    if text is None:
+        return PLACEHOLDER
+    if text.startswith("hex:"):
+        try:
+            return binascii.unhexlify(text.removeprefix("hex:"))
+        except (binascii.Error, ValueError) as error:
+            raise _unknown("unavailable.value.placeholder", text, "hex digits") from error
+    return text.encode()

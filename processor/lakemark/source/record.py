@@ -1,0 +1,239 @@
+"""One record value at a time: what it is, before anybody asks what it means.
+
+Pure. Takes the schema wrapper off, tells change events from the other records a connector writes
+(by the fields they have: topics can be renamed), and never raises: an unreadable value is BAD.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+
+class Kind(IntEnum):
+    """What a record is. Only CHANGE, OWN_SNAPSHOT, INCREMENTAL and TRUNCATE concern tables."""
+
+    CHANGE = 0  # op c, u or d
+    OWN_SNAPSHOT = 1  # op r, source.snapshot neither false nor incremental
+    INCREMENTAL = 2  # op r otherwise: inserts missing keys, overwrites nothing
+    TRUNCATE = 3  # op t
+    TOMBSTONE = 4  # no value: null, empty, JSON null
+    HEARTBEAT = 5
+    TRANSACTION = 6  # BEGIN or END on the transaction topic
+    MESSAGE = 7  # op m
+    SCHEMA_CHANGE = 8
+    SIGNAL = 9  # any op on the connector's signal table
+    BAD = 10
+    NOTIFICATION = 11
+
+
+class Source(msgspec.Struct, gc=False):
+    """Fields in Debezium's own order: msgspec finds the next field at once then."""
+
+    connector: str | None = None
+    name: str | None = None
+    ts_ms: int | None = None
+    snapshot: str | bool | None = None
+    db: str | None = None
+    sequence: str | None = None
+    ts_us: int | None = None
+    schema: str | None = None
+    table: str | None = None
+    lsn: int | None = None
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """The fields of a change event, in Debezium's own order."""
+
+    before: msgspec.Raw = msgspec.Raw(b"null")
+    after: msgspec.Raw = msgspec.Raw(b"null")
+    source: Source | None = None
+    op: str | None = None
+
+
+class _Other(Envelope, gc=False):
+    """Every top-level field that tells the other records apart."""
+
+    ts_ms: int | None = None
+    status: str | None = None
+    id: str | None = None
+    type: str | None = None
+    aggregate_type: str | None = None
+    timestamp: int | None = None
+    ddl: str | None = None
+    databaseName: str | None = None  # noqa: N815 - Debezium's name
+    tableChanges: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815 - Debezium's name
+
+
+class _Wrapper(msgspec.Struct, gc=False):
+    """The converter's schema wrapper."""
+
+    schema: msgspec.Raw = msgspec.Raw(b"")
+    payload: msgspec.Raw = msgspec.Raw(b"")
+
+
+_parse: Final = msgspec.json.Decoder(Envelope).decode
+_parse_other: Final = msgspec.json.Decoder(_Other).decode
+_parse_wrapper: Final = msgspec.json.Decoder(_Wrapper).decode
+_INT64: Final = 1 << 63
+OPS: Final = frozenset("curdtm")
+NULL: Final = b"null"
+_NO_WRAPPER: Final = b"\0"  # no JSON begins so
+# Stands in for records of no table, so that all columns stay in step with the records.
+NO_SOURCE: Final = Source(sequence='["0","0"]')
+_NOTHING: Final = Envelope(source=NO_SOURCE)
+
+
+class Odd(NamedTuple):
+    """A record that is no change of a table."""
+
+    kind: Kind
+    source_ts: int = 0
+    reason: str | None = None
+    detail: str | None = None
+
+
+class _Wrappers:
+    """Recent ``{"schema":…,"payload":`` prefixes, so that a schema is read once, not per record.
+
+    A value that begins with the bytes of a prefix has that very schema, and if the rest without
+    the closing brace is one JSON value, that is the payload: the short cut cannot misread.
+    """
+
+    # A worker sees few tables at a time; a prefix is some kB, so the bound is about a megabyte.
+    LIMIT: Final = 128
+
+    def __init__(self) -> None:
+        self._known: list[tuple[bytes, bytes]] = []
+
+    def find(self, value: bytes) -> tuple[bytes, bytes] | None:
+        """The (prefix, schema) that `value` begins with."""
+        for at, known in enumerate(self._known):
+            if value.startswith(known[0]):
+                if at:
+                    self._known.insert(0, self._known.pop(at))
+                return known
+        return None
+
+    def learn(self, value: bytes, schema: bytes, payload: bytes) -> tuple[bytes, bytes] | None:
+        """Remembers the prefix of a wrapped `value`, if it is of the plain form."""
+        prefix = b'{"schema":' + schema + b',"payload":'
+        if value != prefix + payload + b"}":
+            return None
+        known = (prefix, schema)
+        self._known.insert(0, known)
+        del self._known[self.LIMIT :]
+        return known
+
+
+_wrappers: Final = _Wrappers()
+
+
+def read(
+    values: Sequence[bytes | None], max_bytes: int
+) -> tuple[list[Envelope], list[bytes | None], dict[int, Odd]]:
+    """Envelopes with `_NOTHING` where a record is odd, wrapper schemas, and the odd ones."""
+    envelopes: list[Envelope] = []
+    schemas: list[bytes | None] = [None] * len(values)
+    odd: dict[int, Odd] = {}
+    add, parse = envelopes.append, _parse
+    prefix, schema = _NO_WRAPPER, b""
+    for at, value in enumerate(values):
+        try:
+            raw: bytes = value  # type: ignore[assignment]  # None raises below
+            text = raw
+            if raw.startswith(prefix) and raw.endswith(b"}"):
+                text = raw[len(prefix) : -1]
+                schemas[at] = schema
+            envelope = parse(text)
+            if (
+                envelope.op is not None
+                and envelope.source is not None
+                and len(raw) <= max_bytes
+                and (text.isascii() or text.decode())
+            ):
+                add(envelope)
+                continue
+        except (AttributeError, ValueError, RecursionError):
+            pass
+        schemas[at] = None
+        found = _read_slowly(value, max_bytes)
+        if isinstance(found, Odd):
+            odd[at] = found
+            add(_NOTHING)
+            continue
+        envelope, schemas[at] = found
+        add(envelope)
+        if value is not None and (known := _wrappers.find(value)):
+            prefix, schema = known
+    return envelopes, schemas, odd
+
+
+def _read_slowly(  # noqa: PLR0911 - one return per reason
+    value: bytes | None, max_bytes: int
+) -> tuple[Envelope, bytes | None] | Odd:
+    """The envelope of any record, or why it has none. Never depends on earlier records."""
+    if not value:
+        return Odd(Kind.TOMBSTONE)
+    if len(value) > max_bytes:
+        return _bad("record-too-large", f"{len(value)} bytes, at most {max_bytes} are read")
+    text = value
+    try:
+        value.decode()
+        text, schema = _unwrap(value)
+        envelope = _parse(text)
+        if envelope.op is not None and envelope.source is not None:
+            return envelope, schema
+        return _odd(_parse_other(text))
+    except UnicodeDecodeError as error:
+        return _bad("invalid-utf8", f"at byte {error.start}")
+    except msgspec.ValidationError as error:
+        if value.strip(b" \t\r\n") == NULL or text == NULL:
+            return Odd(Kind.TOMBSTONE)
+        return _bad("not-debezium", str(error))
+    except ValueError as error:
+        return _bad("invalid-json", str(error))
+    except RecursionError:
+        return _bad("invalid-json", "nested too deeply")
+
+
+def _unwrap(value: bytes) -> tuple[bytes, bytes | None]:
+    """Takes off the schema wrapper, if there is one."""
+    known = _wrappers.find(value)
+    wrapper = _parse_wrapper(value)
+    payload = bytes(wrapper.payload)
+    if not payload:
+        return value, None
+    schema = bytes(wrapper.schema)
+    if not schema or schema == NULL:
+        return payload, None
+    known = known or _wrappers.learn(value, schema, payload)
+    return payload, known[1] if known and known[1] == schema else schema
+
+
+def _odd(record: _Other) -> Odd:  # noqa: PLR0911 - one return per kind of record
+    """What a record without op or source block is, by the fields it has."""
+    ts = _micros(record.ts_ms)
+    if record.op is not None:
+        if record.op not in OPS:
+            return _bad("unknown-op", "op is none of c u d r t m")
+        return _bad("not-debezium", "no source block")
+    if record.status in {"BEGIN", "END"} and record.id is not None:
+        return Odd(Kind.TRANSACTION, ts)
+    if record.aggregate_type is not None and record.type is not None:
+        return Odd(Kind.NOTIFICATION, _micros(record.timestamp))
+    if record.ddl is not None or record.databaseName is not None or bytes(record.tableChanges):
+        return Odd(Kind.SCHEMA_CHANGE, ts)
+    if record.ts_ms is not None and record.source is None:
+        return Odd(Kind.HEARTBEAT, ts)
+    return _bad("not-debezium", "neither op nor any field of another Debezium record")
+
+
+def _micros(milliseconds: int | None) -> int:
+    micros = (milliseconds or 0) * 1000
+    return micros if -_INT64 <= micros < _INT64 else 0
+
+
+def _bad(reason: str, detail: str) -> Odd:
+    return Odd(Kind.BAD, 0, reason, detail)

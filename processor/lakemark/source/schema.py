@@ -1,0 +1,154 @@
+"""A source table's schema, from the message's own schema or from the database's catalog.
+
+Both give the same `TableSchema` for the same table and connector settings: `from_catalog` first
+writes down the Connect schema that Debezium would send, and then reads it with `from_connect`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from lakemark.errors import TableError
+from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn, connect_field
+from lakemark.source.columns import Column, describe
+from lakemark.source.evolution import Evolution, compare
+from lakemark.source.modes import HandlingModes
+
+__all__ = [
+    "POSTGRES_CATALOG_SQL",
+    "CatalogColumn",
+    "Column",
+    "Evolution",
+    "HandlingModes",
+    "TableSchema",
+    "compare",
+    "from_catalog",
+    "from_connect",
+]
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Columns and key of one source table.
+
+    Attributes:
+        table: ``schema.table``, as in the source block.
+        columns: in the order of the source.
+        key: names of the key columns, in key order; empty when records have no key.
+    """
+
+    table: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Column]:
+        """Columns by their exact names."""
+        return {c.name: c for c in self.columns}
+
+    def column(self, name: str) -> Column:
+        """The column with this exact name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self.by_name[name]
+
+    def arrow(self) -> pa.Schema:
+        """The canonical Arrow schema; every column is nullable (an image may lack any)."""
+        return pa.schema([pa.field(c.name, c.type) for c in self.columns])
+
+    def with_padding_of(self, other: "TableSchema") -> "TableSchema":
+        """This schema, with the char(n) columns marked that `other` (the catalog's) knows."""
+        padded = {c.name for c in other.columns if c.padded}
+        columns = tuple(
+            replace(c, padded=True) if c.name in padded else c for c in self.columns
+        )
+        return TableSchema(self.table, columns, self.key)
+
+    def fingerprint(self) -> str:
+        """32 hex digits: equal for equal schemas, in every process and version."""
+        data = {**self._data(), "columns": [_unpadded(c.to_data()) for c in self.columns]}
+        return blake2b(msgspec.json.encode(data, order="sorted"), digest_size=16).hexdigest()
+
+    def to_json(self) -> bytes:
+        """The schema as JSON bytes, for other processes; `from_json` gives an equal one back."""
+        return msgspec.json.encode(self._data())
+
+    @classmethod
+    def from_json(cls, raw: bytes | str) -> "TableSchema":
+        """The schema that `to_json` wrote."""
+        data = msgspec.json.decode(raw)
+        columns = tuple(Column.from_data(c) for c in data["columns"])
+        return cls(data["table"], columns, tuple(data["key"]))
+
+    def _data(self) -> dict[str, Any]:
+        columns = [c.to_data() for c in self.columns]
+        return {"table": self.table, "columns": columns, "key": list(self.key)}
+
+
+def _unpadded(data: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in data.items() if k != "padded"}
+
+
+def from_connect(
+    table: str, value_schema: Mapping[str, Any], key_schema: Mapping[str, Any] | None
+) -> TableSchema:
+    """The schema of a table from the schemas of a wrapped record.
+
+    Args:
+        table: ``schema.table``.
+        value_schema: the value's ``schema`` member: the envelope, or the row's struct itself.
+        key_schema: the key's ``schema`` member; None for a record without key.
+
+    Raises:
+        TableError: ``schema-unreadable``: this is no Connect schema.
+    """
+    try:
+        row = _row_schema(value_schema)
+        columns = tuple(describe(str(f["field"]), f) for f in row["fields"])
+        key = tuple(str(f["field"]) for f in (key_schema or {}).get("fields") or ())
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration, RecursionError):
+        raise TableError(
+            f"the schema inside a record of {table} is no Connect schema with a row in it",
+            code="schema-unreadable",
+            hint="the topic must hold what Debezium's JSON converter writes",
+        ) from None
+    return TableSchema(table, columns, key)
+
+
+def _row_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields: Sequence[Mapping[str, Any]] = schema["fields"]
+    images = [f for f in fields if f.get("field") in ("after", "before")]
+    if images and any(f.get("field") in ("op", "source") for f in fields):
+        return next(f for f in reversed(images) if f.get("type") == "struct")
+    return schema
+
+
+def from_catalog(
+    table: str, rows: Sequence[CatalogColumn], key: Sequence[str], modes: HandlingModes
+) -> TableSchema:
+    """The schema that `from_connect` would give for the same table and connector settings.
+
+    Args:
+        table: ``schema.table``.
+        rows: the table's columns in attnum order, as `POSTGRES_CATALOG_SQL` gives them.
+        key: names of the key columns in key order.
+        modes: the connector's settings.
+
+    Columns that the connector leaves out of its events (types it cannot write) are left out.
+    """
+    pairs = [(row, field) for row in rows if (field := connect_field(row, modes)) is not None]
+    schema = from_connect(
+        table,
+        {"type": "struct", "fields": [field for _, field in pairs]},
+        {"type": "struct", "fields": [{"field": name} for name in key]},
+    )
+    padded = {row.name for row, _ in pairs if row.type_name == "bpchar"}
+    columns = tuple(replace(c, padded=True) if c.name in padded else c for c in schema.columns)
+    return TableSchema(table, columns, schema.key)

@@ -1,0 +1,5 @@
+"""placeholder"""
+
+
+def read_schema_file(p):
+    pass

@@ -1,0 +1,97 @@
+"""Kafka in: the change topics as one stream, the internal topics, and bounded reads."""
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from lakemark.tables import Offsets
+
+COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
+
+
+def change_stream(
+    spark: SparkSession,
+    kafka: Mapping[str, str],
+    *,
+    pattern: str,
+    starting: str,
+    max_events: int,
+) -> DataFrame:
+    """One `readStream` on all change topics: both lanes derive from this very DataFrame.
+
+    Args:
+        spark: the session.
+        kafka: the Java client's settings, with Spark's `kafka.` prefix.
+        pattern: Java regular expression of the topics; new tables need no restart.
+        starting: `earliest` or `latest`, for partitions without a checkpoint.
+        max_events: records per micro-batch over all partitions.
+
+    Records of open or aborted transactions are never seen, and a gap in the offsets stops the
+    query: neither is a setting.
+    """
+    reader = spark.readStream.format("kafka")
+    for name, value in _client(kafka).items():
+        reader = reader.option(name, value)
+    return (
+        reader.option("subscribePattern", pattern)
+        .option("startingOffsets", starting)
+        .option("maxOffsetsPerTrigger", str(max_events))
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true")
+        .load()
+        .select(*COLUMNS)
+    )
+
+
+def internal_stream(
+    spark: SparkSession, kafka: Mapping[str, str], *, topic: str, max_records: int
+) -> DataFrame:
+    """One of lakemark's own topics, from its beginning."""
+    reader = spark.readStream.format("kafka")
+    for name, value in _client(kafka).items():
+        reader = reader.option(name, value)
+    return (
+        reader.option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(max_records))
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true")
+        .load()
+        .select(*COLUMNS)
+    )
+
+
+def bounded_read(
+    spark: SparkSession, kafka: Mapping[str, str], *, start: Offsets, end: Offsets
+) -> DataFrame:
+    """A batch read of exactly the records from `start` to before `end`, per topic partition."""
+    reader = spark.read.format("kafka")
+    for name, value in _client(kafka).items():
+        reader = reader.option(name, value)
+    assign = {topic: sorted(partitions) for topic, partitions in start.items()}
+    return (
+        reader.option("assign", json.dumps(assign))
+        .option("startingOffsets", _offsets(start))
+        .option("endingOffsets", _offsets(end))
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true")
+        .load()
+        .select(*COLUMNS)
+    )
+
+
+def log_lane(changes: DataFrame) -> DataFrame:
+    """The row lane: raw records, untouched."""
+    return changes.select(f.lit("log").alias("lane"), *COLUMNS)
+
+
+def _client(kafka: Mapping[str, str]) -> dict[str, str]:
+    return {**kafka, "kafka.isolation.level": "read_committed"}
+
+
+def _offsets(offsets: Offsets) -> str:
+    return json.dumps(
+        {topic: {str(p): o for p, o in partitions.items()} for topic, partitions in offsets.items()}
+    )

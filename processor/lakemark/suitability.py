@@ -1,0 +1,241 @@
+"""Whether a connector is set up so that its tables can be rebuilt from its events.
+
+Every rule names the setting, what it does to the events, and what to set instead.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from lakemark.config import Config
+from lakemark.layers import Problem
+from lakemark.names import split_list, topic_regex
+
+_NAMING: Final = frozenset({"SchemaTopicNamingStrategy", "DefaultTopicNamingStrategy"})
+_UNWRAP: Final = frozenset({"ExtractNewRecordState", "ExtractNewDocumentState"})
+_ROUTERS: Final = frozenset(
+    {"RegexRouter", "ByLogicalTableRouter", "ContentBasedRouter", "TimestampRouter"}
+)
+_RESHAPE: Final = frozenset(
+    {
+        "Cast$Key",
+        "EventRouter",
+        "ExtractField$Key",
+        "ExtractField$Value",
+        "Flatten$Key",
+        "Flatten$Value",
+        "HoistField$Key",
+        "HoistField$Value",
+        "ReplaceField$Key",
+        "ValueToKey",
+    }
+)
+_HARMLESS: Final = frozenset({"ExtractChangedRecordState", "InsertHeader", "InsertField$Key"})
+_JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
+
+
+def problems_with(
+    settings: Mapping[str, str], config: Config, *, kinds: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Errors first, then warnings (`Problem.warning`).
+
+    Args:
+        settings: the connector's own configuration.
+        config: ours.
+        kinds: connector classes that are supported.
+    """
+    found = [
+        *_connector(settings, kinds),
+        *_naming(settings, config),
+        *_transforms(settings, config),
+        *_converters(settings, config),
+        *_losses(settings),
+        *_names_of_columns(settings),
+        *_snapshots(settings, config),
+    ]
+    yield from sorted(found, key=lambda problem: problem.warning)
+
+
+def _error(setting: str, message: str, hint: str) -> Problem:
+    return Problem(f"connector: {setting}", message, hint)
+
+
+def _warning(setting: str, message: str, hint: str = "") -> Problem:
+    return Problem(f"connector: {setting}", message, hint, warning=True)
+
+
+def _is(settings: Mapping[str, str], name: str, *, default: str = "false") -> bool:
+    return settings.get(name, default).strip().lower() == "true"
+
+
+def _connector(settings: Mapping[str, str], kinds: Mapping[str, str]) -> Iterator[Problem]:
+    java_class = settings.get("connector.class", "")
+    if java_class not in kinds:
+        yield _error(
+            "connector.class",
+            f"{java_class or 'nothing'} is not supported yet",
+            f"supported: {', '.join(kinds)}",
+        )
+
+
+def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+    prefix = settings.get("topic.prefix", "")
+    if not prefix:
+        yield _error("topic.prefix", "is missing", "set topic.prefix in the connector")
+    elif "${" in prefix:
+        yield _error(
+            "topic.prefix",
+            f"{prefix} is resolved by Connect only, so the topics cannot be known",
+            "write topic.prefix as it is; it is no secret",
+        )
+    strategy = settings.get("topic.naming.strategy", "SchemaTopicNamingStrategy").split(".")[-1]
+    if strategy not in _NAMING and not config.source.topics:
+        yield _error(
+            "topic.naming.strategy",
+            f"{strategy} names topics in a way lakemark does not know",
+            "set source.topics to a regular expression of the topics",
+        )
+    if config.source.topics is None:
+        wide = [regex for regex in config.source.tables if topic_regex(regex) is None]
+        if wide:
+            yield Problem(
+                "source.tables",
+                f"{', '.join(wide)}: cannot be said in topic names, so all topics are read",
+                "write plainer expressions, or set source.topics",
+                warning=True,
+            )
+
+
+def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+    for alias in split_list(settings.get("transforms", "")):
+        prefix = f"transforms.{alias}"
+        java_class = settings.get(f"{prefix}.type", "")
+        name = java_class.split(".")[-1]
+        # With a predicate it may leave the tables' topics alone; that cannot be told from here.
+        make = _warning if settings.get(f"{prefix}.predicate") else _error
+        if name in _UNWRAP:
+            yield make(
+                prefix,
+                f"{name} removes the envelope: position, operation and before image are lost",
+                f"remove {alias} from transforms, or run a second connector without it",
+            )
+        elif name in _ROUTERS:
+            if not config.source.topics:
+                yield make(
+                    prefix,
+                    f"{name} renames topics",
+                    "set source.topics to a regular expression of the topics after it",
+                )
+        elif name in _RESHAPE:
+            yield make(
+                prefix,
+                f"{name} changes the form of keys or values",
+                f"remove {alias} from transforms",
+            )
+        elif name == "Filter":
+            yield _warning(prefix, "Filter drops events: tables will differ from the source")
+        elif name not in _HARMLESS:
+            yield _warning(
+                prefix,
+                f"{java_class or 'a transform without a type'} changes events after Debezium",
+                "make sure that it leaves envelope, key and headers as they are",
+            )
+
+
+def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+    for side in ("key", "value"):
+        setting = f"{side}.converter"
+        java_class = settings.get(setting)
+        if java_class is None:
+            yield _warning(
+                setting,
+                "is not set, so the worker's default decides",
+                f"set it to {_JSON}, or be sure that the worker does",
+            )
+        elif java_class != _JSON:
+            yield _error(setting, f"{java_class} is not supported yet", f"set it to {_JSON}")
+    plain = not _is(settings, "value.converter.schemas.enable", default="true")
+    if plain and config.database is None and config.source.schema_file is None:
+        yield _error(
+            "value.converter.schemas.enable",
+            "is false, and without a schema the types of the columns cannot be known",
+            "add the section database, or source.schema_file, or set it to true",
+        )
+
+
+def _losses(settings: Mapping[str, str]) -> Iterator[Problem]:
+    skipped = {part.strip().lower() for part in settings.get("skipped.operations", "t").split(",")}
+    rows = sorted(skipped & {"c", "u", "d", "r"})
+    if rows:
+        yield _error(
+            "skipped.operations",
+            f"skips {', '.join(rows)}: tables cannot equal the source",
+            "set skipped.operations to none",
+        )
+    if "t" in skipped:
+        yield _warning(
+            "skipped.operations",
+            "skips truncates (Debezium's default): a truncated table keeps its rows",
+            "set skipped.operations to none",
+        )
+    if settings.get("event.processing.failure.handling.mode", "fail") != "fail":
+        yield _warning(
+            "event.processing.failure.handling.mode",
+            "events that Debezium cannot process are lost without a trace",
+            "set it to fail",
+        )
+    if settings.get("errors.tolerance", "none").lower() == "all":
+        yield _warning(
+            "errors.tolerance",
+            "records that Connect cannot write are lost without a trace",
+            "set it to none",
+        )
+    if _is(settings, "slot.drop.on.stop"):
+        yield _warning(
+            "slot.drop.on.stop",
+            "changes made while the connector is stopped are lost",
+            "set it to false",
+        )
+    if settings.get("sourceinfo.struct.maker"):
+        yield _error(
+            "sourceinfo.struct.maker",
+            "replaces the source block, which holds the position of every change",
+            "remove it",
+        )
+
+
+def _names_of_columns(settings: Mapping[str, str]) -> Iterator[Problem]:
+    mode = settings.get("field.name.adjustment.mode", "none")
+    if mode != "none":
+        yield _warning(
+            "field.name.adjustment.mode",
+            f"{mode} renames columns: the catalog's names differ from the events'",
+            "set it to none",
+        )
+    rewriting = [
+        name
+        for name in settings
+        if name in {"converters", "post.processors"}
+        or name.startswith(("column.mask.", "column.truncate."))
+    ]
+    if rewriting:
+        yield _warning(
+            ", ".join(sorted(rewriting)),
+            "rewrites values: snapshots read from the database will refuse these tables",
+        )
+
+
+def _snapshots(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+    if config.database is None:
+        return
+    if not settings.get("signal.data.collection"):
+        yield _warning(
+            "signal.data.collection",
+            "is not set: execute-snapshot signals will be rejected",
+            "create a signal table and name it there, as Debezium's documentation shows",
+        )
+    channels = split_list(settings.get("signal.enabled.channels", "source"))
+    if settings.get("signal.data.collection") and "source" not in channels:
+        yield _warning(
+            "signal.enabled.channels",
+            "lacks source: Debezium's own incremental snapshots will not work",
+        )

@@ -1,0 +1,294 @@
+"""Keeps one pipeline running: start, restart after failures, wake it when tables have to catch up.
+
+    state       meaning
+    ----------  -----------------------------------------------------------------------------
+    starting    session, topics, connector, catalog
+    streaming   the query runs
+    degraded    something it needs is away: tried again with backoff, for ever (`--once`: 5 times)
+    stopped     on request, or by an error that only a person can mend
+"""
+
+import json
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Final
+
+import msgspec
+import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from lakemark import connector as connectors
+from lakemark import kafka
+from lakemark.catalogs import catalog_of
+from lakemark.checkpoint import Checkpoint, Identity
+from lakemark.config import Config
+from lakemark.errors import DependencyError, LakemarkError, PipelineError
+from lakemark.pipeline import Pipeline
+from lakemark.session import session
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.schema import HandlingModes
+from lakemark.tables import CATCHING_UP, ERRORED, Offsets, PipelineState
+
+log = structlog.get_logger(__name__)
+
+FIRST_WAIT_S: Final = 1.0
+LONGEST_WAIT_S: Final = 30.0
+ONCE_ATTEMPTS: Final = 5
+RETRY_EVERY_S: Final = 15.0  # how often errored tables that retry are given a batch
+DATA_LOSS: Final = ("OffsetOutOfRange", "failOnDataLoss", "Some data may have been lost")
+
+
+class Supervisor:
+    """One pipeline from start to stop. Not reusable."""
+
+    def __init__(self, config: Config, *, once: bool) -> None:
+        self.config = config
+        self.once = once
+        self.stopping = threading.Event()
+        self.state = PipelineState()
+        self.published: dict[str, bytes] = {}
+
+    def run(self) -> int:
+        """Runs until it is told to stop; 0 if all is well, 1 if tables are errored (`--once`).
+
+        Raises:
+            LakemarkError: what only a person can mend.
+        """
+        self._on_signals()
+        spark = session(self.config)
+        try:
+            return self._supervise(spark)
+        finally:
+            spark.stop()
+
+    def _supervise(self, spark: SparkSession) -> int:
+        attempts, wait = 0, FIRST_WAIT_S
+        while not self.stopping.is_set():
+            begun = time.monotonic()
+            try:
+                self._stream(spark)
+                return self._verdict()
+            except DependencyError as error:
+                failure: LakemarkError = error
+            if time.monotonic() - begun > 10 * LONGEST_WAIT_S:
+                attempts, wait = 0, FIRST_WAIT_S
+            attempts += 1
+            if self.once and attempts >= ONCE_ATTEMPTS:
+                raise failure
+            log.warning("pipeline.degraded", code=failure.code, reason=failure.message,
+                        hint=failure.hint, attempt=attempts, next_try_s=round(wait))
+            self._publish_pipeline("degraded", failure)
+            self.stopping.wait(wait)
+            wait = min(LONGEST_WAIT_S, wait * 2)
+        return 0
+
+    def _stream(self, spark: SparkSession) -> None:
+        pipeline = self._pipeline(spark)
+        while not self.stopping.is_set():
+            query = self._start(pipeline)
+            log.info("pipeline.streaming", query=str(query.id), once=self.once)
+            self._publish_pipeline("streaming")
+            try:
+                self._watch(query)
+            except (StreamingQueryException, PySparkException, Py4JError) as error:
+                raise self._cause(pipeline, error) from error
+            finally:
+                if query.isActive:
+                    query.stop()
+            if not self.once or not self._needs_batch():
+                break
+            self._wake()  # tables that still catch up get another round
+
+    def _pipeline(self, spark: SparkSession) -> Pipeline:
+        config = self.config
+        connector = connectors.read(config)
+        connector.require()
+        for problem in connector.problems:
+            log.warning("connector.problem", where=problem.path, what=problem.message,
+                        hint=problem.hint)
+        with kafka.Cluster(config) as cluster:
+            created = cluster.ensure_topics()
+        if created:
+            log.info("topics.created", topics=created)
+        context = spark.sparkContext
+        checkpoint = Checkpoint(
+            spark._jvm, context._jsc.hadoopConfiguration(), config.checkpoint  # noqa: SLF001
+        )
+        checkpoint.claim(Identity(config.name, config.stream.shards))
+        modes = HandlingModes.from_connector(connector.settings)
+        catalog = catalog_of(config, modes)
+        schemas = catalog.read(None)
+        self.state = checkpoint.newest()
+        return Pipeline(
+            spark=spark,
+            config=config,
+            connector=connector,
+            identity=identity_of(connector),
+            modes=modes,
+            checkpoint=checkpoint,
+            catalog=catalog,
+            java=kafka.java_options(config),
+            librdkafka=kafka.librdkafka_options(config),
+            end_offsets=self._end_offsets,
+            controls=self._controls,
+            publish=self._publish,
+            schemas={t: s for t, s in schemas.items() if t in connector.tables},
+        )
+
+    def _start(self, pipeline: Pipeline) -> StreamingQuery:
+        pipeline.failure = None
+        writer = (
+            pipeline.frame()
+            .writeStream.queryName(f"lakemark-{self.config.name}")
+            .option("checkpointLocation", self.config.checkpoint)
+            .foreachBatch(pipeline.on_batch)
+        )
+        if self.once:
+            return writer.trigger(availableNow=True).start()
+        interval = f"{int(self.config.stream.trigger.total_seconds() * 1000)} milliseconds"
+        return writer.trigger(processingTime=interval).start()
+
+    def _watch(self, query: StreamingQuery) -> None:
+        woken = time.monotonic()
+        while not self.stopping.is_set():
+            if query.awaitTermination(1):
+                return
+            pause = 1.0 if any_state(self.state, CATCHING_UP) else RETRY_EVERY_S
+            if not self.once and self._needs_batch() and time.monotonic() - woken > pause:
+                self._wake()
+                woken = time.monotonic()
+
+    def _needs_batch(self) -> bool:
+        return any_state(self.state, CATCHING_UP) or any(
+            entry.state == ERRORED and entry.retried and not self.once
+            for entry in self.state.tables.values()
+        )
+
+    def _wake(self) -> None:
+        """A control record makes a batch where the source is silent."""
+        record = {"type": "wake", "id": str(uuid.uuid4()), "ts_ms": int(time.time() * 1000)}
+        topic = self.config.topics.control
+        kafka.publish(self.config, topic, [(b"_pipeline", json.dumps(record).encode())])
+
+    def _verdict(self) -> int:
+        errored = {t: s for t, s in self.state.tables.items() if s.state == ERRORED}
+        for table, entry in errored.items():
+            log.error("table.errored", table=table, code=entry.code, reason=entry.reason,
+                      hint=entry.hint)
+        return 1 if errored and self.once else 0
+
+    def _cause(self, pipeline: Pipeline, error: Exception) -> LakemarkError:
+        """What really stopped the query; whatever is not known to be final is tried again."""
+        if isinstance(pipeline.failure, LakemarkError):
+            found: LakemarkError = pipeline.failure
+            retried = found.retried
+            return DependencyError(found.message, code=found.code, hint=found.hint) if (
+                retried and not isinstance(found, DependencyError)
+            ) else found
+        text = str(error)
+        if any(sign in text for sign in DATA_LOSS):
+            return PipelineError(
+                "Kafka no longer has records that were not read yet: " + text.splitlines()[0],
+                code="source-data-expired",
+                hint="take the tables again with a snapshot; raise the topics' retention",
+            )
+        if pipeline.failure is not None:
+            text = f"{type(pipeline.failure).__name__}: {pipeline.failure}"
+        return DependencyError(
+            f"the query stopped: {first_line(text)}", code="query-failed",
+            hint="see the log; it is started again from its checkpoint",
+        )
+
+    # -- edges the batches use ------------------------------------------------------------------
+
+    def _end_offsets(self, topics: Sequence[str]) -> Offsets:
+        with kafka.Cluster(self.config) as cluster:
+            found: Offsets = {}
+            for (topic, partition), offset in cluster.end_offsets(topics).items():
+                found.setdefault(topic, {})[partition] = offset
+            return found
+
+    def _controls(self, start: int, end: int) -> list[dict[str, Any]]:
+        if start >= end:
+            return []
+        records = kafka.read_range(self.config, self.config.topics.control, 0, start, end)
+        found = []
+        for _, value in records:
+            try:
+                record = json.loads(value or b"null")
+            except ValueError:
+                log.warning("control.unreadable")
+                continue
+            if isinstance(record, dict):
+                found.append(record)
+        return found
+
+    def _publish(self, state: PipelineState) -> None:
+        """Tables whose state changed, to the compacted progress topic; at least once."""
+        self.state = state
+        records = []
+        for table, entry in state.tables.items():
+            blob = msgspec.json.encode(
+                {"table": table, "batch": state.batch, **msgspec.to_builtins(entry)}
+            )
+            if self.published.get(table) != blob:
+                self.published[table] = blob
+                records.append((table.encode(), blob))
+        if records:
+            kafka.publish(self.config, self.config.topics.progress, records)
+
+    def _publish_pipeline(self, state: str, error: LakemarkError | None = None) -> None:
+        record = {
+            "state": state,
+            "batch": self.state.batch,
+            "code": error.code if error else "",
+            "reason": error.message if error else "",
+            "hint": error.hint if error else "",
+            "ts_ms": int(time.time() * 1000),
+        }
+        try:
+            kafka.publish(
+                self.config, self.config.topics.progress, [(b"_pipeline", json.dumps(record).encode())]
+            )
+        except DependencyError as unreachable:
+            log.warning("progress.unreachable", reason=unreachable.message)
+
+    def _on_signals(self) -> None:
+        def stop(number: int, _: FrameType | None) -> None:
+            log.info("pipeline.stopping", signal=signal.Signals(number).name)
+            self.stopping.set()
+
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, stop)
+            signal.signal(signal.SIGINT, stop)
+
+
+def any_state(state: PipelineState, wanted: str) -> bool:
+    """Whether any table is in this state."""
+    return any(entry.state == wanted for entry in state.tables.values())
+
+
+def first_line(text: str) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), text)
+
+
+def identity_of(connector: connectors.Connector) -> SourceIdentity:
+    """What marks a record as this connector's."""
+    return SourceIdentity(
+        connector=connector.connector,
+        logical_name=connector.topic_prefix,
+        signal_table=connector.signal_table,
+    )
+
+
+def run(config: Config, *, once: bool) -> int:
+    """`lakemark run`: the exit code."""
+    return Supervisor(config, once=once).run()

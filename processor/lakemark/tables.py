@@ -1,0 +1,293 @@
+"""What every table is doing: the state machine of a pipeline, pure and kept per batch.
+
+    state         set by                                   meaning
+    ------------  ---------------------------------------  -----------------------------------------
+    streaming     first packet; catch-up reached the batch  its events are applied in every batch
+    catching-up   resume, retry, new schema, repartition    events from `from_offsets` on are applied
+                                                            by bounded reads, then it streams
+    paused        control record table-pause                nothing is applied, nothing is lost
+    errored       a named error                             as paused; `retried` ones resume alone
+
+`PipelineState` after batch N is a function of the state after N-1 and what batch N's tasks
+reported; it is stored under N before Spark commits the batch, so a repeated batch starts from the
+same state and decides as it did the first time.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from lakemark.errors import StateVersionError
+from lakemark.positions import LOWEST
+
+FORMAT: Final = 1
+EARLIEST: Final = -2  # Kafka's word for a partition's first offset
+REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that only the number is kept
+STREAMING: Final = "streaming"
+CATCHING_UP: Final = "catching-up"
+PAUSED: Final = "paused"
+ERRORED: Final = "errored"
+
+Offsets = dict[str, dict[int, int]]
+"""Kafka offsets by topic and partition."""
+
+
+class Water(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A high-water: position as hex, newest source time in microseconds."""
+
+    position: str = LOWEST.hex()
+    source_ts: int = 0
+
+
+class TableState(msgspec.Struct, omit_defaults=True):
+    """One table.
+
+    Attributes:
+        state: one of the table in the module's docstring.
+        code, reason, hint, retried: why it is errored; or what the reader should know.
+        since_batch: batch in which the state was entered.
+        from_offsets: first Kafka offsets not applied, while it does not stream.
+        high_waters: the partitions' high-waters at those offsets.
+        old_ends: after a change of the partition count: what must be read of the old partitions
+            before anything else.
+        floor: hex position of the newest truncate.
+        own_snapshot: LSN of the connector's snapshot the table was loaded by.
+        resnapshot: why the table may hold rows that the source no longer has; empty = it does not.
+        reread: keys that need to be read again from the source (dead letters), oldest first.
+        pending: batch that last left halves of key changes beside the table; -1 = none are left.
+    """
+
+    state: str = STREAMING
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    retried: bool = False
+    since_batch: int = 0
+    from_offsets: Offsets = msgspec.field(default_factory=dict)
+    high_waters: dict[str, dict[int, Water]] = msgspec.field(default_factory=dict)
+    old_ends: Offsets = msgspec.field(default_factory=dict)
+    topics: list[str] = msgspec.field(default_factory=list)
+    key: list[str] = msgspec.field(default_factory=list)
+    floor: str = ""
+    own_snapshot: int = 0
+    resnapshot: str = ""
+    engine: str = ""
+    rows: int = 0
+    bytes: int = 0
+    events: int = 0
+    replays: int = 0
+    incremental_reads: int = 0
+    clamped: int = 0
+    unavailable: int = 0
+    pending: int = -1
+    dead_letters: int = 0
+    reread: list[str] = msgspec.field(default_factory=list)
+    reread_count: int = 0
+    newest_ts: int = 0
+
+
+class PipelineState(msgspec.Struct, omit_defaults=True):
+    """The state after a batch.
+
+    Attributes:
+        format: version of this record; a newer one is refused.
+        batch: the batch after which it holds; -1 before the first.
+        offsets: end offsets of the change topics in that batch.
+        ignorable: columns per table that the catalog no longer has.
+        control: end offset of the control topic in that batch.
+    """
+
+    format: int = FORMAT
+    batch: int = -1
+    offsets: Offsets = msgspec.field(default_factory=dict)
+    high_waters: dict[str, dict[int, Water]] = msgspec.field(default_factory=dict)
+    tables: dict[str, TableState] = msgspec.field(default_factory=dict)
+    ignorable: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    control: int = 0
+
+    def catching_up(self) -> list[str]:
+        """Tables to be caught up in the next batch."""
+        return [t for t, s in self.tables.items() if s.state == CATCHING_UP]
+
+    def not_streaming(self) -> frozenset[str]:
+        """Tables whose events in the row lane are left alone."""
+        return frozenset(t for t, s in self.tables.items() if s.state != STREAMING)
+
+
+class _Version(msgspec.Struct):
+    format: int = 0
+
+
+def encode(state: PipelineState) -> bytes:
+    """The state as JSON."""
+    return msgspec.json.encode(state)
+
+
+def decode(blob: bytes) -> PipelineState:
+    """Inverse of `encode`.
+
+    Raises:
+        StateVersionError: it was written by a newer version of lakemark.
+    """
+    found = msgspec.json.decode(blob, type=_Version).format
+    if found > FORMAT:
+        raise StateVersionError(
+            f"the checkpoint's state has format {found}, this version of lakemark reads {FORMAT}",
+            hint="start the version of lakemark that wrote it, or a newer one",
+        )
+    return msgspec.json.decode(blob, type=PipelineState)
+
+
+def stop(  # noqa: PLR0913
+    state: PipelineState,
+    table: str,
+    *,
+    to: str,
+    start: Offsets,
+    before: PipelineState,
+    code: str = "",
+    reason: str = "",
+    hint: str = "",
+    retried: bool = False,
+) -> None:
+    """Takes a table out of the stream at the start of this batch; nothing of it is lost.
+
+    Args:
+        state: the state being made.
+        table: which table.
+        to: PAUSED, ERRORED or CATCHING_UP.
+        start: Kafka offsets at which the batch began: the first ones not applied.
+        before: the state before the batch, whose high-waters hold at these offsets.
+        code, reason, hint, retried: see `TableState`.
+    """
+    entry = state.tables.setdefault(table, TableState())
+    if entry.state == STREAMING:
+        entry.from_offsets = {t: dict(start.get(t, {})) for t in entry.topics}
+        entry.high_waters = {t: dict(before.high_waters.get(t, {})) for t in entry.topics}
+    if entry.state != to or entry.code != code:
+        entry.since_batch = state.batch
+    entry.state, entry.code, entry.reason = to, code, reason
+    entry.hint, entry.retried = hint, retried
+
+
+def resume(state: PipelineState, table: str) -> bool:
+    """Lets a paused or errored table catch up; False if there is no such table or it runs."""
+    entry = state.tables.get(table)
+    if entry is None or entry.state not in (PAUSED, ERRORED):
+        return False
+    entry.state, entry.code, entry.reason, entry.hint = CATCHING_UP, "", "", ""
+    entry.retried, entry.since_batch = False, state.batch
+    return True
+
+
+def stream(entry: TableState, batch: int) -> None:
+    """The table has everything up to the batch's end: it streams from the next one on."""
+    entry.state, entry.code, entry.reason, entry.hint = STREAMING, "", "", ""
+    entry.from_offsets, entry.high_waters, entry.old_ends = {}, {}, {}
+    entry.retried, entry.since_batch = False, batch
+
+
+def repartitioned(before: Offsets, end: Offsets) -> list[str]:
+    """Topics known before that have records in partitions not known before."""
+    return [
+        topic
+        for topic, partitions in end.items()
+        if before.get(topic)
+        and any(p not in before[topic] and offset > 0 for p, offset in partitions.items())
+    ]
+
+
+def repartition(entry: TableState, *, old_ends: Offsets) -> None:
+    """After a change of the partition count: old partitions first, up to the ends seen now.
+
+    New partitions start with the highest of the old high-waters, so that a replay written into
+    them is recognised.
+    """
+    entry.old_ends = old_ends
+    for topic, waters in entry.high_waters.items():
+        highest = max(waters.values(), key=lambda w: w.position, default=Water())
+        newest = max((w.source_ts for w in waters.values()), default=0)
+        known = set(waters)
+        for partition in entry.from_offsets.get(topic, {}):
+            if partition not in known:
+                waters[partition] = Water(highest.position, newest)
+
+
+def slice_of(
+    entry: TableState, end: Offsets, *, limit: int
+) -> tuple[Offsets, Offsets] | None:
+    """The next bounded read of a table that catches up: from and to offsets; None = nothing to read.
+
+    Args:
+        entry: the table.
+        end: end offsets of the batch: how far the running query has come.
+        limit: records per read, spread over the partitions; the part before a changed partition
+            count is read in one piece, because keys changed partitions inside it.
+    """
+    old = bool(entry.old_ends)
+    target = entry.old_ends if old else end
+    start: Offsets = {}
+    stop_at: Offsets = {}
+    for topic in entry.topics:
+        known = entry.from_offsets.get(topic, {})
+        goals = target.get(topic, {})
+        share = max(1, limit // max(1, len(goals)))
+        for partition, goal in goals.items():
+            begin = known.get(partition, EARLIEST)
+            if begin < goal:
+                whole = old or begin == EARLIEST
+                start.setdefault(topic, {})[partition] = begin
+                stop_at.setdefault(topic, {})[partition] = (
+                    goal if whole else min(goal, begin + share)
+                )
+    return (start, stop_at) if start else None
+
+
+def advance(
+    entry: TableState, to: Offsets, waters: Mapping[tuple[str, int], Water], end: Offsets, batch: int
+) -> None:
+    """A slice was applied: moves the table on, into the stream if it has reached the batch's end."""
+    for topic, partitions in to.items():
+        entry.from_offsets.setdefault(topic, {}).update(partitions)
+    for (topic, partition), water in waters.items():
+        entry.high_waters.setdefault(topic, {})[partition] = water
+    reached_old = all(
+        entry.from_offsets.get(topic, {}).get(partition, 0) >= goal
+        for topic, partitions in entry.old_ends.items()
+        for partition, goal in partitions.items()
+    )
+    if reached_old:
+        entry.old_ends = {}
+    here = all(
+        entry.from_offsets.get(topic, {}).get(partition, 0) == goal
+        for topic in entry.topics
+        for partition, goal in end.get(topic, {}).items()
+    )
+    if reached_old and here:
+        stream(entry, batch)
+
+
+def note_reread(entry: TableState, keys: Iterable[str]) -> None:
+    """Remembers keys whose rows must be read again, without growing for ever."""
+    for key in keys:
+        entry.reread_count += 1
+        if key not in entry.reread and len(entry.reread) < REREAD_LIMIT:
+            entry.reread.append(key)
+
+
+def note_own_snapshot(entry: TableState, lsns: Iterable[int], *, rows_before: int) -> None:
+    """Rows of the connector's own snapshot came: were they the table's first?
+
+    A table that already had rows may keep some that the source deleted while the connector was
+    away: they are in no record, so the table needs a run with a sweep.
+    """
+    for lsn in sorted(lsns):
+        if lsn == entry.own_snapshot:
+            continue
+        if rows_before or entry.own_snapshot:
+            entry.resnapshot = (
+                "the connector took a snapshot of its own over a table that had rows: rows deleted "
+                "in between may still be here"
+            )
+        entry.own_snapshot = lsn

@@ -1,0 +1,228 @@
+"""What runs in Spark's Python workers: decode one Kafka partition, merge one table.
+
+Plain functions over Arrow batches, without Spark: `decode` is the first stage of a batch, `merge`
+the second. Everything they need travels in the `BatchPlan`; what the driver needs comes back as
+small reports.
+"""
+
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark import packets
+from lakemark.errors import LakemarkError
+from lakemark.sink import apply, dead_letter
+from lakemark.sink.apply import LakePlan, TableOutcome
+from lakemark.sink.resolve import Part
+from lakemark.source import stretch
+from lakemark.source.stretch import Plan, Records, Stretch, TableReport
+
+REPORT: Final = "report"
+PACKET: Final = "packet"
+OUTCOME: Final = "outcome"
+
+SHUFFLE: Final = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("kind", pa.string()),
+        ("table", pa.string()),
+        ("partition", pa.int32()),
+        ("first", pa.int64()),
+        ("blob", pa.binary()),
+    ]
+)
+RESULT: Final = pa.schema([("kind", pa.string()), ("blob", pa.binary())])
+SHUFFLE_DDL: Final = "slot int, kind string, table string, partition int, first long, blob binary"
+RESULT_DDL: Final = "kind string, blob binary"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Everything the tasks of one batch need; equal for a repeated batch.
+
+    Attributes:
+        stretch: how to decode.
+        lake: where and how to write.
+        slots: number of merge tasks.
+        slot_of: slots of tables whose load is known; others by hash.
+        dead_letter_topic, kafka: where dead letters go, and librdkafka settings.
+    """
+
+    stretch: Plan
+    lake: LakePlan
+    slots: int = 1
+    slot_of: dict[str, int] = field(default_factory=dict)
+    dead_letter_topic: str = ""
+    kafka: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Report(msgspec.Struct):
+    """What a stretch tells the driver: `Stretch` without its packets."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    position: bytes
+    source_ts: int
+    tables: dict[str, TableReport]
+    kinds: dict[int, int]
+    dead: int
+
+
+def decode(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.RecordBatch]:
+    """First stage: raw records of one or more Kafka partitions to packets and reports.
+
+    Dead letters are written before anything is handed on.
+
+    Raises:
+        DependencyError: dead letters could not be written.
+    """
+    gathered: dict[tuple[str, int], list[pa.RecordBatch]] = {}
+    for batch in batches:
+        for topic, partition, part in _by_partition(batch):
+            gathered.setdefault((topic, partition), []).append(part)
+    for (topic, partition), parts in gathered.items():
+        done = stretch.process(_records(topic, partition, parts), plan.stretch)
+        dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
+        yield _shuffled(done, plan)
+
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """A batch cut at changes of topic or partition: nearly always a single piece."""
+    if not batch.num_rows:
+        return
+    topics = batch.column("topic")
+    partitions = batch.column("partition").to_numpy()
+    names = topics.dictionary_encode()
+    ids = names.indices.to_numpy()
+    change = np.flatnonzero((np.diff(ids) != 0) | (np.diff(partitions) != 0)) + 1
+    edges = [0, *change.tolist(), batch.num_rows]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        yield topics[begin].as_py(), int(partitions[begin]), batch.slice(begin, end - begin)
+
+
+def _records(topic: str, partition: int, parts: list[pa.RecordBatch]) -> Records:
+    table = pa.Table.from_batches(parts)
+    offsets = table.column("offset").to_pylist()
+    records = Records(
+        topic,
+        partition,
+        offsets,
+        table.column("key").to_pylist(),
+        table.column("value").to_pylist(),
+        _key_changes(table.column("headers")),
+    )
+    if any(a >= b for a, b in zip(offsets, offsets[1:], strict=False)):
+        return _in_order(records)
+    return records
+
+
+def _in_order(records: Records) -> Records:
+    order = sorted(range(len(records.offsets)), key=records.offsets.__getitem__)
+    return Records(
+        records.topic,
+        records.partition,
+        [records.offsets[i] for i in order],
+        [records.keys[i] for i in order],
+        [records.values[i] for i in order],
+        [records.headers[i] for i in order],
+    )
+
+
+def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
+    """Only the two key-change headers, and only where there are any: most records have neither."""
+    found: list[list[dict[str, Any]] | None] = [None] * len(headers)
+    wanted = pa.array([stretch.NEW_KEY, stretch.OLD_KEY])
+    start = 0
+    for chunk in headers.chunks:
+        flat = pc.list_flatten(chunk)
+        if len(flat):
+            hits = np.flatnonzero(
+                pc.is_in(flat.field("key"), wanted).to_numpy(zero_copy_only=False)
+            )
+            if hits.size:
+                parents = pc.list_parent_indices(chunk).to_numpy()
+                for hit, entry in zip(
+                    hits.tolist(), flat.take(pa.array(hits)).to_pylist(), strict=True
+                ):
+                    at = start + int(parents[hit])
+                    found[at] = [*(found[at] or []), entry]
+        start += len(chunk)
+    return found
+
+
+def _shuffled(done: Stretch, plan: BatchPlan) -> pa.RecordBatch:
+    rows: list[tuple[int, str, str, int, int, bytes]] = []
+    order = done.first << 8  # packets of one stretch keep their order
+    for number, (table, packet) in enumerate(done.packets):
+        slot = plan.slot_of.get(table, crc32(table.encode()) % plan.slots)
+        blob = packets.encode(packet)
+        rows.append((slot, PACKET, table, done.partition, order + min(number, 255), blob))
+    report = Report(
+        done.topic,
+        done.partition,
+        done.first,
+        done.last,
+        done.high_water.position,
+        done.high_water.source_ts,
+        done.tables,
+        done.kinds,
+        len(done.dead),
+    )
+    rows.append((0, REPORT, "", done.partition, order, msgspec.msgpack.encode(report)))
+    columns = list(zip(*rows, strict=True))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, SHUFFLE, strict=True)], schema=SHUFFLE
+    )
+
+
+def merge(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.RecordBatch]:
+    """Second stage: the packets of some tables into the lake; reports pass through.
+
+    One table's error is its own: it comes back as an outcome, the other tables go on.
+    """
+    parts: dict[str, list[Part]] = {}
+    reports: list[bytes] = []
+    for batch in batches:
+        for row in batch.to_pylist():
+            if row["kind"] == REPORT:
+                reports.append(row["blob"])
+            else:
+                packet = packets.decode(row["blob"])
+                part = Part(row["partition"], row["first"], packet)
+                parts.setdefault(row["table"], []).append(part)
+    outcomes = [_apply(table, found, plan) for table, found in parts.items()]
+    blobs = [*reports, *(msgspec.msgpack.encode(outcome) for outcome in outcomes)]
+    kinds = [REPORT] * len(reports) + [OUTCOME] * len(outcomes)
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(kinds, pa.string()), pa.array(blobs, pa.binary())], schema=RESULT
+    )
+
+
+def _apply(table: str, parts: list[Part], plan: BatchPlan) -> TableOutcome:
+    try:
+        return apply.apply(table, parts, plan.lake)
+    except LakemarkError as error:
+        return TableOutcome(
+            table,
+            code=error.code,
+            reason=error.message,
+            hint=error.hint,
+            retried=error.retried,
+        )
+    except Exception as error:  # noqa: BLE001 - a bug met by one table must not stop the others
+        return TableOutcome(
+            table,
+            code="internal-error",
+            reason=f"{type(error).__name__}: {error}",
+            hint="this is a defect of lakemark: please report it with the log of the worker",
+            trace=traceback.format_exc(limit=20),
+        )

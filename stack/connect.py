@@ -1,0 +1,255 @@
+"""Kafka Connect: one distributed worker with Debezium's PostgreSQL connector.
+
+Distributed rather than standalone, because only a distributed worker keeps its offsets in Kafka and
+serves them at `/connectors/NAME/offsets`.
+"""
+
+import json
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from lakemark.jars import Progress, cache_dir, fetch, read_list
+from stack.java import java_command
+from stack.kafka import MAX_MESSAGE_BYTES, kafka_jars
+from stack.processes import Server, StackError, free_port, wait_for
+
+DEBEZIUM = Path(__file__).with_name("debezium.json")
+
+_SETTINGS = """
+bootstrap.servers={bootstrap}
+group.id=connect
+listeners=http://127.0.0.1:{port}
+rest.advertised.host.name=127.0.0.1
+rest.advertised.port={port}
+plugin.path={plugins}
+# Plugins say what they are; without this every jar is searched, ten seconds on two cores.
+plugin.discovery=service_load
+key.converter=org.apache.kafka.connect.json.JsonConverter
+value.converter=org.apache.kafka.connect.json.JsonConverter
+key.converter.schemas.enable=false
+value.converter.schemas.enable=false
+config.storage.topic=connect-configs
+config.storage.replication.factor=1
+offset.storage.topic=connect-offsets
+offset.storage.replication.factor=1
+offset.storage.partitions=1
+status.storage.topic=connect-status
+status.storage.replication.factor=1
+status.storage.partitions=1
+offset.flush.interval.ms=1000
+# A killed worker's tasks come back as soon as its session has ended, not five minutes later.
+scheduled.rebalance.max.delay.ms=0
+session.timeout.ms=6000
+heartbeat.interval.ms=2000
+producer.max.request.size={max_bytes}
+producer.buffer.memory=33554432
+"""
+
+_FLAT = re.compile(r"\$\{([A-Z_]+)\}")
+
+
+def debezium_plugins(progress: Progress | None = None) -> Path:
+    """Return the plugin directory with Debezium in it, fetching and unpacking it if needed."""
+    (archive,) = fetch(DEBEZIUM, progress=progress)
+    (pinned,) = read_list(DEBEZIUM)
+    plugins = cache_dir() / "plugins" / f"{pinned.artifact}-{pinned.version}-{pinned.sha256[:12]}"
+    if not plugins.exists():
+        scratch = plugins.with_name(f".{plugins.name}-{os.getpid()}")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        with tarfile.open(archive) as tar:
+            if hasattr(tarfile, "data_filter"):
+                tar.extraction_filter = tarfile.data_filter
+            tar.extractall(scratch)
+        try:
+            scratch.rename(plugins)
+        except OSError:  # another process was faster
+            shutil.rmtree(scratch)
+    return plugins
+
+
+def connector_config(template: Path, values: Mapping[str, str]) -> dict[str, str]:
+    """Read a connector configuration and put values in the place of its `${NAME}`.
+
+    Raises:
+        StackError: if a placeholder has no value.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match.group(1) not in values:
+            raise StackError(f"{template} has {match.group(0)}, and no value was given for it")
+        return values[match.group(1)]
+
+    config = json.loads(template.read_text(encoding="utf-8"))
+    return {key: _FLAT.sub(value, text) for key, text in config.items()}
+
+
+class Connect(Server):
+    """A Connect worker on a free loopback port.
+
+    `stop` and `kill` keep the port; connectors and offsets are in Kafka, so `start` resumes them.
+
+    Args:
+        bootstrap: the broker.
+        directory: where the settings live.
+        log: the log file.
+        detached: whether it may outlive this process.
+        heap: the largest heap.
+        quick: start fast rather than run fast for hours; benchmarks say False.
+        port: the port, a free one unless given.
+    """
+
+    name = "Kafka Connect"
+
+    def __init__(
+        self,
+        *,
+        bootstrap: str,
+        directory: Path,
+        log: Path,
+        detached: bool = False,
+        heap: str = "512m",
+        quick: bool = True,
+        port: int | None = None,
+    ) -> None:
+        super().__init__(directory=directory, log=log, detached=detached)
+        self.port = port or free_port()
+        self._bootstrap = bootstrap
+        self._heap = heap
+        self._quick = quick
+
+    @property
+    def url(self) -> str:
+        """The address of the REST API."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def _prepare(self) -> None:
+        self._settings.write_text(
+            _SETTINGS.format(
+                bootstrap=self._bootstrap,
+                port=self.port,
+                plugins=debezium_plugins(),
+                max_bytes=MAX_MESSAGE_BYTES,
+            ),
+            encoding="utf-8",
+        )
+
+    @property
+    def _settings(self) -> Path:
+        return self.directory / "connect.properties"
+
+    def _command(self) -> list[str]:
+        return java_command(
+            "org.apache.kafka.connect.cli.ConnectDistributed",
+            str(self._settings),
+            classpath=kafka_jars(),
+            heap=self._heap,
+            quick=self._quick,
+        )
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/connectors", timeout=2).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def put_connector(self, name: str, config: Mapping[str, str], deadline_s: float = 60) -> None:
+        """Create a connector or change its configuration.
+
+        Raises:
+            StackError: if Connect refuses the configuration or stays busy until the deadline.
+        """
+        self._request("PUT", f"/connectors/{name}/config", deadline_s, json=dict(config))
+
+    def delete_connector(self, name: str, deadline_s: float = 60) -> None:
+        """Delete a connector; nothing if there is none."""
+        self._request("DELETE", f"/connectors/{name}", deadline_s, accept=(404,))
+
+        def gone() -> bool:
+            response = self._request("GET", f"/connectors/{name}/status", deadline_s, accept=(404,))
+            return response.status_code == httpx.codes.NOT_FOUND
+
+        wait_for(gone, deadline_s, f"connector {name} to be gone")
+
+    def pause_connector(self, name: str, deadline_s: float = 60) -> None:
+        """Stop a connector's task from reading; `resume_connector` ends it."""
+        self._request("PUT", f"/connectors/{name}/pause", deadline_s)
+        self._wait_state(name, "PAUSED", deadline_s)
+
+    def resume_connector(self, name: str, deadline_s: float = 60) -> None:
+        """End `pause_connector` and return when the connector runs."""
+        self._request("PUT", f"/connectors/{name}/resume", deadline_s)
+        self.wait_running(name, deadline_s)
+
+    def restart_connector(self, name: str, deadline_s: float = 60) -> None:
+        """Restart a connector and its tasks, failed ones too."""
+        self._request("POST", f"/connectors/{name}/restart?includeTasks=true", deadline_s)
+        self.wait_running(name, deadline_s)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """Return what Connect says about a connector; empty if it knows none of that name."""
+        response = self._request("GET", f"/connectors/{name}/status", 30, accept=(404,))
+        return response.json() if response.status_code == httpx.codes.OK else {}
+
+    def wait_running(self, name: str, deadline_s: float = 90) -> None:
+        """Return when a connector and all its tasks run.
+
+        Raises:
+            StackError: at once if a task has failed, with its trace; else at the deadline.
+        """
+        self._wait_state(name, "RUNNING", deadline_s)
+
+    def offsets(self, name: str) -> list[dict[str, Any]]:
+        """Return the committed source offsets: objects with `partition` and `offset`."""
+        response = self._request("GET", f"/connectors/{name}/offsets", 30)
+        found: list[dict[str, Any]] = response.json()["offsets"]
+        return found
+
+    def _wait_state(self, name: str, state: str, deadline_s: float) -> None:
+        def reached() -> bool:
+            status = self.status(name)
+            parts = [status["connector"], *status["tasks"]] if status else []
+            for part in parts:
+                if part["state"] == "FAILED":
+                    raise StackError(f"connector {name} has failed:\n{part.get('trace', '')}")
+            return len(parts) > 1 and all(part["state"] == state for part in parts)
+
+        wait_for(reached, deadline_s, f"connector {name} to be {state} ({self.log})")
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        deadline_s: float,
+        *,
+        json: Any = None,
+        accept: tuple[int, ...] = (),
+    ) -> httpx.Response:
+        """Ask Connect, again while it is away or rebalances (409, 500 and 503)."""
+        answers: list[str] = []
+
+        def answer() -> httpx.Response | None:
+            try:
+                response = httpx.request(method, f"{self.url}{path}", json=json, timeout=30)
+            except httpx.TransportError as error:
+                answers.append(repr(error))
+                return None
+            if response.is_success or response.status_code in accept:
+                return response
+            answers.append(f"{response.status_code} {response.text}")
+            if response.status_code in {409, 500, 503}:
+                return None
+            raise StackError(f"Connect refused {method} {path}: {answers[-1]}")
+
+        try:
+            found = wait_for(lambda: [r] if (r := answer()) is not None else [], deadline_s, path)
+        except StackError as error:
+            raise StackError(f"{error}: {answers[-1] if answers else ''}") from error
+        return found[0]

@@ -1,0 +1,340 @@
+"""Kafka, Connect and PostgreSQL together: the source that lakemark is deployed beside.
+
+    with LocalStack(name="try") as stack:
+        database = stack.fresh_database("CREATE TABLE customers (id int PRIMARY KEY, name text)")
+        database.start_connector()
+        database.execute("INSERT INTO customers VALUES (1, 'Ada')")
+        stack.kafka.read(database.topic("customers"), count=1)
+"""
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, LiteralString, Self, cast
+
+import psycopg
+from psycopg import sql
+
+from stack.connect import Connect, connector_config, debezium_plugins
+from stack.java import find_java
+from stack.kafka import Kafka, kafka_jars
+from stack.postgres import USER, Postgres
+from stack.processes import Identity, Server, StackError, wait_for
+
+ROOT = Path(__file__).parents[1]
+CONNECTOR = ROOT / "connect-configs" / "postgres.json"
+
+SERVICES = ("kafka", "connect", "postgres")
+"""All services, in the order in which they are stopped last to first."""
+
+SIGNAL_TABLE = "CREATE TABLE debezium_signal (id text PRIMARY KEY, type text NOT NULL, data text)"
+
+KEPT_RUNS = 5
+"""Directories of earlier runs that keep their logs; older ones are removed."""
+
+
+class LocalStack:
+    """Chosen servers, started together and stopped together.
+
+    Everything lives in `.lakemark/<name>-<pid>/` of the repository (`.lakemark/<name>/` when
+    detached). A proper end removes the data and keeps the logs.
+
+    Args:
+        name: names the directory.
+        services: which of `kafka`, `connect` and `postgres` (Connect needs Kafka).
+        quick: start fast rather than run fast for hours; benchmarks say False.
+        detached: whether the servers outlive this process (`./dev up`).
+        directory: where everything lives, instead of below `.lakemark`.
+        postgres_settings: server settings for PostgreSQL on top of ours.
+        progress: told in a few words what takes time.
+    """
+
+    kafka: Kafka
+    connect: Connect
+    postgres: Postgres
+
+    def __init__(
+        self,
+        *,
+        name: str = "local",
+        services: Sequence[str] = SERVICES,
+        quick: bool = True,
+        detached: bool = False,
+        directory: Path | None = None,
+        postgres_settings: dict[str, str] | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        if unknown := set(services) - set(SERVICES):
+            raise StackError(f"no such services: {', '.join(sorted(unknown))}")
+        if "connect" in services and "kafka" not in services:
+            raise StackError("Connect needs Kafka")
+        run = name if detached else f"{name}-{os.getpid()}"
+        self.name = name
+        self.directory = directory or ROOT / ".lakemark" / run
+        self.detached = detached
+        self._progress = progress or (lambda _: None)
+        self._servers: dict[str, Server] = {}
+        self._databases: list[Database] = []
+        self._numbers = itertools.count(1)
+
+        def place(service: str) -> dict[str, Any]:
+            return {
+                "directory": self.directory / service,
+                "log": self.logs / f"{service}.log",
+                "detached": detached,
+            }
+
+        if "kafka" in services:
+            self.kafka = Kafka(**place("kafka"), quick=quick)
+            self._servers["kafka"] = self.kafka
+        if "connect" in services:
+            self.connect = Connect(
+                **place("connect"), bootstrap=self.kafka.bootstrap, quick=quick
+            )
+            self._servers["connect"] = self.connect
+        if "postgres" in services:
+            self.postgres = Postgres(**place("postgres"), settings=postgres_settings)
+            self._servers["postgres"] = self.postgres
+
+    @property
+    def logs(self) -> Path:
+        """The directory of the logs, one file for each server."""
+        return self.directory / "logs"
+
+    @property
+    def servers(self) -> list[Server]:
+        """The servers of this stack."""
+        return list(self._servers.values())
+
+    def start(self) -> None:
+        """Start all servers at once and return when all are ready.
+
+        Raises:
+            StackError: if one is not ready in time; nothing is left running then.
+        """
+        if not self.detached and self.directory.parent == ROOT / ".lakemark":
+            _remove_old_runs(self.name)
+        if "kafka" in self._servers:
+            find_java()
+            kafka_jars(self._progress)
+        if "connect" in self._servers:
+            debezium_plugins(self._progress)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._progress(f"starting {', '.join(s.name for s in self.servers)}; logs: {self.logs}")
+        try:
+            for server in self.servers:
+                server.spawn()
+            for server in self.servers:
+                server.await_ready()
+        except BaseException:
+            self.stop()
+            raise
+        if self.detached:
+            self._write_state()
+
+    def stop(self) -> None:
+        """Stop all servers, last to first, and remove their data; logs are kept."""
+        for server in reversed(self.servers):
+            if isinstance(server, Connect | Kafka):
+                server.kill()  # nothing of theirs is kept, and an orderly stop takes seconds
+            else:
+                server.stop()
+        for server in self.servers:
+            shutil.rmtree(server.directory, ignore_errors=True)
+        self._state.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def fresh_database(self, *statements: str, name: str = "") -> "Database":
+        """Create a database with a signal table, and run statements in it.
+
+        Args:
+            statements: SQL to run, e.g. CREATE TABLE.
+            name: the database's name; unless given, one that this stack has not used.
+        """
+        name = name or f"db{next(self._numbers)}_{os.getpid()}"
+        with self.postgres.connect() as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        database = Database(stack=self, name=name)
+        self._databases.append(database)
+        database.execute(SIGNAL_TABLE)
+        for statement in statements:
+            database.execute(statement)
+        return database
+
+    @property
+    def _state(self) -> Path:
+        return self.directory / "state.json"
+
+    def _write_state(self) -> None:
+        entries = {}
+        for service, server in self._servers.items():
+            assert server.identity is not None
+            ports = [getattr(server, key) for key in ("port", "controller_port") if hasattr(server, key)]
+            entries[service] = {
+                "pid": server.identity.pid,
+                "started": server.identity.started,
+                "ports": ports,
+                "directory": str(server.directory),
+            }
+        scratch = self._state.with_suffix(".new")
+        scratch.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+        scratch.replace(self._state)
+
+    @classmethod
+    def attach(cls, name: str = "up") -> "LocalStack | None":
+        """Return the detached stack of that name, None if none was started.
+
+        Its servers may have ended since; each one's `is_running` tells.
+        """
+        path = ROOT / ".lakemark" / name / "state.json"
+        try:
+            entries = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        stack = cls(name=name, services=tuple(entries), detached=True)
+        for service, entry in entries.items():
+            server = stack._servers[service]
+            server.identity = Identity(entry["pid"], entry["started"])
+            server.directory = Path(entry["directory"])
+            for key, port in zip(("port", "controller_port"), entry["ports"], strict=False):
+                setattr(server, key, port)
+        return stack
+
+
+@dataclass
+class Database:
+    """A database of the stack's PostgreSQL, and the connector that captures it.
+
+    Names follow the database's: topic prefix, connector, slot and publication are all `name`.
+
+    Attributes:
+        stack: where it lives.
+        name: the database's name.
+        config: the connector's configuration, as last given to `start_connector`.
+    """
+
+    stack: LocalStack
+    name: str
+    config: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def dsn(self) -> str:
+        """The database's address."""
+        return self.stack.postgres.dsn(self.name)
+
+    def topic(self, table: str) -> str:
+        """Return the topic of a table, of schema `public` unless the name says another."""
+        return f"{self.name}.{table if '.' in table else f'public.{table}'}"
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """Return a new connection that commits each statement."""
+        return self.stack.postgres.connect(self.name, **options)
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement in a connection of its own and return its rows, if it has any."""
+        with self.connect() as connection:
+            cursor = connection.execute(cast("LiteralString", statement), parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def start_connector(self, overrides: Mapping[str, str | None] | None = None) -> None:
+        """Register the connector of connect-configs/postgres.json and return when it streams.
+
+        Args:
+            overrides: settings to change or, with None, to leave out.
+        """
+        changes = {
+            "topic.prefix": self.name,
+            "slot.name": self.name,
+            "publication.name": self.name,
+            **(overrides or {}),
+        }
+        config: dict[str, str | None] = {**connector_config(CONNECTOR, self._values()), **changes}
+        self.config = {key: value for key, value in config.items() if value is not None}
+        self.stack.connect.put_connector(self.name, self.config)
+        self.wait_streaming()
+
+    def wait_streaming(self, deadline_s: float = 60) -> None:
+        """Return when the connector reads the log: its tasks run and its slot is in use.
+
+        Connect alone may still show as running what died with a killed worker.
+        """
+        self.stack.connect.wait_running(self.name, deadline_s)
+        wait_for(self._is_streaming, deadline_s, f"connector {self.name} to stream")
+
+    def _values(self) -> dict[str, str]:
+        return {
+            "DATABASE_HOST": "127.0.0.1",
+            "DATABASE_PORT": str(self.stack.postgres.port),
+            "DATABASE_USER": USER,
+            "DATABASE_PASSWORD": "trusted",
+            "DATABASE_NAME": self.name,
+        }
+
+    def _is_streaming(self) -> bool:
+        self.stack.connect.wait_running(self.name)  # raises if the task has failed meanwhile
+        query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+        return self.execute(query, [self.config["slot.name"]]) == [(True,)]
+
+    def close(self) -> None:
+        """Delete the connector, its slot and the database."""
+        if self.config:
+            self.stack.connect.delete_connector(self.name)
+            slot = self.config["slot.name"]
+            with self.stack.postgres.connect() as connection:
+
+                def released() -> bool:
+                    rows = connection.execute(
+                        "SELECT active FROM pg_replication_slots WHERE slot_name = %s", [slot]
+                    ).fetchall()
+                    return rows in ([], [(False,)])
+
+                wait_for(released, 30, f"slot {slot} to be released")
+                connection.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                    " WHERE slot_name = %s",
+                    [slot],
+                )
+            self.config = {}
+        with self.stack.postgres.connect() as connection:
+            connection.execute(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _remove_old_runs(name: str) -> None:
+    """Remove the directories of ended runs of this name, but for the newest few."""
+    runs = [
+        path
+        for path in (ROOT / ".lakemark").glob(f"{name}-*")
+        if (pid := path.name.rpartition("-")[2]).isdigit() and not Path(f"/proc/{pid}").exists()
+    ]
+    runs.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for run in runs[KEPT_RUNS:]:
+        shutil.rmtree(run, ignore_errors=True)

@@ -1,0 +1,413 @@
+"""The configuration: what is accepted, where values come from, and how mistakes are told."""
+
+import json
+import pickle
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark.config import Config, leaves, load, load_with_origins
+from lakemark.layers import InvalidConfig, Problem
+from lakemark.locate import config_file
+from lakemark.units import parse_duration, parse_size, show_duration
+
+ROOT = Path(__file__).parents[2]
+
+SMALL = """\
+name: shop
+kafka: {bootstrap_servers: localhost:9092}
+source:
+  connect: {url: http://localhost:8083, connector: shop}
+lake: {path: ./lake}
+checkpoint: ./checkpoint
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text: str) -> Path:
+        file = tmp_path / "lakemark.yaml"
+        file.write_text(text)
+        return file
+
+    return _write
+
+
+def problems(file: Path | None, environ: dict[str, str] | None = None) -> dict[str, Problem]:
+    with pytest.raises(InvalidConfig) as caught:
+        load(file, environ or {})
+    found = caught.value.problems
+    assert len({p.path for p in found}) == len(found), "a setting is reported twice"
+    return {p.path: p for p in found}
+
+
+# --- what is accepted -------------------------------------------------------------------------
+
+
+def test_small_configuration_has_the_documented_defaults(write, tmp_path):
+    config = load(write(SMALL), {})
+    assert config.lake.path == str(tmp_path / "lake")
+    assert config.checkpoint == str(tmp_path / "checkpoint")
+    assert config.lake.deletes == "hard"
+    assert config.snapshot.chunk_rows == 10_000
+    assert config.snapshot.window_interval == timedelta(seconds=1)
+    assert config.stream.max_events_per_batch == 200_000
+    assert config.stream.max_event_bytes == 4 * 1024**2
+    assert config.stream.shards == 4
+    assert config.dead_letters.max_share == 0.5
+    assert config.database is None
+    assert config.topics.dead_letters == "shop.dead-letters"
+
+
+def test_the_design_s_example_with_a_placeholder_in_a_flow_mapping(write, tmp_path):
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "pg").write_text("s3cret-word\n")
+    file = write(
+        SMALL
+        + "database: {url: postgresql://lakemark@localhost:5432/shop, password: ${file:secrets/pg}}"
+        "   # a comment\nsnapshot: {chunk_rows: 10000, parallelism: 4, chunk_delay: 0s}\n"
+    )
+    loaded = load_with_origins(file, {})
+    assert loaded.config.database is not None
+    assert loaded.config.database.password.get_secret_value() == "s3cret-word"
+    assert loaded.origins["database.password"] == "lakemark.yaml:7, ${file:secrets/pg}"
+    assert loaded.config.snapshot.chunk_delay == timedelta()
+
+
+def test_the_shipped_example_is_valid(tmp_path):
+    text = (ROOT / "lakemark.example.yaml").read_text()
+    (tmp_path / "lakemark.yaml").write_text(text)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "postgres").write_text("x")
+    assert load(tmp_path / "lakemark.yaml", {}).name == "shop"
+
+
+def test_an_object_store_address_stays_as_it_is(write):
+    config = load(write(SMALL.replace("./lake", "s3a://bucket/lake/")), {})
+    assert config.lake.path == "s3a://bucket/lake"
+    assert config.lake.table_path("public.orders") == "s3a://bucket/lake/public/orders"
+
+
+@pytest.mark.parametrize(
+    ("table", "path"),
+    [
+        ("public.orders", "/public/orders"),
+        ("public.a/b", "/public/a%2Fb"),
+        ("public.a.b", "/public/a.b"),
+        ("public.é", "/public/%C3%A9"),
+        ("public.two words", "/public/two words"),
+    ],
+)
+def test_table_path(write, table, path):
+    config = load(write(SMALL), {})
+    assert config.lake.table_path(table) == config.lake.path + path
+
+
+def test_a_table_may_differ_from_the_rest(write, tmp_path):
+    text = SMALL.replace(
+        "lake: {path: ./lake}",
+        "lake:\n  path: ./lake\n  tables:\n    public.big: {engine: spark-merge, deletes: soft}\n"
+        "    public.other: {path: ./elsewhere}",
+    )
+    lake = load(write(text), {}).lake
+    assert (lake.engine_of("public.big"), lake.deletes_of("public.big")) == ("spark-merge", "soft")
+    assert (lake.engine_of("public.x"), lake.deletes_of("public.x")) == ("auto", "hard")
+    assert lake.table_path("public.other") == str(tmp_path / "elsewhere")
+
+
+def test_config_survives_pickling_and_never_shows_a_secret(write):
+    text = SMALL.replace(
+        "lake: {path: ./lake}",
+        "lake: {path: ./lake, storage_options: {AWS_SECRET_ACCESS_KEY: hush-hush, "
+        "AWS_REGION: eu-central-1}}",
+    )
+    config = load(write(text + "database: {url: postgresql://u@h/d, password: hush-hush2}\n"), {})
+    assert "hush" not in repr(config)
+    assert "hush" not in str(config)
+    again = pickle.loads(pickle.dumps(config))
+    assert again.lake.options() == {
+        "AWS_SECRET_ACCESS_KEY": "hush-hush",
+        "AWS_REGION": "eu-central-1",
+    }
+    assert config.secrets() == {"hush-hush", "hush-hush2"}
+
+
+def test_the_password_in_an_address_is_a_secret_in_both_its_forms(write):
+    text = SMALL + "database: {url: 'postgresql://u:p%40ssw0rd@h/d'}\n"
+    assert load(write(text), {}).secrets() == {"p%40ssw0rd", "p@ssw0rd"}
+
+
+# --- where values come from -------------------------------------------------------------------
+
+
+def test_the_environment_wins_over_the_file_and_is_named_as_origin(write):
+    loaded = load_with_origins(
+        write(SMALL),
+        {
+            "LAKEMARK_KAFKA__BOOTSTRAP_SERVERS": "a:1,b:2",
+            "LAKEMARK_SOURCE__TABLES": "public.a, public.b",
+            "LAKEMARK_STREAM__SHARDS": "8",
+            "LAKEMARK_LAKE__STORAGE_OPTIONS__AWS_REGION": "eu",
+            "LAKEMARK_SPARK": '{"spark.sql.shuffle.partitions": 3}',
+        },
+    )
+    config = loaded.config
+    assert config.kafka.bootstrap_servers == "a:1,b:2"
+    assert config.source.tables == ["public.a", "public.b"]
+    assert config.stream.shards == 8
+    assert config.lake.options() == {"AWS_REGION": "eu"}
+    assert config.spark_options() == {"spark.sql.shuffle.partitions": "3"}
+    assert loaded.origins["kafka.bootstrap_servers"] == "LAKEMARK_KAFKA__BOOTSTRAP_SERVERS"
+    assert loaded.origins["name"] == "lakemark.yaml:1"
+    assert "stream.trigger" not in loaded.origins
+
+
+def test_everything_can_come_from_the_environment(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    environ = {
+        "LAKEMARK_NAME": "shop",
+        "LAKEMARK_KAFKA__BOOTSTRAP_SERVERS": "localhost:9092",
+        "LAKEMARK_SOURCE__CONNECT__URL": "http://localhost:8083",
+        "LAKEMARK_SOURCE__CONNECT__CONNECTOR": "shop",
+        "LAKEMARK_LAKE__PATH": "lake",
+        "LAKEMARK_CHECKPOINT": "checkpoint",
+    }
+    assert load(None, environ).lake.path == str(tmp_path / "lake")
+
+
+def test_a_placeholder_inside_a_value_and_an_escaped_one(write):
+    text = SMALL.replace("localhost:9092", "'${env:HOST}:9092'").replace(
+        "connector: shop", 'connector: "a$${b}"'
+    )
+    config = load(write(text), {"HOST": "broker"})
+    assert config.kafka.bootstrap_servers == "broker:9092"
+    assert config.source.connect is not None
+    assert config.source.connect.connector == "a${b}"
+
+
+def test_a_variable_that_an_orchestrator_injects_is_not_ours(write):
+    injected = {"LAKEMARK_PORT": "tcp://10.0.0.1:80", "LAKEMARK_SERVICE_HOST": "10.0.0.1"}
+    assert load(write(SMALL), injected).name == "shop"
+
+
+# --- how mistakes are told --------------------------------------------------------------------
+
+
+def test_all_mistakes_in_one_go_with_place_and_expectation(write):
+    found = problems(
+        write(
+            "nme: shop\n"
+            "kafka: {bootstrap_server: localhost:9092}\n"
+            "source:\n"
+            "  connect: {url: localhost:8083, connector: shop}\n"
+            '  tables: ["public.(x"]\n'
+            'database: {url: "postgresql://u@h/d", password: "${file:nope}"}\n'
+            "lake: {path: ftp://x, deletes: hardd, tables: {orders: {engine: fast}}}\n"
+            "snapshot: {chunk_rows: 0, chunk_delay: 5}\n"
+            "stream: {shards: many}\n"
+            "spark: {shuffle: 3}\n"
+            "log: 4\n"
+        )
+    )
+    lines = {path: problem.line for path, problem in found.items()}
+    assert lines == {
+        "nme": 1,
+        "kafka.bootstrap_server": 2,
+        "kafka.bootstrap_servers": 2,
+        "source.connect.url": 4,
+        "source.tables[0]": 5,
+        "database.password": 6,
+        "lake.path": 7,
+        "lake.deletes": 7,
+        "lake.tables.orders": 7,
+        "lake.tables.orders.engine": 7,
+        "snapshot.chunk_rows": 8,
+        "snapshot.chunk_delay": 8,
+        "stream.shards": 9,
+        "spark": 10,
+        "log": 11,
+        "name": None,
+        "checkpoint": None,
+    }
+    assert found["nme"].hint == "did you mean name?"
+    assert found["kafka.bootstrap_server"].hint == "did you mean kafka.bootstrap_servers?"
+    assert found["lake.deletes"].message == "found 'hardd'; expected 'hard' or 'soft'"
+    assert "500ms, 1s, 2m" in found["snapshot.chunk_delay"].message
+
+
+def test_a_missing_setting_says_where_it_was_looked_for_in_order(write):
+    found = problems(write(SMALL.replace("name: shop\n", "")))
+    assert found["name"].hint == "looked for name in lakemark.yaml, then LAKEMARK_NAME"
+
+
+def test_a_known_key_in_the_wrong_section(write):
+    found = problems(write(SMALL + "chunk_rows: 5\n"))
+    assert found["chunk_rows"].hint == "did you mean snapshot.chunk_rows?"
+
+
+def test_a_misspelt_variable_is_a_mistake(write):
+    environ = {"LAKEMARK_CHECKPONT": "/x", "LAKEMARK_STREAM__SHARD": "8"}
+    found = problems(write(SMALL), environ)
+    assert found["checkpont"].hint == "did you mean LAKEMARK_CHECKPOINT?"
+    assert found["stream.shard"].message.endswith("(from LAKEMARK_STREAM__SHARD)")
+
+
+def test_a_wrong_value_from_the_environment_names_the_variable(write):
+    found = problems(write(SMALL), {"LAKEMARK_STREAM__SHARDS": "many"})
+    assert found["stream.shards"].hint == "the value comes from LAKEMARK_STREAM__SHARDS"
+
+
+@pytest.mark.parametrize(
+    ("extra", "path", "words"),
+    [
+        ("database: {url: 'mysql://u:hush-hush@h/d'}", "database.url", "postgresql://"),
+        ("database: {url: x, password: [hush-hush]}", "database.password", "string"),
+        ("name2: hush-hush", "name2", "not a setting"),
+    ],
+)
+def test_no_mistake_quotes_a_secret(write, extra, path, words):
+    found = problems(write(SMALL + extra + "\n"))
+    assert words in found[path].message
+    assert "hush-hush" not in " ".join(p.message + p.hint for p in found.values())
+
+
+def test_secrets_that_are_missing_say_so(write, tmp_path):
+    text = SMALL + "database: {url: 'postgresql://u@h/d', password: '${env:PGPW}'}\n"
+    found = problems(write(text))
+    assert found["database.password"].message == "the environment variable PGPW is not set"
+    found = problems(write(text.replace("env:PGPW", "file:s/pw")))
+    assert found["database.password"].hint == f"create {tmp_path / 's' / 'pw'}"
+    found = problems(write(text.replace("env:PGPW", "vault:pw")))
+    assert "${env:NAME} or ${file:path}" in found["database.password"].hint
+
+
+@pytest.mark.parametrize(
+    ("security", "words"),
+    [
+        ("{security_protocol: SASL_SSL}", "needs sasl_mechanism"),
+        ("{sasl_mechanism: PLAIN, sasl_username: u, sasl_password: p}", "SASL_SSL or"),
+        ("{security_protocol: SSL, ssl_key_location: lakemark.yaml}", "need each other"),
+        ("{ssl_ca_location: lakemark.yaml}", "must be SSL or SASL_SSL"),
+    ],
+)
+def test_security_settings_that_do_not_fit(write, security, words):
+    text = SMALL.replace(
+        "{bootstrap_servers: localhost:9092}",
+        f"{{bootstrap_servers: localhost:9092, security: {security}}}",
+    )
+    assert words in problems(write(text))["kafka.security"].message
+
+
+def test_exactly_one_way_to_the_connector(write):
+    found = problems(write(SMALL.replace("  connect: {url: http://localhost:8083, connector: shop}", "  tables: []")))
+    assert "neither is set" in found["source"].message
+    both = SMALL.replace("lake:", "  connector_file: lakemark.yaml\nlake:")
+    assert "both are set" in problems(write(both))["source"].message
+
+
+def test_files_that_do_not_exist(write, tmp_path):
+    found = problems(write(SMALL.replace("lake:", "  schema_file: nope.yaml\nlake:")))
+    assert found["source.schema_file"].message.endswith(f"{tmp_path / 'nope.yaml'} does not exist")
+
+
+def test_checkpoint_and_lake_stay_apart(write):
+    found = problems(write(SMALL.replace("./checkpoint", "./lake/checkpoint")))
+    assert "side by side" in found[""].message
+
+
+def test_settings_that_lakemark_decides_cannot_be_overridden(write):
+    text = SMALL.replace("localhost:9092}", "localhost:9092, java: {isolation.level: x}}")
+    assert "isolation.level" in problems(write(text))["kafka.java"].message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: [\n", "not valid YAML"),
+        ("- a\n- b\n", "holds no settings"),
+        ("name: !!python/object:os.system x\n", "not valid YAML"),
+        ("name: a\x00b\n", "not valid YAML"),
+    ],
+)
+def test_files_that_are_no_settings(write, text, words):
+    with pytest.raises(InvalidConfig) as caught:
+        load(write(text), {})
+    assert words in str(caught.value)
+
+
+def test_a_key_set_twice_and_an_alias_that_contains_itself(write):
+    assert problems(write(SMALL + "name: other\n"))["name"].message == "is set twice"
+    assert "nested too deeply" in str(
+        pytest.raises(InvalidConfig, load, write(SMALL + "spark: &a {x: *a}\n"), {}).value
+    )
+
+
+def test_an_unreadable_file(tmp_path):
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        load(tmp_path / "nope.yaml", {})
+
+
+def test_the_error_keeps_its_problems_across_processes():
+    error = pickle.loads(pickle.dumps(InvalidConfig([Problem("a.b", "is odd", "mend it", 3)])))
+    assert error.problems == [Problem("a.b", "is odd", "mend it", 3)]
+    assert error.hint == "mend it"
+
+
+def test_what_is_legal_but_should_be_known(write):
+    file = write(SMALL + "output: {topic_prefix: shop.clean}\nsnapshot: {chunk_rows: 5}\n")
+    warnings = {p.path: p for p in load_with_origins(file, {}).warnings}
+    assert set(warnings) == {"output", "snapshot"}
+    assert warnings["output"].line == 7
+    assert all(p.warning for p in warnings.values())
+
+
+# --- forms of values --------------------------------------------------------------------------
+
+
+@given(st.timedeltas(min_value=timedelta(), max_value=timedelta(days=400)))
+def test_durations_are_read_back_as_shown(value):
+    value -= timedelta(microseconds=value.microseconds % 1000)
+    assert parse_duration(show_duration(value)) == value
+
+
+@pytest.mark.parametrize("odd", ["5", 5, "1 second", "-1s", "", "s", None, 1.5, "1s2"])
+def test_durations_without_a_unit_are_refused(odd):
+    with pytest.raises(Exception, match="500ms"):
+        parse_duration(odd)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4 MiB", 4194304), ("900kB", 900_000), (7, 7), ("7", 7), ("1b", 1)]
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+# --- the schema and the place of the file -----------------------------------------------------
+
+
+def test_the_published_schema_is_current():
+    published = json.loads((ROOT / "schemas" / "config.json").read_text())
+    assert published == Config.model_json_schema(), "run: lakemark config schema > schemas/config.json"
+
+
+def test_every_setting_can_be_listed(write):
+    listed = {".".join(path) for path, _, _ in leaves(load(write(SMALL), {}))}
+    assert {"name", "kafka.security.sasl_password", "stream.trigger", "lake.tables"} <= listed
+
+
+def test_the_file_is_looked_for_in_order(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAKEMARK_CONFIG", raising=False)
+    with pytest.raises(InvalidConfig) as caught:
+        config_file(None)
+    hint = caught.value.problems[0].hint
+    assert hint.index("-c FILE") < hint.index("LAKEMARK_CONFIG") < hint.index("lakemark.yaml")
+    (tmp_path / "lakemark.yaml").touch()
+    assert config_file(None) == Path("lakemark.yaml")
+    monkeypatch.setenv("LAKEMARK_CONFIG", "other.yaml")
+    assert config_file(None) == Path("other.yaml")
+    assert config_file(Path("mine.yaml")) == Path("mine.yaml")

@@ -1,0 +1,82 @@
+"""Positions as bytes."""
+
+import json
+import struct
+
+import pytest
+
+from lakemark import positions
+from tests.kit.golden import samples
+
+
+def test_pack_and_unpack():
+    assert positions.unpack(positions.pack(1, 2, 3)) == (1, 2, 3)
+    assert len(positions.pack(0, 0, 0)) == positions.WIDTH
+    assert positions.pack(0, 0, 0) == positions.LOWEST
+    with pytest.raises(struct.error):
+        positions.pack(-1, 0, 0)
+
+
+def test_postgres_takes_last_commit_and_own_lsn():
+    assert positions.postgres('["10","20"]', 20) == (10, 20)
+    assert positions.postgres('[null,"20"]', None) == (20, 20)
+    assert positions.postgres('["10",null]', 7) == (10, 7)
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [None, "", "[]", "[null,null]", '["10",null]', '["a","1"]', '["0x10","1"]', '["+1","1"]',
+     '["1_0","1"]', '["١","1"]',  # noqa: RUF001 '["1","2","3"]', '["1","2"] ', '["99999999999999999999","1"]',
+     '["-9223372036854775809","1"]', "null", '["","1"]'],
+)  # fmt: skip
+def test_lsn_alone_or_garbage_is_no_position(sequence):
+    lsn = None if sequence in {"[null,null]", '["10",null]'} else 20
+    assert positions.postgres(sequence, lsn) is None
+    assert positions.postgres_packed([sequence], 0) is None
+
+
+def test_java_longs_above_the_sign_bit():
+    assert positions.postgres('["-1","-9223372036854775808"]', None) == (2**64 - 1, 2**63)
+
+
+def test_own_snapshot_has_major_zero():
+    assert positions.postgres_own_snapshot('[null,"20"]', 20) == (0, 20)
+    assert positions.postgres_own_snapshot(None, 20) == (0, 20)
+    assert positions.postgres_own_snapshot(None, None) is None
+    assert positions.postgres_own_snapshot(None, 1 << 70) is None
+    assert positions.is_own_snapshot(positions.pack(1, 0, 20))
+    assert not positions.is_own_snapshot(positions.pack(1, 1, 20))
+
+
+def test_truncate_compares_the_own_snapshot_by_lsn_only():
+    truncate = positions.pack(1, 50, 60)
+    assert positions.below_truncate(positions.pack(1, 0, 59), truncate)
+    assert not positions.below_truncate(positions.pack(1, 0, 60), truncate)
+    assert positions.below_truncate(positions.pack(1, 50, 59), truncate)
+    assert not positions.below_truncate(positions.pack(1, 51, 1), truncate)
+    assert positions.below_truncate(positions.pack(0, 0, 99), truncate)
+
+
+def test_packed_equals_one_by_one():
+    sequences = ['["10","20"]', '["0","0"]', '["999999999999999999","1"]']
+    assert positions.postgres_packed(sequences, 7) == [
+        positions.pack(7, *positions.postgres(s, None)) for s in sequences
+    ]
+    assert positions.postgres_packed([], 7) == []
+    assert positions.postgres_packed(['["10","20"]', '[null,"20"]'], 7) is None
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_real_records_of_a_partition_come_in_position_order(wrapped):
+    """Stream records of one topic, in offset order."""
+    streams: dict[str, list[tuple[int, tuple[int, int]]]] = {}
+    for r in samples(wrapped=wrapped).values():
+        value = json.loads(r.value) if r.value else {}
+        source = value.get("payload", value).get("source")
+        if source and source["snapshot"] == "false":
+            at = positions.postgres(source["sequence"], source["lsn"])
+            streams.setdefault(r.topic, []).append((r.offset, at))
+    assert len(streams) >= 4
+    for found in streams.values():
+        in_offset_order = [at for _, at in sorted(found)]
+        assert in_offset_order == sorted(in_offset_order)
