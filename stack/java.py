@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lakemark.jars import cache_dir
 from stack.processes import StackError
+from stack.trust import java_key_store, machine_certificates
 
 OLDEST = 17
 """What Kafka 4 and Spark 4 need at least."""
@@ -22,6 +23,11 @@ for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
 done
+case "$JAVA_TOOL_OPTIONS $*" in
+  *javax.net.ssl.trustStore*) ;;
+  *) [ -s '{store}' ] && set -- -Djavax.net.ssl.trustStoreType=JKS \\
+       '-Djavax.net.ssl.trustStore={store}' "$@" ;;
+esac
 exec '{java}' "$@"
 """
 
@@ -82,15 +88,24 @@ def _bundled() -> Path | None:
     java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
     if not java.exists():
         return None
-    wrapper = cache_dir() / "java" / "bin" / "java"
-    text = _WRAPPER.format(java=java)
-    if not wrapper.exists() or wrapper.read_text(encoding="utf-8") != text:
-        wrapper.parent.mkdir(parents=True, exist_ok=True)
-        fresh = wrapper.with_name(f".java-{os.getpid()}")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(0o755)
-        fresh.replace(wrapper)
+    home = cache_dir() / "java"
+    store = home / "cacerts"
+    trusted = machine_certificates()
+    _write(store, java_key_store(trusted) if trusted else b"", mode=0o644)
+    wrapper = home / "bin" / "java"
+    _write(wrapper, _WRAPPER.format(java=java, store=store).encode(), mode=0o755)
     return wrapper
+
+
+def _write(path: Path, content: bytes, *, mode: int) -> None:
+    """Write a file in one step; nothing if it has this content."""
+    if path.exists() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
+    fresh.write_bytes(content)
+    fresh.chmod(mode)
+    fresh.replace(path)
 
 
 def _is_wrapper(java: Path) -> bool:

@@ -194,9 +194,8 @@ class Kafka(Server):
         records: list[Message] = []
 
         def enough() -> bool:
-            for record in consumer.consume(count - len(records), timeout=0.2):
-                if record.error() is None:
-                    records.append(record)
+            found = consumer.consume(count - len(records), timeout=0.2)
+            records.extend(record for record in found if record.error() is None)
             return len(records) >= count
 
         try:

@@ -1,5 +1,6 @@
 """Kafka, Connect and PostgreSQL together: the source that lakemark is deployed beside.
 
+Example:
     with LocalStack(name="try") as stack:
         database = stack.fresh_database("CREATE TABLE customers (id int PRIMARY KEY, name text)")
         database.start_connector()
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, LiteralString, Self, cast
+from typing import Any, Self
 
 import psycopg
 from psycopg import sql
@@ -93,9 +94,7 @@ class LocalStack:
             self.kafka = Kafka(**place("kafka"), quick=quick)
             self._servers["kafka"] = self.kafka
         if "connect" in services:
-            self.connect = Connect(
-                **place("connect"), bootstrap=self.kafka.bootstrap, quick=quick
-            )
+            self.connect = Connect(**place("connect"), bootstrap=self.kafka.bootstrap, quick=quick)
             self._servers["connect"] = self.connect
         if "postgres" in services:
             self.postgres = Postgres(**place("postgres"), settings=postgres_settings)
@@ -185,7 +184,9 @@ class LocalStack:
         entries = {}
         for service, server in self._servers.items():
             assert server.identity is not None
-            ports = [getattr(server, key) for key in ("port", "controller_port") if hasattr(server, key)]
+            ports = [
+                getattr(server, key) for key in ("port", "controller_port") if hasattr(server, key)
+            ]
             entries[service] = {
                 "pid": server.identity.pid,
                 "started": server.identity.started,
@@ -249,7 +250,7 @@ class Database:
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement in a connection of its own and return its rows, if it has any."""
         with self.connect() as connection:
-            cursor = connection.execute(cast("LiteralString", statement), parameters or None)
+            cursor = connection.execute(statement.encode(), parameters or None)
             return cursor.fetchall() if cursor.description else []
 
     def start_connector(self, overrides: Mapping[str, str | None] | None = None) -> None:
@@ -264,7 +265,10 @@ class Database:
             "publication.name": self.name,
             **(overrides or {}),
         }
-        config: dict[str, str | None] = {**connector_config(CONNECTOR, self._values()), **changes}
+        config: dict[str, str | None] = {
+            **connector_config(CONNECTOR, self.placeholders()),
+            **changes,
+        }
         self.config = {key: value for key, value in config.items() if value is not None}
         self.stack.connect.put_connector(self.name, self.config)
         self.wait_streaming()
@@ -277,7 +281,8 @@ class Database:
         self.stack.connect.wait_running(self.name, deadline_s)
         wait_for(self._is_streaming, deadline_s, f"connector {self.name} to stream")
 
-    def _values(self) -> dict[str, str]:
+    def placeholders(self) -> dict[str, str]:
+        """Return the values for the placeholders of connect-configs/postgres.json."""
         return {
             "DATABASE_HOST": "127.0.0.1",
             "DATABASE_PORT": str(self.stack.postgres.port),

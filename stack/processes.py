@@ -3,7 +3,7 @@
 Guarantees of `Server`:
 
 - it runs in a session of its own, so Ctrl-C in the terminal reaches only us and we end it properly,
-- `start` returns when the server answers its own protocol, or raises with the last lines of its log,
+- `start` returns when the server answers its own protocol, or raises with its last log lines,
 - it never outlives us, even if we are killed (`watchdog.py`), unless it was started `detached`.
 """
 

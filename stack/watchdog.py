@@ -9,6 +9,7 @@ Standard library only: it runs as a plain script.
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,10 +62,10 @@ def signal_tree(pid: int, number: int) -> None:
             os.kill(each, number)
 
 
-def watch(lines: "list[str] | object") -> None:
+def watch(lines: Iterable[str]) -> None:
     """Follow the parent's lines to their end, then kill what is still watched."""
     watched: dict[str, None] = {}
-    for line in lines:  # type: ignore[attr-defined]
+    for line in lines:
         if line.startswith("+"):
             watched[line[1:].strip()] = None
         else:

@@ -11,15 +11,17 @@ Words used here:
 * *unavailable* columns: those whose value the stretch does not know (TOAST placeholders). With
   `base` they keep what the table's row has; without it the row is a new incarnation (its insert is
   inside the stretch) and they are unknown until something fills them.
-* *barrier*: position of the newest insert in the stretch: which incarnation the columns belong to.
-* *move*: a key change. Debezium writes it as a delete of the old key (header `newkey`) and a create
-  of the new one (header `oldkey`) with equal positions; the create takes its unavailable columns
-  from the old key's image as of just below that position.
+* *barrier*: position of the insert that began the incarnation, kept while columns are unavailable.
+* *key change*: Debezium writes it as a delete of the old key (header `newkey`) and a create of the
+  new one (header `oldkey`) with equal positions, perhaps in different Kafka partitions. The create
+  takes its unavailable columns from the old key's image as of just below that position. Such
+  events (`Leave`, `Arrive`) do not compose: they need the table's row, so `advance` takes them one
+  by one from it.
 
 Source: Debezium's RelationalChangeRecordEmitter (key changes), UnchangedToastedPlaceholder.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -41,21 +43,15 @@ class Net:
         op: op of the newest event of the stretch, as Debezium writes it.
         position: position of that event (20 bytes).
         source_ts: its source time, microseconds since the epoch.
-        row: pool row of the image; of a delete, a row with the key's columns only.
+        row: pool row of the image; of a delete, a row with at least the key's columns.
         cells: columns that come from another pool row.
         unavailable: columns unknown to the stretch.
         missing: those of `unavailable` unknown even where the table has no row for the key.
         base: the unavailable columns are the table row's.
         force: applies whatever the table row's position: the stretch holds a row of the connector's
             own snapshot, whose positions are not comparable with what came before it.
-        barrier: position of the insert that began the incarnation, where the stretch holds it; the
-            move into this key at that position is where unavailable columns come from.
-        moved_in: the newest event is a create with an old key (the only state in which a deferred
-            key shift can delete the row that was there *before* it).
-        existed: with `moved_in`, whether the key had a row before that create; None = look it up.
-        displaced: with `moved_in`, the stretch before that create.
-        conditional: a deferred shift undecided inside the stretch: the upsert holds if the table
-            has a row from before it, else the row is deleted.
+        barrier: with unavailable columns and without `base`, which incarnation they belong to:
+            the move into this key at that position is where they come from.
     """
 
     action: str
@@ -69,10 +65,6 @@ class Net:
     base: bool = False
     force: bool = False
     barrier: bytes | None = None
-    moved_in: bool = False
-    existed: bool | None = None
-    displaced: "Net | None" = None
-    conditional: bool = False
 
     def cell(self, column: str) -> int:
         """Pool row that holds this column's value."""
@@ -80,47 +72,52 @@ class Net:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A delete with a new key: the image it leaves behind, as of just below its position.
+class Leave:
+    """One d event of a key that takes part in key changes.
 
-    Attributes:
-        image: the stretch before the delete; None = exactly the table's row of the old key.
-        otherwise: with `conditional`, the image if the table had no row of the old key.
-        conditional: see `Net.conditional`.
+    `net.row` holds the before image as far as the replica identity knows it. `new_key` is the key
+    under which the row lives on; None = it is gone.
     """
 
-    old_key: bytes
-    new_key: bytes
-    position: bytes
-    image: Net | None
-    otherwise: Net | None = None
-    conditional: bool = False
+    net: Net
+    new_key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A create with an old key was applied: its move is needed no longer than this.
+class Arrive:
+    """One c event whose row was known as `old_key` before."""
 
-    `row` is the create's pool row: it holds the new key's columns.
+    net: Net
+    old_key: bytes
+
+
+Step = Net | Leave | Arrive
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A key's row on its way through the steps.
+
+    Attributes:
+        row: the row as an upsert or delete that needs no base; None = the key never had a row.
+        displaced: the row that the newest `Arrive` found there, as long as its transaction may
+            still be open: only under a deferrable constraint can a key have two rows.
     """
 
-    old_key: bytes
-    new_key: bytes
-    position: bytes
-    row: int
+    row: Net | None
+    displaced: Net | None = None
 
 
-def upsert(  # noqa: PLR0913
+def upsert(
     *,
     op: str,
     position: bytes,
     source_ts: int,
     row: int,
     unavailable: frozenset[str] = NOTHING,
-    moved_in: bool = False,
     own_snapshot: bool = False,
 ) -> Net:
-    """The net change of one c, u or own-snapshot r event; `moved_in`: a c with an old key."""
+    """The net change of one c, u or own-snapshot r event."""
     created = op == "c" or own_snapshot
     return Net(
         action=UPSERT,
@@ -132,101 +129,111 @@ def upsert(  # noqa: PLR0913
         missing=unavailable,
         base=bool(unavailable) and not created,
         force=own_snapshot,
-        barrier=position if created else None,
-        moved_in=moved_in,
+        barrier=position if created and unavailable else None,
     )
 
 
 def incremental_read(*, position: bytes, source_ts: int, row: int) -> Net:
     """One read of Debezium's incremental snapshot: inserts where no row is, overwrites nothing."""
-    return Net(INSERT, "r", position, source_ts=source_ts, row=row, barrier=position)
+    return Net(INSERT, "r", position, source_ts=source_ts, row=row)
 
 
 def delete(*, position: bytes, source_ts: int, row: int) -> Net:
-    """One d event; its pool row holds the key's columns."""
+    """One d event; its pool row holds at least the key's columns."""
     return Net(DELETE, "d", position, source_ts=source_ts, row=row)
 
 
 def then(before: Net | None, after: Net) -> Net:
-    """The stretch `before` followed by the stretch `after`; associative, None is its unit.
-
-    A delete with a new key goes through `move_away` instead.
-    """
+    """The stretch `before` followed by the stretch `after`; associative, None is its unit."""
     if before is None:
         return after
     force = before.force or after.force
-    if after.action == DELETE:
-        return replace(after, force=force)
     if after.action == INSERT:
         if before.action != DELETE:
             return before
         return replace(after, action=UPSERT, force=force)
-    if after.moved_in and after.existed is None:
-        after = replace(after, existed=_exists(before), displaced=before)
-    if not after.base:
-        return replace(after, force=force)
-    return _patch(before, after, force=force)
-
-
-def _exists(net: Net) -> bool | None:
-    if net.conditional:
-        return None
-    return net.action != DELETE
+    if after.action == UPSERT and after.base:
+        return _patch(before, after, force=force)
+    return after if after.force == force else replace(after, force=force)
 
 
 def _patch(before: Net, after: Net, *, force: bool) -> Net:
     """An upsert with unavailable columns over what came before it in the stretch."""
-    if before.action == DELETE:  # an update of a deleted row: a new incarnation, partly unknown
-        return replace(after, force=force, base=False, barrier=after.position)
-    cells = dict(after.cells)
-    known = after.unavailable - before.unavailable
-    for column in after.unavailable - before.missing:
-        cells[column] = before.cell(column)
-    if before.action == INSERT:  # known only if the table has no row: there the read is inserted
-        unavailable = after.unavailable
-        base = True
+    if before.action == DELETE:
+        return replace(alone(after), force=force)
+    if before.action == INSERT:  # the read counts only where the table has no row
+        left, missing, base = after.unavailable, NOTHING, True
     else:
-        unavailable = after.unavailable - known
-        base = before.base and bool(unavailable)
-    missing = after.missing & before.missing
+        left = after.unavailable & before.unavailable
+        missing = after.unavailable & before.missing
+        base = before.base and bool(left)
+    cells = {name: cell for name, cell in after.cells.items() if name not in missing}
+    for name in after.unavailable - missing:
+        cells[name] = before.cell(name)
     return replace(
         after,
         cells=cells,
-        unavailable=unavailable,
-        missing=missing & unavailable,
+        unavailable=left,
+        missing=missing,
         base=base,
         force=force,
-        barrier=before.barrier if before.barrier is not None else after.barrier,
+        barrier=before.barrier if left and not base else None,
     )
 
 
-def move_away(
-    before: Net | None, gone: Net, *, old_key: bytes, new_key: bytes
-) -> tuple[Net, Move]:
-    """A d event with a new key: the stretch it makes, and the image it leaves for the new key.
+def alone(net: Net) -> Net:
+    """`net` where the table has no row for the key: what it does not know is not known."""
+    if net.action == INSERT:
+        return replace(net, action=UPSERT)
+    return replace(net, base=False, unavailable=net.missing) if net.base else net
+
+
+def advance(
+    state: State, step: Step, *, same: Callable[[Net, Net], bool]
+) -> tuple[State, Net | None]:
+    """One step of a key: its next state, and the row that a `Leave` took away (None = unknown).
 
     In one statement that shifts unique keys under a deferrable constraint (`id = id + 1`) the
     events of key 2 are a create (old key 1) and *then* the delete of the row that was there before
     (new key 3). The delete must not take the created row with it. Whether it is a shift or a chain
-    1 → 2 → 3 shows in whether key 2 had a row before the create: PostgreSQL can only violate the
-    key for a while if it had.
+    1 → 2 → 3 shows in whether key 2 had a row when the create came, and whether the deleted row's
+    image is the created one's.
+
+    Args:
+        state: the key's state, whole (`State`).
+        step: what comes next. A step the state is ahead of changes nothing; a key change that
+            comes again at the very same position neither.
+        same: whether a row and the image of a delete agree in every column.
     """
-    position = gone.position
-    shift = (
-        before is not None
-        and before.moved_in
-        and not before.conditional
-        and positions.major_of(before.position) == positions.major_of(position)
-    )
-    if before is None or not shift:
-        return then(before, gone), Move(old_key, new_key, position, before)
-    if before.existed is False:
-        return then(before, gone), Move(old_key, new_key, position, before)
-    stays = replace(before, moved_in=False, existed=None, displaced=None)
-    if before.existed:
-        return stays, Move(old_key, new_key, position, before.displaced)
-    stays = replace(stays, conditional=True)
-    move = Move(
-        old_key, new_key, position, before.displaced, otherwise=before, conditional=True
-    )
-    return stays, move
+    row = state.row
+    net = step if isinstance(step, Net) else step.net
+    if row is not None and not net.force:
+        again = not isinstance(step, Net) and net.position == row.position
+        if again or net.position < row.position:
+            return state, None
+    if isinstance(step, Leave) or net.action == DELETE:
+        return _leave(state, net, same)
+    if isinstance(step, Arrive):
+        found = row if row is not None and row.action != DELETE else None
+        return State(then(row, net), found), None
+    whole = alone(net) if row is None else then(row, net)
+    if state.displaced is not None and row is not None and _one_transaction(row, net):
+        return State(whole, state.displaced), None
+    return State(whole), None
+
+
+def _leave(
+    state: State, gone: Net, same: Callable[[Net, Net], bool]
+) -> tuple[State, Net | None]:
+    row, other = state.row, state.displaced
+    if row is None or row.action == DELETE:
+        return State(then(row, gone)), None
+    if other is None or not (_one_transaction(row, gone) or same(other, gone)):
+        return State(then(row, gone)), row
+    if same(row, gone):  # the created row moved on: the one it displaced is back
+        return State(replace(other, position=gone.position, force=row.force)), row
+    return State(replace(row, position=gone.position)), other
+
+
+def _one_transaction(before: Net, after: Net) -> bool:
+    return positions.major_of(before.position) == positions.major_of(after.position)

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from lakemark import presentation
 from lakemark.config import Config, Loaded, load_with_origins
-from lakemark.errors import ConfigError, LakemarkError
+from lakemark.errors import ConfigError, LakemarkError, PipelineError
 from lakemark.layers import InvalidConfig, Problem
 from lakemark.locate import config_file
 from lakemark.ops import log
@@ -177,9 +177,9 @@ def run(
         structlog.get_logger("lakemark").warning(
             "config.warning", setting=warning.path, message=warning.message, hint=warning.hint
         )
-    from lakemark import pipeline  # noqa: PLC0415
+    from lakemark import supervisor  # noqa: PLC0415
 
-    return int(pipeline.run(loaded.config, once=once))
+    return supervisor.run(loaded.config, once=once)
 
 
 @app.command()
@@ -224,15 +224,24 @@ def _control(given: Path | None, kind: str, table: str) -> None:
     """One record on the control topic, acknowledged by all replicas."""
     config = _load(given).config
     _known_form(table, config)
-    from lakemark.kafka import publish  # noqa: PLC0415
+    from lakemark.kafka import Cluster, publish  # noqa: PLC0415
 
+    topic = config.topics.control
+    with Cluster(config) as cluster:
+        # Writing to a topic that does not exist may create it, with the wrong settings.
+        if not cluster.partition_counts([topic]):
+            raise PipelineError(
+                f"the pipeline {config.name} has never run: there is no topic {topic}",
+                code="not-started",
+                hint="start it with `lakemark run`",
+            )
     record = {
         "type": kind,
         "table": table,
         "id": str(uuid.uuid4()),
         "ts_ms": time.time_ns() // 1_000_000,
     }
-    publish(config, config.topics.control, [(table.encode(), json.dumps(record).encode())])
+    publish(config, topic, [(table.encode(), json.dumps(record).encode())])
 
 
 def _known_form(table: str, config: Config) -> None:

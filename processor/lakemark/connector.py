@@ -67,6 +67,32 @@ def _compiled(value: str) -> list[re.Pattern[str] | None]:
     return found
 
 
+def wants_column(settings: Mapping[str, str], table: str, column: str) -> bool:
+    """Whether the connector sends this column: ``column.include.list`` or ``column.exclude.list``.
+
+    Key columns are always sent; the caller knows them.
+    """
+    return _Lists(settings, "column").allow(f"{table}.{column}")
+
+
+def key_columns(settings: Mapping[str, str], table: str) -> list[str]:
+    """The columns that ``message.key.columns`` makes the key of this table; empty: its own key.
+
+    The first entry whose table expression matches decides (`KeyMapper.CustomKeyMapper`).
+    """
+    for entry in settings.get("message.key.columns", "").split(";"):
+        expression, found, columns = entry.strip().rpartition(":")
+        if not found:
+            continue
+        try:
+            regex = compile_java(expression.strip(), ignore_case=True)
+        except ValueError:
+            continue
+        if regex.fullmatch(table):
+            return [column.strip() for column in columns.split(",") if column.strip()]
+    return []
+
+
 @dataclass(frozen=True)
 class Connector:
     """A connector as lakemark sees it.

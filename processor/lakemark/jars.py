@@ -28,12 +28,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import getproxies
-from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 from lakemark.errors import LakemarkError
+from lakemark.maven import MavenSettingsError, ivy_settings, proxy_options, read_maven_settings
 
 RUNTIME_LIST = Path(__file__).with_name("jars.json")
 """The list of `runtime_jars`: Delta, Spark's Kafka source and what they need."""
@@ -193,7 +191,7 @@ def _is_intact(path: Path, sha256: str) -> bool:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == sha256
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -231,9 +229,20 @@ def _fetch_missing(jars: list[Jar], *, root: Path, progress: Progress) -> None:
         raise JarError(
             f"{len(wanted)} of {len(jars)} jars could not be fetched in {ATTEMPTS} attempts, first "
             f"{wanted[0].coordinates}: {_reason(output)}",
-            hint="check the way to Maven Central (or the mirror and proxy in ~/.m2/settings.xml), "
-            f"or put the files below {root}/<group>/ yourself",
+            hint=_hint(output, root),
         )
+
+
+def _hint(output: str, root: Path) -> str:
+    if "PKIX" in output:
+        return (
+            "this Java does not trust the certificate of the repository (or of a proxy before it): "
+            "name a trust store that does in JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=…"
+        )
+    return (
+        "check the way to Maven Central (or the mirror and proxy in ~/.m2/settings.xml), "
+        f"or put the files below {root}/<group>/ yourself"
+    )
 
 
 def _take_over(wanted: Iterable[Jar], source: Path, root: Path) -> None:
@@ -265,32 +274,49 @@ def _run_ivy(wanted: list[Jar], *, scratch: Path, progress: Progress) -> str:
     module.write_text(_ivy_module(wanted), encoding="utf-8")
     settings = scratch / "ivysettings.xml"
     settings.touch(mode=0o600)  # may hold the password of the user's mirror
-    maven = _maven_settings()
-    settings.write_text(_ivy_settings(maven), encoding="utf-8")
+    try:
+        maven = read_maven_settings()
+    except MavenSettingsError as error:
+        raise JarError(str(error), hint="repair or remove the file") from error
+    settings.write_text(ivy_settings(maven), encoding="utf-8")
     command = [
         _java(),
         "-XX:TieredStopAtLevel=1",  # lives for seconds: 3 s of processor time instead of 10
         "-XX:+UseSerialGC",
-        *_proxy_options(maven),
+        *proxy_options(maven),
         *("-cp", str(_pyspark_jars() / "*"), "org.apache.ivy.Main"),
         *("-settings", str(settings), "-ivy", str(module), "-cache", str(scratch / "cache")),
         *("-confs", "default"),
         *("-retrieve", f"{scratch}/lib/[organisation]/[artifact]-[revision](-[classifier]).[ext]"),
     ]
     progress(f"fetching {len(wanted)} files from the Maven repository")
+    try:
+        return _follow(command, len(wanted), progress)
+    except OSError as error:
+        raise JarError(
+            f"{command[0]} cannot be run: {error.strerror}",
+            hint="install Java 17 or 21, or set JAVA_HOME to one",
+        ) from error
+
+
+def _follow(command: list[str], total: int, progress: Progress) -> str:
+    """Run Ivy, tell how far it is, and return what it printed."""
     lines: list[str] = []
     done = 0
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace",
-    ) as ivy:  # fmt: skip
-        assert ivy.stdout is not None  # noqa: S101 - for the type checker: a pipe was asked for
-        for line in ivy.stdout:
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as ivy:
+        for line in ivy.stdout or ():
             lines.append(line)
             if "[SUCCESSFUL ]" in line:
                 done += 1
-                if done % 10 == 0 or done == len(wanted):
-                    progress(f"fetched {done} of {len(wanted)} files")
+                if done % 10 == 0 or done == total:
+                    progress(f"fetched {done} of {total} files")
     return "".join(lines)
 
 
@@ -313,102 +339,6 @@ def _ivy_dependency(jar: Jar) -> str:
         ' conf="default->default" transitive="false">'
         f"<artifact name={name} type={extension} ext={extension}{classifier}/></dependency>"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _MavenSettings:
-    """What of the user's `~/.m2/settings.xml` decides where and how files are fetched."""
-
-    mirror: str = ""
-    username: str = ""
-    password: str = ""
-    proxy_host: str = ""
-    proxy_port: str = ""
-    no_proxy: str = ""
-
-
-def _maven_settings(home: Path | None = None) -> _MavenSettings:
-    """Read the mirror of Maven Central and the active proxy from the user's Maven settings.
-
-    Passwords that Maven has encrypted are not read: Maven alone can open them.
-    """
-    path = (home or Path.home()) / ".m2" / "settings.xml"
-    try:
-        root = ElementTree.fromstring(path.read_text(encoding="utf-8"))  # noqa: S314 - user's own
-    except FileNotFoundError:
-        return _MavenSettings()
-    except (OSError, ElementTree.ParseError) as error:
-        raise JarError(
-            f"Maven's settings {path} cannot be read: {error}", hint="repair or remove the file"
-        ) from error
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]  # with or without Maven's namespace
-    mirror = next((m for m in root.iter("mirror") if _covers_central(_text(m, "mirrorOf"))), None)
-    server = next(
-        (s for s in root.iter("server") if mirror is not None and _same(s, mirror, "id")), None
-    )
-    proxy = next((p for p in root.iter("proxy") if _text(p, "active") != "false"), None)
-    password = _text(server, "password")
-    return _MavenSettings(
-        mirror=_text(mirror, "url"),
-        username=_text(server, "username"),
-        password="" if password.startswith("{") else password,
-        proxy_host=_text(proxy, "host"),
-        proxy_port=_text(proxy, "port"),
-        no_proxy=_text(proxy, "nonProxyHosts"),
-    )
-
-
-def _text(element: ElementTree.Element | None, child: str) -> str:
-    return "" if element is None else (element.findtext(child) or "").strip()
-
-
-def _same(one: ElementTree.Element, other: ElementTree.Element, child: str) -> bool:
-    return _text(one, child) == _text(other, child)
-
-
-def _covers_central(mirror_of: str) -> bool:
-    """Tell whether Maven would use a mirror with this `mirrorOf` for Maven Central."""
-    patterns = [pattern.strip() for pattern in mirror_of.split(",")]
-    return "!central" not in patterns and bool({"*", "central", "external:*"} & set(patterns))
-
-
-def _ivy_settings(maven: _MavenSettings) -> str:
-    """Return Ivy's settings: one repository, Maven Central unless the user has a mirror of it.
-
-    No POMs and no checksum files are asked for (the list is exact and pinned): one request a file.
-    """
-    mirror = f" root={quoteattr(maven.mirror)}" if maven.mirror else ""
-    credentials = ""
-    if maven.username and maven.password:
-        credentials = (
-            f'<credentials host={quoteattr(urlsplit(maven.mirror).hostname or "")} realm=""'
-            f" username={quoteattr(maven.username)} passwd={quoteattr(maven.password)}/>"
-        )
-    return (
-        f'<ivysettings><settings defaultResolver="maven"/>{credentials}<resolvers>'
-        '<ibiblio name="maven" m2compatible="true" usepoms="false" useMavenMetadata="false"'
-        f' checksums=""{mirror}/></resolvers></ivysettings>\n'
-    )
-
-
-def _proxy_options(maven: _MavenSettings) -> list[str]:
-    """Return Java's options for the proxy of Maven's settings, else of the environment."""
-    host, port, direct = maven.proxy_host, maven.proxy_port, maven.no_proxy
-    if not host:
-        proxies = getproxies()
-        address = urlsplit(proxies.get("https") or proxies.get("http") or "")
-        host, port = address.hostname or "", str(address.port or "")
-        direct = "|".join(
-            f"*{name}" if name.startswith(".") else name
-            for name in (part.strip() for part in proxies.get("no", "").split(","))
-            if name
-        )
-    if not host:
-        return []
-    options = [f"-D{scheme}.proxyHost={host}" for scheme in ("http", "https")]
-    options += [f"-D{scheme}.proxyPort={port}" for scheme in ("http", "https") if port]
-    return options + ([f"-Dhttp.nonProxyHosts={direct}"] if direct else [])
 
 
 def _reason(output: str) -> str:

@@ -21,7 +21,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     NewTopic,
@@ -100,7 +100,8 @@ class Cluster:
         self._last_error: KafkaError | None = None
         self._met = False
         settings: dict[str, Any] = librdkafka_options(config) | {"error_cb": self._remember}
-        self._admin = AdminClient(settings)
+        with _settings_of_the_client():
+            self._admin = AdminClient(settings)
 
     def __enter__(self) -> Self:
         """Connects with the first call."""
@@ -317,18 +318,23 @@ class Cluster:
             }
 
 
-def producer(config: Config) -> Producer:
-    """A producer whose records are written once per partition and acknowledged by all replicas."""
-    return Producer(
-        {
-            **librdkafka_options(config),
-            "acks": "all",
-            "enable.idempotence": True,
-            "compression.type": "lz4",
-            "message.max.bytes": config.dead_letters.max_record_bytes,
-            "delivery.timeout.ms": round(config.kafka.timeout.total_seconds() * 1000),
-        }
-    )
+def producer(config: Config, more: Mapping[str, Any] | None = None) -> Producer:
+    """A producer whose records are written once per partition and acknowledged by all replicas.
+
+    Args:
+        config: says where the brokers are.
+        more: settings on top, such as ``transactional.id``.
+    """
+    settings = librdkafka_options(config) | {
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "message.max.bytes": config.dead_letters.max_record_bytes,
+        "delivery.timeout.ms": round(config.kafka.timeout.total_seconds() * 1000),
+        **(more or {}),
+    }
+    with _settings_of_the_client():
+        return Producer(settings)
 
 
 def publish(config: Config, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -346,9 +352,14 @@ def publish(config: Config, topic: str, records: Iterable[tuple[bytes, bytes | N
             failed.append(error.str())
 
     for key, value in records:
-        client.produce(topic, value=value, key=key, on_delivery=delivered)
+        try:
+            client.produce(topic, value=value, key=key, on_delivery=delivered)
+        except BufferError:  # the client's queue is full: let it drain
+            client.flush(config.kafka.timeout.total_seconds())
+            client.produce(topic, value=value, key=key, on_delivery=delivered)
         client.poll(0)
-    left = client.flush(config.kafka.timeout.total_seconds())
+    # A second more than a record may take, so that its own error is seen.
+    left = client.flush(config.kafka.timeout.total_seconds() + 1)
     if failed or left:
         raise _away(config, failed[0] if failed else f"{left} records were not acknowledged")
 
@@ -410,6 +421,16 @@ def _read_to_end(
             found.pop(key, None)
             if isinstance(value, bytes):
                 found[key] = value
+
+
+@contextlib.contextmanager
+def _settings_of_the_client() -> Iterator[None]:
+    """Settings that the client itself refuses: unknown names, unreadable certificates."""
+    try:
+        yield
+    except KafkaException as error:
+        problem = Problem("kafka", f"the Kafka client refuses its settings: {error.args[0].str()}")
+        raise InvalidConfig([problem]) from error
 
 
 def _away(config: Config, reason: str) -> DependencyError:

@@ -85,6 +85,8 @@ def _to_python(java: str) -> str:
 def _escape(character: str) -> str:
     if character in {"z", "Z"}:
         return r"\Z"
+    if not character.isascii():
+        return character
     if character.isalnum() and character not in _SAME_IN_PYTHON:
         raise ValueError(f"\\{character} is not supported here")
     return "\\" + character

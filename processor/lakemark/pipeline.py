@@ -27,6 +27,7 @@ from lakemark.connector import Connector
 from lakemark.errors import DependencyError
 from lakemark.reconcile import operator
 from lakemark.settle import Settled
+from lakemark.sink import names
 from lakemark.sink.apply import LakePlan, TableOutcome, TablePlan
 from lakemark.source import topics
 from lakemark.source.envelope import SourceIdentity
@@ -104,6 +105,7 @@ class Pipeline:
             identity=self.identity,
             shards=stream.shards,
             schemas=self.schemas,
+            max_event_bytes=stream.max_event_bytes,
         )
         return topics.log_lane(changes).unionByName(topics.survivor_lane(survivors))
 
@@ -250,7 +252,7 @@ class Pipeline:
                 step=step,
                 tables={
                     name: TablePlan(
-                        path=config.lake.table_path(name),
+                        path=table_path(config, name),
                         deletes=config.lake.deletes_of(name),
                         floor=bytes.fromhex(entry.floor) if entry.floor else None,
                         pending=entry.pending,
@@ -356,8 +358,15 @@ class _NewTable:
     config: Config
 
     def __call__(self, table: str) -> TablePlan:
-        lake = self.config.lake
-        return TablePlan(path=lake.table_path(table), deletes=lake.deletes_of(table))
+        return TablePlan(
+            path=table_path(self.config, table), deletes=self.config.lake.deletes_of(table)
+        )
+
+
+def table_path(config: Config, table: str) -> str:
+    """Where the Delta table of this ``schema.table`` is."""
+    own = config.lake.tables.get(table)
+    return own.path if own and own.path else names.table_path(config.lake.path, table)
 
 
 def _new_table(config: Config) -> Callable[[str], TablePlan]:

@@ -26,6 +26,7 @@ SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.task.maxFailures": "4",
     "spark.scheduler.mode": "FAIR",

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
-from lakemark import kafka
+from lakemark import control, kafka
 from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
@@ -123,7 +123,7 @@ class Supervisor:
         )
         checkpoint.claim(Identity(config.name, config.stream.shards))
         modes = HandlingModes.from_connector(connector.settings)
-        catalog = catalog_of(config, modes)
+        catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
         self.state = checkpoint.newest()
         return Pipeline(
@@ -137,7 +137,7 @@ class Supervisor:
             java=kafka.java_options(config),
             librdkafka=kafka.librdkafka_options(config),
             end_offsets=self._end_offsets,
-            controls=self._controls,
+            controls=lambda start, end: control.read(config, start, end),
             publish=self._publish,
             schemas={t: s for t, s in schemas.items() if t in connector.tables},
         )
@@ -215,21 +215,6 @@ class Supervisor:
                 found.setdefault(topic, {})[partition] = offset
             return found
 
-    def _controls(self, start: int, end: int) -> list[dict[str, Any]]:
-        if start >= end:
-            return []
-        records = kafka.read_range(self.config, self.config.topics.control, 0, start, end)
-        found = []
-        for _, value in records:
-            try:
-                record = json.loads(value or b"null")
-            except ValueError:
-                log.warning("control.unreadable")
-                continue
-            if isinstance(record, dict):
-                found.append(record)
-        return found
-
     def _publish(self, state: PipelineState) -> None:
         """Tables whose state changed, to the compacted progress topic; at least once."""
         self.state = state
@@ -283,7 +268,7 @@ def first_line(text: str) -> str:
 def identity_of(connector: connectors.Connector) -> SourceIdentity:
     """What marks a record as this connector's."""
     return SourceIdentity(
-        connector=connector.connector,
+        connector=connector.kind,
         logical_name=connector.topic_prefix,
         signal_table=connector.signal_table,
     )

@@ -87,7 +87,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     newest_ts: int = 0
 
 
-class PipelineState(msgspec.Struct, omit_defaults=True):
+class PipelineState(msgspec.Struct):
     """The state after a batch.
 
     Attributes:

@@ -24,6 +24,7 @@ from lakemark.sink.resolve import Part
 from lakemark.source import stretch
 from lakemark.source.stretch import Plan, Records, Stretch, TableReport
 
+LOG: Final = "log"
 REPORT: Final = "report"
 PACKET: Final = "packet"
 OUTCOME: Final = "outcome"
@@ -87,6 +88,8 @@ def decode(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.Re
     """
     gathered: dict[tuple[str, int], list[pa.RecordBatch]] = {}
     for batch in batches:
+        if not batch.num_rows or batch.column("lane")[0].as_py() != LOG:
+            continue  # the operator says nothing that a table needs before there are snapshots
         for topic, partition, part in _by_partition(batch):
             gathered.setdefault((topic, partition), []).append(part)
     for (topic, partition), parts in gathered.items():

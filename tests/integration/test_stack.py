@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,18 +110,19 @@ def test_servers_end_with_a_parent_that_was_killed(tmp_path: Path):
         "place = pathlib.Path(sys.argv[1])\n"
         "server = Postgres(directory=place / 'pg', log=place / 'pg.log')\n"
         "server.start()\n"
-        "print(server.identity.pid, server.identity.started, flush=True)\n"
+        "print(server.identity.pid, server.identity.started, server.directory, flush=True)\n"
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     try:
-        pid, since = parent.stdout.readline().split()
+        pid, since, directory = parent.stdout.readline().split()
         server = Identity(int(pid), since)
         assert server.is_alive
         os.kill(parent.pid, signal.SIGKILL)
         wait_for(lambda: not server.is_alive, 10, "the orphan to be ended")
+        shutil.rmtree(directory)
     finally:
         parent.kill()
         parent.wait()

@@ -12,18 +12,15 @@ A crash between any two of them is followed by the whole batch again, with the s
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from time import monotonic
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import packets
-from lakemark.errors import TableError
-from lakemark.sink import delta, pending
+from lakemark import crashpoints, packets
+from lakemark.sink import delta, evolve, pending
 from lakemark.sink.resolve import CDC, Part, Resolution, cdc_type, resolve
-
-POINTS: Final = ("before-truncate", "before-pending", "before-merge", "after-merge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +76,123 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     pending: bool = False
     seconds: float = 0.0
     changes: list[str] = msgspec.field(default_factory=list)
+
+
+def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
+    """Brings one batch's packets of one table into the lake; exactly once per query and batch.
+
+    Raises:
+        TableError: this table cannot go on; nothing of the batch was applied to it.
+        DependencyError: the lake is away; the same call again later does the same.
+    """
+    begun = monotonic()
+    own = plan.tables.get(table) or plan.new_table(table)
+    app_id = f"{plan.query}/{table}/{plan.step}"
+    options = plan.options
+    key = next((k for part in parts if (k := packets.key_columns_of(part.packet))), ())
+    outcome = TableOutcome(table, key=list(key), truncate=_truncate(parts))
+
+    # 1. already committed?
+    recorded = delta.committed(own.path, app_id, options)
+    if recorded is not None and recorded >= plan.batch:
+        outcome.skipped = True
+        left = pending.load(own.path, query=plan.query, batch=plan.batch, options=options)
+        outcome.pending = left is not None
+        opened = delta.open_table(own.path, options)
+        if opened is not None:
+            size = delta.size_of(opened)
+            outcome.rows, outcome.bytes = size.rows, size.bytes
+        return outcome
+
+    # 2. the table as the packets need it
+    schema = _schema(parts, own)
+    if schema is not None:
+        changed = evolve.ensure(
+            own.path, schema, key=key, table=table, storage_options=options
+        )
+        outcome.changes = [f"added {f.name}" for f in changed.added]
+        outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
+    opened = delta.open_table(own.path, options)
+    if opened is None:  # a truncate of a table that has never had a row
+        outcome.rows = outcome.rows_before = 0
+        return outcome
+    outcome.rows_before = max(0, delta.size_of(opened).rows)
+
+    # 3. truncate
+    crashpoints.reach(crashpoints.BEFORE_COMMIT)
+    if outcome.truncate:
+        gone = delta.truncate(
+            own.path,
+            outcome.truncate,
+            deletes=own.deletes,
+            app_id=f"{app_id}/truncate",
+            version=plan.batch,
+            storage_options=options,
+        )
+        outcome.deleted += gone.deleted + gone.updated
+
+    # 4. the write set
+    resolution = _resolve(parts, own, plan)
+
+    # 5. halves of key changes that wait
+    crashpoints.reach(crashpoints.BEFORE_PENDING)
+    if resolution.pending is not None:
+        pending.save(
+            resolution.pending, own.path, query=plan.query, batch=plan.batch, options=options
+        )
+        outcome.pending = True
+
+    # 6. merge
+    merged = delta.merge(
+        own.path,
+        resolution.write_set,
+        key=key,
+        deletes=own.deletes,
+        app_id=app_id,
+        version=plan.batch,
+        storage_options=options,
+    )
+    crashpoints.reach(crashpoints.AFTER_COMMIT)
+    outcome.inserted, outcome.updated = merged.inserted, merged.updated
+    outcome.deleted += merged.deleted
+    outcome.rows, outcome.bytes = merged.rows, merged.bytes
+    outcome.unavailable = resolution.unavailable
+    outcome.seconds = monotonic() - begun
+    return outcome
+
+
+def _truncate(parts: Sequence[Part]) -> bytes:
+    """Position of the newest truncate among the packets; empty = none."""
+    found = [
+        position
+        for part in parts
+        for position in part.packet.column("position")
+        .filter(pc.equal(part.packet.column("record"), packets.TRUNCATE))
+        .to_pylist()
+    ]
+    return max(found, default=b"")
+
+
+def _schema(parts: Sequence[Part], own: TablePlan) -> pa.Schema | None:
+    """Source columns of all packets in their widest types, and `_cdc`; None without row images."""
+    images = [part.packet.schema.field("row").type for part in parts]
+    schemas = [pa.schema(list(image)) for image in images if len(image)]
+    if not schemas:
+        return None
+    columns = pa.unify_schemas(schemas, promote_options="permissive")
+    return columns.append(pa.field(CDC, cdc_type(deletes=own.deletes)))
+
+
+def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolution:
+    waiting = None
+    if own.pending >= 0:
+        waiting = pending.load(
+            own.path, query=plan.query, batch=own.pending, options=plan.options
+        )
+    return resolve(
+        parts,
+        floor=own.floor,
+        pending=waiting,
+        read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=plan.options),
+        deletes=own.deletes,
+    )

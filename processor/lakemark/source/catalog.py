@@ -177,9 +177,7 @@ _VECTORS: Final[Mapping[str, Field]] = {
 # Elements whose array Debezium cannot write; their columns are left out of events.
 _NO_ARRAY: Final = frozenset({"money", "name", "interval", "varbit", "xml", "point", "refcursor"})
 # Elements whose schema Debezium leaves required.
-_REQUIRED_ELEMENTS: Final = (
-    frozenset({"tsvector", "isbn", "halfvec", "vector", "sparsevec"}) | frozenset(_SHAPES)
-) - {"geometry", "geography"}
+_REQUIRED_ELEMENTS: Final = frozenset({"tsvector", "isbn", "vector", "halfvec", "sparsevec"})
 
 
 def connect_field(column: CatalogColumn, modes: HandlingModes) -> Field | None:

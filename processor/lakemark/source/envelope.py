@@ -9,7 +9,7 @@ Reason codes: invalid-json, invalid-utf8, not-debezium, unknown-op, missing-imag
 missing-position, foreign-connector, record-too-large.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 
 from lakemark import positions
 from lakemark.source.record import NO_SOURCE, NULL, Envelope, Kind, Source, read
+
+__all__ = ["Headers", "Kind", "SourceIdentity", "decode", "key_change", "key_changes"]
 
 # 64 MiB: Kafka's own default limit is 1 MiB, the largest row image PostgreSQL can send is about
 # 1 GiB; one record of this size is what a worker of 1 GB still holds several times over.
@@ -171,24 +173,32 @@ def decode(
     return out
 
 
-def _classify(envelopes: Iterable[Envelope], identity: SourceIdentity) -> list[_Plan]:
-    """One plan per record; each combination is worked out once."""
-    plans: dict[tuple[object, ...], _Plan] = {}
+def _classify(envelopes: list[Envelope], identity: SourceIdentity) -> list[_Plan]:
+    """One plan per record. Neighbours mostly share all but the op, so each is compared with the
+    last one; what a combination means is worked out once.
+    """
+    known: dict[tuple[object, ...], dict[str | None, _Plan]] = {}
+    last = NO_SOURCE
+    by_op: dict[str | None, _Plan] = {}
     out = []
     for envelope in envelopes:
         source = envelope.source or NO_SOURCE
-        combination = (
-            envelope.op,
-            source.snapshot,
-            source.table,
-            source.schema,
-            source.db,
-            source.name,
-            source.connector,
-        )
-        plan = plans.get(combination)
+        if (
+            source.table != last.table
+            or source.schema != last.schema
+            or source.snapshot != last.snapshot
+            or source.name != last.name
+            or source.connector != last.connector
+            or source.db != last.db
+        ):
+            last = source
+            by_op = known.setdefault(
+                (source.table, source.schema, source.snapshot, source.name, source.connector,
+                 source.db), {}
+            )  # fmt: skip
+        plan = by_op.get(envelope.op)
         if plan is None:
-            plan = plans[combination] = _plan(envelope.op, source, identity)
+            plan = by_op[envelope.op] = _plan(envelope.op, source, identity)
         out.append(plan)
     return out
 

@@ -52,7 +52,9 @@ def gate(
     """Decides which events of one partition, in offset order, are new.
 
     Events equal to the high-water pass: one WAL record can hold many rows (COPY), and applying an
-    event twice changes nothing. Reads of incremental snapshots never raise the high-water.
+    event twice changes nothing. Reads of incremental snapshots never raise the high-water. A
+    truncate has no key: sent again it may come to another partition, which never saw it, so its
+    source time proves nothing.
     """
     high, newest = start.position, start.source_ts
     keep: list[int] = []
@@ -64,7 +66,7 @@ def gate(
         if kind == change or kind == truncate:  # noqa: PLR1714 - a hot loop
             at = position[index]
             if at < high:
-                if source_ts[index] > newest and regressed is None:
+                if kind == change and source_ts[index] > newest and regressed is None:
                     regressed = index
                 replays += 1
                 continue

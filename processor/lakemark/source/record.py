@@ -79,10 +79,11 @@ _parse_wrapper: Final = msgspec.json.Decoder(_Wrapper).decode
 _INT64: Final = 1 << 63
 OPS: Final = frozenset("curdtm")
 NULL: Final = b"null"
+_WRAPPED: Final = b'{"schema":'
 _NO_WRAPPER: Final = b"\0"  # no JSON begins so
 # Stands in for records of no table, so that all columns stay in step with the records.
 NO_SOURCE: Final = Source(sequence='["0","0"]')
-_NOTHING: Final = Envelope(source=NO_SOURCE)
+NOTHING: Final = Envelope(source=NO_SOURCE)
 
 
 class Odd(NamedTuple):
@@ -116,10 +117,15 @@ class _Wrappers:
                 return known
         return None
 
-    def learn(self, value: bytes, schema: bytes, payload: bytes) -> tuple[bytes, bytes] | None:
+    def learn(self, value: bytes) -> tuple[bytes, bytes] | None:
         """Remembers the prefix of a wrapped `value`, if it is of the plain form."""
-        prefix = b'{"schema":' + schema + b',"payload":'
-        if value != prefix + payload + b"}":
+        try:
+            wrapper = _parse_wrapper(value)
+        except (ValueError, RecursionError):
+            return None
+        schema, payload = bytes(wrapper.schema), bytes(wrapper.payload)
+        prefix = _WRAPPED + schema + b',"payload":'
+        if schema == NULL or not _is_utf8(prefix) or value != prefix + payload + b"}":
             return None
         known = (prefix, schema)
         self._known.insert(0, known)
@@ -133,41 +139,71 @@ _wrappers: Final = _Wrappers()
 def read(
     values: Sequence[bytes | None], max_bytes: int
 ) -> tuple[list[Envelope], list[bytes | None], dict[int, Odd]]:
-    """Envelopes with `_NOTHING` where a record is odd, wrapper schemas, and the odd ones."""
-    envelopes: list[Envelope] = []
-    schemas: list[bytes | None] = [None] * len(values)
+    """Envelopes (with `NOTHING` where a record is odd), wrapper schemas, and the odd ones.
+
+    Change events go through in C, one call for all; whatever is not surely a change event takes
+    the long way, one by one. Both ways give the same for the same bytes.
+    """
+    raws = [value or b"" for value in values]
+    texts, schemas = _without_wrapper(raws)
+    envelopes, slow = _parse_all(texts)
+    slow.update([at for at, e in enumerate(envelopes) if e.op is None or e.source is None])
+    if not all(map(bytes.isascii, texts)):
+        slow.update([at for at, text in enumerate(texts) if not _is_utf8(text)])
+    if max(map(len, raws), default=0) > max_bytes:
+        slow.update([at for at, raw in enumerate(raws) if len(raw) > max_bytes])
     odd: dict[int, Odd] = {}
-    add, parse = envelopes.append, _parse
-    prefix, schema = _NO_WRAPPER, b""
-    for at, value in enumerate(values):
-        try:
-            raw: bytes = value  # type: ignore[assignment]  # None raises below
-            text = raw
-            if raw.startswith(prefix) and raw.endswith(b"}"):
-                text = raw[len(prefix) : -1]
-                schemas[at] = schema
-            envelope = parse(text)
-            if (
-                envelope.op is not None
-                and envelope.source is not None
-                and len(raw) <= max_bytes
-                and (text.isascii() or text.decode())
-            ):
-                add(envelope)
-                continue
-        except (AttributeError, ValueError, RecursionError):
-            pass
-        schemas[at] = None
-        found = _read_slowly(value, max_bytes)
+    for at in slow:
+        found = _read_slowly(values[at], max_bytes)
         if isinstance(found, Odd):
             odd[at] = found
-            add(_NOTHING)
-            continue
-        envelope, schemas[at] = found
-        add(envelope)
-        if value is not None and (known := _wrappers.find(value)):
-            prefix, schema = known
+            envelopes[at], schemas[at] = NOTHING, None
+        else:
+            envelopes[at], schemas[at] = found
     return envelopes, schemas, odd
+
+
+def _without_wrapper(raws: list[bytes]) -> tuple[list[bytes], list[bytes | None]]:
+    """Payloads of records whose schema is known, with the schemas; other records as they are."""
+    schemas: list[bytes | None] = [None] * len(raws)
+    # A converter wraps all records of a topic or none; one of another kind takes the long way.
+    if not next((raw for raw in raws if raw), b"").startswith(_WRAPPED):
+        return raws, schemas
+    texts = list(raws)
+    prefix, schema = _NO_WRAPPER, b""
+    for at, raw in enumerate(raws):
+        if not raw.startswith(prefix):
+            known = _wrappers.find(raw) or _wrappers.learn(raw)
+            if known is None:
+                continue
+            prefix, schema = known
+        if raw.endswith(b"}"):
+            texts[at] = raw[len(prefix) : -1]
+            schemas[at] = schema
+    return texts, schemas
+
+
+def _parse_all(texts: list[bytes]) -> tuple[list[Envelope], set[int]]:
+    """Envelopes of all texts, and the indices that are none."""
+    envelopes: list[Envelope] = []
+    failed: set[int] = set()
+    parsing = map(_parse, texts)
+    while True:
+        try:
+            envelopes.extend(parsing)
+        except (ValueError, RecursionError):
+            failed.add(len(envelopes))
+            envelopes.append(NOTHING)
+        else:
+            return envelopes, failed
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _read_slowly(  # noqa: PLR0911 - one return per reason
@@ -200,16 +236,12 @@ def _read_slowly(  # noqa: PLR0911 - one return per reason
 
 def _unwrap(value: bytes) -> tuple[bytes, bytes | None]:
     """Takes off the schema wrapper, if there is one."""
-    known = _wrappers.find(value)
     wrapper = _parse_wrapper(value)
     payload = bytes(wrapper.payload)
     if not payload:
         return value, None
     schema = bytes(wrapper.schema)
-    if not schema or schema == NULL:
-        return payload, None
-    known = known or _wrappers.learn(value, schema, payload)
-    return payload, known[1] if known and known[1] == schema else schema
+    return payload, None if not schema or schema == NULL else schema
 
 
 def _odd(record: _Other) -> Odd:  # noqa: PLR0911 - one return per kind of record

@@ -46,6 +46,14 @@ class TableSchema:
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        """Cheap and kept: schemas are keys of caches."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.table, self.key, tuple(c.name for c in self.columns)))
+
     @cached_property
     def by_name(self) -> Mapping[str, Column]:
         """Columns by their exact names."""

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from lakemark import changes, keys, packets
-from lakemark.changes import Move, Net, Taken
+from lakemark.changes import Net
 from lakemark.source import envelope, rows
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
 from lakemark.source.gate import HighWater, gate
@@ -136,6 +136,7 @@ def process(records: Records, plan: Plan) -> Stretch:
         records.keys,
         identity=plan.identity,
         epoch=plan.epoch,
+        offsets=records.offsets,
         max_bytes=plan.max_event_bytes,
     )
     start = plan.high_waters.get((records.topic, records.partition), HighWater())
@@ -309,8 +310,8 @@ def _wrapped_schema(table: str, raw: bytes, raw_key: bytes | None) -> TableSchem
 
 
 class _WrappedKey(msgspec.Struct):
-    schema: msgspec.Raw | None = None
-    payload: msgspec.Raw | None = None
+    schema: msgspec.Raw = msgspec.Raw(b"")
+    payload: msgspec.Raw = msgspec.Raw(b"")
 
 
 def _key_schema(raw: bytes | None) -> bytes | None:
@@ -320,7 +321,7 @@ def _key_schema(raw: bytes | None) -> bytes | None:
         wrapped = msgspec.json.decode(raw, type=_WrappedKey)
     except msgspec.MsgspecError:
         return None
-    if wrapped.schema is None or wrapped.payload is None:
+    if not bytes(wrapped.schema) or not bytes(wrapped.payload):
         return msgspec.json.encode(
             {"type": "struct", "fields": [{"field": name} for name in _key_names(raw)]}
         )
@@ -333,7 +334,7 @@ def _payload(raw: bytes) -> bytes:
         wrapped = msgspec.json.decode(raw, type=_WrappedKey)
     except msgspec.MsgspecError:
         return raw
-    if wrapped.schema is None or wrapped.payload is None:
+    if not bytes(wrapped.schema) or not bytes(wrapped.payload):
         return raw
     return bytes(wrapped.payload)
 
@@ -464,63 +465,102 @@ class _Folder:
         self.run = run
         self.new_keys = new_keys
         self.old_keys = old_keys
-        self.moves: list[Move] = []
-        self.taken: list[Taken] = []
 
     def fold(self, events: dict[bytes, list[int]]) -> None:
         if not events:
             return
         run = self.run
         order = [i for indices in events.values() for i in indices]
-        decoded = run.decode([run.image(i) for i in order])
+        moved = {key for key, found in events.items() if any(i in self.old_keys for i in found)}
+        deletes = [
+            i
+            for key, found in events.items()
+            for i in found
+            if run.heads.op[i] == "d"
+            and run.heads.before[i] is not None
+            and (i in self.new_keys or key in moved)
+        ]
+        images = [run.image(i) for i in order] + [run.heads.before[i] or b"" for i in deletes]
+        decoded = run.decode(images)
+        bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
         slot = {index: at for at, index in enumerate(order)}
-        bad = {order[at]: (reason, detail) for at, reason, detail in decoded.bad}
-        nets: list[tuple[bytes, Net]] = []
+        # A before image that cannot be read is no loss: the key alone names the row.
+        before = {i: at for at, i in enumerate(deletes, len(order)) if at not in bad}
+        items: list[packets.Record] = []
         for key, indices in events.items():
-            net: Net | None = None
+            log = _Log(key, items, moved=key in moved)
             for index in indices:
-                if index in bad:
-                    run.work.reject(index, *bad[index], table=run.table_id)
+                at = slot[index]
+                if at in bad:
+                    run.work.reject(index, *bad[at], table=run.table_id)
                     run.report.reread.append(key.decode("utf-8", "replace"))
                     continue
-                at = slot[index]
-                net = self._event(net, key, index, at, frozenset(decoded.unavailable[at] or ()))
-            if net is not None:
-                nets.append((key, net))
-        items = packets.records(nets, self.moves, self.taken)
+                unavailable = frozenset(decoded.unavailable[at] or ())
+                self._event(log, index, before.get(index, at), unavailable)
+            log.close()
         run.pack(
             packets.build(
                 items, decoded.columns, table=run.table_id, key_columns=run.schema.key
             )
         )
 
-    def _event(
-        self, net: Net | None, key: bytes, index: int, row: int, unavailable: frozenset[str]
-    ) -> Net:
+    def _event(self, log: "_Log", index: int, row: int, unavailable: frozenset[str]) -> None:
         heads = self.run.heads
         position, source_ts = heads.position[index], heads.source_ts[index]
-        kind = heads.kind[index]
+        kind, op = heads.kind[index], heads.op[index]
         if kind == Kind.INCREMENTAL:
             read = changes.incremental_read(position=position, source_ts=source_ts, row=row)
-            return changes.then(net, read)
-        if heads.op[index] == "d":
+            log.net(read)
+        elif op == "d":
             gone = changes.delete(position=position, source_ts=source_ts, row=row)
-            new_key = self.new_keys.get(index)
-            if new_key is None:
-                return changes.then(net, gone)
-            result, move = changes.move_away(net, gone, old_key=key, new_key=new_key)
-            self.moves.append(move)
-            return result
-        old_key = self.old_keys.get(index) if heads.op[index] == "c" else None
-        if old_key is not None:
-            self.taken.append(Taken(old_key, key, position, row))
-        event = changes.upsert(
-            op=heads.op[index],
-            position=position,
-            source_ts=source_ts,
-            row=row,
-            unavailable=unavailable,
-            moved_in=old_key is not None,
-            own_snapshot=kind == Kind.OWN_SNAPSHOT,
-        )
-        return changes.then(net, event)
+            log.leave(gone, self.new_keys.get(index))
+        else:
+            net = changes.upsert(
+                op=op,
+                position=position,
+                source_ts=source_ts,
+                row=row,
+                unavailable=unavailable,
+                own_snapshot=kind == Kind.OWN_SNAPSHOT,
+            )
+            log.arrive(net, self.old_keys.get(index) if op == "c" else None)
+
+
+class _Log:
+    """The events of one key as packet records: key changes as they are, the rest composed.
+
+    Where a row has moved to the key (`moved`), even a plain delete is kept as it is: under a
+    deferrable constraint it may be the delete of another row than the one that moved here.
+    """
+
+    def __init__(self, key: bytes, items: list[packets.Record], *, moved: bool) -> None:
+        self.key = key
+        self.items = items
+        self.moved = moved
+        self.composed: Net | None = None
+
+    def net(self, net: Net) -> None:
+        self.composed = changes.then(self.composed, net)
+
+    def leave(self, gone: Net, new_key: bytes | None) -> None:
+        if new_key is None and not self.moved:
+            self.net(gone)
+        elif new_key != self.key:  # spellings of one key are one row: it stays
+            self._add(packets.LEAVE, gone, new_key)
+
+    def arrive(self, net: Net, old_key: bytes | None) -> None:
+        if old_key is None:
+            self.net(net)
+        elif old_key != self.key:
+            self._add(packets.ARRIVE, net, old_key)
+        else:
+            self.net(replace(net, base=bool(net.unavailable), barrier=None))
+
+    def close(self) -> None:
+        if self.composed is not None:
+            net, self.composed = self.composed, None
+            self.items.append(packets.Record(packets.NET, self.key, net.position, net))
+
+    def _add(self, record: int, net: Net, other_key: bytes | None) -> None:
+        self.close()
+        self.items.append(packets.Record(record, self.key, net.position, net, other_key))

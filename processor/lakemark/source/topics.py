@@ -87,6 +87,20 @@ def log_lane(changes: DataFrame) -> DataFrame:
     return changes.select(f.lit("log").alias("lane"), *COLUMNS)
 
 
+def survivor_lane(outputs: DataFrame) -> DataFrame:
+    """The operator's outputs in the shape of the row lane, so that both make one DataFrame."""
+    nothing = f.lit(None)
+    return outputs.select(
+        f.lit("reconcile").alias("lane"),
+        f.col("table").alias("topic"),
+        f.lit(0).alias("partition"),
+        f.lit(0).cast("long").alias("offset"),
+        f.col("kind").cast("binary").alias("key"),
+        f.col("blob").alias("value"),
+        nothing.cast("array<struct<key:string,value:binary>>").alias("headers"),
+    )
+
+
 def _client(kafka: Mapping[str, str]) -> dict[str, str]:
     return {**kafka, "kafka.isolation.level": "read_committed"}
 

@@ -1,0 +1,1 @@
+"""The benchmarks: lakemark against the pipeline that is usually written by hand."""

@@ -1,0 +1,193 @@
+"""The usual pipeline, as a competent engineer writes it by hand: a process of its own.
+
+    python -m bench.usual SPEC.json
+
+Kafka → `from_json` → newest event per key → one Delta MERGE per micro-batch and table, in
+`foreachBatch`. What is usually tuned is tuned: as many shuffle partitions as cores, a limit per
+batch, the batch persisted, only the newest event per key merged. What it does not do is the point
+of lakemark and not of this file: replays, key changes, unavailable values, truncates, bad records,
+a batch that is repeated after a crash (the last one it survives, because MERGE is repeatable).
+
+Prints one line of JSON per batch, and at the end the records of each batch as Spark counted them.
+"""
+
+import json
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from bench.events import COLUMNS
+from lakemark import jars
+
+ROW = (
+    "STRUCT<id: BIGINT, customer_id: BIGINT, status: STRING, quantity: INT, "
+    "amount: DECIMAL(12,2), updated_at: BIGINT, note: STRING>"
+)
+ENVELOPE = f"before {ROW}, after {ROW}, source STRUCT<lsn: BIGINT>, op STRING"
+DDL = (
+    "id BIGINT, customer_id BIGINT, status STRING, quantity INT, amount DECIMAL(12,2), "
+    "updated_at TIMESTAMP, note STRING"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What to read and where to write.
+
+    Attributes:
+        bootstrap: Kafka's address.
+        tables: path of each Delta table, by topic.
+        checkpoint: Spark's checkpoint.
+        max_events: records per micro-batch.
+        memory: of the driver, which in local mode is the executor too.
+        threads: how many tables are merged at a time; 1 is what is usually written.
+        settings: more settings of Spark.
+    """
+
+    bootstrap: str
+    tables: dict[str, str]
+    checkpoint: str
+    max_events: int
+    memory: str = "2g"
+    threads: int = 1
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def write(self, path: Path) -> Path:
+        """Writes the specification for `main` and returns its path."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return path
+
+
+def main(arguments: list[str]) -> int:
+    """Applies what is in the topics, then stops."""
+    spec = Spec(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    spark = session(spec)
+    for path in spec.tables.values():
+        if not DeltaTable.isDeltaTable(spark, path):
+            spark.sql(f"CREATE TABLE delta.`{path}` ({DDL}) USING delta")
+    merge = upsert_one if len(spec.tables) == 1 else upsert_all
+
+    def on_batch(batch: DataFrame, number: int) -> None:
+        merge(batch, spec)
+        say({"batch": number, "end": time.time()})
+
+    query = (
+        changes(spark, spec)
+        .writeStream.option("checkpointLocation", spec.checkpoint)
+        .trigger(availableNow=True)
+        .foreachBatch(on_batch)
+        .start()
+    )
+    query.awaitTermination()
+    say({"records": {p["batchId"]: p["numInputRows"] for p in query.recentProgress}})
+    spark.stop()
+    return 0
+
+
+def session(spec: Spec) -> SparkSession:
+    """A local session on all cores."""
+    cores = os.cpu_count() or 2
+    builder = SparkSession.builder.appName("usual").master(f"local[{cores}]")
+    settings = {
+        "spark.jars": ",".join(map(str, jars.runtime_jars())),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.driver.memory": spec.memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        **spec.settings,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def changes(spark: SparkSession, spec: Spec) -> DataFrame:
+    """The stream: one row per event, typed."""
+    event = f.from_json(f.col("value").cast("string"), ENVELOPE).alias("e")
+    columns = [name for name in COLUMNS if name not in {"id", "updated_at"}]
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", spec.bootstrap)
+        .option("subscribe", ",".join(spec.tables))
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(spec.max_events))
+        .load()
+        .select("topic", event)
+        .select(
+            "topic",
+            f.col("e.op").alias("op"),
+            f.col("e.source.lsn").alias("lsn"),
+            f.coalesce("e.after.id", "e.before.id").alias("id"),
+            f.timestamp_micros("e.after.updated_at").alias("updated_at"),
+            *[f.col(f"e.after.{name}").alias(name) for name in columns],
+        )
+    )
+
+
+def upsert_one(batch: DataFrame, spec: Spec) -> None:
+    """One table: reduce, persist (MERGE reads its source twice), merge."""
+    ((_, path),) = spec.tables.items()
+    newest = latest(batch, "id").persist()
+    merge(newest, path)
+    newest.unpersist()
+
+
+def upsert_all(batch: DataFrame, spec: Spec) -> None:
+    """Many tables: reduce and persist the batch once, then merge table after table."""
+    newest = latest(batch, "topic", "id").persist()
+
+    def upsert(table: tuple[str, str]) -> None:
+        topic, path = table
+        merge(newest.where(f.col("topic") == topic), path)
+
+    if spec.threads == 1:
+        for table in spec.tables.items():
+            upsert(table)
+    else:
+        with ThreadPoolExecutor(spec.threads) as pool:
+            list(pool.map(upsert, spec.tables.items()))
+    newest.unpersist()
+
+
+def latest(batch: DataFrame, *key: str) -> DataFrame:
+    """The newest event of each key."""
+    order = Window.partitionBy(*key).orderBy(f.col("lsn").desc())
+    return batch.withColumn("nth", f.row_number().over(order)).where("nth = 1").drop("nth", "lsn")
+
+
+def merge(newest: DataFrame, path: str) -> None:
+    """One Delta MERGE."""
+    values: dict[str, Any] = {name: f"s.{name}" for name in COLUMNS}
+    (
+        DeltaTable.forPath(newest.sparkSession, path)
+        .alias("t")
+        .merge(newest.alias("s"), "t.id = s.id")
+        .whenMatchedDelete("s.op = 'd'")
+        .whenMatchedUpdate(set=values)
+        .whenNotMatchedInsert("s.op <> 'd'", values=values)
+        .execute()
+    )
+
+
+def say(line: dict[str, Any]) -> None:
+    """One line for the parent."""
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""Where the schemas of plain JSON tables come from: the database, a file, or nowhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lakemark.config import Config, DatabaseConfig
+from lakemark.snapshot.readers import postgres
+from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.schema_file import schemas_from_file
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseCatalog:
+    """The source database's own catalog: asking again shows what has changed."""
+
+    database: DatabaseConfig
+    modes: HandlingModes
+    settings: Mapping[str, str]
+    live: bool = True
+
+    def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
+        """Schemas of the named tables, or of all; tables it does not know are absent.
+
+        Raises:
+            DependencyError: the database does not answer.
+        """
+        return postgres.read_schemas(self.database, names, self.modes, settings=self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCatalog:
+    """What the user's file says; empty without one, which suits records that carry schemas."""
+
+    schemas: Mapping[str, TableSchema]
+    live: bool = False
+
+    def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
+        """Schemas of the named tables, or of all; tables it does not know are absent."""
+        return {t: s for t, s in self.schemas.items() if names is None or t in names}
+
+
+def catalog_of(
+    config: Config, modes: HandlingModes, settings: Mapping[str, str]
+) -> DatabaseCatalog | FixedCatalog:
+    """The catalog that the configuration names; a schema file wins over the database.
+
+    Raises:
+        InvalidConfig: the schema file cannot be used.
+    """
+    if config.source.schema_file is not None:
+        return FixedCatalog(schemas_from_file(config.source.schema_file, modes))
+    if config.database is not None:
+        return DatabaseCatalog(config.database, modes, settings)
+    return FixedCatalog({})

@@ -1,0 +1,1 @@
+"""Results out: Delta tables, dead letters, output topics."""

@@ -1,0 +1,189 @@
+"""One Delta transaction, exactly once per (app id, version), by delta-rs.
+
+In this order:
+
+1. look up what the table has recorded for the app id: as far as `version`, nothing is done;
+2. read the newest state of the table and compute the change;
+3. commit change and record in one Delta transaction, on condition that nobody has committed since
+   2; otherwise begin again at 1.
+
+delta-rs by itself would let a blind append land after a foreign commit, and two app ids add the
+same key twice; here every commit is conditional on the version read. A call that is repeated, in
+this process or after a crash in another one, therefore changes nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import TableNotFoundError
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from lakemark.errors import TableError
+from lakemark.sink.failures import Conflict, busy, told, unsupported_feature
+
+ENGINE: Final = "lakemark.engine"
+SPARK_MERGE: Final = "spark-merge"
+# delta-rs reads or half supports these, but readers of task-merge tables or our merge would not.
+_REFUSED_FEATURES: Final = frozenset(
+    {
+        "deletionVectors",
+        "columnMapping",
+        "typeWidening",
+        "typeWidening-preview",
+        "clustering",
+        "rowTracking",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "identityColumns",
+        "generatedColumns",
+    }
+)
+# Somebody else's OPTIMIZE makes a merge start again; ten in a row means seconds of contention.
+_ATTEMPTS: Final = 12
+Options = Mapping[str, str] | None
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """What the log says about a table's files.
+
+    Attributes:
+        rows: rows, those marked deleted included; -1 if a file does not say.
+        bytes: bytes of the data files.
+        files: data files.
+    """
+
+    rows: int
+    bytes: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a commit did, and how large the table is after it.
+
+    Attributes:
+        inserted, updated, deleted: rows; a row marked deleted counts as updated.
+        skipped: the version was committed before, so nothing was done.
+        rows, bytes, files: see `TableSize`.
+    """
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    skipped: bool = False
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+def open_table(path: str, storage_options: Options = None) -> DeltaTable | None:
+    """The newest version of the table, None if there is none.
+
+    Raises:
+        DependencyError: the lake does not answer or refuses.
+        TableError: the folder holds something that is no readable Delta table.
+    """
+    with told(path):
+        try:
+            return DeltaTable(path, storage_options=dict(storage_options or {}) or None)
+        except TableNotFoundError:
+            return None
+
+
+def committed(path: str, app_id: str, storage_options: Options = None) -> int | None:
+    """The highest version recorded for the app id; None if none or if there is no table.
+
+    Raises:
+        DependencyError: the lake does not answer or refuses.
+    """
+    table = open_table(path, storage_options)
+    with told(path):
+        return None if table is None else table.transaction_version(app_id)
+
+
+def size_of(table: DeltaTable) -> TableSize:
+    """Rows, bytes and files, from the log alone."""
+    adds = pa.table(table.get_add_actions(flatten=True))
+    rows = adds.column("num_records") if "num_records" in adds.column_names else None
+    known = rows is not None and not rows.null_count
+    return TableSize(
+        rows=int(pc.sum(rows).as_py() or 0) if known else 0 if not adds.num_rows else -1,
+        bytes=int(pc.sum(adds.column("size_bytes")).as_py() or 0),
+        files=adds.num_rows,
+    )
+
+
+def existing(path: str, storage_options: Options) -> DeltaTable:
+    """The table, which must be one that task merge may write."""
+    table = open_table(path, storage_options)
+    if table is None:
+        raise TableError(
+            f"{path} holds no Delta table",
+            code="table-missing",
+            hint="snapshot the table again to create it anew",
+        )
+    protocol = table.protocol()
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    if table.metadata().configuration.get(ENGINE) == SPARK_MERGE:
+        raise TableError(
+            f"{path} was moved to the Spark MERGE engine and does not go back by itself",
+            code="engine-mismatch",
+            hint="set this table's engine to spark-merge",
+        )
+    if features & _REFUSED_FEATURES:
+        raise unsupported_feature(path, ", ".join(sorted(features & _REFUSED_FEATURES)))
+    return table
+
+
+def once(
+    path: str,
+    work: Callable[[DeltaTable, CommitProperties], tuple[int, int, int]],
+    *,
+    app_id: str,
+    version: int,
+    storage_options: Options,
+) -> MergeResult:
+    """Look up, work, commit; again from the look-up when somebody else committed first."""
+
+    def attempt() -> MergeResult:
+        with told(path):
+            table = existing(path, storage_options)
+            recorded = table.transaction_version(app_id)
+            counts = (0, 0, 0)
+            skipped = recorded is not None and recorded >= version
+            if not skipped:
+                counts = work(table, _conditional(app_id, version))
+            size = size_of(table)
+        return MergeResult(
+            *counts, skipped=skipped, rows=size.rows, files=size.files, bytes=size.bytes
+        )
+
+    return retried(path, attempt)
+
+
+def retried(path: str, attempt: Callable[[], T]) -> T:
+    """Repeats `attempt` while it ends in a `Conflict`.
+
+    Raises:
+        DependencyError: `lake-busy`, when every attempt did.
+    """
+    try:
+        return Retrying(
+            retry=retry_if_exception_type(Conflict),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.02, max=2),
+            reraise=True,
+        )(attempt)
+    except Conflict as error:
+        raise busy(path, _ATTEMPTS) from error
+
+
+def _conditional(app_id: str, version: int) -> CommitProperties:
+    """The record, and the condition that the next version of the table is still free."""
+    return CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0)

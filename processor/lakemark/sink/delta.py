@@ -1,0 +1,252 @@
+"""The delta-rs engine: merges one batch into one Delta table, in any Python process.
+
+Exactly once per (app id, version): see `commits`. Which row wins: see `merge_sql`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from lakemark.sink import merge_sql
+from lakemark.sink.commits import (
+    MergeResult,
+    Options,
+    TableSize,
+    committed,
+    existing,
+    once,
+    open_table,
+    size_of,
+)
+from lakemark.sink.evolve import ensure
+from lakemark.sink.failures import told
+from lakemark.sink.maintain import Maintained, maintain
+from lakemark.sink.names import CDC, quoted, sources_of
+from lakemark.sink.write_set import Column, Staged, prepare
+
+__all__ = [
+    "Maintained",
+    "MergeResult",
+    "TableSize",
+    "committed",
+    "ensure",
+    "maintain",
+    "merge",
+    "open_table",
+    "read_rows",
+    "size_of",
+    "truncate",
+]
+
+# A list of keys this long still prunes by value; longer ones only by range.
+_LISTED_KEYS: Final = 1000
+
+
+def merge(
+    path: str,
+    write_set: pa.Table,
+    *,
+    key: Sequence[str],
+    deletes: str,
+    app_id: str,
+    version: int,
+    storage_options: Options = None,
+) -> MergeResult:
+    """Applies a write set in one commit, exactly once per (app_id, version).
+
+    Args:
+        path: folder of the table, made by `evolve.ensure`.
+        write_set: see `write_set`; columns under the source's names, one row per key. Without
+            rows nothing is committed, and so nothing recorded.
+        key: source names of the primary key's columns.
+        deletes: `hard` or `soft`.
+        app_id: ``<query id>/<table>/<step>``.
+        version: batch id.
+        storage_options: of delta-rs.
+
+    Raises:
+        TableError: `table-missing`, `schema-behind`, `engine-mismatch`,
+            `unsupported-table-feature`, `null-key`, `duplicate-key`, `write-set-invalid` …
+        DependencyError: `lake-unavailable`, `lake-forbidden`, `lake-full`, `lake-busy`.
+    """
+
+    def work(table: DeltaTable, commit: CommitProperties) -> tuple[int, int, int]:
+        schema = pa.schema(table.schema().to_arrow())
+        staged = prepare(write_set, schema, key=key)
+        if staged.only_adds and size_of(table).rows == 0:
+            return _append(table, staged, schema, commit)
+        counts, changed = _merge(table, staged, deletes, commit)
+        if not changed:
+            _record(table, schema, commit)
+        return counts
+
+    if not write_set.num_rows:
+        with told(path):
+            size = size_of(existing(path, storage_options))
+        return MergeResult(rows=size.rows, files=size.files, bytes=size.bytes)
+    return once(path, work, app_id=app_id, version=version, storage_options=storage_options)
+
+
+def truncate(
+    path: str,
+    position: bytes,
+    *,
+    deletes: str,
+    app_id: str,
+    version: int,
+    storage_options: Options = None,
+) -> MergeResult:
+    """Removes, or marks deleted, the rows below a truncate, exactly once per (app_id, version).
+
+    Which rows lie below is `positions.below_truncate`. Marked rows get the truncate's position
+    and op `t`; rows that are marked already stay as they are. A step of its own: the app id must
+    not be that of `merge`.
+
+    Raises:
+        TableError, DependencyError: as `merge`.
+    """
+    below = f"({merge_sql.below_truncate(position)})"
+
+    def work(table: DeltaTable, commit: CommitProperties) -> tuple[int, int, int]:
+        schema = pa.schema(table.schema().to_arrow())
+        if deletes == "soft":
+            new = {"position": f"X'{position.hex()}'", "op": "'t'", "deleted": "true"}
+            members = ", ".join(
+                f"'{f.name}', {new.get(f.name, f'_cdc[{f.name!r}]')}"
+                for f in schema.field(CDC).type
+            )
+            found = table.update(
+                updates={quoted(CDC): f"named_struct({members})"},
+                predicate=f"{below} and not coalesce(_cdc['deleted'], false)",
+                commit_properties=commit,
+            )
+            counts = (0, int(found["num_updated_rows"]), 0)
+        else:
+            found = table.delete(below, commit_properties=commit)
+            counts = (0, 0, int(found["num_deleted_rows"] or 0))
+        if not sum(counts):
+            _record(table, schema, commit)
+        return counts
+
+    return once(path, work, app_id=app_id, version=version, storage_options=storage_options)
+
+
+def read_rows(
+    path: str,
+    keys: pa.Table,
+    columns: Sequence[str] | None = None,
+    storage_options: Options = None,
+) -> pa.Table:
+    """The table's rows with the given keys.
+
+    Args:
+        path: folder of the table.
+        keys: the key columns under the source's names, any number of rows.
+        columns: source names of the columns wanted, `_cdc` may be among them; None = all.
+        storage_options: of delta-rs.
+
+    Returns:
+        The wanted columns under the source's names in the table's types, one row per key found,
+        in no order. Without a table: no rows, and `_cdc` is missing.
+
+    Raises:
+        DependencyError: the lake does not answer or refuses.
+    """
+    table = open_table(path, storage_options)
+    if table is None:
+        wanted = (
+            keys.column_names if columns is None else [c for c in columns if c in keys.schema.names]
+        )
+        return keys.slice(0, 0).select(wanted)
+    schema = pa.schema(table.schema().to_arrow())
+    sources = {**sources_of(schema), CDC: CDC}
+    by_source = {source: name for name, source in sources.items()}
+    wanted = [by_source[c] for c in (columns or sources.values())]
+    found = _read_keys(table, keys, by_source, wanted, path)
+    return found.rename_columns([sources[n] for n in found.column_names])
+
+
+def _read_keys(
+    table: DeltaTable, keys: pa.Table, by_source: Mapping[str, str], wanted: list[str], path: str
+) -> pa.Table:
+    schema = pa.schema(table.schema().to_arrow())
+    names = [by_source[k] for k in keys.column_names]
+    typed = keys.rename_columns(names).cast(pa.schema([schema.field(n) for n in names]))
+    columns = list(dict.fromkeys([*names, *wanted]))
+    with told(path):
+        reader = table.scan(columns=columns, predicate=_key_filter(typed) or None)
+        rows = pa.table(reader).cast(pa.schema([schema.field(n) for n in columns]))
+    # The hash join takes no nested columns: join row numbers, then take.
+    numbered = rows.select(names).append_column("__row", pa.array(range(rows.num_rows), pa.int64()))
+    hit = numbered.join(typed, keys=names, join_type="left semi").column("__row")
+    return rows.take(hit).select(wanted)
+
+
+def _key_filter(keys: pa.Table) -> str:
+    if not keys.num_rows:
+        return "false"
+    pairs = [(Column(n, n, n), keys.column(n)) for n in keys.column_names]
+    ranges = merge_sql.key_ranges(pairs, dialect=merge_sql.DATAFUSION, alias="")
+    first = keys.column(0)
+    if keys.num_rows > _LISTED_KEYS or not (
+        pa.types.is_integer(first.type) or pa.types.is_string(first.type)
+    ):
+        return ranges
+    text = merge_sql.DATAFUSION.text
+    values = ", ".join(
+        text(v) if isinstance(v, str) else merge_sql.integer(v)
+        for v in pc.unique(first).drop_null().to_pylist()
+    )
+    listed = f"{quoted(keys.column_names[0])} in ({values})" if values else "false"
+    return f"{listed} and {ranges}" if ranges else listed
+
+
+def _append(
+    table: DeltaTable, staged: Staged, schema: pa.Schema, commit: CommitProperties
+) -> tuple[int, int, int]:
+    """All rows of the write set as new rows, without a join."""
+    given = {c.name: staged.table.column(c.staged) for c in staged.columns}
+    given[CDC] = staged.table.column(CDC)
+    count = staged.table.num_rows
+    rows = [given.get(f.name, pa.nulls(count, f.type)) for f in schema]
+    write_deltalake(table, pa.table(rows, schema=schema), mode="append", commit_properties=commit)
+    return count, 0, 0
+
+
+def _record(table: DeltaTable, schema: pa.Schema, commit: CommitProperties) -> None:
+    """A commit that changes no row: delta-rs makes none for a merge without effect."""
+    write_deltalake(table, schema.empty_table(), mode="append", commit_properties=commit)
+
+
+def _merge(
+    table: DeltaTable, staged: Staged, deletes: str, commit: CommitProperties
+) -> tuple[tuple[int, int, int], bool]:
+    pairs = [(c, staged.table.column(c.staged)) for c in staged.key]
+    ranges = merge_sql.key_ranges(pairs, dialect=merge_sql.DATAFUSION)
+    merger = table.merge(
+        staged.table,
+        predicate=" and ".join(filter(None, [merge_sql.on(staged), ranges])),
+        source_alias="s",
+        target_alias="t",
+        commit_properties=commit,
+    )
+    for clause in merge_sql.clauses(staged, deletes=deletes, dialect=merge_sql.DATAFUSION):
+        if clause.kind == "delete":
+            merger = merger.when_matched_delete(predicate=clause.predicate)
+        elif clause.kind == "insert":
+            merger = merger.when_not_matched_insert(
+                predicate=clause.predicate, updates=clause.updates
+            )
+        else:
+            merger = merger.when_matched_update(predicate=clause.predicate, updates=clause.updates)
+    before = table.version()
+    found: dict[str, Any] = merger.execute()
+    counts = (
+        int(found["num_target_rows_inserted"]),
+        int(found["num_target_rows_updated"]),
+        int(found["num_target_rows_deleted"]),
+    )
+    return counts, table.version() != before

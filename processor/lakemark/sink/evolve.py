@@ -1,0 +1,215 @@
+"""Creates a table, and lets it follow its source: columns added, columns widened.
+
+Task-merge tables never get Delta features that delta-rs cannot write or pyarrow readers refuse
+(type widening, column mapping, deletion vectors, clustering), so widening rewrites the table: one
+commit, streamed, so that memory holds a few batches at a time.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from queue import Full, Queue
+from threading import Event, Thread
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
+
+from lakemark.errors import TableError
+from lakemark.sink.commits import Options, existing, open_table, retried
+from lakemark.sink.failures import told
+from lakemark.sink.names import CDC, column_names, field_named, quoted, sources_of
+from lakemark.source.evolution import Evolution, compare
+
+# Files small enough that a merge of few keys rewrites little, large enough to read fast.
+TARGET_FILE_BYTES: Final = 33_554_432
+# Batches of 8,192 rows that are read before the writer asks for them.
+_AHEAD: Final = 4
+T = TypeVar("T")
+_CONDITIONAL: Final = CommitProperties(max_commit_retries=0)
+
+
+def ensure(
+    path: str,
+    schema: pa.Schema,
+    *,
+    key: Sequence[str] = (),
+    table: str = "",
+    storage_options: Options = None,
+) -> Evolution:
+    """Creates the table, or adds and widens columns, so that it can hold rows of `schema`.
+
+    Idempotent, and safe against others doing the same at once.
+
+    Args:
+        path: folder of the table.
+        schema: source columns under their own names, and `_cdc`.
+        key: source names of the key columns: these get statistics for pruning.
+        table: ``schema.table`` of the source, kept as the Delta table's name.
+        storage_options: of delta-rs.
+
+    Returns:
+        What was added and widened, under the source's names; nothing for a table just created.
+
+    Raises:
+        TableError: `schema-incompatible` names each column, its old and its new type;
+            `path-clash` when the folder belongs to another source table; `engine-mismatch` …
+        DependencyError: the lake does not answer or refuses.
+    """
+    if len(set(schema.names)) != len(schema.names):
+        twice = sorted({n for n in schema.names if schema.names.count(n) > 1})
+        raise TableError(
+            f"columns {twice} occur twice; {CDC} is lakemark's own",
+            code="schema-incompatible",
+            hint="rename the column in the source, or leave it out (column.exclude.list)",
+        )
+    applied = Evolution()
+
+    def attempt() -> None:
+        with told(path):
+            if open_table(path, storage_options) is None:
+                _create(path, schema, key, table, storage_options)
+            else:
+                _evolve(path, schema, table, storage_options, applied)
+
+    retried(path, attempt)
+    return applied
+
+
+def _create(
+    path: str, schema: pa.Schema, key: Sequence[str], table: str, storage_options: Options
+) -> None:
+    names = column_names(n for n in schema.names if n != CDC)
+    fields = [f if f.name == CDC else field_named(f, names[f.name]) for f in schema]
+    DeltaTable.create(
+        path,
+        pa.schema(fields),
+        mode="error",
+        name=table or None,
+        configuration=properties([names[k] for k in key]),
+        storage_options=dict(storage_options or {}) or None,
+        commit_properties=_CONDITIONAL,
+    )
+
+
+def properties(key: Sequence[str]) -> dict[str, str]:
+    """Delta table properties of a new table.
+
+    Args:
+        key: column names of the key.
+    """
+    found = {
+        "delta.targetFileSize": str(TARGET_FILE_BYTES),
+        "delta.checkpointInterval": "50",
+        "delta.logRetentionDuration": "interval 2 days",
+    }
+    if key:
+        found["delta.dataSkippingStatsColumns"] = ",".join(quoted(k) for k in key)
+    return found
+
+
+def _evolve(
+    path: str, schema: pa.Schema, table: str, storage_options: Options, applied: Evolution
+) -> None:
+    target = existing(path, storage_options)
+    if table and target.metadata().name not in {None, table}:
+        raise TableError(
+            f"{path} belongs to {target.metadata().name}, not to {table}",
+            code="path-clash",
+            hint=f"set lake.tables.{table}.path to a folder of its own",
+        )
+    old = pa.schema(target.schema().to_arrow())
+    known = sources_of(old)
+    names = column_names(
+        (n for n in schema.names if n != CDC), {source: name for name, source in known.items()}
+    )
+    names[CDC] = CDC
+    new = pa.schema([field_named(f, names[f.name]) for f in schema])
+    found = compare(old, new)
+    back = {name: source for source, name in names.items()}
+    if found.incompatible:
+        raise _incompatible(path, found, back)
+    added = [*found.added, *(f for f in new if f.name == CDC and _members_added(old, f, found))]
+    widened = [w for w in found.widened if w[0] != CDC]
+    if added:
+        target.alter.add_columns(
+            [Field.from_arrow(f) for f in added], commit_properties=_CONDITIONAL
+        )
+        applied.added.extend(f.with_name(back[f.name]) for f in added)
+    if widened:
+        _rewrite(target, {name: kind for name, _, kind in widened})
+        applied.widened.extend((back[name], was, kind) for name, was, kind in widened)
+
+
+def _members_added(old: pa.Schema, field: pa.Field, found: Evolution) -> bool:
+    """Whether `_cdc` gains members: soft deletes were switched on."""
+    return CDC in old.names and any(name == field.name for name, _, _ in found.widened)
+
+
+def _incompatible(path: str, found: Evolution, back: dict[str, str]) -> TableError:
+    changes = "; ".join(
+        f"column {back.get(name, name)!r} from {was} to {kind} ({why})"
+        for name, was, kind, why in found.incompatible
+    )
+    return TableError(
+        f"{path} cannot follow its source: {changes}",
+        code="schema-incompatible",
+        hint="change the source's column back, or move the table's folder away and snapshot the "
+        "table again; its changes are kept from here on",
+    )
+
+
+def _rewrite(table: DeltaTable, kinds: dict[str, pa.DataType]) -> None:
+    """The whole table with some columns in wider types, as one commit."""
+    old = pa.schema(table.schema().to_arrow())
+    new = pa.schema([f.with_type(kinds.get(f.name, f.type)) for f in old])
+
+    def widened() -> Iterator[pa.RecordBatch]:
+        for batch in pa.RecordBatchReader.from_stream(table.scan()):
+            yield batch.select(new.names).cast(new)
+
+    with closing(_elsewhere(widened)) as batches:
+        write_deltalake(
+            table,
+            pa.RecordBatchReader.from_batches(new, batches),
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=_CONDITIONAL,
+        )
+
+
+def _elsewhere(make: Callable[[], Iterator[T]]) -> Generator[T]:
+    """Iterates in a thread of its own, a few items ahead.
+
+    delta-rs pulls a writer's input on a thread of its runtime, where its scan may not block.
+    """
+    ready: Queue[T | BaseException | None] = Queue(_AHEAD)
+    stopped = Event()
+
+    def put(item: T | BaseException | None) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+            except Full:
+                continue
+            return True
+        return False
+
+    def run() -> None:
+        try:
+            for item in make():
+                if not put(item):
+                    return
+            put(None)
+        except BaseException as error:  # noqa: BLE001 - raised again by the reader
+            put(error)
+
+    thread = Thread(target=run, name="lakemark-rewrite", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        thread.join()

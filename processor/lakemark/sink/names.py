@@ -1,0 +1,131 @@
+r"""Names of columns and folders that delta-rs, pyarrow readers and Spark all accept.
+
+Delta without column mapping refuses the characters ``" ,;{}()\n\t="`` in column names (Spark
+when it creates or alters a table, though it reads and merges such a table; delta-rs never asks),
+and its names are case-insensitive. Column mapping would solve both and is a feature that pyarrow
+readers refuse. So a name is kept as it is unless it cannot be, and is otherwise escaped:
+
+    column      each byte of a refused character becomes ``%`` and two lower-case hex digits:
+                ``unit price`` is ``unit%20price``; the source's name is also kept in the field's
+                metadata as ``lakemark.source_name``
+    same name   of two names that differ in case only, the later one gets its first letter escaped:
+                ``Id`` beside ``id`` is ``%49d``
+    folder      the same with ``~`` instead of ``%``, because object-store URLs use ``%``
+                themselves (delta-rs reads ``a%20b`` as ``a b``): ``order items`` is
+                ``order~20items``; all but letters, digits, ``_``, ``-`` and ``.`` is escaped
+
+Both are reversible without looking anything up.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+SOURCE_NAME: Final = b"lakemark.source_name"
+CDC: Final = "_cdc"
+# Taken by the merge, or by Delta's change data feed should a user switch it on.
+RESERVED: Final = (CDC, "_change_type", "_commit_version", "_commit_timestamp")
+_REFUSED: Final = frozenset(" ,;{}()\n\t=")
+_ESCAPED_COLUMN: Final = re.compile(r"(?:%[0-9a-f]{2})+")
+_ESCAPED_FOLDER: Final = re.compile(r"(?:~[0-9a-f]{2})+")
+
+
+def column_name(source: str, *, lead: int = 0) -> str:
+    """The column name of a source column.
+
+    Args:
+        source: name in the source table.
+        lead: number of leading characters to escape whatever they are, to keep names apart.
+    """
+    return "".join(
+        _bytes(c, "%")
+        if at < lead or c in _REFUSED or ord(c) < ord(" ") or _ESCAPED_COLUMN.match(source, at)
+        else c
+        for at, c in enumerate(source)
+    )
+
+
+def source_name(column: str) -> str:
+    """The source column of a column name made by `column_name`."""
+    return _ESCAPED_COLUMN.sub(lambda m: bytes.fromhex(m[0].replace("%", "")).decode(), column)
+
+
+def column_names(
+    sources: Iterable[str], existing: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Column names by source name, no two equal but for case.
+
+    Args:
+        sources: names in the source table, in its order.
+        existing: column names by source name of a table that exists: these stay as they are.
+    """
+    sources = list(sources)
+    names = dict(existing or {})
+    taken = {name.lower() for name in (*names.values(), *RESERVED)}
+    for source in sources:
+        if source in names:
+            continue
+        lead = 0
+        while (name := column_name(source, lead=lead)).lower() in taken and lead < len(source):
+            lead += 1
+        names[source] = name
+        taken.add(name.lower())
+    return {source: names[source] for source in sources}
+
+
+def sources_of(table: pa.Schema) -> dict[str, str]:
+    """Source names by column name of a table's schema, without the `_cdc` column."""
+    return {
+        f.name: (f.metadata or {}).get(SOURCE_NAME, b"").decode() or source_name(f.name)
+        for f in table
+        if f.name != CDC
+    }
+
+
+def field_named(field: pa.Field, column: str) -> pa.Field:
+    """The source's field under its column name; its metadata keep the source's name."""
+    metadata = {SOURCE_NAME: field.name.encode()} if column != field.name else None
+    return pa.field(column, field.type, metadata=metadata)
+
+
+def quoted(column: str) -> str:
+    """The column name as an identifier in the SQL of both engines."""
+    return "`" + column.replace("`", "``") + "`"
+
+
+def table_path(lake: str, table: str) -> str:
+    """The folder of a table: ``<lake>/<schema>/<table>`` with odd characters escaped.
+
+    Args:
+        lake: path or URL of the lake.
+        table: ``schema.table`` as the source block has it; only the first dot divides.
+    """
+    return "/".join([lake.rstrip("/"), *(_folder(part) for part in table.split(".", 1))])
+
+
+def table_of(path: str) -> str:
+    """The table whose folder this is; the inverse of `table_path`."""
+    parts = path.rstrip("/").split("/")[-2:]
+    return ".".join(
+        _ESCAPED_FOLDER.sub(lambda m: bytes.fromhex(m[0].replace("~", "")).decode(), part)
+        for part in parts
+    )
+
+
+def _folder(part: str) -> str:
+    """Letters of other alphabets stay, unless file systems could spell them in two ways."""
+    return "".join(
+        c
+        if (c.isalnum() and unicodedata.is_normalized("NFD", c))
+        or c in "_-"
+        or (c == "." and at > 0)
+        else _bytes(c, "~")
+        for at, c in enumerate(part)
+    )
+
+
+def _bytes(character: str, sign: str) -> str:
+    return "".join(f"{sign}{byte:02x}" for byte in character.encode())

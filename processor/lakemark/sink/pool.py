@@ -1,0 +1,197 @@
+"""All row images of one table and batch in one place, and the write set made of them.
+
+Packets come first, then rows read from the lake; nets (`changes.Net`) point at the pool's rows.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark import changes, keys, packets
+from lakemark.changes import Net
+from lakemark.errors import TableError
+from lakemark.sink.names import CDC
+
+CDC_FIELDS: Final = [
+    pa.field("position", pa.binary()),
+    pa.field("op", pa.string()),
+    pa.field("source_ts", pa.timestamp("us", "UTC")),
+    pa.field("unavailable", pa.list_(pa.string())),
+    pa.field("barrier", pa.binary()),
+]
+DELETED: Final = pa.field("deleted", pa.bool_())
+_NAMES: Final = pa.list_(pa.string())
+_SIMPLE: Final = ["op", "action", "position", "source_ts", "force"]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def cdc_type(*, deletes: str) -> pa.DataType:
+    """Arrow type of the `_cdc` struct under hard or soft deletes."""
+    return pa.struct([*CDC_FIELDS, DELETED] if deletes == "soft" else CDC_FIELDS)
+
+
+class Pool:
+    """Row images by number.
+
+    Args:
+        tables: packets of one table.
+        key_columns: names of its key columns, in key order.
+        deletes: `hard` or `soft`.
+    """
+
+    def __init__(
+        self, tables: Sequence[pa.Table], key_columns: Sequence[str], *, deletes: str
+    ) -> None:
+        self.key_columns = tuple(key_columns)
+        self.deletes = deletes
+        self.offsets: list[int] = []
+        self._chunks: list[pa.Table] = []
+        self._control = [table.select(_SIMPLE) for table in tables]
+        self._rows: pa.StructArray | None = None
+        self._count = 0
+        for table in tables:
+            self.offsets.append(self._count)
+            self._count += table.num_rows
+            self._chunks.append(_columns_of(table.column("row")))
+
+    def rows(self) -> pa.StructArray:
+        """The pool as one struct array.
+
+        Raises:
+            TableError: `schema-incompatible`: the types of a column do not go together.
+        """
+        if self._rows is None:
+            try:
+                table = pa.concat_tables(self._chunks, promote_options="permissive")
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                raise TableError(
+                    f"records of one batch disagree about a column's type: {error}",
+                    code="schema-incompatible",
+                    hint="see the table's schema history; lakemark table resume once it is settled",
+                ) from error
+            self._rows = _struct_of(table)
+        return self._rows
+
+    def same(self, row: Net, image: Net) -> bool:
+        """Whether a row and the image of a delete agree in every column that the row knows."""
+        pool = self.rows()
+        return all(
+            pool.field(at)[row.cell(column.name)].as_py() == pool.field(at)[image.row].as_py()
+            for at, column in enumerate(pool.type)
+            if column.name not in row.unavailable
+        )
+
+    def key_table(self, rows: Sequence[int]) -> pa.Table:
+        """The key columns of the given pool rows."""
+        pool = self.rows()
+        index = pa.array(rows, pa.int64())
+        return pa.table({name: pool.field(name).take(index) for name in self.key_columns})
+
+    def add_lake_rows(self, rows: pa.Table) -> dict[bytes, Net]:
+        """Puts rows of the lake into the pool; their nets by canonical key."""
+        start = self._count
+        self._chunks.append(rows.drop_columns([CDC]))
+        self._count += rows.num_rows
+        self._rows = None
+        columns = [_whole(rows.column(name)) for name in self.key_columns]
+        names = keys.canonical_from_columns(columns, [c.type for c in columns]).to_pylist()
+        return {
+            key: self._lake_net(cdc, start + at)
+            for at, (key, cdc) in enumerate(zip(names, rows.column(CDC).to_pylist(), strict=True))
+        }
+
+    def _lake_net(self, cdc: dict[str, Any], row: int) -> Net:
+        unavailable = frozenset(cdc["unavailable"] or ())
+        dead = self.deletes == "soft" and bool(cdc.get("deleted"))
+        return Net(
+            changes.DELETE if dead else changes.UPSERT,
+            cdc["op"],
+            cdc["position"],
+            source_ts=_microseconds(cdc["source_ts"]),
+            row=row,
+            unavailable=unavailable,
+            missing=unavailable,
+            barrier=cdc["barrier"] if unavailable else None,
+        )
+
+    def simple_rows(self, rows: Sequence[int]) -> pa.Table:
+        """The write set of pool rows that go straight through."""
+        index = pa.array(rows, pa.int64())
+        control = pa.concat_tables(self._control).take(index)
+        images = self.rows()
+        return self._lay_out(
+            images if len(rows) == self._count else images.take(index),
+            **{name: _whole(control.column(name)) for name in _SIMPLE},
+            unavailable=pa.nulls(len(rows), _NAMES),
+            patch=pa.nulls(len(rows), _NAMES),
+            barrier=pa.nulls(len(rows), pa.binary()),
+        )
+
+    def net_rows(self, nets: Sequence[Net]) -> pa.Table:
+        """The write set of nets."""
+        missing = [net.missing if net.base else net.unavailable for net in nets]
+        return self._lay_out(
+            packets.take(self.rows(), nets),
+            op=pa.array([net.op for net in nets], pa.string()),
+            action=pa.array([net.action for net in nets], pa.string()),
+            position=pa.array([net.position for net in nets], pa.binary()),
+            source_ts=pa.array([net.source_ts for net in nets], pa.int64()),
+            force=pa.array([net.force for net in nets], pa.bool_()),
+            unavailable=pa.array([sorted(names) if names else None for names in missing], _NAMES),
+            patch=pa.array([sorted(n.unavailable) if n.base else None for n in nets], _NAMES),
+            barrier=pa.array([net.barrier for net in nets], pa.binary()),
+        )
+
+    def _lay_out(self, rows: pa.StructArray, **control: pa.Array) -> pa.Table:
+        cdc = [
+            control["position"],
+            control["op"],
+            control["source_ts"].cast(pa.timestamp("us", "UTC")),
+            control["unavailable"],
+            control["barrier"],
+        ]
+        if self.deletes == "soft":
+            cdc.append(pc.equal(control["action"], changes.DELETE))
+        columns = {column.name: rows.field(at) for at, column in enumerate(rows.type)}
+        columns[CDC] = pa.StructArray.from_arrays(
+            cdc, fields=list(cdc_type(deletes=self.deletes))
+        )
+        columns["__action"] = control["action"]
+        columns["__patch"] = control["patch"]
+        columns["__force"] = control["force"]
+        columns["__barrier"] = pa.nulls(len(rows), pa.binary())
+        return pa.table(columns)
+
+
+def _microseconds(time: datetime | None) -> int:
+    """Microseconds since the epoch, exactly: a float of seconds has too few digits."""
+    if time is None:
+        return 0
+    past = time - _EPOCH
+    return (past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _columns_of(rows: pa.ChunkedArray) -> pa.Table:
+    """A struct column as a table; a struct without children as a table of as many rows."""
+    whole = _whole(rows)
+    if not len(whole.type):
+        return pa.table({"__none": pa.nulls(len(whole), pa.null())})
+    return pa.Table.from_arrays(
+        [whole.field(at) for at in range(len(whole.type))], names=[f.name for f in whole.type]
+    )
+
+
+def _struct_of(table: pa.Table) -> pa.StructArray:
+    if "__none" in table.column_names:
+        table = table.drop_columns(["__none"])
+    arrays = [_whole(table.column(name)) for name in table.column_names]
+    return pa.StructArray.from_arrays(arrays, names=table.column_names)

@@ -1,0 +1,122 @@
+"""PostgreSQL: the catalog, for the exact types of the columns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import tuple_row
+
+from lakemark.config import DatabaseConfig
+from lakemark.connector import key_columns, wants_column
+from lakemark.errors import DependencyError
+from lakemark.layers import InvalidConfig, Problem
+from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn
+from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
+
+# Catalog reads take milliseconds; a lock on the catalog (a long DDL) must not hang us.
+_STATEMENT_TIMEOUT_MS: Final = 30_000
+# libpq says these without a code; asking again does not mend them.
+_REFUSED: Final = (
+    "authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "not permitted to log in",
+)
+_ALL_TABLES: Final = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ORDER BY 1, 2
+"""
+
+
+def conninfo(database: DatabaseConfig) -> str:
+    """How to connect, the password included."""
+    password = database.password.get_secret_value() if database.password else None
+    seconds = max(2, round(database.connect_timeout.total_seconds()))  # libpq's least
+    options: dict[str, str | int] = {"connect_timeout": seconds, "application_name": "lakemark"}
+    if password is not None:
+        options["password"] = password
+    return make_conninfo(database.url, **options)
+
+
+def read_schemas(
+    database: DatabaseConfig,
+    tables: Sequence[str] | None,
+    modes: HandlingModes,
+    *,
+    settings: Mapping[str, str],
+) -> dict[str, TableSchema]:
+    """Schemas from the database's catalog, as of one moment.
+
+    Args:
+        database: where it is.
+        tables: ``schema.table`` names; None for all tables outside the system's schemas.
+        modes: how the connector writes values.
+        settings: the connector's configuration: its column lists and ``message.key.columns`` are
+            honoured, so that the schema is that of its events.
+
+    Returns:
+        by ``schema.table``; a table that does not exist is left out. A table without a key has an
+        empty one.
+
+    Raises:
+        DependencyError: the database does not answer.
+        InvalidConfig: it refuses us.
+    """
+    try:
+        with psycopg.connect(
+            conninfo(database), autocommit=False, row_factory=tuple_row
+        ) as session:
+            session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            session.execute(f"SET LOCAL statement_timeout = {_STATEMENT_TIMEOUT_MS}")
+            pairs = _pairs(session, tables)
+            parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
+            rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
+    except (errors.InsufficientPrivilege, errors.InvalidPassword) as error:
+        raise _refused(error) from error
+    except psycopg.Error as error:
+        if any(sign in str(error) for sign in _REFUSED):
+            raise _refused(error) from error
+        raise DependencyError(
+            f"the database is away: {_one_line(error)}",
+            code="database-unavailable",
+            hint="start it, or correct the section database",
+        ) from error
+    return dict(_schemas(rows, modes, settings))
+
+
+def _pairs(session: psycopg.Connection[Any], tables: Sequence[str] | None) -> list[tuple[str, str]]:
+    if tables is None:
+        return [(schema, table) for schema, table in session.execute(_ALL_TABLES).fetchall()]
+    found = []
+    for name in dict.fromkeys(tables):
+        schema, _, table = name.partition(".")
+        found.append((schema, table))
+    return found
+
+
+def _schemas(
+    rows: Sequence[tuple[Any, ...]], modes: HandlingModes, settings: Mapping[str, str]
+) -> Iterator[tuple[str, TableSchema]]:
+    for table, group in groupby(rows, key=lambda row: f"{row[0]}.{row[1]}"):
+        columns = [CatalogColumn(*row[2:]) for row in group]
+        placed = [(c.key_position, c.name) for c in columns if c.key_position]
+        key = key_columns(settings, table) or [name for _, name in sorted(placed)]
+        kept = [c for c in columns if c.name in key or wants_column(settings, table, c.name)]
+        yield table, from_catalog(table, kept, key, modes)
+
+
+def _refused(error: psycopg.Error) -> InvalidConfig:
+    hint = "check database.url, database.password and the user's rights"
+    return InvalidConfig([Problem("database", f"it refuses us: {_one_line(error)}", hint)])
+
+
+def _one_line(error: psycopg.Error) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

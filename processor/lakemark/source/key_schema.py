@@ -1,0 +1,122 @@
+"""Which schema a record's key and images are read by; the same answer in both lanes.
+
+Pure. The row lane and the reconcile lane must give a row the same canonical key, or a touch would
+not meet its chunk row; so they ask here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import msgspec
+
+from lakemark import keys
+from lakemark.source.envelope import Headers, Kind
+from lakemark.source.schema import TableSchema, from_connect
+
+
+class _WrappedKey(msgspec.Struct):
+    schema: msgspec.Raw | None = None
+    payload: msgspec.Raw | None = None
+
+
+def schema_of(
+    table: str,
+    *,
+    raw_schema: bytes | None,
+    raw_key: bytes | None,
+    schemas: Mapping[str, TableSchema],
+) -> TableSchema | None:
+    """The schema of a table's records: their own, else the one known of the table.
+
+    Args:
+        table: id of the table.
+        raw_schema: schema of the value's wrapper; None for plain records.
+        raw_key: key of one of the records: it says which columns the key has.
+        schemas: tables known from catalog or file.
+
+    Returns:
+        None if nobody knows it, or the wrapper's schema cannot be read.
+    """
+    if raw_schema is not None:
+        return _wrapped(table, raw_schema, _key_schema(raw_key))
+    schema = schemas.get(table)
+    if schema is not None and raw_key is not None:
+        names = _key_names(raw_key)
+        if names and names != schema.key:
+            return replace(schema, key=names)
+    return schema
+
+
+def canonical(
+    heads: Headers,
+    raw_keys: Sequence[bytes | None],
+    *,
+    schemas: Mapping[str, TableSchema],
+    changed: Mapping[int, bytes],
+) -> tuple[list[bytes | None], dict[int, bytes]]:
+    """Canonical keys of the change events among decoded records; None elsewhere. Never raises.
+
+    Args:
+        heads: headers of the records.
+        raw_keys: their Kafka keys.
+        schemas: tables known from catalog or file.
+        changed: raw new key of records that a key change deleted, by index.
+
+    Returns:
+        One canonical key per record, and the canonical new keys by index.
+    """
+    out: list[bytes | None] = [None] * len(heads)
+    new_keys: dict[int, bytes] = {}
+    change = int(Kind.CHANGE)
+    groups: dict[tuple[str, bytes | None], list[int]] = {}
+    for at, (kind, table, raw) in enumerate(
+        zip(heads.kind, heads.table, heads.schema, strict=True)
+    ):
+        if kind == change:
+            groups.setdefault((table, raw), []).append(at)
+    for (table, raw_schema), places in groups.items():
+        found = [raw_keys[at] for at in places]
+        first = next((key for key in found if key), None)
+        schema = schema_of(table, raw_schema=raw_schema, raw_key=first, schemas=schemas)
+        for at, key in zip(places, keys.canonical_keys(found, schema), strict=True):
+            out[at] = key
+        for at in changed.keys() & set(places):
+            (new_key,) = keys.canonical_keys([changed[at]], schema)
+            if new_key is not None:
+                new_keys[at] = new_key
+    return out, new_keys
+
+
+@lru_cache(maxsize=1024)
+def _wrapped(table: str, raw: bytes, raw_key: bytes | None) -> TableSchema | None:
+    try:
+        value = msgspec.json.decode(raw)
+        key = msgspec.json.decode(raw_key) if raw_key else None
+        return from_connect(table, value, key)
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _key_schema(raw: bytes | None) -> bytes | None:
+    """Schema of a wrapped key; of a plain one, its columns' names."""
+    if raw is None:
+        return None
+    try:
+        wrapped = msgspec.json.decode(raw, type=_WrappedKey)
+    except msgspec.MsgspecError:
+        return None
+    if wrapped.schema is None or wrapped.payload is None:
+        names = [{"field": name} for name in _key_names(raw)]
+        return msgspec.json.encode({"type": "struct", "fields": names})
+    return bytes(wrapped.schema)
+
+
+def _key_names(raw: bytes) -> tuple[str, ...]:
+    try:
+        key = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ()
+    if isinstance(key, dict) and "payload" in key and "schema" in key:
+        key = key["payload"]
+    return tuple(key) if isinstance(key, dict) else ()

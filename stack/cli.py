@@ -1,0 +1,211 @@
+"""The commands of `./dev`, inside the environment that it has made."""
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from stack.bundled import ensure_servers
+from stack.connect import connector_config
+from stack.import_rule import violations
+from stack.local import CONNECTOR, LocalStack
+from stack.processes import StackError
+
+ROOT = Path(__file__).parents[1]
+QUICK_TESTS = ("tests/unit", "tests/model")
+SOURCES = ("processor", "stack", "tests", "bench", "dev")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    os.chdir(ROOT)
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else Spark's workers take any python on PATH
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    parser = argparse.ArgumentParser(prog="./dev", description="see the head of ./dev")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser("demo", help="the whole thing on this machine")
+    demo.add_argument("--keep", action="store_true", help="leave everything running at the end")
+    test = commands.add_parser("test", help="lint, types and tests", add_help=False)
+    test.add_argument("--quick", action="store_true", help="no Java, no servers")
+    bench = commands.add_parser("bench", help="a benchmark", add_help=False)
+    bench.add_argument("name", nargs="?", default="")
+    for name, help_ in (
+        ("up", "start Kafka, Connect and PostgreSQL and leave them running"),
+        ("down", "end exactly those"),
+        ("check", "lint, format, types, import rule"),
+        ("lock", "make the requirement locks anew"),
+    ):
+        commands.add_parser(name, help=help_)
+    options, rest = parser.parse_known_args(arguments)
+    if rest and options.command not in {"test", "bench"}:
+        parser.error(f"unknown arguments: {' '.join(rest)}")
+    actions: dict[str, Callable[[], int]] = {
+        "demo": lambda: run_demo(keep=options.keep),
+        "test": lambda: run_tests(rest, quick=options.quick),
+        "bench": lambda: run_bench(options.name, rest),
+        "up": up,
+        "down": down,
+        "check": check,
+        "lock": lock,
+    }
+    return actions[options.command]()
+
+
+def say(text: str) -> None:
+    """Print one line of progress on the error stream."""
+    print(f"dev: {text}", file=sys.stderr, flush=True)
+
+
+def run_demo(*, keep: bool) -> int:
+    """Run `stack/demo.py`."""
+    ensure_servers(say)
+    code: int = importlib.import_module("stack.demo").run(keep=keep)
+    return code
+
+
+def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
+    """Run the checks, then pytest, whose closing line comes last.
+
+    The exit code is pytest's; 1 if only the checks failed.
+    """
+    checked = check()
+    command = [sys.executable, "-m", "pytest"]
+    if quick:
+        command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow", "-n", "2"]
+    else:
+        ensure_servers(say)
+    sys.stderr.flush()
+    code = run_child([*command, *arguments])
+    return code or checked
+
+
+def run_bench(name: str, arguments: Sequence[str]) -> int:
+    """Run `bench/<name>.py`, or list what there is."""
+    names = sorted(p.stem for p in (ROOT / "bench").glob("*.py") if not p.stem.startswith("_"))
+    if name not in names:
+        print(f"benchmarks: {', '.join(names) or '(none)'}")
+        return 2 if name else 0
+    ensure_servers(say)
+    code: int = importlib.import_module(f"bench.{name}").main(list(arguments))
+    return code
+
+
+def check() -> int:
+    """Run ruff, mypy and the import rule; return 1 if any finds something."""
+    sources = [name for name in SOURCES if (ROOT / name).exists()]
+    failed = []
+    for title, command in (
+        ("ruff check", ["ruff", "check", "--quiet", *sources]),
+        ("ruff format", ["ruff", "format", "--check", "--quiet", *sources]),
+        ("mypy", ["mypy"]),
+    ):
+        say(title)
+        if run_child([sys.executable, "-m", *command]):
+            failed.append(title)
+    say("import rule")
+    broken = violations()
+    print("".join(f"{line}\n" for line in broken), end="")
+    if broken:
+        failed.append("import rule")
+    sys.stdout.flush()
+    if failed:
+        say(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def up() -> int:
+    """Start the servers in the background, or say that they run."""
+    ensure_servers(say)
+    running = LocalStack.attach()
+    if running is not None and all(server.is_running for server in running.servers):
+        _describe(running)
+        return 0
+    if running is not None:
+        say("some servers of the last ./dev up have ended: starting all anew")
+        running.stop()
+    stack = LocalStack(name="up", detached=True, progress=say)
+    stack.start()
+    shop = stack.fresh_database(name="shop")
+    config = connector_config(CONNECTOR, shop.placeholders())
+    path = stack.directory / "connector.json"
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    _describe(stack)
+    return 0
+
+
+def _describe(stack: LocalStack) -> None:
+    url = f"{stack.connect.url}/connectors/shop/config"
+    print(
+        f"Kafka       {stack.kafka.bootstrap}\n"
+        f"Connect     {stack.connect.url}\n"
+        f"PostgreSQL  {stack.postgres.dsn('shop')}\n"
+        f"logs        {stack.logs}\n"
+        f"connector   {stack.directory / 'connector.json'}, once the tables are there:\n"
+        f"            curl -X PUT -H 'Content-Type: application/json' -d @{stack.directory}"
+        f"/connector.json {url}\n"
+        "stop        ./dev down (removes their data)"
+    )
+
+
+def down() -> int:
+    """End what `up` has started."""
+    running = LocalStack.attach()
+    if running is None:
+        print("nothing was started by ./dev up")
+        return 0
+    running.stop()
+    print("stopped")
+    return 0
+
+
+def lock() -> int:
+    """Resolve the requirements again and write both locks: exact versions, hashes, no addresses."""
+    compile_ = [
+        *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--upgrade"),
+        *("--python-version", "3.11", "--generate-hashes", "--no-emit-index-url"),
+        *("--no-header", "--no-annotate"),
+    ]
+    for inputs in (
+        ["pyproject.toml", "requirements.in", "--extra", "dev", "-o", "requirements.lock"],
+        ["requirements-servers.in", "-o", "requirements-servers.lock"],
+    ):
+        if code := run_child([*compile_, *inputs]):
+            return code
+    return 0
+
+
+def run_child(command: Sequence[str]) -> int:
+    """Run a command to its end and return its exit code.
+
+    Ctrl-C reaches it too; we wait until it has ended its own children.
+    """
+    with subprocess.Popen(command) as child, _left_to(child):
+        code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _left_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Leave Ctrl-C to a child and pass a termination on to it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ended = signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, ended)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except StackError as error:
+        sys.exit(f"dev: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,135 @@
+"""Our own topics, offsets and records on a real broker."""
+
+import time
+import uuid
+
+import pytest
+
+from lakemark.config import Config
+from lakemark.errors import ConfigError, DependencyError, LakemarkError
+from lakemark.kafka import Cluster, producer, publish, read_compacted, topic_plan
+from stack.local import LocalStack
+from stack.processes import free_port
+
+pytestmark = pytest.mark.integration
+
+
+def config(servers: str, *, timeout: str = "20s", **kafka) -> Config:
+    return Config.model_validate(
+        {
+            "name": f"edge-{uuid.uuid4().hex[:8]}",
+            "kafka": {"bootstrap_servers": servers, "timeout": timeout, **kafka},
+            "source": {"connect": {"url": "http://c", "connector": "s"}},
+            "lake": {"path": "/lake"},
+            "checkpoint": "/checkpoint",
+        }
+    )
+
+
+@pytest.fixture
+def ours(stack: LocalStack) -> Config:
+    return config(stack.kafka.bootstrap)
+
+
+def test_topics_are_made_once_with_their_settings(ours: Config):
+    plan = topic_plan(ours)
+    with Cluster(ours) as cluster:
+        assert set(cluster.ensure_topics()) == set(plan)
+        assert cluster.ensure_topics() == []
+        counts = cluster.partition_counts([*plan, "no-such-topic"])
+        assert counts == {name: count for name, (count, _) in plan.items()}
+        found = cluster._settings_of([ours.topics.progress, ours.topics.dead_letters])
+        assert found[ours.topics.progress]["cleanup.policy"] == "compact"
+        assert int(found[ours.topics.dead_letters]["max.message.bytes"]) == 11 * 1024**2
+        ids = cluster.topic_ids(plan)
+        assert len(set(ids.values())) == len(plan)
+        assert cluster.topics(r"edge-.*\.control") >= [ours.topics.control]
+
+
+def test_asking_for_a_topic_does_not_make_it(ours: Config):
+    with Cluster(ours) as cluster:
+        assert cluster.partition_counts([ours.topics.control]) == {}
+        assert cluster.end_offsets([ours.topics.control]) == {}
+        assert cluster.topics(ours.topics.control) == []
+
+
+def test_a_topic_with_settings_that_cannot_work_is_refused(ours: Config, stack: LocalStack):
+    stack.kafka.create_topic(ours.topics.control, partitions=3)
+    stack.kafka.create_topic(ours.topics.progress)
+    stack.kafka.create_topic(ours.topics.dead_letters, config={"max.message.bytes": "1000000"})
+    with Cluster(ours) as cluster, pytest.raises(ConfigError) as caught:
+        cluster.ensure_topics()
+    text = str(caught.value)
+    assert "exactly one" in text
+    assert "cleanup.policy must be compact" in text
+    assert "max.message.bytes must be" in text
+    assert "kafka-configs.sh" in caught.value.hint
+
+
+def test_a_refused_topic_names_the_command(ours: Config):
+    broken = ours.model_copy(update={"name": "x"})
+    with Cluster(broken) as cluster, pytest.raises(ConfigError) as caught:
+        cluster._create({broken.topics.control: (1, {"cleanup.policy": "nonsense"})})
+    assert "kafka-topics.sh" in caught.value.hint
+    assert broken.topics.control in caught.value.hint
+
+
+def test_records_and_the_newest_value_of_each_key(ours: Config):
+    with Cluster(ours) as cluster:
+        cluster.ensure_topics()
+        topic = ours.topics.progress
+        assert read_compacted(ours, topic) == {}
+        publish(ours, topic, [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"), (b"c", None)])
+        assert read_compacted(ours, topic) == {b"a": b"3", b"b": b"2"}
+        assert cluster.end_offsets([topic]) == {(topic, 0): 5}
+        assert cluster.start_offsets([topic]) == {(topic, 0): 0}
+    assert read_compacted(ours, "no-such-topic") == {}
+
+
+def test_a_record_of_ten_megabytes_fits_into_dead_letters(ours: Config):
+    with Cluster(ours) as cluster:
+        cluster.ensure_topics()
+        topic = ours.topics.dead_letters
+        publish(ours, topic, [(b"k", b"x" * (10 * 1024**2))])
+        assert sum(cluster.end_offsets([topic]).values()) == 1
+
+
+def test_committed_ends_stop_before_an_open_transaction(ours: Config):
+    with Cluster(ours) as cluster:
+        cluster.ensure_topics()
+        topic = ours.topics.control
+        open_one = producer(ours, {"transactional.id": ours.name})
+        open_one.init_transactions(20)
+        open_one.begin_transaction()
+        open_one.produce(topic, b"x")
+        open_one.flush(20)
+        assert cluster.end_offsets([topic]) == {(topic, 0): 0}
+        assert cluster.end_offsets([topic], committed=False) == {(topic, 0): 1}
+        open_one.abort_transaction(20)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda c: Cluster(c).partition_counts(["x"]),
+        lambda c: Cluster(c).topics(".*"),
+        lambda c: publish(c, "x", [(b"k", b"v")]),
+        lambda c: read_compacted(c, "x"),
+    ],
+    ids=["describe", "list", "publish", "read"],
+)
+def test_a_broker_that_is_away_is_said_within_the_deadline(ask):
+    away = config(f"127.0.0.1:{free_port()}", timeout="2s")
+    begun = time.monotonic()
+    with pytest.raises(DependencyError) as caught:
+        ask(away)
+    assert caught.value.code == "kafka-unavailable"
+    assert caught.value.retried
+    assert time.monotonic() - begun < 12
+
+
+def test_speaking_tls_to_a_plain_broker_is_an_error_of_ours(stack: LocalStack):
+    secured = config(stack.kafka.bootstrap, timeout="3s", security={"security_protocol": "SSL"})
+    with pytest.raises(LakemarkError) as caught:
+        Cluster(secured).partition_counts(["x"])
+    assert "SSL" in str(caught.value)

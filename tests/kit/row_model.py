@@ -1,0 +1,91 @@
+"""One row, the naive way: what every event does to it, one after the other, as a plain value."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lakemark import changes, positions
+from lakemark.changes import Net
+
+COLUMNS = ("a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A table's row: values of known columns, which are unknown, and of which incarnation."""
+
+    values: dict[str, Any]
+    unavailable: frozenset[str] = frozenset()
+    barrier: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """kind: c, u, d, own (the connector's own snapshot), read (Debezium's incremental one)."""
+
+    kind: str
+    number: int
+    values: dict[str, Any] = field(default_factory=dict)
+    unavailable: frozenset[str] = frozenset()
+
+    @property
+    def position(self) -> bytes:
+        return positions.pack(0, 0 if self.kind == "own" else self.number, self.number)
+
+
+def happen(row: Row | None, event: Event) -> Row | None:
+    """What the event does to the row."""
+    known = {c: v for c, v in event.values.items() if c not in event.unavailable}
+    if event.kind == "d":
+        return None
+    if event.kind == "read":
+        return Row(known) if row is None else row
+    if event.kind == "own":
+        return Row(known)
+    if event.kind == "c":
+        return Row(known, event.unavailable, event.position if event.unavailable else None)
+    if row is None:  # an update of a row that the mirror has never seen
+        return Row(known, event.unavailable)
+    kept = {c: v for c, v in row.values.items() if c in event.unavailable}
+    left = row.unavailable & event.unavailable
+    return Row({**known, **kept}, left, row.barrier if left else None)
+
+
+def net_of(event: Event, pool: list[dict[str, Any]]) -> Net:
+    """The event as the code under test sees it; its image goes into the pool."""
+    pool.append({c: v for c, v in event.values.items() if c not in event.unavailable})
+    place = {"position": event.position, "source_ts": event.number, "row": len(pool) - 1}
+    if event.kind == "d":
+        return changes.delete(**place)
+    if event.kind == "read":
+        return changes.incremental_read(**place)
+    return changes.upsert(
+        op="r" if event.kind == "own" else event.kind,
+        unavailable=event.unavailable,
+        own_snapshot=event.kind == "own",
+        **place,
+    )
+
+
+def apply(row: Row | None, net: Net | None, pool: list[dict[str, Any]]) -> Row | None:
+    """What a merge does with a net change, by the contract of the engines."""
+    if net is None:
+        return row
+    if net.action == changes.DELETE:
+        return None
+    if net.action == changes.INSERT and row is not None:
+        return row
+    values = {
+        c: pool[net.cell(c)][c] for c in COLUMNS if c in pool[net.cell(c)]
+    }
+    if net.base and row is not None:
+        kept = {c: v for c, v in row.values.items() if c in net.unavailable}
+        values = {c: v for c, v in values.items() if c not in net.unavailable}
+        left = row.unavailable & net.unavailable
+        return Row({**values, **kept}, left, row.barrier if left else None)
+    unknown = net.missing if net.base else net.unavailable
+    values = {c: v for c, v in values.items() if c not in unknown}
+    return Row(values, unknown, net.barrier if unknown else None)
+
+
+def without_barrier(row: Row | None) -> Row | None:
+    return None if row is None else replace(row, barrier=None)

@@ -1,0 +1,281 @@
+"""One table the way the driver and a merge task run it, without Spark: state kept per batch.
+
+`DictLake` is the contract of the write engines in its plainest form; `TableTask` keeps what the
+driver keeps (offsets, high-waters, truncate floor, pending halves), dies where it is told to, and
+repeats the batch then.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from lakemark import packets, positions
+from lakemark.sink import resolve as resolving
+from lakemark.sink.resolve import Part
+from lakemark.source import stretch
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.gate import HighWater
+from lakemark.source.modes import HandlingModes
+from lakemark.source.stretch import Plan, Records
+from tests.kit.log_model import TABLE, TOPIC, Record, table_schema
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Lake(Protocol):
+    """A table and its write engine."""
+
+    def committed(self) -> int: ...
+    def truncate(self, position: bytes, *, version: int) -> None: ...
+    def merge(self, write_set: pa.Table, *, version: int) -> None: ...
+    def read_rows(self, keys: pa.Table) -> pa.Table: ...
+    def rows(self) -> dict[int, dict[str, Any]]: ...
+
+
+@dataclass
+class DictLake:
+    """The engines' contract on a dict: id → row with `_cdc`."""
+
+    deletes: str = "hard"
+    table: dict[int, dict[str, Any]] = field(default_factory=dict)
+    version: int = -1
+
+    def committed(self) -> int:
+        return self.version
+
+    def truncate(self, position: bytes, *, version: int) -> None:
+        for key, row in list(self.table.items()):
+            if positions.below_truncate(row["_cdc"]["position"], position):
+                if self.deletes == "hard":
+                    del self.table[key]
+                else:
+                    row["_cdc"] = {**row["_cdc"], "deleted": True}
+
+    def merge(self, write_set: pa.Table, *, version: int) -> None:
+        assert version > self.version, "a batch is committed once"
+        self.version = version
+        rows = write_set.to_pylist()
+        ids = [row["id"] for row in rows]
+        assert len(set(ids)) == len(ids), "one row per key"
+        assert None not in ids
+        for row in rows:
+            self._merge(row)
+
+    def _merge(self, given: dict[str, Any]) -> None:
+        row = {name: v for name, v in given.items() if not name.startswith("__")}
+        cdc, key, old = row["_cdc"], row["id"], self.table.get(row["id"])
+        if cdc["op"] is None or cdc["position"] is None:
+            raise AssertionError(given)
+        dead = old is not None and bool(old["_cdc"].get("deleted"))
+        applies = (
+            old is None or given["__force"] or old["_cdc"]["position"] <= cdc["position"]
+        )
+        if given["__action"] == "insert":
+            if old is None or (dead and old["_cdc"]["position"] < cdc["position"]):
+                self.table[key] = row
+        elif given["__action"] == "delete":
+            if old is not None and applies:
+                if self.deletes == "hard":
+                    del self.table[key]
+                else:
+                    self.table[key] = {**old, "_cdc": {**old["_cdc"], **_moved(cdc), "deleted": True}}
+        elif applies:
+            patch = given["__patch"]
+            if patch is not None and old is not None and not dead:
+                left = [c for c in old["_cdc"]["unavailable"] or () if c in patch]
+                kept = {name: old[name] for name in patch}
+                barrier = old["_cdc"]["barrier"]
+                row = {**row, **kept, "_cdc": {**cdc, "unavailable": left or None, "barrier": barrier}}
+            self.table[key] = row
+
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        found = [self.table[k] for k in keys.column("id").to_pylist() if k in self.table]
+        return pa.Table.from_pylist(found, schema=lake_schema(self.deletes))
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        return {k: row for k, row in self.table.items() if not row["_cdc"].get("deleted")}
+
+
+def _moved(cdc: dict[str, Any]) -> dict[str, Any]:
+    return {name: cdc[name] for name in ("position", "op", "source_ts")}
+
+
+def lake_schema(deletes: str) -> pa.Schema:
+    cdc = pa.field("_cdc", resolving.cdc_type(deletes=deletes))
+    return pa.schema([*table_schema().arrow(), cdc])
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the driver keeps per batch."""
+
+    batch: int
+    offsets: tuple[int, ...]
+    high_waters: dict[tuple[str, int], HighWater]
+    floor: bytes | None = None
+    pending: pa.Table | None = None
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+@dataclass
+class TableTask:
+    """A pipeline of one table."""
+
+    topic: list[list[Record]]
+    lake: Lake
+    dice: random.Random
+    deletes: str = "hard"
+    crashes: float = 0.2
+    state: Saved = field(init=False)
+    files: dict[int, pa.Table | None] = field(default_factory=dict)
+    stretches: list[stretch.Stretch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.state = Saved(0, tuple(0 for _ in self.topic), {})
+
+    def run(self, *, check: Callable[[], None] = lambda: None) -> None:
+        """Batches until everything is read."""
+        while any(at < len(part) for at, part in zip(self.state.offsets, self.topic, strict=True)):
+            ends = self._ends()
+            if self.dice.random() < 0.15:
+                ends = self._stand_still(ends)
+            while True:
+                try:
+                    self._batch(ends)
+                    break
+                except Crash:
+                    continue
+            check()
+
+    def _ends(self) -> tuple[int, ...]:
+        """A random prefix of what is left of every partition."""
+        longest = self.dice.choice([1, 3, 10, 100])
+        return tuple(
+            min(len(part), at + self.dice.randint(0, longest))
+            for at, part in zip(self.state.offsets, self.topic, strict=True)
+        )
+
+    def _stand_still(self, ends: tuple[int, ...]) -> tuple[int, ...]:
+        """The table is stopped for some batches: only high-waters move, then it catches up."""
+        live, begins = self.state.high_waters, self.state.offsets
+        for _ in range(self.dice.randint(1, 3)):
+            live = self._decode(begins, ends, live, stopped=True)[1]
+            begins = ends
+            ends = tuple(
+                min(len(part), at + self.dice.randint(0, 5))
+                for at, part in zip(ends, self.topic, strict=True)
+            )
+        caught_up = self._decode(self.state.offsets, begins, self.state.high_waters)[1]
+        assert caught_up == live
+        return begins
+
+    def _batch(self, ends: tuple[int, ...]) -> None:
+        state, batch = self.state, self.state.batch + 1
+        parts, high_waters = self._decode(state.offsets, ends, state.high_waters)
+        truncate = None
+        if not parts:
+            self.files[batch] = state.pending  # no packets, no task for the table
+        elif self.lake.committed() < batch:
+            truncate = self._write(parts, batch)
+        else:  # its commit got through before the crash
+            found = [p for part in parts for p in _truncates(part.packet)]
+            truncate = max(found, default=None)
+        floor = max((f for f in (truncate, state.floor) if f is not None), default=None)
+        self.state = Saved(batch, ends, high_waters, floor, self.files[batch])
+
+    def _write(self, parts: list[Part], batch: int) -> bytes | None:
+        state = self.state
+        early = self.dice.random() < 0.5
+        if early and (found := [p for part in parts for p in _truncates(part.packet)]):
+            self.lake.truncate(max(found), version=batch)
+        self._maybe_die()
+        result = resolving.resolve(
+            parts,
+            floor=state.floor,
+            pending=state.pending,
+            read_rows=self.lake.read_rows,
+            deletes=self.deletes,
+            settled=self._settled(),
+        )
+        if not early and result.truncate is not None:
+            self.lake.truncate(result.truncate, version=batch)
+        self._maybe_die()
+        pending = result.pending
+        self.files[batch] = packets.decode(packets.encode(pending)) if pending else None
+        self._maybe_die()
+        self.lake.merge(result.write_set, version=batch)
+        self._maybe_die()
+        return result.truncate
+
+    def _settled(self) -> bytes | None:
+        """The position that every partition has passed; None while one has seen nothing."""
+        found = [
+            self.state.high_waters.get((TOPIC, p), HighWater()).position
+            for p in range(len(self.topic))
+        ]
+        return min(found)
+
+    def _maybe_die(self) -> None:
+        if self.dice.random() < self.crashes / 4:
+            raise Crash
+
+    def _decode(
+        self,
+        begins: tuple[int, ...],
+        ends: tuple[int, ...],
+        high_waters: dict[tuple[str, int], HighWater],
+        *,
+        stopped: bool = False,
+    ) -> tuple[list[Part], dict[tuple[str, int], HighWater]]:
+        """Packets of one batch and the high-waters after it; a partition may come in pieces."""
+        after, parts = dict(high_waters), []
+        for partition, records in enumerate(self.topic):
+            begin, end = begins[partition], ends[partition]
+            middle = self.dice.choice([begin, self.dice.randint(begin, end)])
+            for first, last in ((begin, middle), (middle, end)):
+                if first == last:
+                    continue
+                plan = Plan(
+                    SourceIdentity("postgresql", "shop"),
+                    HandlingModes(),
+                    schemas={TABLE: table_schema()},
+                    verified=frozenset({TABLE}),
+                    high_waters=after,
+                    stopped=frozenset({TABLE}) if stopped else frozenset(),
+                )
+                done = stretch.process(kafka(records[first:last], partition, first), plan)
+                report = done.tables.get(TABLE)
+                assert not done.dead, done.dead
+                assert report is None or report.stop is None, report.stop
+                self.stretches.append(done)
+                after[TOPIC, partition] = done.high_water
+                for number, (table, packet) in enumerate(done.packets):
+                    assert table == TABLE
+                    shuffled = packets.decode(packets.encode(packet))
+                    parts.append(Part(partition, (first << 8) + number, shuffled))
+        self.dice.shuffle(parts)
+        return parts, after
+
+
+def _truncates(packet: pa.Table) -> list[bytes]:
+    rows = packet.select(["record", "position"]).to_pylist()
+    return [r["position"] for r in rows if r["record"] == packets.TRUNCATE]
+
+
+def kafka(records: list[Record], partition: int, first: int) -> Records:
+    """Records as the Kafka source hands them over."""
+    return Records(
+        TOPIC,
+        partition,
+        list(range(first, first + len(records))),
+        [r.key for r in records],
+        [r.value for r in records],
+        [r.headers for r in records],
+    )

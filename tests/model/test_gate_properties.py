@@ -1,0 +1,113 @@
+"""Any restarts, any batches: what passes the gate is the log without what came again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark import positions
+from lakemark.source.envelope import Kind
+from lakemark.source.gate import HighWater, gate
+
+# Steps of (major, minor); (0, 0) repeats a position, as the rows of one COPY record do.
+_STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=30)
+
+
+def _log(steps):
+    """One partition's events in commit order; minor starts anew with each transaction."""
+    major, minor, out = 1, 1, []
+    for major_step, minor_step in steps:
+        major, minor = major + major_step, 1 if major_step else minor + minor_step
+        out.append((int(Kind.CHANGE), positions.pack(0, major, minor), major * 10))
+    return out
+
+
+def _emit(log, restarts):
+    """The log as a connector with restarts emits it: (after so many events, back to)."""
+    out, at = [], 0
+    for run, back in restarts:
+        end = min(len(log), at + run)
+        out += range(at, end)
+        at = min(back, end)
+    return [*out, *range(at, len(log))]
+
+
+def _through(emitted, log, cuts):
+    """What passes, batch by batch, each with the high-water that the one before left."""
+    high, passed = HighWater(), []
+    edges = [0, *sorted(c % (len(emitted) + 1) for c in cuts), len(emitted)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        part = emitted[begin:end]
+        events = [log[i] for i in part]
+        found = gate(
+            [e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high
+        )
+        assert found.regressed is None
+        assert found.replays == len(part) - len(found.keep)
+        again = gate(
+            [e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high
+        )
+        assert again == found  # a repeated batch decides as it did
+        passed += [part[i] for i in found.keep]
+        high = found.after
+    return passed, high
+
+
+@given(
+    steps=_STEPS,
+    restarts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=4),
+    cuts=st.lists(st.integers(0, 200), max_size=6),
+)
+def test_what_passes_is_the_log(steps, restarts, cuts):
+    log = _log(steps)
+    emitted = _emit(log, restarts)
+    passed, high = _through(emitted, log, cuts)
+    assert high.position == log[-1][1]
+    # Events at the very high-water may pass again; nothing older ever does.
+    seen, first = -1, []
+    for index in passed:
+        if index > seen:
+            first.append(index)
+            seen = index
+        else:
+            assert log[index][1] == log[seen][1]
+    assert first == list(range(len(log)))
+
+
+@given(steps=_STEPS, cuts=st.lists(st.integers(0, 200), max_size=6))
+def test_cuts_change_nothing(steps, cuts):
+    log = _log(steps)
+    whole, high = _through(list(range(len(log))), log, [])
+    assert _through(list(range(len(log))), log, cuts) == (whole, high)
+
+
+@given(
+    steps=_STEPS,
+    restored=st.integers(0, 29),
+    cuts=st.lists(st.integers(0, 200), max_size=6),
+)
+def test_a_restored_source_is_found_out(steps, restored, cuts):
+    """The log goes back to an earlier position and goes on with times of its own."""
+    log = _log(steps)
+    old = log[restored % len(log)]
+    newer = (int(Kind.CHANGE), old[1], log[-1][2] + 5)
+    found = gate(
+        [e[0] for e in [*log, newer]],
+        [e[1] for e in [*log, newer]],
+        [e[2] for e in [*log, newer]],
+        HighWater(),
+    )
+    assert (found.regressed == len(log)) == (old[1] < log[-1][1])
+    assert len(log) not in found.keep or old[1] == log[-1][1]
+
+
+@given(
+    before=_STEPS,
+    after=_STEPS,
+    lsn=st.integers(0, 100),
+    rows=st.integers(1, 4),
+)
+def test_everything_after_a_row_of_an_own_snapshot_counts(before, after, lsn, rows):
+    own = (int(Kind.OWN_SNAPSHOT), positions.pack(0, 0, lsn), 0)
+    log = [*_log(before), *[own] * rows, *_log(after)]
+    found = gate([e[0] for e in log], [e[1] for e in log], [e[2] for e in log], HighWater())
+    assert found.keep == list(range(len(log)))
+    assert found.regressed is None

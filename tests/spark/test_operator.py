@@ -1,0 +1,226 @@
+"""The reconcile lane in a real query: packing, state, restart, and a state that is too new."""
+
+import json
+import os
+import sys
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakemark.errors import StateVersionError
+from lakemark.reconcile import window
+from lakemark.source.envelope import SourceIdentity
+from tests.kit.golden import samples
+
+pytestmark = pytest.mark.spark
+
+SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
+SHARDS = 3
+RAW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+RAW_DDL = (
+    "topic string, partition int, offset long, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+@pytest.fixture(scope="module")
+def spark(java_home):
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.stateStore.providerClass", provider)
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+class Lane:
+    """The operator over three folders of files, one per source."""
+
+    def __init__(self, spark, folder, *, shards=SHARDS):
+        self.spark, self.folder, self.shards, self.files = spark, folder, shards, 0
+        for name in ("changes", "chunks", "control"):
+            (folder / name).mkdir()
+
+    def put(self, source: str, *records: dict) -> None:
+        rows = [{"topic": "t", "partition": 0, "headers": None, "key": None, **r} for r in records]
+        self.files += 1
+        pq.write_table(
+            pa.Table.from_pylist(rows, RAW), self.folder / source / f"{self.files:04}.parquet"
+        )
+
+    def control(self, *records: dict) -> None:
+        self.put(
+            "control",
+            *(
+                {"offset": self.files * 100 + n, "value": json.dumps(r).encode()}
+                for n, r in enumerate(records)
+            ),
+        )
+
+    def samples(self, *labels: str) -> None:
+        table = samples(wrapped=False)
+        self.put("changes", *(
+            {
+                "topic": table[n].topic,
+                "offset": table[n].offset,
+                "key": table[n].key,
+                "value": table[n].value,
+                "headers": table[n].headers,
+            }
+            for n in labels
+        ))  # fmt: skip
+
+    def run(self) -> list:
+        """Everything there is, as one or more micro-batches; restarts from the checkpoint."""
+        from lakemark.reconcile import operator
+
+        frames = [
+            self.spark.readStream.schema(RAW_DDL).parquet(str(self.folder / name))
+            for name in ("changes", "chunks", "control")
+        ]
+        out = operator.survivors(*frames, identity=SHOP, shards=self.shards, schemas={})
+        rows: list = []
+        query = (
+            out.writeStream.foreachBatch(lambda frame, _: rows.extend(frame.collect()))
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return rows
+
+    def states(self) -> dict[int, bytes]:
+        frame = (
+            self.spark.read.format("statestore")
+            .load(str(self.folder / "checkpoint"))
+            .selectExpr("key.shard as shard", "value.groupState.blob as blob")
+        )
+        return {row["shard"]: bytes(row["blob"]) for row in frame.collect()}
+
+    def touches(self) -> dict[str, bytes]:
+        found = {}
+        for shard, blob in self.states().items():
+            for row in window.remembered(blob).to_pylist():
+                assert touches_shard(row, self.shards) == shard
+                found[f"{row['table']} {row['key'].decode()}"] = row["new_key"]
+        return found
+
+
+def touches_shard(row: dict, shards: int) -> int:
+    from lakemark.source.touches import shard_of
+
+    return shard_of(row["table"], row["key"], shards)
+
+
+CHANGES = ["c_orders_default_identity", "u_orders_default_identity", "pk_change_1_d", "pk_change_2_c",
+           "heartbeat", "tombstone", "u_composite_default_identity"]  # fmt: skip
+
+
+def test_the_state_survives_a_restart_and_grows_only_under_a_run(spark, tmp_path):
+    lane = Lane(spark, tmp_path)
+    lane.samples(*CHANGES)
+    assert lane.run() == []
+    assert lane.states() == {}  # no run: nothing is written
+
+    lane.control(
+        {"type": "run-start", "run": "r1", "tables": ["public.orders", "public.customers"]}
+    )
+    lane.run()
+    assert set(lane.states()) == set(range(SHARDS))  # armed in every shard, also empty ones
+    assert lane.touches() == {}
+
+    lane.samples(*CHANGES)  # a connector restart repeats them
+    lane.run()
+    assert lane.touches() == {
+        "public.orders [3]": None,
+        "public.orders [1]": None,
+        "public.customers [3]": b"[30]",
+        "public.customers [30]": None,
+    }
+
+    lane.samples("r_initial_snapshot_first", "t_truncate")
+    restarts = lane.run()
+    assert {(r["kind"], r["table"]) for r in restarts} == {("restart", "public.customers")}
+    assert len(restarts) == SHARDS
+
+    before = lane.touches()
+    lane.samples("d_orders_default_identity")
+    lane.run()
+    assert lane.touches() == before | {"public.orders [2]": None}
+
+    lane.control({"type": "run-end", "run": "r1"})
+    lane.run()
+    assert lane.touches() == {}
+    assert all(not window.decode_state(blob).runs for blob in lane.states().values())
+
+
+def test_a_state_of_a_newer_version_stops_the_query_by_name(spark, tmp_path, monkeypatch):
+    lane = Lane(spark, tmp_path)
+    lane.control({"type": "run-start", "run": "r1", "tables": ["public.orders"]})
+    lane.run()
+    monkeypatch.setattr(window, "VERSION", 0)  # an older lakemark; travels with the function
+    lane.samples("c_orders_default_identity")
+    with pytest.raises(Exception) as caught:
+        run_with_older(lane)
+    assert StateVersionError.__name__ in str(caught.value)
+    assert "reads up to 0" in str(caught.value)
+
+
+def run_with_older(lane: Lane) -> None:
+    """Workers import the package afresh, so the older version must travel in the closure."""
+    from lakemark.reconcile import operator
+
+    real = operator.fold_group
+
+    def older(key, frames, state):
+        from lakemark.reconcile import window as imported
+
+        imported.VERSION = 0
+        try:
+            yield from real(key, frames, state)
+        finally:
+            imported.VERSION = 1
+
+    operator.fold_group = older
+    try:
+        lane.run()
+    finally:
+        operator.fold_group = real
+
+
+def test_chunk_records_go_to_the_shard_in_their_header(spark, tmp_path):
+    from lakemark.reconcile import operator
+
+    def chunk(offset: int, header: dict, value: bytes | None = b"arrow") -> dict:
+        return {"offset": offset, "key": json.dumps(header).encode(), "value": value}
+
+    lane = Lane(spark, tmp_path)
+    lane.put("chunks", chunk(1, {"shard": 2}), chunk(2, {"shard": 7}), chunk(3, {"run": "x"}),
+             chunk(4, {"shard": 0}, None))  # fmt: skip
+    frame = spark.read.parquet(str(tmp_path / "chunks"))
+    rows = operator._chunk_parts(frame, SHARDS).collect()
+    assert [(r["shard"], r["kind"], r["first"]) for r in rows] == [(2, window.CHUNK, 1)]
+    blob = bytes(rows[0]["blob"])
+    size = int.from_bytes(blob[:4])
+    assert msgspec.json.decode(blob[4 : 4 + size]) == {"shard": 2}
+    assert blob[4 + size :] == b"arrow"

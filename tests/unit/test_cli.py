@@ -1,0 +1,344 @@
+"""The command line: exit codes, one screen per error, no traceback, no secret."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import lakemark
+from lakemark import cli
+from lakemark.errors import DependencyError, PipelineError, TableError
+
+SMALL = """\
+name: shop
+kafka: {bootstrap_servers: "localhost:9092"}
+source: {connector_file: shop.json, tables: [public.orders, public.customers]}
+lake: {path: ./lake}
+checkpoint: ./checkpoint
+database: {url: "postgresql://u@h/d", password: hush-hush}
+"""
+CONNECTOR = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "topic.prefix": "shop",
+    "skipped.operations": "none",
+    "signal.data.collection": "public.debezium_signal",
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAKEMARK_CONFIG", raising=False)
+    (tmp_path / "lakemark.yaml").write_text(SMALL)
+    (tmp_path / "shop.json").write_text(json.dumps(CONNECTOR))
+    return tmp_path
+
+
+def invoke(*arguments: str, **options):
+    result = CliRunner().invoke(cli.app, list(arguments), **options)
+    assert "Traceback" not in result.output or "--debug" in arguments
+    assert "hush-hush" not in result.output
+    return result
+
+
+@pytest.fixture
+def supervisor(monkeypatch):
+    """Stands in for the module that loads Spark."""
+    calls = []
+
+    def run(config, *, once):
+        calls.append((config.name, once))
+        if isinstance(stub.outcome, Exception):
+            raise stub.outcome
+        return stub.outcome
+
+    stub = types.ModuleType("lakemark.supervisor")
+    stub.run, stub.outcome, stub.calls = run, 0, calls
+    monkeypatch.setitem(sys.modules, "lakemark.supervisor", stub)
+    monkeypatch.setattr(lakemark, "supervisor", stub, raising=False)
+    return stub
+
+
+@pytest.fixture
+def kafka(monkeypatch):
+    """Stands in for the module that talks to the brokers."""
+    stub = types.ModuleType("lakemark.kafka")
+    stub.published, stub.records = [], {}
+    stub.publish = lambda config, topic, records: stub.published.extend(
+        (topic, *r) for r in records
+    )
+    stub.partitions = {"shop.control": 1}
+
+    class Cluster(contextlib.nullcontext):
+        def __init__(self, config):
+            super().__init__(self)
+
+        def partition_counts(self, topics):
+            return {t: stub.partitions[t] for t in topics if t in stub.partitions}
+
+    stub.Cluster = Cluster
+    stub.read_compacted = lambda config, topic: stub.records
+    monkeypatch.setitem(sys.modules, "lakemark.kafka", stub)
+    monkeypatch.setattr(lakemark, "kafka", stub, raising=False)
+    return stub
+
+
+# --- validate ---------------------------------------------------------------------------------
+
+
+def test_validate_says_what_would_happen(folder):
+    result = invoke("validate")
+    assert result.exit_code == 0
+    assert "ok: shop can be started" in result.output
+    assert f"writes  {folder / 'lake'} (hard deletes)" in result.output
+
+
+def test_validate_lists_mistakes_of_all_files_with_exit_code_3(folder):
+    (folder / "shop.json").write_text(json.dumps(CONNECTOR | {"key.converter": "x.Avro"}))
+    (folder / "tables.yaml").write_text("public.orders: {columns: {id: bigintt}}")
+    (folder / "lakemark.yaml").write_text(
+        SMALL.replace("shop.json", "shop.json, schema_file: tables.yaml")
+    )
+    result = invoke("validate")
+    assert result.exit_code == 3
+    assert "connector: key.converter: x.Avro is not supported yet" in result.output
+    assert "public.orders.columns.id: 'bigintt' is not a known type" in result.output
+    assert "did you mean bigint?" in result.output
+    assert "2 mistakes" in result.output
+
+
+def test_validate_warns_and_goes_on(folder):
+    (folder / "shop.json").write_text(json.dumps(CONNECTOR | {"skipped.operations": "t"}))
+    result = invoke("validate")
+    assert result.exit_code == 0
+    assert "warning: connector: skipped.operations" in result.output
+    assert "set skipped.operations to none" in result.output
+
+
+def test_validate_a_given_file(folder):
+    (folder / "other.yaml").write_text("nme: x")
+    result = invoke("validate", "-c", "other.yaml")
+    assert result.exit_code == 3
+    assert "other.yaml:1: nme: is not a setting" in result.output
+    assert "did you mean name?" in result.output
+
+
+def test_validate_without_any_file(folder):
+    (folder / "lakemark.yaml").unlink()
+    result = invoke("validate")
+    assert result.exit_code == 3
+    assert "looked for -c FILE, then LAKEMARK_CONFIG, then" in result.output
+
+
+def test_validate_and_config_load_neither_spark_nor_a_kafka_client(folder):
+    code = (
+        "import sys; from lakemark import cli\n"
+        "try: cli.app(['validate'])\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "heavy = {'pyspark', 'py4j', 'confluent_kafka', 'deltalake', 'psycopg'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- config, version --------------------------------------------------------------------------
+
+
+def test_config_show_masks_secrets_and_names_origins(folder, monkeypatch):
+    monkeypatch.setenv("LAKEMARK_STREAM__SHARDS", "7")
+    shown = {
+        row["setting"]: row for row in json.loads(invoke("config", "show", "-o", "json").stdout)
+    }
+    assert shown["database.password"]["value"] == "•••"
+    assert shown["stream.shards"] == {
+        "setting": "stream.shards",
+        "value": "7",
+        "from": "LAKEMARK_STREAM__SHARDS",
+    }
+    assert shown["name"]["from"] == "lakemark.yaml:1"
+    assert shown["stream.trigger"] == {
+        "setting": "stream.trigger",
+        "value": "1s",
+        "from": "default",
+    }
+    assert "database.password" in invoke("config", "show").output
+
+
+def test_the_password_in_an_address_is_masked_too(folder):
+    (folder / "lakemark.yaml").write_text(SMALL.replace("u@h", "u:hush-hush@h"))
+    assert "postgresql://u:•••@h/d" in invoke("config", "show").output
+
+
+def test_version_names_what_a_bug_report_needs(folder):
+    result = invoke("version", "-o", "json")
+    assert result.exit_code == 0
+    assert set(json.loads(result.stdout)) >= {
+        "lakemark",
+        "pyspark",
+        "delta-spark",
+        "deltalake",
+        "python",
+        "java",
+    }
+
+
+# --- run and its errors -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arguments", "once"), [((), False), (("--once",), True)])
+def test_run_hands_over_to_the_supervisor(folder, supervisor, arguments, once):
+    supervisor.outcome = 1 if once else 0
+    result = invoke("run", *arguments)
+    assert supervisor.calls == [("shop", once)]
+    assert result.exit_code == supervisor.outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            DependencyError("broker hush-hush is away", hint="start it"),
+            ["dependency-down", "→ start it", "tries again by itself"],
+        ),
+        (
+            PipelineError("a gap", code="source-data-expired", hint="take a snapshot"),
+            ["source-data-expired", "→ take a snapshot"],
+        ),
+        (TableError("odd"), ["table-error", "odd"]),
+        (
+            RuntimeError("who knows hush-hush"),
+            ["unexpected error", "RuntimeError: who knows •••", "--debug"],
+        ),
+    ],
+)
+def test_an_error_is_one_screen_and_exit_code_1(folder, supervisor, error, words):
+    supervisor.outcome = error
+    result = invoke("run")
+    assert result.exit_code == 1
+    for word in words:
+        assert word in result.output
+    assert result.stdout == ""
+    assert len(result.output.splitlines()) < 12
+
+
+def test_debug_shows_the_traceback_without_secrets(folder, supervisor):
+    supervisor.outcome = RuntimeError("hush-hush")
+    result = invoke("--debug", "run")
+    assert "Traceback" in result.output
+    assert "RuntimeError: •••" in result.output
+
+
+def test_a_mistake_in_the_configuration_starts_nothing(folder, supervisor):
+    (folder / "lakemark.yaml").write_text("name: shop")
+    assert invoke("run").exit_code == 3
+    assert supervisor.calls == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nope"], ["run", "--nope"], ["table", "pause"], ["status", "-o", "xml"]]
+)
+def test_usage_is_exit_code_2(folder, arguments):
+    assert invoke(*arguments).exit_code == 2
+
+
+# --- tables and status ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_pause_and_resume_write_one_control_record(folder, kafka, command):
+    result = invoke("table", command, "public.orders")
+    assert result.exit_code == 0
+    ((topic, key, value),) = kafka.published
+    record = json.loads(value)
+    assert (topic, key) == ("shop.control", b"public.orders")
+    assert (record["type"], record["table"]) == (f"table-{command}", "public.orders")
+    assert record["id"]
+    assert record["ts_ms"] > 1_700_000_000_000
+    assert "next batch" in result.output
+
+
+def test_a_pipeline_that_never_ran_gets_no_control_topic_by_accident(folder, kafka):
+    kafka.partitions = {}
+    result = invoke("table", "pause", "public.orders")
+    assert result.exit_code == 1
+    assert "has never run" in result.output
+    assert kafka.published == []
+
+
+@pytest.mark.parametrize("table", ["orders", "public.nope", "public."])
+def test_a_table_that_cannot_be_ours_is_refused(folder, kafka, table):
+    result = invoke("table", "pause", table)
+    assert result.exit_code == 3
+    assert kafka.published == []
+    assert "source.tables" in result.output or "expected schema.table" in result.output
+
+
+STATES = {
+    b"_pipeline": b'{"table": "_pipeline", "state": "streaming"}',
+    b"public.orders": json.dumps(
+        {
+            "table": "public.orders",
+            "state": "errored",
+            "code": "schema-incompatible",
+            "reason": "total: int64 to string",
+            "hint": "lakemark table resume public.orders",
+            "retried": False,
+            "since_ms": 1,
+            "rows_applied": 12,
+            "lag_records": 3,
+            "dead_letters": 0,
+        }
+    ).encode(),
+    b"public.customers": b'{"state": "streaming", "rows_applied": 5}',
+    b"public.odd": b"{",
+}
+
+
+def test_status_shows_every_table_and_what_to_do(folder, kafka):
+    kafka.records = STATES
+    result = invoke("status")
+    assert result.exit_code == 0
+    text = result.output
+    assert "pipeline: streaming" in text
+    assert text.index("public.customers") < text.index("public.orders")
+    assert "public.orders: total: int64 to string (schema-incompatible; it is not retried)" in text
+    assert "→ lakemark table resume public.orders" in text
+    assert "unreadable" in text
+
+
+def test_status_as_json(folder, kafka):
+    kafka.records = STATES
+    shown = json.loads(invoke("status", "--output", "json").stdout)
+    assert shown["public.orders"]["rows_applied"] == 12
+    assert shown["_pipeline"]["state"] == "streaming"
+
+
+def test_status_before_the_first_start(folder, kafka):
+    assert "no state yet" in invoke("status").output
+    assert json.loads(invoke("status", "-o", "json").stdout) == {}
+
+
+# --- what the package offers ------------------------------------------------------------------
+
+
+def test_the_package_exports_what_it_says():
+    assert set(lakemark.__all__) <= set(dir(lakemark))
+    assert lakemark.__version__[0].isdigit()
+    source = Path(lakemark.__file__).read_text()
+    assert "def " not in source
+    assert "class " not in source

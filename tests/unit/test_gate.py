@@ -1,0 +1,105 @@
+"""The replay gate, case by case."""
+
+from lakemark import positions
+from lakemark.source.envelope import Kind
+from lakemark.source.gate import HighWater, gate
+
+CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE
+
+
+def at(major, minor=None):
+    return positions.pack(0, major, major if minor is None else minor)
+
+
+def own(lsn):
+    return positions.pack(0, 0, lsn)
+
+
+def run(events, start=None):
+    """events: (kind, position) or (kind, position, source time)."""
+    whole = [(*e, 1) if len(e) == 2 else e for e in events]
+    kinds, where, times = ([e[n] for e in whole] for n in range(3))
+    return gate(kinds, where, times, start or HighWater())
+
+
+def test_nothing_comes_out_of_nothing():
+    start = HighWater(at(7), 9)
+    result = run([], start)
+    assert (result.keep, result.replays, result.regressed, result.after) == ([], 0, None, start)
+
+
+def test_new_events_pass_and_raise_the_high_water():
+    result = run([(CHANGE, at(1), 10), (CHANGE, at(2), 30), (TRUNCATE, at(3), 20)])
+    assert result.keep == [0, 1, 2]
+    assert result.after == HighWater(at(3), 30)
+
+
+def test_what_comes_again_is_dropped_and_counted():
+    result = run([(CHANGE, at(5)), (CHANGE, at(3)), (TRUNCATE, at(4)), (CHANGE, at(6))])
+    assert result.keep == [0, 3]
+    assert result.replays == 2
+    assert result.regressed is None
+
+
+def test_the_high_water_of_an_earlier_batch_counts():
+    result = run([(CHANGE, at(4)), (CHANGE, at(5))], HighWater(at(5), 1))
+    assert result.keep == [1]
+
+
+def test_equal_positions_pass():
+    """One WAL record of a COPY holds many rows."""
+    result = run([(CHANGE, at(5))] * 3, HighWater(at(5), 1))
+    assert result.keep == [0, 1, 2]
+
+
+def test_commit_order_decides_and_not_the_own_lsn():
+    result = run([(CHANGE, at(100, 130)), (CHANGE, at(140, 98))])
+    assert result.keep == [0, 1]
+
+
+def test_rows_of_an_own_snapshot_start_the_partition_again():
+    result = run(
+        [(OWN, own(50)), (OWN, own(50)), (CHANGE, at(60)), (CHANGE, at(55))],
+        HighWater(at(100), 1),
+    )
+    assert result.keep == [0, 1, 2]
+    assert result.after.position == at(60)
+
+
+def test_incremental_reads_pass_but_never_raise_the_high_water():
+    result = run([(CHANGE, at(5)), (READ, at(9)), (CHANGE, at(6)), (READ, at(4))])
+    assert result.keep == [0, 1, 2]
+    assert result.replays == 1
+    assert result.after.position == at(6)
+
+
+def test_a_low_position_with_a_newer_source_time_is_no_replay():
+    result = run([(CHANGE, at(5), 100), (CHANGE, at(3), 90), (CHANGE, at(2), 101)])
+    assert result.regressed == 2
+    assert result.keep == [0]
+
+
+def test_the_first_regressed_event_is_named():
+    result = run([(CHANGE, at(5), 100), (CHANGE, at(3), 200), (CHANGE, at(2), 300)])
+    assert result.regressed == 1
+
+
+def test_the_newest_source_time_is_kept_over_batches():
+    start = run([(CHANGE, at(5), 100)]).after
+    assert run([(CHANGE, at(3), 100)], start).regressed is None
+    assert run([(CHANGE, at(3), 101)], start).regressed == 0
+
+
+def test_a_truncate_sent_again_to_another_partition_is_no_regression():
+    """It has no key: this partition may never have seen it, and its time may be newer."""
+    result = run([(TRUNCATE, at(3), 101)], HighWater(at(5), 100))
+    assert result.regressed is None
+    assert result.replays == 1
+
+
+def test_other_kinds_concern_no_table():
+    kinds = [k for k in Kind if k not in {CHANGE, OWN, READ, TRUNCATE}]
+    result = run([(k, positions.LOWEST) for k in kinds], HighWater(at(5), 1))
+    assert result.keep == []
+    assert result.replays == 0
+    assert result.after == HighWater(at(5), 1)

@@ -1,0 +1,160 @@
+"""Packing of the reconcile lane."""
+
+import json
+from zlib import crc32
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakemark import positions
+from lakemark.source import envelope, touches
+from lakemark.source.envelope import Headers, Kind, SourceIdentity
+from tests.kit.golden import samples
+
+SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
+
+
+def heads_of(rows: list[tuple[Kind, str, str, bytes]]) -> Headers:
+    n = len(rows)
+    return Headers(
+        kind=[int(kind) for kind, *_ in rows],
+        table=[table for _, table, _, _ in rows],
+        op=[op for _, _, op, _ in rows],
+        position=[position for *_, position in rows],
+        source_ts=[0] * n,
+        snapshot=["false"] * n,
+        before=[None] * n,
+        after=[None] * n,
+        schema=[None] * n,
+        reason=[None] * n,
+        detail=[None] * n,
+    )
+
+
+def at(n: int) -> bytes:
+    return positions.pack(1, n, n)
+
+
+def unpacked(packed: touches.Packed) -> list[tuple[int, tuple]]:
+    return [
+        (shard, tuple(row.values()))
+        for shard, blob in packed.touches.items()
+        for row in touches.unpack_touches(blob).to_pylist()
+    ]
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["public.a", "public.b", "ä.ö"]),
+        st.one_of(st.none(), st.binary(max_size=6)),
+        st.sampled_from("cud"),
+        st.integers(0, 50),
+        st.one_of(st.none(), st.binary(max_size=4)),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(RECORDS, st.integers(1, 5))
+def test_round_trip(records, shards):
+    heads = heads_of([(Kind.CHANGE, table, op, at(n)) for table, _, op, n, _ in records])
+    keys = [key for _, key, *_ in records]
+    new_keys = {i: new for i, (*_, new) in enumerate(records) if new is not None}
+    packed = touches.pack_touches(heads, keys, shards=shards, new_keys=new_keys)
+    expected: dict[int, list[tuple]] = {}
+    for table, key, op, n, new in records:
+        if key is not None:
+            shard = crc32(table.encode() + b"\0" + key) % shards
+            assert shard == touches.shard_of(table, key, shards)
+            expected.setdefault(shard, []).append((table, key, at(n), op != "u", new))
+    found: dict[int, list[tuple]] = {}
+    for shard, row in unpacked(packed):
+        found.setdefault(shard, []).append(row)
+    assert found == expected  # in order, inside a shard
+    blind = {(table, max(r[3] for r in records if r[0] == table and r[1] is None))
+             for table, key, *_ in records if key is None}  # fmt: skip
+    marks = touches.unpack_marks(packed.marks) if packed.marks else []
+    assert {(m.table, m.position) for m in marks} == {(table, at(n)) for table, n in blind}
+
+
+def test_reads_tombstones_and_bad_records_are_no_touches():
+    kinds = [k for k in Kind if k not in {Kind.CHANGE, Kind.TRUNCATE, Kind.OWN_SNAPSHOT}]
+    heads = heads_of([(k, "public.a", "r", at(5)) for k in kinds])
+    packed = touches.pack_touches(heads, [b"[1]"] * len(kinds), shards=2)
+    assert packed == touches.Packed({}, None)
+
+
+def test_only_inserts_and_deletes_are_barriers():
+    heads = heads_of([(Kind.CHANGE, "t", op, at(i)) for i, op in enumerate("cud")])
+    rows = unpacked(touches.pack_touches(heads, [b"[1]"] * 3, shards=1))
+    assert [row[3] for _, row in rows] == [True, False, True]
+
+
+def test_truncates_and_own_snapshots_go_to_every_shard_once_per_table():
+    rows = [
+        (Kind.TRUNCATE, "public.a", "t", at(5)),
+        (Kind.TRUNCATE, "public.a", "t", at(9)),
+        (Kind.TRUNCATE, "public.a", "t", at(7)),
+        (Kind.OWN_SNAPSHOT, "public.a", "r", positions.pack(1, 0, 3)),
+        (Kind.OWN_SNAPSHOT, "public.a", "r", positions.pack(1, 0, 3)),
+        (Kind.OWN_SNAPSHOT, "public.b", "r", positions.pack(1, 0, 3)),
+    ]
+    packed = touches.pack_touches(heads_of(rows), [None] * 3 + [b"[1]"] * 3, shards=2)
+    assert packed.touches == {}
+    assert touches.unpack_marks(packed.marks) == [
+        touches.Mark(touches.TRUNCATE, "public.a", at(9)),
+        touches.Mark(touches.OWN_SNAPSHOT, "public.a", positions.pack(1, 0, 3)),
+        touches.Mark(touches.OWN_SNAPSHOT, "public.b", positions.pack(1, 0, 3)),
+    ]
+
+
+def test_samples():
+    """Of the signal table only inserted open and close rows count."""
+    table = samples(wrapped=False)
+    records = list(table.values())
+    heads = envelope.decode(
+        [r.value for r in records], [r.key for r in records], identity=SHOP, epoch=1
+    )
+    keys = [r.key for r in records]
+    new_keys = {list(table).index("pk_change_1_d"): b"[30]"}
+    packed = touches.pack_touches(heads, keys, shards=3, new_keys=new_keys)
+    rows = [row for _, row in unpacked(packed)]
+    keyed = [n for n in table if n.startswith(("c_", "u_", "d_", "pk_")) and "nopk" not in n]
+    assert len(rows) == len(keyed)
+    assert [row[4] for row in rows if row[4]] == [b"[30]"]
+    marks = touches.unpack_marks(packed.marks)
+    assert {(m.kind, m.table) for m in marks} == {
+        ("truncate", "public.nopk"),
+        ("blind", "public.nopk"),
+        *(("own-snapshot", f"public.{t}") for t in ("customers", "nopk", "composite")),
+        ("window", "public.dbz_signal"),
+    }
+    windows = [json.loads(m.data) for m in marks if m.kind == "window"]
+    assert {w["type"] for w in windows} == {"snapshot-window-open", "snapshot-window-close"}
+    assert all(w["id"].startswith("9c524780-") for w in windows)
+
+
+def test_window_rows_count_with_op_c_only():
+    row = samples(wrapped=False)["signal_table_row_snapshot-window-open"]
+    for op, expected in (("c", True), ("u", False), ("d", False), ("r", False)):
+        value = row.value.replace(b'"op":"c"', b'"op":"%s"' % op.encode())
+        heads = envelope.decode([value], [row.key], identity=SHOP, epoch=1)
+        assert heads.kind == [Kind.SIGNAL]
+        packed = touches.pack_touches(heads, [row.key], shards=1)
+        assert (packed.marks is not None) == expected
+        assert packed.touches == {}
+
+
+def test_window_row_columns_go_by_place():
+    image = b'{"uuid":"x-open","kind":"snapshot-window-open","payload":"{}"}'
+    assert touches.window_row(image) == touches.WindowRow("x-open", "snapshot-window-open", "{}")
+    for other in (
+        b"",
+        b"5",
+        b"{]",
+        b'{"id":"a"}',
+        b'{"id":"a","type":"log","data":"{}"}',
+        b'{"a":5,"b":6}',
+    ):
+        assert touches.window_row(other) is None

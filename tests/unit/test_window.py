@@ -1,0 +1,304 @@
+"""What a shard remembers of the log, and when it forgets."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakemark import positions
+from lakemark.errors import StateVersionError
+from lakemark.reconcile import window
+from lakemark.source import touches
+from lakemark.source.touches import Mark
+
+A, B = "public.a", "public.b"
+
+
+def at(n: int) -> bytes:
+    return positions.pack(1, n, n)
+
+
+def log(*events: tuple) -> bytes:
+    """Touches: (table, key, op, n) or (table, key, op, n, new key)."""
+    rows = [(*e, None)[:5] for e in events]
+    columns = [
+        pa.array([t for t, *_ in rows]).dictionary_encode(),
+        pa.array([k for _, k, *_ in rows], pa.binary()),
+        pa.array([at(n) for *_, n, _ in rows], pa.binary(positions.WIDTH)),
+        pa.array([op != "u" for _, _, op, *_ in rows]),
+        pa.array([new for *_, new in rows], pa.binary()),
+    ]
+    return touches.encode_touches(pa.RecordBatch.from_arrays(columns, schema=touches.TOUCHES))
+
+
+def marks(*found: Mark) -> bytes:
+    import msgspec
+
+    return msgspec.msgpack.encode(list(found))
+
+
+def start(run: str = "r1", *tables: str) -> bytes:
+    return json.dumps({"type": "run-start", "run": run, "tables": tables or [A]}).encode()
+
+
+def end(run: str = "r1") -> bytes:
+    return json.dumps({"type": "run-end", "run": run}).encode()
+
+
+def row(uuid: str, kind: str, n: int, *, oldest: str = "", run: str = "r1") -> Mark:
+    data = json.dumps({"run": run, "oldest": oldest})
+    image = {"id": f"{uuid}-{kind}", "type": f"snapshot-window-{kind}", "data": data}
+    return Mark(touches.WINDOW, "public.dbz_signal", at(n), json.dumps(image).encode())
+
+
+class Shard:
+    """Folds batches one after the other."""
+
+    def __init__(self):
+        self.state = None
+        self.outputs = []
+
+    def batch(self, *, control=(), log=(), marks=()) -> bool:
+        records = {
+            window.CONTROL: control,
+            window.TOUCHES: log,
+            window.MARKS: marks,
+        }
+        first, again = window.fold(self.state, records), window.fold(self.state, records)
+        assert first == again
+        self.outputs += first.outputs
+        if first.state is None:
+            return False
+        self.state = first.state
+        return True
+
+    def touches(self) -> dict:
+        rows = window.remembered(self.state).to_pylist()
+        found = {(r["table"], r["key"]): (r["position"], r["barrier"], r["new_key"]) for r in rows}
+        assert len(found) == len(rows)
+        return found
+
+    @property
+    def now(self) -> window.State:
+        return window.decode_state(self.state)
+
+
+def test_without_a_run_nothing_is_remembered_or_written():
+    shard = Shard()
+    assert not shard.batch(log=[log((A, b"[1]", "u", 5))], marks=[marks(row("w", "open", 1))])
+    assert not shard.batch(control=[end(), b"{]", b"[]", b'{"type":"table-pause","table":"x"}'])
+    assert shard.state is None
+    assert shard.touches() == {}
+
+
+def test_an_armed_run_remembers_its_tables_from_the_batch_that_arms_it():
+    shard = Shard()
+    assert shard.batch(control=[start()], log=[log((A, b"[1]", "u", 5), (B, b"[1]", "u", 6))])
+    assert shard.touches() == {(A, b"[1]"): (at(5), positions.LOWEST, None)}
+    assert not shard.batch(log=[log((B, b"[1]", "u", 7))])
+    assert not shard.batch()
+
+
+def test_touches_keep_the_newest_position_and_the_newest_barrier():
+    shard = Shard()
+    shard.batch(control=[start()], log=[log((A, b"[1]", "c", 5), (A, b"[2]", "d", 6, b"[3]"))])
+    shard.batch(log=[log((A, b"[1]", "u", 9), (A, b"[2]", "u", 4))])
+    assert shard.touches() == {
+        (A, b"[1]"): (at(9), at(5), None),
+        (A, b"[2]"): (at(6), at(6), b"[3]"),
+    }
+    shard.batch(log=[log((A, b"[2]", "c", 8))])
+    assert shard.touches()[A, b"[2]"] == (at(8), at(8), None)
+
+
+def test_late_touches_of_lower_positions_do_not_go_back():
+    shard = Shard()
+    shard.batch(control=[start()], log=[log((A, b"[1]", "c", 3), (A, b"[1]", "u", 10))])
+    shard.batch(log=[log((A, b"[1]", "d", 8, b"[9]"))])
+    assert shard.touches()[A, b"[1]"] == (at(10), at(8), b"[9]")
+
+
+def test_equal_positions_the_later_record_wins():
+    shard = Shard()
+    shard.batch(control=[start()], log=[log((A, b"[1]", "c", 5), (A, b"[1]", "d", 5, b"[2]"))])
+    assert shard.touches()[A, b"[1]"] == (at(5), at(5), b"[2]")
+    shard.batch(log=[log((A, b"[1]", "c", 5))])
+    assert shard.touches()[A, b"[1]"] == (at(5), at(5), None)
+
+
+def test_the_end_of_the_last_run_leaves_one_position():
+    shard = Shard()
+    shard.batch(
+        control=[start()], log=[log((A, b"[1]", "u", 5))], marks=[marks(row("w", "open", 7))]
+    )
+    assert shard.batch(control=[end()])
+    assert shard.now == window.State(forgotten_below=at(7))
+    assert not shard.batch(log=[log((A, b"[1]", "u", 9))])
+
+
+def test_runs_share_tables_by_count():
+    shard = Shard()
+    shard.batch(control=[start("r1", A, B), start("r2", A)])
+    shard.batch(log=[log((A, b"[1]", "u", 5), (B, b"[1]", "u", 5))])
+    shard.batch(control=[end("r1")])
+    assert set(shard.touches()) == {(A, b"[1]")}
+    shard.batch(control=[end("r2"), start("r3", B)])
+    assert shard.touches() == {}
+    assert shard.now.tables() == {B}
+
+
+def test_a_repeated_run_start_changes_nothing():
+    shard = Shard()
+    shard.batch(control=[start()])
+    assert not shard.batch(control=[start()])
+
+
+def test_windows_by_id_of_armed_runs_only():
+    shard = Shard()
+    debezium = {"openWindowTimestamp": "x", "correlationId": "y", "dataCollectionId": A}
+    foreign = json.dumps(
+        {"id": "f-open", "type": "snapshot-window-open", "data": json.dumps(debezium)}
+    )
+    shard.batch(
+        control=[start()],
+        marks=[
+            marks(
+                row("w1", "open", 10),
+                row("w1", "close", 12),
+                row("w2", "open", 12),
+                row("other", "open", 5, run="r9"),
+                Mark(touches.WINDOW, "s", at(6), foreign.encode()),
+                Mark(touches.WINDOW, "s", at(6), b"{]"),
+            )
+        ],
+    )
+    assert {u: (w.open, w.close) for u, w in shard.now.windows.items()} == {
+        "w1": (at(10), at(12)),
+        "w2": (at(12), b""),
+    }
+    assert not shard.batch(marks=[marks(row("w1", "open", 10))])  # a connector restart repeats it
+
+
+def test_what_the_oldest_window_allows_is_forgotten():
+    shard = Shard()
+    shard.batch(control=[start()], marks=[marks(row("w1", "open", 10), row("w2", "open", 20))])
+    shard.batch(log=[log(*((A, b"[%d]" % n, "u", n) for n in (5, 10, 15, 20, 25)))])
+    shard.batch(marks=[marks(row("w3", "open", 30, oldest="w1"))])
+    assert sorted(k for _, k in shard.touches()) == [b"[15]", b"[20]", b"[25]"]
+    assert shard.now.forgotten_below == at(10)
+    shard.batch(marks=[marks(row("w4", "open", 40, oldest="w2"))])
+    assert [k for _, k in shard.touches()] == [b"[25]"]  # lo = 20 is beaten by what is above it
+    assert set(shard.now.windows) == {"w2", "w3", "w4"}
+    shard.batch(marks=[marks(row("w5", "open", 50, oldest="w1"))])  # gone: never back
+    assert shard.now.forgotten_below == at(20)
+    assert not shard.batch(marks=[marks(row("w1", "open", 10))])
+
+
+def test_an_unknown_oldest_window_forgets_nothing():
+    shard = Shard()
+    shard.batch(control=[start()], log=[log((A, b"[1]", "u", 5))])
+    shard.batch(marks=[marks(row("w1", "open", 10, oldest="w0"))])
+    assert shard.now.forgotten_below == positions.LOWEST
+    assert len(shard.touches()) == 1
+
+
+def test_floors_and_blind_spots_go_forward_only():
+    shard = Shard()
+    shard.batch(
+        control=[start()],
+        marks=[marks(Mark(touches.TRUNCATE, A, at(9)), Mark(touches.BLIND, A, at(4)))],
+    )
+    shard.batch(marks=[marks(Mark(touches.TRUNCATE, A, at(7)), Mark(touches.TRUNCATE, B, at(8)))])
+    assert (shard.now.floors, shard.now.blind) == ({A: at(9)}, {A: at(4)})
+
+
+def test_an_own_snapshot_of_a_table_under_a_run_restarts_it_once():
+    shard = Shard()
+    own = [Mark(touches.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
+    shard.batch(marks=[marks(*own)])
+    assert shard.outputs == []
+    shard.batch(control=[start()], marks=[marks(*own)])
+    shard.batch(marks=[marks(*own)])
+    assert shard.outputs == [window.Output(window.RESTART, A, positions.pack(1, 0, 7))]
+
+
+def test_state_of_a_newer_version_is_refused_by_name():
+    newer = b"LKMW" + (window.VERSION + 1).to_bytes(2) + b"anything"
+    with pytest.raises(StateVersionError) as caught:
+        window.fold(newer, {})
+    assert f"up to {window.VERSION}" in caught.value.message
+    assert "newer" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "blob", [b"", b"LKMW", b"XXXX\x00\x01\x80", b"LKMW\x00\x01\xff", b"LKMW\x00\x00\x80"]
+)
+def test_a_damaged_state_is_refused(blob):
+    with pytest.raises(StateVersionError) as caught:
+        window.decode_state(blob)
+    assert caught.value.hint
+
+
+def test_state_round_trip():
+    state = window.State(
+        runs={"r": [A]},
+        forgotten_below=at(1),
+        highest=at(2),
+        segments=[b"x"],
+        rows=[1],
+        floors={A: at(3)},
+        windows={"w": window.Window(at(1), b"")},
+    )
+    assert window.decode_state(window.encode_state(state)) == state
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from([A, B]),
+        st.sampled_from([b"[1]", b"[2]", b"[3]", b""]),
+        st.sampled_from("cud"),
+        st.integers(1, 60),
+        st.sampled_from([None, b"[9]"]),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(EVENTS, st.integers(0, 60)), max_size=8))
+def test_equals_a_plain_dict(batches):
+    """Whatever the batches, what is remembered is the newest of everything not forgotten."""
+    shard = Shard()
+    shard.batch(control=[start("r1", A)])
+    newest: dict = {}
+    forgotten = 0
+    windows: list[int] = []
+    for events, n in batches:
+        found = []
+        if n:
+            usable = [w for w in windows if w >= forgotten]
+            oldest = f"w{usable[0]}" if usable else ""
+            if f"w{n}" not in {f"w{w}" for w in windows}:
+                found = [row(f"w{n}", "open", n, oldest=oldest)]
+        shard.batch(log=[log(*events)] if events else [], marks=[marks(*found)] if found else [])
+        for table, key, op, position, new in events:
+            if table == A and position > forgotten:
+                top, barrier, link = newest.get(key, (0, 0, None))
+                if op != "u" and position >= barrier:
+                    barrier, link = position, new
+                newest[key] = (max(top, position), barrier, link)
+        if found and n >= forgotten:
+            windows.append(n)
+            if oldest:
+                forgotten = max(forgotten, usable[0])
+                newest = {k: v for k, v in newest.items() if v[0] > forgotten}
+    found = shard.touches()
+    assert set(found) == {(A, key) for key in newest}
+    for key, (top, barrier, link) in newest.items():
+        assert found[A, key][0] == at(top)
+        if barrier:
+            assert found[A, key][1:] == (at(barrier), link)
+        else:
+            assert found[A, key][1] == positions.LOWEST
