@@ -3,8 +3,8 @@
     python -m bench.usual SPEC.json
 
 Kafka → `from_json` → newest event per key → one Delta MERGE per micro-batch and table, in
-`foreachBatch`. What is usually tuned is tuned: as many shuffle partitions as cores, a limit per
-batch, the batch persisted, only the newest event per key merged. What it does not do is the point
+`foreachBatch`. What is usually tuned is tuned: as many shuffle partitions as cores (for Delta's own
+log too), a limit per batch, the batch persisted, only the newest event per key merged. What it does not do is the point
 of lakemark and not of this file: replays, key changes, unavailable values, truncates, bad records,
 a batch that is repeated after a crash (the last one it survives, because MERGE is repeatable).
 
@@ -107,6 +107,9 @@ def session(spec: Spec) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Delta's default of 50 tasks per look at a table's log is meant for logs of millions.
+        "spark.databricks.delta.snapshotPartitions": str(cores),
         **spec.settings,
     }
     for name, value in settings.items():

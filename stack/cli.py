@@ -160,6 +160,7 @@ def down() -> int:
         print("nothing was started by ./dev up")
         return 0
     running.stop()
+    (running.directory / "connector.json").unlink(missing_ok=True)
     print("stopped")
     return 0
 

@@ -6,6 +6,7 @@ them a connector can carry depends on its handling modes: see `Limits`. Types th
 (an extension, XML support) are left out.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +14,8 @@ import psycopg
 from psycopg import sql
 
 TABLE: Final = "all_types"
-NOT_CAPTURED: Final = frozenset({"unsupported lsn", "unsupported money[]"})
-"""Columns that Debezium leaves out of its events."""
+NOT_CAPTURED: Final = frozenset({"name", "unsupported lsn", "unsupported money[]"})
+"""Columns that Debezium leaves out of its events; it reads `name`, but streams null instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,22 @@ class Limits:
     Attributes:
         nan: NaN and infinities of numeric: decimal.handling.mode is string or double.
         years: years outside of 1678 to 2261: time.precision.mode is not nanoseconds.
+        midnight: the end of a day, 24:00: time.precision.mode is neither isostring nor structured.
     """
 
     nan: bool = False
     years: bool = True
+    midnight: bool = True
+
+    @classmethod
+    def of(cls, connector: Mapping[str, str]) -> "Limits":
+        """Return what a connector with these settings can carry."""
+        times = connector.get("time.precision.mode", "adaptive")
+        return cls(
+            nan=connector.get("decimal.handling.mode", "precise") != "precise",
+            years=times != "nanoseconds",
+            midnight=times not in {"isostring", "structured"},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,7 @@ class Typed:
     Attributes:
         nan: more values where `Limits.nan` allows them.
         years: more values where `Limits.years` allows them.
+        midnight: more values where `Limits.midnight` allows them.
     """
 
     name: str
@@ -44,10 +58,15 @@ class Typed:
     values: tuple[str | None, ...]
     nan: tuple[str, ...] = ()
     years: tuple[str, ...] = ()
+    midnight: tuple[str, ...] = ()
 
     def within(self, limits: Limits) -> tuple[str | None, ...]:
         """Return the values that the connector can carry, null among them."""
-        more = (*(self.nan if limits.nan else ()), *(self.years if limits.years else ()))
+        more = (
+            *(self.nan if limits.nan else ()),
+            *(self.years if limits.years else ()),
+            *(self.midnight if limits.midnight else ()),
+        )
         return (*self.values, *more, None)
 
 
@@ -80,7 +99,8 @@ _OLD_STAMPS: Final = (
     *("1500-02-28 23:59:59", "9999-12-31 23:59:59.999999", "infinity", "-infinity"),
     "0044-03-15 00:00:00 BC",
 )
-_TIMES: Final = ("00:00:00", "24:00:00", "23:59:59.999999", "12:34:56.7", "00:00:00.000001")
+_TIMES: Final = ("00:00:00", "12:34:56.7", "00:00:00.000001", "23:59:59.4")
+_LAST_TIMES: Final = ("24:00:00", "23:59:59.999999")
 _TEXTS: Final = (
     *("", " ", "plain", 'quo"te and back\\slash', "tab\tnew\nline", "Größe 日本語 🚲"),
     *("null", "\u2028\x7f", "__debezium_unavailable", "a" * 300),
@@ -136,9 +156,9 @@ COLUMNS: Final = (
     Typed("macaddr", "macaddr", ("08-00-2B-01-02-03",)),
     Typed("macaddr8", "macaddr8", ("08:00:2b:01:02:03:04:05",)),
     Typed("date", "date", _DATES, years=_OLD_DATES),
-    Typed("time", "time", _TIMES),
-    Typed("time(3)", "time(3)", _TIMES),
-    Typed("time(0)", "time(0)", _TIMES),
+    Typed("time", "time", _TIMES, midnight=_LAST_TIMES),
+    Typed("time(3)", "time(3)", _TIMES, midnight=_LAST_TIMES),
+    Typed("time(0)", "time(0)", _TIMES, midnight=_LAST_TIMES),
     Typed("timetz", "timetz", ("12:34:56.789+02", "00:00:00+00", "23:59:59.5-08", "01:00+05:30")),
     Typed("timestamp", "timestamp", _STAMPS, years=_OLD_STAMPS),
     Typed("timestamp(3)", "timestamp(3)", _STAMPS, years=_OLD_STAMPS),
@@ -206,7 +226,7 @@ def create(connection: psycopg.Connection[Any], limits: Limits) -> None:
     for statement in PREPARE:
         try:
             connection.execute(statement.encode())
-        except psycopg.Error:  # noqa: PERF203
+        except psycopg.Error:
             continue  # its column is left out below
     columns = [column for column in COLUMNS if _is_possible(connection, column)]
     described = [
@@ -252,7 +272,7 @@ def _is_possible(connection: psycopg.Connection[Any], column: Typed) -> bool:
     """Tell whether the server has the type and takes all of the values."""
     cast = sql.SQL("SELECT %s::text::{}").format(sql.SQL(_literal(column.type)))
     try:
-        for value in column.within(Limits(nan=True, years=True)):
+        for value in column.within(Limits(nan=True)):
             connection.execute(cast, [value])
     except psycopg.Error:
         return False

@@ -43,7 +43,7 @@ class Column:
     name: str
     type: str
     typmod: int
-    is_array: bool
+    is_array: bool = False
 
     @property
     def precision(self) -> int:
@@ -92,13 +92,15 @@ def columns_of(connection: psycopg.Connection[Any], table: str) -> list[Column]:
     found = []
     for name, oid, typmod in connection.execute(_CATALOG, [table]).fetchall():
         typname, kind, base, own_typmod, element, category = types[oid]
+        modifier = typmod
         while kind == "d":
-            typmod = typmod if typmod >= 0 else own_typmod
+            modifier = modifier if modifier >= 0 else own_typmod
             typname, kind, base, own_typmod, element, category = types[base]
         is_array = category == "A" and element != 0
         if is_array:
             typname, kind = types[element][:2]
-        found.append(Column(name, "enum" if kind == "e" else typname, typmod, is_array))
+        type_ = "enum" if kind == "e" else typname
+        found.append(Column(name, type_, modifier, is_array=is_array))
     return found
 
 
@@ -140,7 +142,7 @@ def _scalar(column: Column, modes: HandlingModes) -> Reading:  # noqa: PLR0911
         return Reading("{}", _numeric(column, modes))
     if kind == "money":
         digits = modes.money_fraction_digits
-        parse = _numeric(Column(column.name, "numeric", ((38 << 16) | digits) + 4, False), modes)
+        parse = _numeric(Column(column.name, "numeric", ((38 << 16) | digits) + 4), modes)
         return Reading("{}::numeric", parse)
     if kind in ("bit", "varbit"):
         return Reading("{}", _bits(column))
@@ -208,9 +210,17 @@ def _plain(text: str) -> str:
     return "0" if plain in ("-0", "") else plain
 
 
+_SPECIAL: Final = {
+    "NaN": "NAN",
+    "Infinity": "POSITIVE_INFINITY",
+    "-Infinity": "NEGATIVE_INFINITY",
+}
+"""Debezium's own texts."""
+
+
 def _numeric(column: Column, modes: HandlingModes) -> Parser:
     if modes.decimal == "string":
-        return str
+        return lambda text: _SPECIAL.get(text, text)
     if modes.decimal == "double":
         return _double
     return Decimal if 0 < column.precision <= _MAX_PRECISION else _plain
@@ -221,9 +231,9 @@ def _bits(column: Column) -> Parser:
         return lambda text: text == "1"
 
     def parse(text: str) -> bytes:
+        """Return the bits as Debezium does: the lowest byte first, up to the highest bit set."""
         value = int(text or "0", 2)
-        length = len(text) if column.type == "bit" else value.bit_length()
-        return value.to_bytes((length + 7) // 8, "little")
+        return value.to_bytes((value.bit_length() + 7) // 8, "little")
 
     return parse
 

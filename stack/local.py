@@ -143,8 +143,9 @@ class LocalStack:
                 server.kill()  # nothing of theirs is kept, and an orderly stop takes seconds
             else:
                 server.stop()
-        for server in self.servers:
-            shutil.rmtree(server.directory, ignore_errors=True)
+        for service, server in self._servers.items():
+            for place in (server.directory, self.directory / service):
+                shutil.rmtree(place, ignore_errors=True)
         self._state.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

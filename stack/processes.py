@@ -129,8 +129,8 @@ class Server(ABC):
     name: str
     """What people call it, e.g. `Kafka`."""
 
-    ready_within_s = 90.0
-    """Deadline of `await_ready`: about five times the cold start on two cores."""
+    ready_within_s = 180.0
+    """Deadline of `await_ready`: about ten times a start on two cores."""
 
     stop_within_s = 20.0
     """Deadline of an orderly stop; then it is killed."""

@@ -109,10 +109,38 @@ TABLES: Final = (
 """The tables as `schema.table`."""
 
 _EPOCH: Final = datetime(2024, 1, 1, tzinfo=UTC)
-_WORDS: Final = (
-    "Anker Birne Čeština Dorf élan Fjord Größe Hafen Insel jalapeño Κόσμος Laub мир ñandú Øst "
-    "Pfad Quelle Růže señal Tür Übung vīns Węgiel ξένος yağmur žába 日本語 한국어 עברית 🚲"
-).split()
+_WORDS: Final = [
+    "Anker",
+    "Birne",
+    "Čeština",
+    "Dorf",
+    "élan",
+    "Fjord",
+    "Größe",
+    "Hafen",
+    "Insel",
+    "jalapeño",
+    "Κόσμος",
+    "Laub",
+    "мир",
+    "ñandú",
+    "Øst",
+    "Pfad",
+    "Quelle",
+    "Růže",
+    "señal",
+    "Tür",
+    "Übung",
+    "vīns",
+    "Węgiel",
+    "ξένος",
+    "yağmur",
+    "žába",
+    "日本語",
+    "한국어",
+    "עברית",
+    "🚲",
+]
 _BATCH: Final = 2000
 
 

@@ -5,6 +5,7 @@ each other but do not deadlock. One more writer holds long transactions open, in
 commit. What a writer does is drawn from a seeded generator; how the writers interleave is not.
 """
 
+import itertools
 import random
 import threading
 import time
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import psycopg
 from psycopg import errors
@@ -119,7 +120,7 @@ class Workload:
         self._stopping.wait(seconds)
         return self.stop()
 
-    def __enter__(self) -> "Workload":
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -213,7 +214,8 @@ class _Share:
         (highest,) = _one(cursor, query)
         start = self.rng.randint(0, max(1, highest)) if self.rng.random() < 0.7 else FIRST_NEW_KEY
         found = cursor.execute(
-            f"SELECT id FROM {table} WHERE id >= %s AND id %% %s = %s ORDER BY id LIMIT %s".encode(),
+            f"SELECT id FROM {table} WHERE id >= %s AND id %% %s = %s"
+            " ORDER BY id LIMIT %s".encode(),
             [start, self.of, self.number % self.of, count],
         ).fetchall()
         return [key for (key,) in found]
@@ -327,13 +329,13 @@ def _move_customers(share: _Share, cursor: Cursor, size: int) -> int:
     return len(keys)
 
 
-def _chain_customers(share: _Share, cursor: Cursor, size: int) -> int:
+def _chain_customers(share: _Share, cursor: Cursor, _size: int) -> int:
     """Give one customer several keys in a row, then move others onto the keys that became free."""
     keys = share.keys(cursor, "customers", 4)
     if len(keys) < 2:
         return 0
     hops = [keys[0], *share.new_keys(share.rng.randint(1, 4))]
-    moves = [*zip(hops, hops[1:], strict=False), *zip(keys[1:], keys, strict=False)]
+    moves = [*itertools.pairwise(hops), *zip(keys[1:], keys, strict=False)]
     for old, new in moves:
         cursor.execute(b"UPDATE customers SET id = %s WHERE id = %s", [new, old])
     cursor.execute(b"UPDATE customers SET name = 'moved' WHERE id = %s", [hops[-1]])
@@ -397,7 +399,7 @@ def _roll_back(share: _Share, cursor: Cursor, size: int) -> int:
     return 0
 
 
-def _fill_carts(share: _Share, cursor: Cursor, size: int) -> int:
+def _fill_carts(_share: _Share, cursor: Cursor, size: int) -> int:
     """Fill carts."""
     cursor.execute(
         b"INSERT INTO carts (customer_id, sku, added) SELECT n, NULL, clock_timestamp()"
@@ -413,7 +415,7 @@ def _truncate(share: _Share, cursor: Cursor, size: int) -> int:
     return _fill_carts(share, cursor, min(size, 5))
 
 
-def _odd(share: _Share, cursor: Cursor, size: int) -> int:
+def _odd(share: _Share, cursor: Cursor, _size: int) -> int:
     """Change the table with the odd names."""
     number = share.rng.randrange(10**6) * share.of + share.number
     cursor.execute(
@@ -435,8 +437,7 @@ def _long_step(share: _Share, cursor: Cursor) -> int:
                    [key, shop.biography(share.rng)])  # fmt: skip
     cursor.execute(b"INSERT INTO orders VALUES (%s, 1, 'new', 1, 'long', now(), NULL)", [key])
     found = cursor.execute(
-        b"SELECT id FROM customers WHERE id < %s ORDER BY id DESC"
-        b" LIMIT 1 FOR UPDATE SKIP LOCKED",
+        b"SELECT id FROM customers WHERE id < %s ORDER BY id DESC LIMIT 1 FOR UPDATE SKIP LOCKED",
         [share.rng.randint(1, FIRST_NEW_KEY)],
     ).fetchall()
     if not found:

@@ -51,7 +51,8 @@ class Net:
         force: applies whatever the table row's position: the stretch holds a row of the connector's
             own snapshot, whose positions are not comparable with what came before it.
         barrier: with unavailable columns and without `base`, which incarnation they belong to:
-            the move into this key at that position is where they come from.
+            the move into this key at that position is where they come from. Without unavailable
+            columns, a delete at that position does not concern this row.
     """
 
     action: str
@@ -196,8 +197,9 @@ def advance(
     In one statement that shifts unique keys under a deferrable constraint (`id = id + 1`) the
     events of key 2 are a create (old key 1) and *then* the delete of the row that was there before
     (new key 3). The delete must not take the created row with it. Whether it is a shift or a chain
-    1 → 2 → 3 shows in whether key 2 had a row when the create came, and whether the deleted row's
-    image is the created one's.
+    1 → 2 → 3 shows in the before image: PostgreSQL refuses updates of a published table with a
+    deferrable key unless its replica identity is FULL, so where there can be two rows the delete
+    says which one it means.
 
     Args:
         state: the key's state, whole (`State`).
@@ -208,7 +210,7 @@ def advance(
     row = state.row
     net = step if isinstance(step, Net) else step.net
     if row is not None and not net.force:
-        again = not isinstance(step, Net) and net.position == row.position
+        again = not isinstance(step, Net) and net.position in {row.position, row.barrier}
         if again or net.position < row.position:
             return state, None
     if isinstance(step, Leave) or net.action == DELETE:
@@ -228,12 +230,21 @@ def _leave(
     row, other = state.row, state.displaced
     if row is None or row.action == DELETE:
         return State(then(row, gone)), None
-    if other is None or not (_one_transaction(row, gone) or same(other, gone)):
+    if other is None or not _one_transaction(row, gone):
         return State(then(row, gone)), row
-    if same(row, gone):  # the created row moved on: the one it displaced is back
-        return State(replace(other, position=gone.position, force=row.force)), row
-    return State(replace(row, position=gone.position)), other
+    if same(row, gone):
+        # The created row is meant: the one it displaced is back, as old as it is, so that a
+        # truncate still on its way removes it. The barrier tells this delete if it comes again.
+        back = other if other.unavailable else replace(other, barrier=gone.position)
+        return State(replace(back, force=True)), row
+    if same(other, gone):
+        return State(replace(row, position=gone.position)), other
+    return State(then(row, gone)), row
 
 
 def _one_transaction(before: Net, after: Net) -> bool:
-    return positions.major_of(before.position) == positions.major_of(after.position)
+    """Whether two changes of a key may be of one transaction: equal majors, or those of a slot's
+    first transaction, which has no last commit: there major is minor.
+    """
+    one, other = positions.unpack(before.position), positions.unpack(after.position)
+    return one[:2] == other[:2] or (one[1] == one[2] and other[1] == other[2])

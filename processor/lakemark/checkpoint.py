@@ -138,7 +138,8 @@ class Checkpoint:
             self._files.delete(path, False)  # noqa: FBT003
         if not self._files.rename(draft, path):
             raise PipelineError(
-                f"{path} could not be put in place", code="checkpoint-unwritable",
+                f"{path} could not be put in place",
+                code="checkpoint-unwritable",
                 hint="check the rights on the checkpoint folder",
             )
 

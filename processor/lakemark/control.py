@@ -1,5 +1,6 @@
 """The control records of a batch: read by the driver too, by offset, so that a repeated batch
-reads the same ones."""
+reads the same ones.
+"""
 
 import json
 import time
@@ -56,8 +57,9 @@ def _until(consumer: Consumer, end: int, config: Config) -> list[dict[str, Any]]
                     hint="check the broker",
                 )
             continue
-        if message.error() is not None:
-            if message.error().retriable():
+        error = message.error()
+        if error is not None:
+            if error.retriable():
                 continue
             return found  # the end of the partition: aborted or compacted offsets before `end`
         offset = message.offset() or 0

@@ -198,7 +198,7 @@ def key_columns_of(packet: pa.Table) -> tuple[str, ...]:
     return tuple(json.loads((packet.schema.metadata or {})[b"lakemark.key"]))
 
 
-def records_of(packet: pa.Table, at: np.ndarray, *, offset: int) -> list[Record]:  # type: ignore[type-arg]
+def records_of(packet: pa.Table, at: np.ndarray, *, offset: int) -> list[Record]:
     """The packet's records at the given rows, their pool rows counted from `offset`."""
     chosen = packet.select(CONTROL.names).take(pa.array(at, pa.int64()))
     return [

@@ -135,9 +135,7 @@ class Pipeline:
 
         reports, outcomes = self._run(frame, state, before, step="stream")
         start = settle.start_offsets(before, state.offsets, reports)
-        settled = settle.settle(
-            state, before, start, reports, outcomes, catalog=self.catalog.live
-        )
+        settled = settle.settle(state, before, start, reports, outcomes, catalog=self.catalog.live)
         settle.high_waters(state, reports)
         self.loads.update(settle.loads(reports))
 
@@ -168,11 +166,21 @@ class Pipeline:
             table = str(record.get("table", ""))
             if record.get("type") == "table-pause" and table in state.tables:
                 ahead = settle.start_offsets(before, state.offsets)
-                tables.stop(state, table, to=tables.PAUSED, start=ahead, before=before,
-                            code="paused", reason="paused by a control record",
-                            hint=f"lakemark table resume {table}")
+                tables.stop(
+                    state,
+                    table,
+                    to=tables.PAUSED,
+                    start=ahead,
+                    before=before,
+                    code="paused",
+                    reason="paused by a control record",
+                    hint=f"lakemark table resume {table}",
+                )
             elif record.get("type") == "table-resume":
                 tables.resume(state, table)
+            elif record.get("type") == "new-epoch":
+                tables.new_epoch(state, settle.start_offsets(before, state.offsets))
+                log.warning("pipeline.new_epoch", epoch=len(state.epochs))
         for name, entry in state.tables.items():
             if entry.state == tables.ERRORED and entry.retried:
                 tables.resume(state, name)
@@ -199,9 +207,9 @@ class Pipeline:
             return tasks.merge(batches, plan)
 
         rows = (
-            frame.mapInArrow(decode, tasks.SHUFFLE_DDL)  # type: ignore[arg-type]
+            frame.mapInArrow(decode, tasks.SHUFFLE_DDL)
             .repartitionById(plan.slots, "slot")
-            .mapInArrow(merge, tasks.RESULT_DDL)  # type: ignore[arg-type]
+            .mapInArrow(merge, tasks.RESULT_DDL)
             .collect()
         )
         reports = [
@@ -266,6 +274,7 @@ class Pipeline:
             slot_of=_balanced(self.loads, slots),
             dead_letter_topic=config.topics.dead_letters,
             kafka=self.librdkafka,
+            epochs=tuple(state.epochs),
         )
 
     def _repartitioned(self, state: PipelineState, before: PipelineState) -> None:
@@ -319,8 +328,9 @@ class Pipeline:
             first = settled.failed[0]
             raise DependencyError(first.reason, code=first.code, hint=first.hint)
         for outcome in settled.failed:
-            log.warning("table.degraded", table=outcome.table, code=outcome.code,
-                        reason=outcome.reason)
+            log.warning(
+                "table.degraded", table=outcome.table, code=outcome.code, reason=outcome.reason
+            )
 
     def _catch_up(self, state: PipelineState) -> None:
         for name in state.catching_up():
@@ -341,14 +351,11 @@ class Pipeline:
                 selected=frozenset([name]),
             )
             reports, outcomes = self._execute(topics.log_lane(frame), plan)
-            errored = settle.settle(
-                state, state, start, reports, outcomes, catalog=False
-            )
+            errored = settle.settle(state, state, start, reports, outcomes, catalog=False)
             if entry.state == tables.CATCHING_UP:
                 waters = settle.waters_of(reports)
                 tables.advance(entry, end, waters, state.offsets, state.batch)
-            log.info("table.caught_up", table=name, state=entry.state,
-                     failed=len(errored.failed))
+            log.info("table.caught_up", table=name, state=entry.state, failed=len(errored.failed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -167,25 +167,37 @@ def show_status(
     pipeline = states.pop("_pipeline", None)
     if pipeline:
         console.print(f"pipeline: {pipeline.get('state', 'unknown')}", markup=False)
-    numbers = ("rows_applied", "lag_records", "dead_letters")
+    header = ("table", "state", "engine", "rows", "changes", "newest change", "dead letters")
     rows = [
         (
             name,
-            str(state.get("state", "unknown")),
-            _since(state.get("since_ms")),
-            *(str(state.get(field, "")) for field in numbers),
+            str(state["state"]),
+            str(state.get("engine", "")),
+            *(str(state.get(field, 0)) for field in ("rows", "events")),
+            _age(state.get("newest_ts")),
+            str(state.get("dead_letters", 0)),
         )
         for name, state in sorted(states.items())
     ]
-    header = ("table", "state", "since", "rows applied", "lag", "dead letters")
     _table(console, header, rows)
     for name, state in sorted({"pipeline": pipeline or {}, **states}.items()):
-        if state.get("reason"):
-            again = "it is retried" if state.get("retried") else "it is not retried"
-            lines = [f"{name}: {state['reason']} ({state.get('code', 'no code')}; {again})"]
-            lines += [f"    → {state['hint']}"] if state.get("hint") else []
-            for line in lines:
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+        for line in _notes(name, state):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _notes(name: str, state: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader of the table has to know or to do."""
+    if state.get("reason"):
+        again = "it is retried" if state.get("retried") else "it is not retried"
+        yield f"{name}: {state['reason']} ({state.get('code') or 'no code'}; {again})"
+        if state.get("hint"):
+            yield f"    → {state['hint']}"
+    if state.get("resnapshot"):
+        yield f"{name}: may hold rows that the source no longer has: {state['resnapshot']}"
+        yield "    → take a new snapshot of it"
+    if state.get("reread_count"):
+        yield f"{name}: {state['reread_count']} rows went to dead letters and are not up to date"
+        yield "    → their keys are in `lakemark status --output json`"
 
 
 def _state(value: bytes) -> dict[str, Any]:
@@ -193,14 +205,15 @@ def _state(value: bytes) -> dict[str, Any]:
         found = json.loads(value)
     except ValueError:
         found = None
-    return found if isinstance(found, dict) else {"state": "unreadable"}
+    return {"state": "streaming", **found} if isinstance(found, dict) else {"state": "unreadable"}
 
 
-def _since(milliseconds: object) -> str:
-    if not isinstance(milliseconds, int):
+def _age(microseconds: object) -> str:
+    """How long ago the source made the newest change that was applied."""
+    if not isinstance(microseconds, int) or microseconds <= 0:
         return ""
-    seconds = max(0, int(time.time() - milliseconds / 1000))
+    seconds = max(0, int(time.time() - microseconds / 1_000_000))
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"

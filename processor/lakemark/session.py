@@ -50,7 +50,7 @@ def session(config: Config) -> SparkSession:
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(f"lakemark {config.name}")  # type: ignore[attr-defined]
+    builder = SparkSession.builder.appName(f"lakemark {config.name}")
     if "SPARK_ENV_LOADED" not in os.environ:
         cores = os.cpu_count() or 2
         builder = builder.master(f"local[{cores},4]")

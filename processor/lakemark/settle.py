@@ -56,6 +56,11 @@ def settle(
     done = Settled()
     for report in reports:
         _count(state, report)
+        if report.regressed >= 0:
+            seen = state.regressed.setdefault(report.topic, {})
+            seen[report.partition] = min(
+                report.regressed, seen.get(report.partition, report.regressed)
+            )
     for report in reports:
         for table, found in report.tables.items():
             if not table:
@@ -69,8 +74,14 @@ def settle(
                 done.refresh.setdefault(table, set()).update(found.unknown_columns)
             hint = HINTS.get(code, "")
             tables.stop(
-                state, table, to=tables.ERRORED, start=start, before=before,
-                code=code, reason=reason, hint=hint,
+                state,
+                table,
+                to=tables.ERRORED,
+                start=start,
+                before=before,
+                code=code,
+                reason=reason,
+                hint=hint,
             )
     for outcome in outcomes:
         _outcome(state, before, start, outcome, done)
@@ -112,8 +123,15 @@ def _outcome(
         if outcome.retried:
             done.failed.append(outcome)
         tables.stop(
-            state, outcome.table, to=tables.ERRORED, start=start, before=before,
-            code=outcome.code, reason=outcome.reason, hint=outcome.hint, retried=outcome.retried,
+            state,
+            outcome.table,
+            to=tables.ERRORED,
+            start=start,
+            before=before,
+            code=outcome.code,
+            reason=outcome.reason,
+            hint=outcome.hint,
+            retried=outcome.retried,
         )
         return
     if outcome.truncate:
@@ -146,7 +164,7 @@ def _own_snapshots(
 
 def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:
     """Takes the partitions' new high-waters into the state."""
-    for report in reports:
+    for report in sorted(reports, key=lambda one: one.first):
         water = Water(report.position.hex(), report.source_ts)
         state.high_waters.setdefault(report.topic, {})[report.partition] = water
 
@@ -162,7 +180,8 @@ def start_offsets(
         reports: the batch's reports: a partition seen for the first time begins at its first
             record, or has none. None = not run yet: it begins at its earliest offset.
     """
-    first = {(report.topic, report.partition): report.first for report in reports or ()}
+    ordered = sorted(reports or (), key=lambda one: -one.first)
+    first = {(report.topic, report.partition): report.first for report in ordered}
     start: Offsets = {}
     for topic, partitions in end.items():
         known = before.offsets.get(topic, {})
@@ -177,7 +196,7 @@ def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], Water]:
     """High-waters at the end of the stretches that were read."""
     return {
         (report.topic, report.partition): Water(report.position.hex(), report.source_ts)
-        for report in reports
+        for report in sorted(reports, key=lambda one: one.first)
     }
 
 

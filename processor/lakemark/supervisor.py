@@ -1,11 +1,11 @@
 """Keeps one pipeline running: start, restart after failures, wake it when tables have to catch up.
 
-    state       meaning
-    ----------  -----------------------------------------------------------------------------
-    starting    session, topics, connector, catalog
-    streaming   the query runs
-    degraded    something it needs is away: tried again with backoff, for ever (`--once`: 5 times)
-    stopped     on request, or by an error that only a person can mend
+state       meaning
+----------  -----------------------------------------------------------------------------
+starting    session, topics, connector, catalog
+streaming   the query runs
+degraded    something it needs is away: tried again with backoff, for ever (`--once`: 5 times)
+stopped     on request, or by an error that only a person can mend
 """
 
 import json
@@ -82,8 +82,14 @@ class Supervisor:
             attempts += 1
             if self.once and attempts >= ONCE_ATTEMPTS:
                 raise failure
-            log.warning("pipeline.degraded", code=failure.code, reason=failure.message,
-                        hint=failure.hint, attempt=attempts, next_try_s=round(wait))
+            log.warning(
+                "pipeline.degraded",
+                code=failure.code,
+                reason=failure.message,
+                hint=failure.hint,
+                attempt=attempts,
+                next_try_s=round(wait),
+            )
             self._publish_pipeline("degraded", failure)
             self.stopping.wait(wait)
             wait = min(LONGEST_WAIT_S, wait * 2)
@@ -111,15 +117,18 @@ class Supervisor:
         connector = connectors.read(config)
         connector.require()
         for problem in connector.problems:
-            log.warning("connector.problem", where=problem.path, what=problem.message,
-                        hint=problem.hint)
+            log.warning(
+                "connector.problem", where=problem.path, what=problem.message, hint=problem.hint
+            )
         with kafka.Cluster(config) as cluster:
             created = cluster.ensure_topics()
         if created:
             log.info("topics.created", topics=created)
         context = spark.sparkContext
         checkpoint = Checkpoint(
-            spark._jvm, context._jsc.hadoopConfiguration(), config.checkpoint  # noqa: SLF001
+            spark._jvm,  # noqa: SLF001 - Hadoop's file systems have no public Python API
+            context._jsc.hadoopConfiguration(),  # noqa: SLF001
+            config.checkpoint,
         )
         checkpoint.claim(Identity(config.name, config.stream.shards))
         modes = HandlingModes.from_connector(connector.settings)
@@ -180,8 +189,9 @@ class Supervisor:
     def _verdict(self) -> int:
         errored = {t: s for t, s in self.state.tables.items() if s.state == ERRORED}
         for table, entry in errored.items():
-            log.error("table.errored", table=table, code=entry.code, reason=entry.reason,
-                      hint=entry.hint)
+            log.error(
+                "table.errored", table=table, code=entry.code, reason=entry.reason, hint=entry.hint
+            )
         return 1 if errored and self.once else 0
 
     def _cause(self, pipeline: Pipeline, error: Exception) -> LakemarkError:
@@ -189,9 +199,11 @@ class Supervisor:
         if isinstance(pipeline.failure, LakemarkError):
             found: LakemarkError = pipeline.failure
             retried = found.retried
-            return DependencyError(found.message, code=found.code, hint=found.hint) if (
-                retried and not isinstance(found, DependencyError)
-            ) else found
+            return (
+                DependencyError(found.message, code=found.code, hint=found.hint)
+                if (retried and not isinstance(found, DependencyError))
+                else found
+            )
         text = str(error)
         if any(sign in text for sign in DATA_LOSS):
             return PipelineError(
@@ -202,7 +214,8 @@ class Supervisor:
         if pipeline.failure is not None:
             text = f"{type(pipeline.failure).__name__}: {pipeline.failure}"
         return DependencyError(
-            f"the query stopped: {first_line(text)}", code="query-failed",
+            f"the query stopped: {first_line(text)}",
+            code="query-failed",
             hint="see the log; it is started again from its checkpoint",
         )
 
@@ -240,7 +253,9 @@ class Supervisor:
         }
         try:
             kafka.publish(
-                self.config, self.config.topics.progress, [(b"_pipeline", json.dumps(record).encode())]
+                self.config,
+                self.config.topics.progress,
+                [(b"_pipeline", json.dumps(record).encode())],
             )
         except DependencyError as unreachable:
             log.warning("progress.unreachable", reason=unreachable.message)

@@ -1,10 +1,10 @@
 """What every table is doing: the state machine of a pipeline, pure and kept per batch.
 
     state         set by                                   meaning
-    ------------  ---------------------------------------  -----------------------------------------
-    streaming     first packet; catch-up reached the batch  its events are applied in every batch
-    catching-up   resume, retry, new schema, repartition    events from `from_offsets` on are applied
-                                                            by bounded reads, then it streams
+    ------------  ---------------------------------------  ----------------------------------
+    streaming     first packet; catch-up reached the batch  each batch applies its events
+    catching-up   resume, retry, new schema, repartition    bounded reads apply the events from
+                                                            `from_offsets` on; then it streams
     paused        control record table-pause                nothing is applied, nothing is lost
     errored       a named error                             as paused; `retried` ones resume alone
 
@@ -96,6 +96,9 @@ class PipelineState(msgspec.Struct):
         offsets: end offsets of the change topics in that batch.
         ignorable: columns per table that the catalog no longer has.
         control: end offset of the control topic in that batch.
+        epochs: first offsets of epochs 1, 2, …; what stands before is of the one before.
+        regressed: offset of the first event that fell below its partition's high-water although
+            its source time was newer: where the next epoch would begin.
     """
 
     format: int = FORMAT
@@ -105,6 +108,8 @@ class PipelineState(msgspec.Struct):
     tables: dict[str, TableState] = msgspec.field(default_factory=dict)
     ignorable: dict[str, list[str]] = msgspec.field(default_factory=dict)
     control: int = 0
+    epochs: list[Offsets] = msgspec.field(default_factory=list)
+    regressed: Offsets = msgspec.field(default_factory=dict)
 
     def catching_up(self) -> list[str]:
         """Tables to be caught up in the next batch."""
@@ -139,7 +144,7 @@ def decode(blob: bytes) -> PipelineState:
     return msgspec.json.decode(blob, type=PipelineState)
 
 
-def stop(  # noqa: PLR0913
+def stop(
     state: PipelineState,
     table: str,
     *,
@@ -159,7 +164,10 @@ def stop(  # noqa: PLR0913
         to: PAUSED, ERRORED or CATCHING_UP.
         start: Kafka offsets at which the batch began: the first ones not applied.
         before: the state before the batch, whose high-waters hold at these offsets.
-        code, reason, hint, retried: see `TableState`.
+        code: see `TableState`.
+        reason: see `TableState`.
+        hint: see `TableState`.
+        retried: see `TableState`.
     """
     entry = state.tables.setdefault(table, TableState())
     if entry.state == STREAMING:
@@ -179,6 +187,25 @@ def resume(state: PipelineState, table: str) -> bool:
     entry.state, entry.code, entry.reason, entry.hint = CATCHING_UP, "", "", ""
     entry.retried, entry.since_batch = False, state.batch
     return True
+
+
+def new_epoch(state: PipelineState, start: Offsets) -> None:
+    """Begins an epoch: at the first regressed event of each partition, else at this batch.
+
+    Every table may hold rows of a source that is no more: all are to be snapshotted again. Tables
+    that stopped because of the regression catch up, now in the new epoch.
+    """
+    begins = {t: dict(partitions) for t, partitions in start.items()}
+    for topic, partitions in state.regressed.items():
+        begins.setdefault(topic, {}).update(partitions)
+    state.epochs.append(begins)
+    state.regressed = {}
+    for table, entry in state.tables.items():
+        entry.resnapshot = (
+            "a new epoch began: rows of the source as it was before may still be here"
+        )
+        if entry.code == "position-regressed":
+            resume(state, table)
 
 
 def stream(entry: TableState, batch: int) -> None:
@@ -214,10 +241,8 @@ def repartition(entry: TableState, *, old_ends: Offsets) -> None:
                 waters[partition] = Water(highest.position, newest)
 
 
-def slice_of(
-    entry: TableState, end: Offsets, *, limit: int
-) -> tuple[Offsets, Offsets] | None:
-    """The next bounded read of a table that catches up: from and to offsets; None = nothing to read.
+def slice_of(entry: TableState, end: Offsets, *, limit: int) -> tuple[Offsets, Offsets] | None:
+    """The next bounded read of a table that catches up: from and to offsets; None = no records.
 
     Args:
         entry: the table.
@@ -245,9 +270,13 @@ def slice_of(
 
 
 def advance(
-    entry: TableState, to: Offsets, waters: Mapping[tuple[str, int], Water], end: Offsets, batch: int
+    entry: TableState,
+    to: Offsets,
+    waters: Mapping[tuple[str, int], Water],
+    end: Offsets,
+    batch: int,
 ) -> None:
-    """A slice was applied: moves the table on, into the stream if it has reached the batch's end."""
+    """A slice was applied: moves the table on, into the stream once it is at the batch's end."""
     for topic, partitions in to.items():
         entry.from_offsets.setdefault(topic, {}).update(partitions)
     for (topic, partition), water in waters.items():

@@ -6,8 +6,10 @@ small reports.
 """
 
 import traceback
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final
 from zlib import crc32
 
@@ -16,13 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import packets
+from lakemark import crashpoints, packets
 from lakemark.errors import LakemarkError
 from lakemark.sink import apply, dead_letter
 from lakemark.sink.apply import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
 from lakemark.source.stretch import Plan, Records, Stretch, TableReport
+from lakemark.tables import Offsets
 
 LOG: Final = "log"
 REPORT: Final = "report"
@@ -54,6 +57,7 @@ class BatchPlan:
         slots: number of merge tasks.
         slot_of: slots of tables whose load is known; others by hash.
         dead_letter_topic, kafka: where dead letters go, and librdkafka settings.
+        epochs: first offsets of epochs 1, 2, …: a record's epoch is where it stands in Kafka.
     """
 
     stretch: Plan
@@ -62,6 +66,7 @@ class BatchPlan:
     slot_of: dict[str, int] = field(default_factory=dict)
     dead_letter_topic: str = ""
     kafka: Mapping[str, Any] = field(default_factory=dict)
+    epochs: tuple[Offsets, ...] = ()
 
 
 class Report(msgspec.Struct):
@@ -76,6 +81,7 @@ class Report(msgspec.Struct):
     tables: dict[str, TableReport]
     kinds: dict[int, int]
     dead: int
+    regressed: int = -1
 
 
 def decode(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.RecordBatch]:
@@ -93,9 +99,33 @@ def decode(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.Re
         for topic, partition, part in _by_partition(batch):
             gathered.setdefault((topic, partition), []).append(part)
     for (topic, partition), parts in gathered.items():
-        done = stretch.process(_records(topic, partition, parts), plan.stretch)
-        dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
-        yield _shuffled(done, plan)
+        decoding = plan.stretch
+        for epoch, records in _by_epoch(_records(topic, partition, parts), plan.epochs):
+            done = stretch.process(records, replace(decoding, epoch=epoch))
+            dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
+            crashpoints.reach(crashpoints.AFTER_DECODE)
+            waters = {**decoding.high_waters, (topic, partition): done.high_water}
+            decoding = replace(decoding, high_waters=waters)
+            yield _shuffled(done, plan)
+
+
+def _by_epoch(records: Records, epochs: Sequence[Offsets]) -> Iterator[tuple[int, Records]]:
+    """The records cut where a new epoch begins; nearly always a single piece."""
+    starts = [epoch.get(records.topic, {}).get(records.partition, 0) for epoch in epochs]
+    edges = [0, *(bisect_left(records.offsets, start) for start in starts), len(records.offsets)]
+    for epoch, (begin, end) in enumerate(pairwise(edges)):
+        if begin < end:
+            piece = slice(begin, end)
+            yield (
+                epoch,
+                replace(
+                    records,
+                    offsets=records.offsets[piece],
+                    keys=records.keys[piece],
+                    values=records.values[piece],
+                    headers=records.headers[piece],
+                ),
+            )
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
@@ -108,7 +138,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBa
     ids = names.indices.to_numpy()
     change = np.flatnonzero((np.diff(ids) != 0) | (np.diff(partitions) != 0)) + 1
     edges = [0, *change.tolist(), batch.num_rows]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         yield topics[begin].as_py(), int(partitions[begin]), batch.slice(begin, end - begin)
 
 
@@ -123,7 +153,7 @@ def _records(topic: str, partition: int, parts: list[pa.RecordBatch]) -> Records
         table.column("value").to_pylist(),
         _key_changes(table.column("headers")),
     )
-    if any(a >= b for a, b in zip(offsets, offsets[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(offsets)):
         return _in_order(records)
     return records
 
@@ -179,6 +209,7 @@ def _shuffled(done: Stretch, plan: BatchPlan) -> pa.RecordBatch:
         done.tables,
         done.kinds,
         len(done.dead),
+        done.regressed,
     )
     rows.append((0, REPORT, "", done.partition, order, msgspec.msgpack.encode(report)))
     columns = list(zip(*rows, strict=True))

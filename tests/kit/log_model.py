@@ -8,8 +8,7 @@ wrapper.
 
 Facts that shape it: own LSNs of transactions interleave while commits do not; PostgreSQL refuses
 updates of a published table whose primary key is deferrable unless its replica identity is FULL,
-and with FULL the connector knows every column. `Shape.shift_without_images` breaks that rule on
-purpose: no before images and placeholders although the key is deferrable.
+and with FULL the connector knows every column.
 """
 
 import base64
@@ -63,8 +62,7 @@ class Shape:
         partitions: of the topic.
         wrapped: JSON with the schema wrapper.
         full: REPLICA IDENTITY FULL: whole before images, no placeholders.
-        deferrable: a deferrable key: rows may share a key until their transaction ends.
-        shift_without_images: key shifts although the replica identity is DEFAULT.
+        deferrable: a deferrable key (`full` then): rows may share it until their transaction ends.
         truncates, reads, snapshots, restarts: whether there are any.
         transactions: how many.
         keys: ids are 1 … keys.
@@ -74,7 +72,6 @@ class Shape:
     wrapped: bool = False
     full: bool = False
     deferrable: bool = False
-    shift_without_images: bool = False
     truncates: bool = True
     reads: bool = True
     snapshots: bool = True
@@ -155,10 +152,8 @@ class Database:
             choices += [(3, self.delete), (5, self.move), (1, self.chain), (1, self.copy)]
             if self.shape.truncates:
                 choices.append((1, self.truncate))
-            if self.shape.deferrable or self.shape.shift_without_images:
-                choices.append((3, self.shift))
             if self.shape.deferrable:
-                choices += [(2, self.collide), (1, self.swap)]
+                choices += [(3, self.shift), (2, self.collide), (1, self.swap)]
         weights = [weight for weight, _ in choices]
         self.dice.choices([do for _, do in choices], weights)[0](to)
 

@@ -90,7 +90,7 @@ def write_set(
 def _cdc(change: Change, deletes: str) -> dict[str, Any]:
     found = {
         "position": change.position,
-        "op": change.op or OP[change.action],
+        "op": change.op or OP.get(change.action, "u"),
         "source_ts": change.source_ts,
         "unavailable": None if change.unavailable is None else sorted(change.unavailable),
         "barrier": change.row_barrier,
@@ -159,7 +159,7 @@ class Model:
         return Row(
             {c: change.values.get(c) for c in self.columns},
             change.position,
-            change.op or OP[change.action],
+            change.op or OP.get(change.action, "u"),
             change.source_ts,
             frozenset(change.unavailable or ()),
             change.row_barrier,
@@ -181,7 +181,9 @@ class Model:
             return row
         named = row.unavailable & frozenset(change.patch or ())
         values = {**row.values, **{c: change.values.get(c) for c in named if c in self.columns}}
-        return replace(row, values=values, unavailable=row.unavailable - frozenset(change.patch or ()))
+        return replace(
+            row, values=values, unavailable=row.unavailable - frozenset(change.patch or ())
+        )
 
     def truncate(self, position: bytes) -> None:
         for key, row in list(self.rows.items()):

@@ -289,22 +289,22 @@ def test_a_table_that_cannot_be_ours_is_refused(folder, kafka, table):
 
 
 STATES = {
-    b"_pipeline": b'{"table": "_pipeline", "state": "streaming"}',
+    b"_pipeline": b'{"state": "degraded", "code": "kafka-unavailable", "reason": "away", "ts_ms": 1}',
     b"public.orders": json.dumps(
         {
             "table": "public.orders",
+            "batch": 7,
             "state": "errored",
             "code": "schema-incompatible",
             "reason": "total: int64 to string",
             "hint": "lakemark table resume public.orders",
-            "retried": False,
-            "since_ms": 1,
-            "rows_applied": 12,
-            "lag_records": 3,
-            "dead_letters": 0,
+            "events": 12,
+            "rows": 11,
+            "newest_ts": 1_000_000,
         }
     ).encode(),
-    b"public.customers": b'{"state": "streaming", "rows_applied": 5}',
+    # Defaults are left out of the records.
+    b"public.customers": b'{"table": "public.customers", "batch": 7, "resnapshot": "why", "reread_count": 2}',
     b"public.odd": b"{",
 }
 
@@ -314,18 +314,26 @@ def test_status_shows_every_table_and_what_to_do(folder, kafka):
     result = invoke("status")
     assert result.exit_code == 0
     text = result.output
-    assert "pipeline: streaming" in text
-    assert text.index("public.customers") < text.index("public.orders")
+    assert "pipeline: degraded" in text
+    assert "pipeline: away (kafka-unavailable; it is not retried)" in text
+    tables = [line.split() for line in text.splitlines() if line.startswith("public")]
+    lines = {words[0]: words for words in tables if not words[0].endswith(":")}
+    assert list(lines)[:3] == ["public.customers", "public.odd", "public.orders"]
+    assert lines["public.customers"] == ["public.customers", "streaming", "0", "0", "0"]
+    assert lines["public.odd"][1] == "unreadable"
+    assert lines["public.orders"][1:4] == ["errored", "11", "12"]
+    assert "d ago" in text
     assert "public.orders: total: int64 to string (schema-incompatible; it is not retried)" in text
     assert "→ lakemark table resume public.orders" in text
-    assert "unreadable" in text
+    assert "public.customers: may hold rows that the source no longer has: why" in text
+    assert "public.customers: 2 rows went to dead letters" in text
 
 
 def test_status_as_json(folder, kafka):
     kafka.records = STATES
     shown = json.loads(invoke("status", "--output", "json").stdout)
-    assert shown["public.orders"]["rows_applied"] == 12
-    assert shown["_pipeline"]["state"] == "streaming"
+    assert shown["public.orders"]["rows"] == 11
+    assert shown["_pipeline"]["state"] == "degraded"
 
 
 def test_status_before_the_first_start(folder, kafka):

@@ -369,6 +369,11 @@ def test_what_is_legal_but_should_be_known(write):
     assert all(p.warning for p in warnings.values())
 
 
+def test_a_placeholder_that_fails_is_one_mistake_not_two(write):
+    found = problems(write(SMALL + "stream: {shards: '${env:NOPE}'}\n"))
+    assert found["stream.shards"].message == "the environment variable NOPE is not set"
+
+
 # --- forms of values --------------------------------------------------------------------------
 
 

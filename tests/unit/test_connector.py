@@ -1,6 +1,7 @@
 """The connector's configuration: topics to read, tables to keep, and what cannot work."""
 
 import json
+import pickle
 import re
 
 import httpx
@@ -187,6 +188,7 @@ def test_ours_choose_among_the_connector_s_in_full_and_by_case():
 
 def test_a_list_that_only_java_understands_excludes_nothing_by_mistake():
     assert parse({"table.include.list": "public.[a-z&&[^q]]+"}).captures("public.abc")
+    assert parse({"table.include.list": "public.b,public.[a-z&&[^q]]+"}).captures("public.abc")
     assert parse({"table.exclude.list": "public.[a-z&&[^q]]+"}).captures("public.abc")
 
 
@@ -210,6 +212,19 @@ def test_java_expressions(java, yes, no):
 def test_java_expressions_that_cannot_be_evaluated(java):
     with pytest.raises(ValueError, match=r".+"):
         compile_java(java)
+
+
+@pytest.mark.parametrize(
+    "java", ["(?i)a", "(?!a)b", "[^a]", "a$", "^a", r"\Qa\E", r"\p{Alpha}", "[a&&b]", r"a\s"]
+)
+def test_expressions_that_are_not_rewritten_for_topics(java):
+    assert topic_regex(java) is None
+
+
+def test_the_choice_of_tables_travels_to_other_processes():
+    chosen = pickle.loads(pickle.dumps(parse(source__tables=["public.a"]).tables))
+    assert "public.a" in chosen
+    assert "public.b" not in chosen
 
 
 @given(st.text(max_size=12))
@@ -398,7 +413,7 @@ def test_a_file_that_is_no_connector(tmp_path, text):
 
 def rest(answer) -> ConnectRest:
     connect = ConnectConfig(
-        url="http://c:8083", connector="my shop", username="u", password="pw-word"
+        url="http://c:8083", connector="my shop/eu", username="u", password="pw-word"
     )
     client = ConnectRest(connect, transport=httpx.MockTransport(answer))
     client.backoff = 0
@@ -418,8 +433,8 @@ def test_rest_reads_settings_and_offsets():
         assert client.settings() == POSTGRES
         assert client.offsets()[0]["offset"] == {"lsn": 1}
     assert [path for path, _ in asked] == [
-        b"/connectors/my%20shop/config",
-        b"/connectors/my%20shop/offsets",
+        b"/connectors/my%20shop%2Feu/config",
+        b"/connectors/my%20shop%2Feu/offsets",
     ]
     assert all(auth.startswith("Basic ") for _, auth in asked)
 
@@ -447,7 +462,7 @@ def test_rest_gives_up_after_four_attempts():
     ("status", "json_body", "words"),
     [
         (401, {}, "refuses us"),
-        (404, {}, "has no connector 'my shop'"),
+        (404, {}, "has no connector 'my shop/eu'"),
         (200, [], "does not answer like"),
     ],
 )
@@ -457,11 +472,11 @@ def test_rest_mistakes_are_configuration_and_not_tried_again(status, json_body, 
     def answer(request):
         asked.append(request)
         if request.url.path == "/connectors":
-            return httpx.Response(200, json=["my-shop", "other"])
+            return httpx.Response(200, json=["my-shop/eu", "other"])
         return httpx.Response(status, json=json_body)
 
     with pytest.raises(ConfigError, match=words) as caught:
         rest(answer).settings()
     assert len(asked) == (2 if status == 404 else 1)
     if status == 404:
-        assert "did you mean my-shop?" in caught.value.hint
+        assert "did you mean my-shop/eu?" in caught.value.hint

@@ -104,6 +104,10 @@ def test_short_secrets_do_not_blot_out_words():
     assert log.SecretFilter(["a", "pw"])("a pwned parrot") == "a pwned parrot"
 
 
+def test_a_secret_that_begins_with_another_is_masked_whole():
+    assert log.SecretFilter(["word", "wordy-secret"])("a wordy-secret") == "a •••"
+
+
 @given(st.lists(st.text(min_size=4), min_size=1), st.text(), st.text())
 def test_a_secret_never_survives(secrets, before, after):
     hide = log.SecretFilter(secrets)

@@ -107,9 +107,7 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     # 2. the table as the packets need it
     schema = _schema(parts, own)
     if schema is not None:
-        changed = evolve.ensure(
-            own.path, schema, key=key, table=table, storage_options=options
-        )
+        changed = evolve.ensure(own.path, schema, key=key, table=table, storage_options=options)
         outcome.changes = [f"added {f.name}" for f in changed.added]
         outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
     opened = delta.open_table(own.path, options)
@@ -186,9 +184,7 @@ def _schema(parts: Sequence[Part], own: TablePlan) -> pa.Schema | None:
 def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolution:
     waiting = None
     if own.pending >= 0:
-        waiting = pending.load(
-            own.path, query=plan.query, batch=own.pending, options=plan.options
-        )
+        waiting = pending.load(own.path, query=plan.query, batch=own.pending, options=plan.options)
     return resolve(
         parts,
         floor=own.floor,

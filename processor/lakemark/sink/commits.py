@@ -42,8 +42,9 @@ _REFUSED_FEATURES: Final = frozenset(
         "generatedColumns",
     }
 )
-# Somebody else's OPTIMIZE makes a merge start again; ten in a row means seconds of contention.
-_ATTEMPTS: Final = 12
+# Somebody else's OPTIMIZE makes a merge start again. Twenty in a row, with waits up to a second,
+# means a writer that never rests; the batch is then tried again later.
+_ATTEMPTS: Final = 20
 Options = Mapping[str, str] | None
 T = TypeVar("T")
 
@@ -177,7 +178,7 @@ def retried(path: str, attempt: Callable[[], T]) -> T:
         return Retrying(
             retry=retry_if_exception_type(Conflict),
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_random_exponential(multiplier=0.02, max=2),
+            wait=wait_random_exponential(multiplier=0.02, max=1),
             reraise=True,
         )(attempt)
     except Conflict as error:

@@ -15,7 +15,7 @@ from lakemark.source.stretch import DeadLetter
 DEADLINE_S = 30.0  # for the broker to take them all; then the batch is tried again
 
 
-def headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
+def headers(letter: DeadLetter) -> list[tuple[str, str | bytes | None]]:
     """The headers of a dead letter; the id is the same however often it is written."""
     place = f"{letter.topic}-{letter.partition}-{letter.offset}"
     fields = {

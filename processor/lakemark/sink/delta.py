@@ -23,7 +23,7 @@ from lakemark.sink.commits import (
 )
 from lakemark.sink.evolve import ensure
 from lakemark.sink.failures import told
-from lakemark.sink.maintain import Maintained, maintain
+from lakemark.sink.maintain import Maintained, maintain, wants_maintenance
 from lakemark.sink.names import CDC, quoted, sources_of
 from lakemark.sink.write_set import Column, Staged, prepare
 
@@ -39,6 +39,7 @@ __all__ = [
     "read_rows",
     "size_of",
     "truncate",
+    "wants_maintenance",
 ]
 
 # A list of keys this long still prunes by value; longer ones only by range.
@@ -76,7 +77,7 @@ def merge(
     def work(table: DeltaTable, commit: CommitProperties) -> tuple[int, int, int]:
         schema = pa.schema(table.schema().to_arrow())
         staged = prepare(write_set, schema, key=key)
-        if staged.only_adds and size_of(table).rows == 0:
+        if staged.shape.only_adds and size_of(table).rows == 0:
             return _append(table, staged, schema, commit)
         counts, changed = _merge(table, staged, deletes, commit)
         if not changed:
@@ -119,7 +120,7 @@ def truncate(
                 for f in schema.field(CDC).type
             )
             found = table.update(
-                updates={quoted(CDC): f"named_struct({members})"},
+                updates={quoted(CDC): merge_sql.truncated(fields, position)},
                 predicate=f"{below} and not coalesce(_cdc['deleted'], false)",
                 commit_properties=commit,
             )
@@ -208,7 +209,7 @@ def _append(
     table: DeltaTable, staged: Staged, schema: pa.Schema, commit: CommitProperties
 ) -> tuple[int, int, int]:
     """All rows of the write set as new rows, without a join."""
-    given = {c.name: staged.table.column(c.staged) for c in staged.columns}
+    given = {c.name: staged.table.column(c.staged) for c in staged.shape.columns}
     given[CDC] = staged.table.column(CDC)
     count = staged.table.num_rows
     rows = [given.get(f.name, pa.nulls(count, f.type)) for f in schema]
@@ -224,16 +225,15 @@ def _record(table: DeltaTable, schema: pa.Schema, commit: CommitProperties) -> N
 def _merge(
     table: DeltaTable, staged: Staged, deletes: str, commit: CommitProperties
 ) -> tuple[tuple[int, int, int], bool]:
-    pairs = [(c, staged.table.column(c.staged)) for c in staged.key]
-    ranges = merge_sql.key_ranges(pairs, dialect=merge_sql.DATAFUSION)
+    ranges = merge_sql.key_ranges(staged.keys(), dialect=merge_sql.DATAFUSION)
     merger = table.merge(
         staged.table,
-        predicate=" and ".join(filter(None, [merge_sql.on(staged), ranges])),
+        predicate=" and ".join(filter(None, [merge_sql.on(staged.shape), ranges])),
         source_alias="s",
         target_alias="t",
         commit_properties=commit,
     )
-    for clause in merge_sql.clauses(staged, deletes=deletes, dialect=merge_sql.DATAFUSION):
+    for clause in merge_sql.clauses(staged.shape, deletes=deletes, dialect=merge_sql.DATAFUSION):
         if clause.kind == "delete":
             merger = merger.when_matched_delete(predicate=clause.predicate)
         elif clause.kind == "insert":

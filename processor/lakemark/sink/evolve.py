@@ -7,6 +7,7 @@ commit, streamed, so that memory holds a few batches at a time.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from queue import Full, Queue
 from threading import Event, Thread
 from typing import Final, TypeVar
@@ -107,10 +108,34 @@ def properties(key: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _evolve(
-    path: str, schema: pa.Schema, table: str, storage_options: Options, applied: Evolution
-) -> None:
-    target = existing(path, storage_options)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a table needs, under its own column names.
+
+    Attributes:
+        added: columns.
+        members: members of `_cdc`: soft deletes were switched on.
+        widened: (column, type now, type to be).
+        sources: source names by column.
+    """
+
+    added: list[pa.Field]
+    members: list[pa.Field]
+    widened: list[tuple[str, pa.DataType, pa.DataType]]
+    sources: dict[str, str]
+
+    def note(self, applied: Evolution) -> None:
+        """Adds what was done to `applied`, under the source's names."""
+        applied.added.extend(f.with_name(self.sources[f.name]) for f in self.added)
+        applied.widened.extend((self.sources[n], was, kind) for n, was, kind in self.widened)
+
+
+def plan(target: DeltaTable, path: str, schema: pa.Schema, table: str = "") -> Plan:
+    """What `target` needs to hold rows of `schema`.
+
+    Raises:
+        TableError: `schema-incompatible`, `path-clash`.
+    """
     if table and target.metadata().name not in {None, table}:
         raise TableError(
             f"{path} belongs to {target.metadata().name}, not to {table}",
@@ -118,31 +143,36 @@ def _evolve(
             hint=f"set lake.tables.{table}.path to a folder of its own",
         )
     old = pa.schema(target.schema().to_arrow())
-    known = sources_of(old)
-    names = column_names(
-        (n for n in schema.names if n != CDC), {source: name for name, source in known.items()}
-    )
-    names[CDC] = CDC
-    new = pa.schema([field_named(f, names[f.name]) for f in schema])
-    found = compare(old, new)
+    known = {source: name for name, source in sources_of(old).items()}
+    names = {**column_names((n for n in schema.names if n != CDC), known), CDC: CDC}
     back = {name: source for source, name in names.items()}
+    found = compare(old, pa.schema([field_named(f, names[f.name]) for f in schema]))
     if found.incompatible:
         raise _incompatible(path, found, back)
-    added = [*found.added, *(f for f in new if f.name == CDC and _members_added(old, f, found))]
-    widened = [w for w in found.widened if w[0] != CDC]
+    members = [f for name, was, kind in found.widened if name == CDC for f in _new(was, kind)]
+    return Plan(found.added, members, [w for w in found.widened if w[0] != CDC], back)
+
+
+def _new(was: pa.StructType, kind: pa.StructType) -> list[pa.Field]:
+    known = {f.name for f in was}
+    return [f for f in kind if f.name not in known]
+
+
+def _evolve(
+    path: str, schema: pa.Schema, table: str, storage_options: Options, applied: Evolution
+) -> None:
+    target = existing(path, storage_options)
+    needed = plan(target, path, schema, table)
+    added = list(needed.added)
+    if needed.members:
+        added.append(pa.field(CDC, pa.struct(needed.members)))
     if added:
         target.alter.add_columns(
             [Field.from_arrow(f) for f in added], commit_properties=_CONDITIONAL
         )
-        applied.added.extend(f.with_name(back[f.name]) for f in added)
-    if widened:
-        _rewrite(target, {name: kind for name, _, kind in widened})
-        applied.widened.extend((back[name], was, kind) for name, was, kind in widened)
-
-
-def _members_added(old: pa.Schema, field: pa.Field, found: Evolution) -> bool:
-    """Whether `_cdc` gains members: soft deletes were switched on."""
-    return CDC in old.names and any(name == field.name for name, _, _ in found.widened)
+    if needed.widened:
+        _rewrite(target, {name: kind for name, _, kind in needed.widened})
+    needed.note(applied)
 
 
 def _incompatible(path: str, found: Evolution, back: dict[str, str]) -> TableError:
@@ -165,7 +195,7 @@ def _rewrite(table: DeltaTable, kinds: dict[str, pa.DataType]) -> None:
 
     def widened() -> Iterator[pa.RecordBatch]:
         for batch in pa.RecordBatchReader.from_stream(table.scan()):
-            yield batch.select(new.names).cast(new)
+            yield _checked(batch, new)
 
     with closing(_elsewhere(widened)) as batches:
         write_deltalake(
@@ -175,6 +205,11 @@ def _rewrite(table: DeltaTable, kinds: dict[str, pa.DataType]) -> None:
             schema_mode="overwrite",
             commit_properties=_CONDITIONAL,
         )
+
+
+def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in the wider types; a value that does not fit raises."""
+    return batch.select(schema.names).cast(schema)
 
 
 def _elsewhere(make: Callable[[], Iterator[T]]) -> Generator[T]:

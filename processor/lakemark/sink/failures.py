@@ -50,7 +50,7 @@ _FEATURE: Final = re.compile(
     re.IGNORECASE,
 )
 _STORAGE: Final = re.compile(
-    r"object ?store|generic (?!deltatable|delta kernel)[\w ]+ error|error performing|timed? ?out|"
+    r"object ?store error|generic (?!deltatable|delta kernel)[\w ]+ error|error performing|timed? ?out|"
     r"connection|dns|input/output|os error|stale file handle|slow ?down|too many requests|"
     r"\b50[0234]\b",
     re.IGNORECASE,

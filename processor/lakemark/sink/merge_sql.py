@@ -11,7 +11,7 @@ when it is forced or not older than the table's row.
 | fill | columns of the patch that are unavailable in the very incarnation named by `__barrier` get values; position and op stay | nothing |
 """  # noqa: E501
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakemark import positions
 from lakemark.sink.names import CDC, quoted
-from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Column, Staged
+from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Column, Shape
 
 # More ranges prune more files but make the predicate longer; 32 cost nothing that shows.
 _RANGES: Final = 32
@@ -78,16 +78,16 @@ SPARK: Final = Dialect(
 )
 
 
-def on(staged: Staged) -> str:
+def on(shape: Shape) -> str:
     """The join condition: equal keys."""
-    return " and ".join(f"t.{quoted(c.name)} = s.{c.staged}" for c in staged.key)
+    return " and ".join(f"t.{quoted(c.name)} = s.{c.staged}" for c in shape.key)
 
 
-def clauses(staged: Staged, *, deletes: str, dialect: Dialect) -> list[Clause]:
+def clauses(shape: Shape, *, deletes: str, dialect: Dialect) -> list[Clause]:
     """The WHENs that this write set needs, at most one per action and case.
 
     Args:
-        staged: the write set.
+        shape: of the write set.
         deletes: `hard` or `soft`.
         dialect: of the engine.
     """
@@ -95,89 +95,94 @@ def clauses(staged: Staged, *, deletes: str, dialect: Dialect) -> list[Clause]:
     build = {UPSERT: _upsert, DELETE: _delete, INSERT: _insert_over, FILL: _fill}
     found: list[Clause] = []
     for action in (DELETE, UPSERT, INSERT, FILL):
-        if action in staged.actions:
-            found.extend(build[action](staged, soft, dialect))
-    if staged.actions & {UPSERT, INSERT}:
-        values = {quoted(c.name): f"s.{c.staged}" for c in staged.columns}
+        if action in shape.actions:
+            found.extend(build[action](shape, soft, dialect))
+    if shape.actions & {UPSERT, INSERT}:
+        values = {quoted(c.name): f"s.{c.staged}" for c in shape.columns}
         predicate = f"s.__action in ('{UPSERT}', '{INSERT}')"
         found.append(Clause("insert", predicate, {**values, quoted(CDC): f"s.{CDC}"}))
     return found
 
 
-def _applies(staged: Staged) -> str:
+def _applies(shape: Shape) -> str:
     newer = "t._cdc['position'] is null or t._cdc['position'] <= s._cdc['position']"
-    return f"({'s.__force or ' if staged.forced else ''}{newer})"
+    return f"({'s.__force or ' if shape.forced else ''}{newer})"
 
 
 _DEAD: Final = "coalesce(t._cdc['deleted'], false)"
 
 
-def _struct(staged: Staged, members: dict[str, str]) -> str:
+def _struct(shape: Shape, members: dict[str, str]) -> str:
     """`_cdc` from SQL by member, in the target's order; members not named come from the source."""
     parts = ", ".join(
-        f"'{name}', {members.get(name, f's._cdc[{name!r}]')}" for name in staged.cdc_fields
+        f"'{name}', {members.get(name, f's._cdc[{name!r}]')}" for name in shape.cdc_fields
     )
     return f"named_struct({parts})"
+
+
+def _named(column: Column, dialect: Dialect) -> str:
+    """Whether the row's patch names the column; null, which counts as no, without a patch."""
+    return f"array_contains(s.__patch, {dialect.text(column.source)})"
 
 
 def _some(array: str) -> str:
     return f"case when cardinality({array}) > 0 then {array} end"
 
 
-def _upsert(staged: Staged, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # noqa: ARG001, FBT001
+def _upsert(shape: Shape, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # noqa: FBT001
     alive = f" and not {_DEAD}" if soft else ""
     updates = {}
-    for c in staged.columns:
+    for c in shape.columns:
         if not c.is_key:
-            keep = f"case when s.{c.mask}{alive} then t.{quoted(c.name)} else s.{c.staged} end"
-            updates[quoted(c.name)] = keep if c.mask and staged.patched else f"s.{c.staged}"
+            keep = f"case when {_named(c, dialect)}{alive} then t.{quoted(c.name)} else s.{c.staged} end"
+            updates[quoted(c.name)] = keep if c.patched and shape.patched else f"s.{c.staged}"
     cdc = f"s.{CDC}"
-    if staged.patched:
+    if shape.patched:
         patch = f"s.__patch is not null{alive}"
         still = _some("array_intersect(t._cdc['unavailable'], s.__patch)")
         cdc = _struct(
-            staged,
+            shape,
             {
                 "unavailable": f"case when {patch} then {still} else s._cdc['unavailable'] end",
                 "barrier": f"case when {patch} then t._cdc['barrier'] else s._cdc['barrier'] end",
             },
         )
-    predicate = f"s.__action = '{UPSERT}' and {_applies(staged)}"
+    predicate = f"s.__action = '{UPSERT}' and {_applies(shape)}"
     yield Clause("update", predicate, {**updates, quoted(CDC): cdc})
 
 
-def _delete(staged: Staged, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # noqa: ARG001, FBT001
-    predicate = f"s.__action = '{DELETE}' and {_applies(staged)}"
+def _delete(shape: Shape, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # noqa: ARG001, FBT001
+    predicate = f"s.__action = '{DELETE}' and {_applies(shape)}"
     if not soft:
         yield Clause("delete", predicate)
         return
     kept = {"unavailable": "t._cdc['unavailable']", "barrier": "t._cdc['barrier']"}
-    cdc = _struct(staged, {**kept, "deleted": "true"})
+    cdc = _struct(shape, {**kept, "deleted": "true"})
     yield Clause("update", predicate, {quoted(CDC): cdc})
 
 
-def _insert_over(staged: Staged, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # noqa: ARG001, FBT001
+def _insert_over(shape: Shape, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # noqa: ARG001, FBT001
     if not soft:
         return
     predicate = f"s.__action = '{INSERT}' and {_DEAD} and t._cdc['position'] < s._cdc['position']"
-    values = {quoted(c.name): f"s.{c.staged}" for c in staged.columns if not c.is_key}
+    values = {quoted(c.name): f"s.{c.staged}" for c in shape.columns if not c.is_key}
     yield Clause("update", predicate, {**values, quoted(CDC): f"s.{CDC}"})
 
 
-def _fill(staged: Staged, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # noqa: ARG001, FBT001
+def _fill(shape: Shape, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # noqa: ARG001, FBT001
     unknown = "t._cdc['unavailable']"
     updates = {}
-    for c in staged.columns:
-        if c.mask:
-            fills = f"s.{c.mask} and array_contains({unknown}, {dialect.text(c.source)})"
+    for c in shape.columns:
+        if c.patched:
+            fills = f"{_named(c, dialect)} and array_contains({unknown}, {dialect.text(c.source)})"
             updates[quoted(c.name)] = (
                 f"case when {fills} then s.{c.staged} else t.{quoted(c.name)} end"
             )
     if not updates:
         return
-    kept = {name: f"t._cdc[{name!r}]" for name in staged.cdc_fields}
+    kept = {name: f"t._cdc[{name!r}]" for name in shape.cdc_fields}
     left = _some(f"array_except({unknown}, s.__patch)")
-    cdc = _struct(staged, {**kept, "unavailable": left})
+    cdc = _struct(shape, {**kept, "unavailable": left})
     predicate = (
         f"s.__action = '{FILL}' and t._cdc['barrier'] = s.__barrier and {unknown} is not null"
     )
@@ -191,6 +196,13 @@ def below_truncate(position: bytes) -> str:
     own_end = positions.pack(epoch, 0, 2**64 - 1)
     at = "_cdc['position']"
     return f"{at} < X'{own.hex()}' or ({at} > X'{own_end.hex()}' and {at} < X'{position.hex()}')"
+
+
+def truncated(cdc_fields: Iterable[str], position: bytes) -> str:
+    """SQL for the `_cdc` of a row that a truncate marks deleted."""
+    new = {"position": f"X'{position.hex()}'", "op": "'t'", "deleted": "true"}
+    members = ", ".join(f"'{name}', {new.get(name, f'_cdc[{name!r}]')}" for name in cdc_fields)
+    return f"named_struct({members})"
 
 
 # -- pruning ------------------------------------------------------------------------------------

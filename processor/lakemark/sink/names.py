@@ -103,7 +103,7 @@ def table_path(lake: str, table: str) -> str:
         lake: path or URL of the lake.
         table: ``schema.table`` as the source block has it; only the first dot divides.
     """
-    return "/".join([lake.rstrip("/"), *(_folder(part) for part in table.split(".", 1))])
+    return "/".join([lake.rstrip("/"), *(folder_name(part) for part in table.split(".", 1))])
 
 
 def table_of(path: str) -> str:
@@ -115,8 +115,8 @@ def table_of(path: str) -> str:
     )
 
 
-def _folder(part: str) -> str:
-    """Letters of other alphabets stay, unless file systems could spell them in two ways."""
+def folder_name(part: str) -> str:
+    """One name as part of a path; only letters that have a single spelling stay."""
     return "".join(
         c
         if (c.isalnum() and unicodedata.is_normalized("NFD", c))

@@ -47,9 +47,7 @@ def save(
         ) from error
 
 
-def load(
-    path: str, *, query: str, batch: int, options: Mapping[str, str]
-) -> pa.Table | None:
+def load(path: str, *, query: str, batch: int, options: Mapping[str, str]) -> pa.Table | None:
     """What batch `batch` left; None if it left nothing.
 
     Raises:

@@ -79,7 +79,7 @@ class Pool:
         """Whether a row and the image of a delete agree in every column that the row knows."""
         pool = self.rows()
         return all(
-            pool.field(at)[row.cell(column.name)].as_py() == pool.field(at)[image.row].as_py()
+            _equal(pool.field(at)[row.cell(column.name)], pool.field(at)[image.row])
             for at, column in enumerate(pool.type)
             if column.name not in row.unavailable
         )
@@ -114,7 +114,7 @@ class Pool:
             row=row,
             unavailable=unavailable,
             missing=unavailable,
-            barrier=cdc["barrier"] if unavailable else None,
+            barrier=cdc["barrier"],
         )
 
     def simple_rows(self, rows: Sequence[int]) -> pa.Table:
@@ -164,6 +164,12 @@ class Pool:
         columns["__force"] = control["force"]
         columns["__barrier"] = pa.nulls(len(rows), pa.binary())
         return pa.table(columns)
+
+
+def _equal(one: pa.Scalar, other: pa.Scalar) -> bool:
+    """Equal as the database compares rows' images: NaN is NaN."""
+    left, right = one.as_py(), other.as_py()
+    return bool(left == right or (left != left and right != right))  # noqa: PLR0124
 
 
 def _microseconds(time: datetime | None) -> int:

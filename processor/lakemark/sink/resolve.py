@@ -179,7 +179,7 @@ class _Batch:
         if rest:
             self._add_steps(part, np.array(sorted(rest)), offset)
 
-    def _add_steps(self, part: Part, at: np.ndarray, offset: int) -> None:  # type: ignore[type-arg]
+    def _add_steps(self, part: Part, at: np.ndarray, offset: int) -> None:
         for record in packets.records_of(part.packet, at, offset=offset):
             if record.net is None:
                 continue
@@ -225,7 +225,7 @@ class _Batch:
         return nets, special
 
 
-def _simple_mask(packet: pa.Table) -> np.ndarray:  # type: ignore[type-arg]
+def _simple_mask(packet: pa.Table) -> np.ndarray:
     """Records that are whole upserts or deletes of one key."""
     simple = pc.and_(
         pc.equal(packet.column("record"), packets.NET),
@@ -403,9 +403,9 @@ class _Waiting:
                 old_key, row = self.awaited[change]
                 net = Net(changes.UPSERT, "c", position, row=row)
                 items.append(packets.Record(packets.AWAITED, key, position, net, old_key))
-        for key, (position, row) in self.displaced.items():
+        for key, (position, found) in self.displaced.items():
             if self.settled is None or position >= self.settled:
-                items.append(packets.Record(packets.DISPLACED, key, position, row))
+                items.append(packets.Record(packets.DISPLACED, key, position, found))
         if not items:
             return None
         return packets.build(

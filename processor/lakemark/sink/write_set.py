@@ -10,12 +10,11 @@ One row per key. Besides the source's columns and `_cdc` (see `_cdc` in the READ
 | `__barrier` | binary or null | fill only a row whose `_cdc.barrier` is this |
 
 `prepare` gives both engines the same staged table: data columns named ``c0``, ``c1`` … in the
-types of the target, so that no name of the source appears in it, and one mask ``k<n>`` per column
-that some `__patch` names.
+types of the target, so that no name of the source appears in it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -44,23 +43,22 @@ class Column:
         name: in the target table.
         source: in the source table.
         staged: in the staged table.
-        mask: staged mask of the rows whose `__patch` names it; empty if none does.
+        patched: whether the `__patch` of any row names it.
         is_key: part of the primary key.
     """
 
     name: str
     source: str
     staged: str
-    mask: str = ""
+    patched: bool = False
     is_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """A write set ready for an engine.
+class Shape:
+    """All that the SQL of a merge depends on, without the rows.
 
     Attributes:
-        table: the columns' staged arrays, the masks, `_cdc` and the control columns.
         columns: in the order of the write set.
         cdc_fields: members of the target's `_cdc`.
         actions: the actions that occur.
@@ -68,7 +66,6 @@ class Staged:
         patched: whether any upsert has a patch.
     """
 
-    table: pa.Table
     columns: tuple[Column, ...]
     cdc_fields: tuple[str, ...]
     actions: frozenset[str]
@@ -84,6 +81,38 @@ class Staged:
     def only_adds(self) -> bool:
         """Whether every row is added as it is when the table has no rows."""
         return self.actions <= {UPSERT, INSERT}
+
+    def joined(self, other: "Shape") -> "Shape":
+        """The shape of both write sets together; they are parts of one.
+
+        Raises:
+            TableError: `write-set-invalid`: the parts have different columns.
+        """
+        names = [c.source for c in self.columns]
+        if names != [c.source for c in other.columns] or self.cdc_fields != other.cdc_fields:
+            raise TableError(
+                "parts of one write set have different columns", code="write-set-invalid"
+            )
+        pairs = zip(self.columns, other.columns, strict=True)
+        return Shape(
+            tuple(replace(a, patched=a.patched or b.patched) for a, b in pairs),
+            self.cdc_fields,
+            self.actions | other.actions,
+            self.forced or other.forced,
+            self.patched or other.patched,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A write set ready for an engine: the columns' staged arrays, `_cdc` and control columns."""
+
+    table: pa.Table
+    shape: Shape
+
+    def keys(self) -> list[tuple[Column, pa.ChunkedArray]]:
+        """The key columns with their values."""
+        return [(c, self.table.column(c.staged)) for c in self.shape.key]
 
 
 def prepare(write_set: pa.Table, target: pa.Schema, *, key: Sequence[str]) -> Staged:
@@ -108,20 +137,21 @@ def prepare(write_set: pa.Table, target: pa.Schema, *, key: Sequence[str]) -> St
             cells = pc.add(cells, pa.scalar(0.0, cells.type))  # databases hold -0.0 equal to 0.0
         staged[column.staged] = _cast(cells, target.field(column.name))
     _check_keys({c.staged: staged[c.staged] for c in columns if c.is_key})
-    columns = _masked(columns, whole.column(PATCH), staged)
+    named = set(pc.unique(pc.list_flatten(whole.column(PATCH))).to_pylist())
+    columns = [replace(c, patched=c.source in named and not c.is_key) for c in columns]
     action = whole.column(ACTION)
     staged[CDC] = _cdc(whole.column(CDC), target.field(CDC).type, action)
     for name in CONTROL:
         staged[name] = whole.column(name)
     patched = pc.any(pc.and_(pc.equal(action, UPSERT), pc.is_valid(whole.column(PATCH)))).as_py()
-    return Staged(
-        table=pa.table(staged),
+    shape = Shape(
         columns=tuple(columns),
         cdc_fields=tuple(f.name for f in target.field(CDC).type),
         actions=frozenset(pc.unique(action).to_pylist()),
         forced=bool(pc.any(whole.column(FORCE)).as_py()),
         patched=bool(patched),
     )
+    return Staged(pa.table(staged), shape)
 
 
 def _columns(write_set: pa.Table, target: pa.Schema, key: Sequence[str]) -> list[Column]:
@@ -202,25 +232,3 @@ def _cdc(column: pa.ChunkedArray, kind: pa.StructType, action: pa.ChunkedArray) 
         else:
             members.append(pa.nulls(len(given), member.type))
     return pa.StructArray.from_arrays(members, fields=list(kind))
-
-
-def _masked(columns: list[Column], patch: pa.ChunkedArray, staged: dict[str, Any]) -> list[Column]:
-    """Adds to `staged` one mask per column that some patch names."""
-    if patch.null_count == len(patch):
-        return columns
-    lists = patch.combine_chunks()
-    if isinstance(lists, pa.ChunkedArray):
-        lists = pa.concat_arrays(lists.chunks)
-    parents, names = pc.list_parent_indices(lists), pc.list_flatten(lists)
-    found = set(pc.unique(names).to_pylist())
-    result = []
-    for column in columns:
-        if column.source not in found or column.is_key:
-            result.append(column)
-            continue
-        rows = parents.filter(pc.equal(names, column.source))
-        mask = pc.is_in(pa.array(range(len(lists)), rows.type), rows)
-        name = f"k{column.staged[1:]}"
-        staged[name] = mask
-        result.append(Column(column.name, column.source, column.staged, name, column.is_key))
-    return result

@@ -16,8 +16,8 @@ from lakemark.source.schema import TableSchema, from_connect
 
 
 class _WrappedKey(msgspec.Struct):
-    schema: msgspec.Raw | None = None
-    payload: msgspec.Raw | None = None
+    schema: msgspec.Raw = msgspec.Raw(b"null")  # `Raw | None` would take nothing but null
+    payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def schema_of(
@@ -94,7 +94,7 @@ def _wrapped(table: str, raw: bytes, raw_key: bytes | None) -> TableSchema | Non
         value = msgspec.json.decode(raw)
         key = msgspec.json.decode(raw_key) if raw_key else None
         return from_connect(table, value, key)
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 
 
@@ -104,18 +104,19 @@ def _key_schema(raw: bytes | None) -> bytes | None:
         return None
     try:
         wrapped = msgspec.json.decode(raw, type=_WrappedKey)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return None
-    if wrapped.schema is None or wrapped.payload is None:
+    schema = bytes(wrapped.schema)
+    if schema == b"null" or bytes(wrapped.payload) == b"null":
         names = [{"field": name} for name in _key_names(raw)]
         return msgspec.json.encode({"type": "struct", "fields": names})
-    return bytes(wrapped.schema)
+    return schema
 
 
 def _key_names(raw: bytes) -> tuple[str, ...]:
     try:
         key = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return ()
     if isinstance(key, dict) and "payload" in key and "schema" in key:
         key = key["payload"]

@@ -11,7 +11,8 @@ import pyarrow as pa
 # beyond both is no database value, and writing it out would need memory of that many bytes.
 MAX_DIGITS: Final = 131_072 + 16_383
 _WIDTH: Final = 16  # bytes of a decimal128
-_EXACT: Final = Context(prec=MAX_DIGITS * 2, traps=[Inexact, Rounded])
+# Arithmetic that never rounds.
+EXACT: Final = Context(prec=MAX_DIGITS * 2, traps=[Inexact, Rounded])
 
 
 def plain(unscaled: int, scale: int) -> str:
@@ -109,7 +110,7 @@ def fitting(value: Decimal, kind: pa.DataType) -> Decimal:
     if value and value.adjusted() >= kind.precision - kind.scale:
         raise OverflowError("decimal")
     if value and int(value.as_tuple().exponent) < -kind.scale:
-        shortest = value.normalize(_EXACT)
+        shortest = value.normalize(EXACT)
         if int(shortest.as_tuple().exponent) < -kind.scale:
             raise OverflowError("decimal")
         return shortest

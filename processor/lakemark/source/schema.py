@@ -72,11 +72,11 @@ class TableSchema:
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
     def with_padding_of(self, other: "TableSchema") -> "TableSchema":
-        """This schema, with the char(n) columns marked that `other` (the catalog's) knows."""
+        """This schema, its columns marked as char(n) exactly where `other` (the catalog's) does."""
         padded = {c.name for c in other.columns if c.padded}
-        columns = tuple(
-            replace(c, padded=True) if c.name in padded else c for c in self.columns
-        )
+        if all(c.padded == (c.name in padded) for c in self.columns):
+            return self
+        columns = tuple(replace(c, padded=c.name in padded) for c in self.columns)
         return TableSchema(self.table, columns, self.key)
 
     def fingerprint(self) -> str:

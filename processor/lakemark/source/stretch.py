@@ -5,7 +5,7 @@ keys → newest state per key → typed images of the winners only → packets. 
 becomes a dead letter with its original bytes; nothing here raises on any input.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -57,7 +57,7 @@ class Plan:
     max_event_bytes: int = 4 << 20
     max_bad_share: float = 0.5
     max_bad: int = 100
-    selected: frozenset[str] | None = None
+    selected: Container[str] | None = None
     known_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
     verified: frozenset[str] = frozenset()
     stopped: frozenset[str] = frozenset()
@@ -104,6 +104,7 @@ class Stretch:
         tables: reports by table id.
         high_water: the partition's high-water after the stretch.
         kinds: records by kind, for metrics.
+        regressed: offset of the first regressed event, -1 = none.
     """
 
     topic: str
@@ -115,6 +116,7 @@ class Stretch:
     tables: dict[str, TableReport]
     high_water: HighWater
     kinds: dict[int, int]
+    regressed: int = -1
 
 
 @dataclass(slots=True)
@@ -166,6 +168,7 @@ def process(records: Records, plan: Plan) -> Stretch:
             work.table(table, indices)
     if gated.regressed is not None:
         table = heads.table[gated.regressed]
+        out.regressed = records.offsets[gated.regressed]
         work.report(table).stop = (
             "position-regressed",
             f"the event at {records.topic}-{records.partition} offset "
@@ -451,10 +454,13 @@ class _Run:
         return {names[at] for at in doubtful}
 
     def image(self, index: int) -> bytes:
-        """The record's row image; of a delete, its key, which holds the key's columns."""
-        image = self.heads.after[index]
-        if image is not None and self.heads.op[index] != "d":
-            return image
+        """The record's row image; of a delete the before image, or else its key."""
+        heads = self.heads
+        image = heads.before[index] if heads.op[index] == "d" else heads.after[index]
+        return self.key_image(index) if image is None else image
+
+    def key_image(self, index: int) -> bytes:
+        """The record's key, which holds the key's columns."""
         return _payload(self.work.records.keys[index] or b"null")
 
 
@@ -472,20 +478,13 @@ class _Folder:
         run = self.run
         order = [i for indices in events.values() for i in indices]
         moved = {key for key, found in events.items() if any(i in self.old_keys for i in found)}
-        deletes = [
-            i
-            for key, found in events.items()
-            for i in found
-            if run.heads.op[i] == "d"
-            and run.heads.before[i] is not None
-            and (i in self.new_keys or key in moved)
-        ]
-        images = [run.image(i) for i in order] + [run.heads.before[i] or b"" for i in deletes]
+        # A before image that cannot be read is no loss: the key alone names the row.
+        deletes = [i for i in order if run.heads.op[i] == "d"]
+        images = [*map(run.image, order), *map(run.key_image, deletes)]
         decoded = run.decode(images)
         bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
         slot = {index: at for at, index in enumerate(order)}
-        # A before image that cannot be read is no loss: the key alone names the row.
-        before = {i: at for at, i in enumerate(deletes, len(order)) if at not in bad}
+        slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in bad})
         items: list[packets.Record] = []
         for key, indices in events.items():
             log = _Log(key, items, moved=key in moved)
@@ -496,7 +495,7 @@ class _Folder:
                     run.report.reread.append(key.decode("utf-8", "replace"))
                     continue
                 unavailable = frozenset(decoded.unavailable[at] or ())
-                self._event(log, index, before.get(index, at), unavailable)
+                self._event(log, index, at, unavailable)
             log.close()
         run.pack(
             packets.build(

@@ -22,7 +22,7 @@ from lakemark.source import moments
 from lakemark.source.columns import Column
 from lakemark.source.modes import HandlingModes
 from lakemark.source.moments import Tally
-from lakemark.source.numerals import decimals_from_bytes, fitting, plain, plain_decimal
+from lakemark.source.numerals import EXACT, decimals_from_bytes, fitting, plain, plain_decimal
 
 WRONG_TYPE: Final = "wrong-type"
 OUT_OF_RANGE: Final = "number-out-of-range"
@@ -200,7 +200,7 @@ def _decimal(column: Column, modes: HandlingModes) -> Codec:
                 return plain(unscaled, scale)
             if abs(unscaled) >= 10**kind.precision:
                 raise OverflowError("decimal")
-            return Decimal(unscaled).scaleb(-scale)
+            return Decimal(unscaled).scaleb(-scale, EXACT)
         return fitting(value, kind) if exact else plain_decimal(value)
 
     wires = (Decimal, bytes) if modes.decimal_format == "NUMERIC" else (bytes, Decimal)

@@ -1,0 +1,427 @@
+"""What every write engine promises. An engine's test module inherits `SinkContract`.
+
+Starting an engine may be slow, so each test asks as many questions as it can in one merge: one key
+per question, all answered at once.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pytest
+
+from lakemark.errors import TableError
+from lakemark.sink.commits import MergeResult
+from lakemark.source.evolution import Evolution
+from tests.kit.write_sets import (
+    Change,
+    Model,
+    at,
+    cdc_type,
+    content,
+    delete,
+    fill,
+    insert,
+    own,
+    table_schema,
+    upsert,
+    write_set,
+)
+
+
+class Engine(Protocol):
+    """An engine as the contract calls it."""
+
+    def ensure(self, path: str, schema: pa.Schema, *, key: tuple[str, ...]) -> Evolution: ...
+
+    def merge(
+        self,
+        path: str,
+        rows: pa.Table,
+        *,
+        key: tuple[str, ...],
+        deletes: str,
+        app_id: str,
+        version: int,
+    ) -> MergeResult: ...
+
+    def truncate(
+        self, path: str, position: bytes, *, deletes: str, app_id: str, version: int
+    ) -> MergeResult: ...
+
+    def committed(self, path: str, app_id: str) -> int | None: ...
+
+    def read(self, path: str) -> pa.Table:
+        """The whole table under its own column names."""
+
+
+@dataclass
+class Scribe:
+    """Does to an engine's table and to the model the same."""
+
+    engine: Engine
+    path: str
+    model: Model
+    version: int = 0
+
+    def merge(self, *changes: Change) -> MergeResult:
+        self.version += 1
+        self.model.apply(changes)
+        rows = write_set(changes, self.model.columns, self.model.deletes)
+        return self.engine.merge(
+            self.path,
+            rows,
+            key=tuple(self.model.key),
+            deletes=self.model.deletes,
+            app_id="q/t/stream",
+            version=self.version,
+        )
+
+    def check(self) -> None:
+        assert content(self.engine.read(self.path), self.model.key) == self.model.content()
+
+
+COLUMNS = {"id": pa.string(), "a": pa.string(), "b": pa.int64(), "c": pa.float64()}
+
+
+def row(name: str, a: Any = None, b: Any = None, c: Any = None) -> dict[str, Any]:
+    return {"id": name, "a": a, "b": b, "c": c}
+
+
+class SinkContract:
+    """Inherit, and give the fixture `engine`."""
+
+    @pytest.fixture
+    @abstractmethod
+    def engine(self) -> Engine:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def scribe(self, engine: Engine, tmp_path, deletes: str) -> Scribe:
+        return self.scribe_of(engine, tmp_path / "t", COLUMNS, ("id",), deletes)
+
+    def scribe_of(
+        self,
+        engine: Engine,
+        path: Any,
+        columns: Mapping[str, pa.DataType],
+        key: tuple[str, ...],
+        deletes: str = "hard",
+    ) -> Scribe:
+        engine.ensure(str(path), table_schema(columns, deletes), key=key)
+        return Scribe(engine, str(path), Model(columns, key, deletes))
+
+    @pytest.mark.parametrize("deletes", ["hard", "soft"])
+    def test_rules(self, scribe: Scribe) -> None:
+        """Every rule of the write set, one key each."""
+        whole = [
+            upsert(row(name, "old", 1, 0.5), at(10))
+            for name in (
+                "newer", "equal", "older", "older forced", "deleted", "deleted equal",
+                "deleted too late", "deleted forced", "insert", "patched", "filled whole",
+                "untouched", "dead insert", "dead insert late", "dead upsert", "dead upsert late",
+                "dead patched", "dead deleted", "patched older",
+            )
+        ]  # fmt: skip
+        partial = [
+            upsert(row(name, None, None, 0.5), at(10), unavailable=("a", "b"), row_barrier=at(7))
+            for name in (
+                "filled", "filled half", "other incarnation", "patch narrows", "patch fits",
+                "dead filled", "overwritten", "deleted partial",
+            )
+        ]  # fmt: skip
+        scribe.merge(*whole, *partial)
+        scribe.check()
+        scribe.merge(
+            *(
+                delete(row(n), at(12))
+                for n in (
+                    "dead insert",
+                    "dead insert late",
+                    "dead upsert",
+                    "dead upsert late",
+                    "dead patched",
+                    "dead deleted",
+                    "dead filled",
+                )
+            )  # fmt: skip
+        )
+        scribe.check()
+        scribe.merge(
+            upsert(row("newer", "new", 2, 1.5), at(11)),
+            upsert(row("equal", "new", None, 1.5), at(10)),
+            upsert(row("older", "new"), at(9, 99)),
+            upsert(row("older forced", "new"), own(3), force=True),
+            delete(row("deleted"), at(11)),
+            delete(row("deleted equal"), at(10)),
+            delete(row("deleted too late"), at(9)),
+            delete(row("deleted forced"), at(9), force=True),
+            delete(row("never there"), at(11)),
+            delete(row("deleted partial"), at(11)),
+            insert(row("insert", "new"), at(50)),
+            insert(row("inserted", "new", 3, None), at(50)),
+            insert(row("dead insert", "new"), at(13)),
+            insert(row("dead insert late", "new"), at(12)),
+            upsert(row("dead upsert", "new"), at(12)),
+            upsert(row("dead upsert late", "new"), at(11)),
+            upsert(row("dead patched", "new", 4), at(13), patch=("b",), unavailable=("b",)),
+            delete(row("dead deleted"), at(14)),
+            upsert(row("patched", "new", None, 2.5), at(11), patch=("b", "c")),
+            upsert(row("patched older", "new", None, 2.5), at(9), patch=("b", "c")),
+            upsert(
+                row("patched absent", "new"), at(11), patch=("b",), unavailable=("b",),
+                row_barrier=at(11),
+            ),
+            upsert(row("patch narrows", None, 5, 2.5), at(11), patch=("a",)),
+            upsert(row("patch fits", None, None, 2.5), at(11), patch=("a", "b")),
+            upsert(row("overwritten", "new", 6, 2.5), at(11)),
+            fill(row("filled", "found", 7, 9.9), at(7), ("a", "b", "c")),
+            fill(row("filled half", "found", 7, 9.9), at(7), ("b",)),
+            fill(row("filled whole", "found", 7, 9.9), at(7), ("a",)),
+            fill(row("other incarnation", "found", 7, 9.9), at(8), ("a", "b")),
+            fill(row("dead filled", "found", 7, 9.9), at(7), ("a", "b")),
+            fill(row("filled absent", "found", 7, 9.9), at(7), ("a",)),
+        )  # fmt: skip
+        scribe.check()
+        # Not only equal to the model: the answers that matter most, spelled out.
+        found = {r["id"]: r for r in scribe.engine.read(scribe.path).to_pylist()}
+        alive = {n for n, r in found.items() if not r["_cdc"].get("deleted")}
+        assert found["patched"]["b"] == 1
+        assert found["patched"]["a"] == "new"
+        assert found["older"]["a"] == "old"
+        assert found["older forced"]["_cdc"]["position"] == own(3)
+        assert (found["filled"]["a"], found["filled"]["b"], found["filled"]["c"]) == (
+            "found",
+            7,
+            0.5,
+        )
+        assert found["filled"]["_cdc"]["unavailable"] is None
+        assert found["filled half"]["_cdc"]["unavailable"] == ["a"]
+        assert found["patch narrows"]["_cdc"]["unavailable"] == ["a"]
+        assert not alive & {
+            "deleted",
+            "deleted equal",
+            "deleted forced",
+            "never there",
+            "filled absent",
+        }
+        assert "deleted too late" in alive
+        assert found["dead patched"]["b"] == 4
+
+    @pytest.mark.parametrize("deletes", ["hard", "soft"])
+    def test_truncate(self, scribe: Scribe) -> None:
+        scribe.merge(
+            upsert(row("below"), at(4)),
+            upsert(row("same transaction, below"), at(5, 1)),
+            upsert(row("equal"), at(5, 2)),
+            upsert(row("above"), at(6)),
+            upsert(row("own snapshot below"), own(1)),
+            upsert(row("own snapshot equal"), own(2)),
+            upsert(row("own snapshot above"), own(3)),
+            upsert(row("dead"), at(3)),
+        )
+        scribe.merge(delete(row("dead"), at(4)))
+        position = at(5, 2)
+        scribe.model.truncate(position)
+        more = {"deletes": scribe.model.deletes, "app_id": "q/t/truncate", "version": 3}
+        done = scribe.engine.truncate(scribe.path, position, **more)
+        scribe.check()
+        assert (done.deleted or done.updated) == 3
+        found = scribe.engine.read(scribe.path).to_pylist()
+        assert {r["id"] for r in found if not r["_cdc"].get("deleted")} == {
+            "equal", "above", "own snapshot equal", "own snapshot above",
+        }  # fmt: skip
+        scribe.merge(upsert(row("late"), at(2)))
+        assert scribe.engine.truncate(scribe.path, position, **more).skipped
+        scribe.check()
+
+    @pytest.mark.parametrize("deletes", ["hard"])
+    def test_once_per_version(self, scribe: Scribe) -> None:
+        scribe.merge(*(upsert(row(str(i), b=i), at(i)) for i in range(10)))
+        before = scribe.engine.read(scribe.path)
+        again = write_set([delete(row(str(i)), at(99)) for i in range(10)], COLUMNS)
+        arguments = {"key": ("id",), "deletes": "hard", "app_id": "q/t/stream"}
+        for version in (0, 1):
+            done = scribe.engine.merge(scribe.path, again, **arguments, version=version)
+            assert done.skipped
+            assert (done.inserted, done.updated, done.deleted, done.rows) == (0, 0, 0, 10)
+        assert content(scribe.engine.read(scribe.path), ["id"]) == content(before, ["id"])
+        assert scribe.engine.committed(scribe.path, "q/t/stream") == 1
+        assert scribe.engine.committed(scribe.path, "q/t/other") is None
+        # A merge without effect is recorded, one without rows is not.
+        scribe.merge(upsert(row("1", "stale"), at(0)))
+        assert scribe.engine.committed(scribe.path, "q/t/stream") == 2
+        done = scribe.merge()
+        assert (done.skipped, done.rows) == (False, 10)
+        assert scribe.engine.committed(scribe.path, "q/t/stream") == 2
+        scribe.check()
+
+    def test_counts(self, engine: Engine, tmp_path) -> None:
+        scribe = self.scribe_of(engine, tmp_path / "t", COLUMNS, ("id",))
+        done = scribe.merge(*(upsert(row(str(i)), at(1)) for i in range(6)))
+        assert (done.inserted, done.updated, done.deleted, done.rows) == (6, 0, 0, 6)
+        assert done.files >= 1
+        assert done.bytes > 0
+        done = scribe.merge(
+            upsert(row("0"), at(2)), upsert(row("1"), at(0)), delete(row("2"), at(2)),
+            upsert(row("9"), at(2)),
+        )  # fmt: skip
+        assert (done.inserted, done.updated, done.deleted, done.rows) == (1, 1, 1, 6)
+
+    def test_odd_names(self, engine: Engine, tmp_path) -> None:
+        """Characters that Delta refuses, names that differ in case only, quotes, other scripts."""
+        odd = ["unit price", 'Odd Näme"x', "a`b", "a'b", "a.b", "a,b;{c}(d)", "t\tn\n", "x=y",
+               "Id", "ID", "100%", "%41", "select", "日本", "[0]", "back\\slash", "c0", "__x"]  # fmt: skip
+        columns = {"id": pa.int64(), **dict.fromkeys(odd, pa.string())}
+        scribe = self.scribe_of(engine, tmp_path / "odd table ü", columns, ("id", "unit price"))
+        values = {name: f"value of {name}" for name in odd}
+        scribe.merge(upsert({"id": 1, **values}, at(1)), upsert({"id": 2, **values}, at(1)))
+        some = tuple(n for n in odd if n != "unit price")
+        scribe.merge(
+            upsert({"id": 1, "unit price": values["unit price"]}, at(2), patch=some),
+            upsert({"id": 3, "unit price": ""}, at(2), unavailable=some, row_barrier=at(2)),
+        )
+        scribe.merge(fill({"id": 3, "unit price": "", **dict.fromkeys(some, "f")}, at(2), some))
+        table = engine.read(scribe.path)
+        from lakemark.sink.names import sources_of
+
+        back = {"_cdc": "_cdc", **sources_of(table.schema)}
+        assert content(table.rename_columns([back[n] for n in table.column_names]), ["id"]) == (
+            scribe.model.content()
+        )
+        assert not set(" ,;{}()\n\t=") & set("".join(table.column_names))
+
+    def test_types(self, engine: Engine, tmp_path) -> None:
+        """All canonical types, with their extremes, inserted, updated and kept by a patch."""
+        scribe = self.scribe_of(engine, tmp_path / "t", dict(TYPES), ("id",))
+        full = {name: values[0] for name, values in VALUES.items()}
+        other = {name: values[-1] for name, values in VALUES.items()}
+        scribe.merge(upsert({"id": 1, **full}, at(1)), upsert({"id": 2}, at(1)))
+        scribe.check()
+        scribe.merge(
+            upsert({"id": 1}, at(2), patch=tuple(VALUES)),
+            upsert({"id": 2, **other}, at(2)),
+            upsert({"id": 3}, at(2), patch=tuple(VALUES), unavailable=tuple(VALUES)),
+        )
+        scribe.check()
+
+    def test_keys(self, engine: Engine, tmp_path) -> None:
+        """A composite key of every type that can be one; each row is found again."""
+        columns = {**KEY_TYPES, "n": pa.int64()}
+        key = tuple(KEY_TYPES)
+        scribe = self.scribe_of(engine, tmp_path / "t", columns, key)
+        keys = [{name: values[i] for name, values in KEY_VALUES.items()} for i in (0, 1)]
+        mixed = {**keys[0], "k_text": keys[1]["k_text"]}
+        scribe.merge(*(upsert({**k, "n": 1}, at(1)) for k in (*keys, mixed)))
+        done = scribe.merge(upsert({**keys[0], "n": 2}, at(2)), delete({**keys[1]}, at(2)))
+        assert (done.inserted, done.updated, done.deleted) == (0, 1, 1)
+        scribe.check()
+
+    @pytest.mark.parametrize(
+        ("code", "changes"),
+        [
+            ("null-key", [upsert(row(None), at(1))]),
+            ("duplicate-key", [upsert(row("x"), at(1)), delete(row("x"), at(2))]),
+            ("write-set-invalid", [Change("displace", row("x"), at(1))]),
+        ],
+    )
+    def test_refused(self, engine: Engine, tmp_path, code: str, changes: list[Change]) -> None:
+        scribe = self.scribe_of(engine, tmp_path / "t", COLUMNS, ("id",))
+        rows = write_set(changes, COLUMNS)
+        with pytest.raises(TableError) as caught:
+            engine.merge(scribe.path, rows, key=("id",), deletes="hard", app_id="q/t/s", version=1)
+        assert caught.value.code == code
+        assert engine.committed(scribe.path, "q/t/s") is None
+
+    def test_evolution(self, engine: Engine, tmp_path) -> None:
+        old = {"id": pa.int32(), "n": pa.int16(), "f": pa.float32(), "m": pa.decimal128(6, 2)}
+        scribe = self.scribe_of(engine, tmp_path / "t", old, ("id",))
+        scribe.merge(upsert({"id": 1, "n": 5, "f": 0.5, "m": Decimal("1.25")}, at(1)))
+        new = {"id": pa.int64(), "n": pa.int64(), "f": pa.float64(), "m": pa.decimal128(20, 4),
+               "added; x": pa.list_(pa.timestamp("us"))}  # fmt: skip
+        applied = engine.ensure(scribe.path, table_schema(new), key=("id",))
+        assert [f.name for f in applied.added] == ["added; x"]
+        assert {w[0] for w in applied.widened} == {"id", "n", "f", "m"}
+        assert not engine.ensure(scribe.path, table_schema(new), key=("id",))
+        assert not engine.ensure(scribe.path, table_schema(old), key=("id",))  # a narrow one fits
+        assert engine.committed(scribe.path, "q/t/stream") == 1
+        scribe.model.columns = new
+        (only,) = scribe.model.rows
+        scribe.model.rows[only].values["added; x"] = None
+        scribe.merge(
+            upsert({"id": 2**40, "n": 2**40, "m": Decimal("123456789.0125"),
+                    "added; x": [datetime(2026, 1, 1)]}, at(2)),  # noqa: DTZ001
+        )  # fmt: skip
+        table = engine.read(scribe.path)
+        assert table.schema.field("m").type == pa.decimal128(20, 4)
+        shown = content(table.rename_columns([*old, *table.column_names[4:]]), ["id"])
+        by_id = {r["id"]: r for r in shown}
+        assert by_id[1]["m"] == Decimal("1.2500")
+        assert by_id[1]["_cdc"]["position"] == at(1)
+        assert by_id[2**40]["n"] == 2**40
+        with pytest.raises(TableError) as caught:
+            engine.ensure(
+                scribe.path, table_schema({"id": pa.int64(), "n": pa.string()}), key=("id",)
+            )
+        assert caught.value.code == "schema-incompatible"
+        assert "'n' from int64 to string" in caught.value.message
+
+    def test_soft_deletes_switched_on(self, engine: Engine, tmp_path) -> None:
+        scribe = self.scribe_of(engine, tmp_path / "t", COLUMNS, ("id",))
+        scribe.merge(upsert(row("kept"), at(1)), upsert(row("gone"), at(1)))
+        engine.ensure(scribe.path, table_schema(COLUMNS, "soft"), key=("id",))
+        scribe.model.deletes = "soft"
+        scribe.merge(delete(row("gone"), at(2)), upsert(row("new"), at(2)))
+        found = {r["id"]: r["_cdc"]["deleted"] for r in engine.read(scribe.path).to_pylist()}
+        assert found == {"kept": None, "gone": True, "new": False}
+
+
+def _instant(year: int, *rest: int) -> datetime:
+    return datetime(year, *rest, tzinfo=UTC)
+
+
+VALUES: dict[str, list[Any]] = {
+    "i8": [-128, 127], "i16": [-32768, 32767], "i32": [-(2**31), 2**31 - 1],
+    "i64": [-(2**63), 2**63 - 1], "f32": [0.5, float("inf")], "f64": [1e300, float("-inf")],
+    "yes": [True, False], "text": ["ä\0'\\", ""], "blob": [b"\x00\xff", b""],
+    "d38": [Decimal("-1234567890123456789012345678.0123456789"), Decimal(0)],
+    "day": [date(1, 1, 1), date(9999, 12, 31)],
+    "local": [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)],  # noqa: DTZ001
+    "instant": [_instant(1, 1, 1), _instant(9999, 12, 31, 23, 59, 59, 999999)],
+    "numbers": [[1, None, 3], []], "nested": [[["a", None], None, []], None],
+    "pairs": [[("a", None), ("b", "c")], []],
+    "point": [{"x": 1.5, "y": None}, None],
+    "rows": [[{"at": datetime(1, 1, 1)}, None], None],  # noqa: DTZ001
+}  # fmt: skip
+TYPES: dict[str, pa.DataType] = {
+    "id": pa.int64(), "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(),
+    "f32": pa.float32(), "f64": pa.float64(), "yes": pa.bool_(), "text": pa.string(),
+    "blob": pa.binary(), "d38": pa.decimal128(38, 10), "day": pa.date32(),
+    "local": pa.timestamp("us"), "instant": pa.timestamp("us", "UTC"),
+    "numbers": pa.list_(pa.int32()), "nested": pa.list_(pa.list_(pa.string())),
+    "pairs": pa.map_(pa.string(), pa.string()),
+    "point": pa.struct([("x", pa.float64()), ("y", pa.float64())]),
+    "rows": pa.list_(pa.struct([("at", pa.timestamp("us"))])),
+}  # fmt: skip
+KEY_VALUES: dict[str, list[Any]] = {
+    "k_int": [-(2**63), 7], "k_small": [1, -1], "k_text": ["a'b\\" + "x" * 100, "Ä"],
+    "k_decimal": [Decimal("-0.5000"), Decimal("9999999999999999.9999")],
+    "k_exact": [Decimal("1.10"), Decimal("2.20")],
+    "k_local": [datetime(1, 1, 1, 0, 0, 0, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)],  # noqa: DTZ001
+    "k_instant": [_instant(2026, 1, 1, 1, 1, 1, 999999), _instant(9999, 12, 31, 23, 59, 59, 999999)],
+    "k_day": [date(1, 1, 1), date(9999, 12, 31)],
+    "k_blob": [b"", b"\xff\x00'"], "k_float": [-0.0, float("inf")], "k_yes": [True, False],
+    "k_uuid": ["6f9619ff-8b86-d011-b42d-00cf4fc964ff", "00000000-0000-0000-0000-000000000000"],
+}  # fmt: skip
+KEY_TYPES: dict[str, pa.DataType] = {
+    "k_int": pa.int64(), "k_small": pa.int16(), "k_text": pa.string(),
+    "k_decimal": pa.decimal128(20, 4), "k_exact": pa.decimal128(10, 2),
+    "k_local": pa.timestamp("us"), "k_instant": pa.timestamp("us", "UTC"),
+    "k_day": pa.date32(), "k_blob": pa.binary(), "k_float": pa.float64(), "k_yes": pa.bool_(),
+    "k_uuid": pa.string(),
+}  # fmt: skip
+assert cdc_type().num_fields == 5

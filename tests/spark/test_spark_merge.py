@@ -1,0 +1,170 @@
+"""The Spark engine keeps the contract of the write engines, and stays out of others' way."""
+
+import os
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from lakemark.errors import TableError
+from lakemark.sink import delta
+from tests.kit.sink_contract import COLUMNS, SinkContract, row
+from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def spark(java_home):
+    from pyspark.sql import SparkSession
+
+    from lakemark.jars import runtime_jars
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", ",".join(map(str, runtime_jars())))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "1500m")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+class SparkEngine:
+    def __init__(self, spark):
+        from lakemark.sink import spark_merge, staging
+
+        self.spark, self.engine, self.staging = spark, spark_merge, staging
+
+    def ensure(self, path, schema, *, key):
+        return self.engine.ensure(self.spark, path, schema, key=key)
+
+    def merge(self, path, rows, *, key, deletes, app_id, version, parts=1):
+        cuts = [rows.num_rows * i // parts for i in range(parts + 1)]
+        staged = [
+            self.staging.stage(
+                path, rows.slice(begin, end - begin), key=key, app_id=app_id, version=version,
+                part=number,
+            )
+            for number, (begin, end) in enumerate(zip(cuts, cuts[1:], strict=False))
+        ]  # fmt: skip
+        return self.engine.merge(
+            self.spark, path, staged, deletes=deletes, app_id=app_id, version=version
+        )
+
+    def truncate(self, path, position, **more):
+        return self.engine.truncate(self.spark, path, position, **more)
+
+    committed = staticmethod(delta.committed)
+
+    def read(self, path):
+        """By delta-rs, whose scan knows deletion vectors: two readers, one content."""
+        table = DeltaTable(path)
+        schema = pa.schema(table.schema().to_arrow())
+        by_rust = pa.table(table.scan()).select(schema.names).cast(schema)
+        by_spark = self.spark.read.format("delta").load(path)
+        assert by_spark.count() == by_rust.num_rows
+        return by_rust
+
+
+class TestSpark(SinkContract):
+    @pytest.fixture
+    def engine(self, spark):
+        return SparkEngine(spark)
+
+
+@pytest.fixture
+def engine(spark):
+    return SparkEngine(spark)
+
+
+def put(engine, path, changes, version, app_id="q/t/stream", parts=1):
+    return engine.merge(
+        path, write_set(changes, COLUMNS), key=("id",), deletes="hard", app_id=app_id,
+        version=version, parts=parts,
+    )  # fmt: skip
+
+
+def test_a_table_moves_over_and_not_back(spark, engine, tmp_path):
+    from lakemark.sink import spark_merge
+
+    path = str(tmp_path / "t")
+    delta.ensure(path, table_schema(COLUMNS), key=["id"])
+    changes = [upsert(row(str(i)), at(1)) for i in range(10)]
+    rows = write_set(changes, COLUMNS)
+    delta.merge(path, rows, key=["id"], deletes="hard", app_id="q/t/stream", version=1)
+    with pytest.raises(TableError) as caught:
+        put(engine, path, [delete(row("1"), at(2))], 2)
+    assert caught.value.code == "engine-mismatch"
+    assert spark_merge.adopt(spark, path)
+    assert not spark_merge.adopt(spark, path)
+    with pytest.raises(TableError) as caught:
+        delta.merge(path, rows, key=["id"], deletes="hard", app_id="q/t/stream", version=2)
+    assert caught.value.code == "engine-mismatch"
+    # The records of the old engine hold for the new one.
+    assert put(engine, path, [delete(row("1"), at(2))], 1).skipped
+    done = put(engine, path, [delete(row(str(i)), at(2)) for i in range(6)], 2, parts=3)
+    assert (done.deleted, done.rows, done.files) == (6, 4, 1)
+    assert "deletionVectors" in (DeltaTable(path).protocol().reader_features or ())
+    assert sorted(engine.read(path).column("id").to_pylist()) == ["6", "7", "8", "9"]
+    assert not list(Path(path, "_lakemark", "staged").glob("*"))
+    assert delta.read_rows(path, pa.table({"id": ["5", "6"]})).num_rows == 1
+
+
+def test_a_racing_writer_with_the_same_version(spark, engine, tmp_path, monkeypatch):
+    """Looked up before the other committed: Delta's own check makes the statement vanish."""
+    from lakemark.sink import spark_merge
+
+    path = str(tmp_path / "t")
+    engine.ensure(path, table_schema(COLUMNS), key=("id",))
+    changes = [upsert(row("1"), at(1))]
+    real = spark_merge._statement
+    raced = []
+
+    def overtaken(*arguments):
+        if not raced:
+            raced.append(1)
+            put(engine, path, changes, 1)
+        return real(*arguments)
+
+    monkeypatch.setattr(spark_merge, "_statement", overtaken)
+    rows = write_set(changes, COLUMNS)
+    part = engine.staging.stage(path, rows, key=["id"], app_id="q/t/stream", version=1, part=7)
+    spark_merge.merge(spark, path, [part], deletes="hard", app_id="q/t/stream", version=1)
+    assert engine.read(path).num_rows == 1
+
+
+def test_a_failed_statement_leaves_no_settings_behind(spark, engine, tmp_path, monkeypatch):
+    from lakemark.sink import spark_merge
+
+    path = str(tmp_path / "t")
+    engine.ensure(path, table_schema(COLUMNS), key=("id",))
+    sessions = []
+    real = type(spark).newSession
+
+    def remembered(self):
+        sessions.append(real(self))
+        return sessions[-1]
+
+    monkeypatch.setattr(type(spark), "newSession", remembered)
+    monkeypatch.setattr(spark_merge, "_statement", lambda *arguments: "MERGE nonsense")
+    with pytest.raises(TableError):
+        put(engine, path, [upsert(row("1"), at(1))], 1)
+    (used,) = sessions
+    for session in (used, spark):
+        assert session.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+        assert session.conf.get("spark.databricks.delta.write.txnVersion", None) is None
+    assert list(Path(path, "_lakemark", "staged").glob("*"))  # kept for the repeat

@@ -1,0 +1,417 @@
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, DeltaProtocolError
+
+from lakemark.errors import DependencyError, TableError
+from lakemark.sink import delta, evolve, failures, merge_sql, names
+from lakemark.sink.write_set import Column
+from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, row
+from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
+
+
+class DeltaEngine:
+    ensure = staticmethod(delta.ensure)
+    merge = staticmethod(delta.merge)
+    truncate = staticmethod(delta.truncate)
+    committed = staticmethod(delta.committed)
+
+    @staticmethod
+    def read(path: str) -> pa.Table:
+        return DeltaTable(path).to_pyarrow_table()
+
+
+class TestDelta(SinkContract):
+    @pytest.fixture
+    def engine(self):
+        return DeltaEngine()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = str(tmp_path / "t")
+    delta.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t")
+    return path
+
+
+def merge(path: str, *changes, version: int = 1, app_id: str = "q/t/s", key=("id",)):
+    return delta.merge(
+        path, write_set(changes, COLUMNS), key=key, deletes="hard", app_id=app_id, version=version
+    )
+
+
+# -- tables that other readers can read -----------------------------------------------------------
+
+
+def test_task_merge_tables_use_no_feature_that_readers_refuse(path, tmp_path):
+    merge(path, upsert(row("a"), at(1)))
+    merge(path, upsert(row("a"), at(2)), version=2)
+    wide = {**COLUMNS, "when": pa.timestamp("us"), "b": pa.decimal128(20, 0)}
+    delta.ensure(path, table_schema(wide))
+    delta.maintain(path)
+    protocol = DeltaTable(path).protocol()
+    assert set(protocol.reader_features or ()) <= {"timestampNtz"}
+    assert set(protocol.writer_features or ()) <= {"timestampNtz", "appendOnly", "invariants"}
+    plain = str(tmp_path / "plain")
+    delta.ensure(plain, table_schema(COLUMNS))
+    assert DeltaTable(plain).protocol().min_reader_version == 1
+
+
+def test_properties_are_honoured(path):
+    merge(path, upsert(row("a", "text", 1), at(1)))
+    adds = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    assert [c for c in adds.column_names if c.startswith("min.")] == ["min.id"]
+    configuration = DeltaTable(path).metadata().configuration
+    assert configuration["delta.targetFileSize"] == str(evolve.TARGET_FILE_BYTES)
+    assert "delta.setTransactionRetentionDuration" not in configuration  # records must not expire
+    assert "lakemark" not in "".join(configuration)
+
+
+def test_a_folder_belongs_to_one_source_table(path):
+    with pytest.raises(TableError) as caught:
+        delta.ensure(path, table_schema(COLUMNS), table="public.T")
+    assert caught.value.code == "path-clash"
+
+
+def test_cdc_as_a_source_column_is_refused(tmp_path):
+    schema = pa.schema([*table_schema(COLUMNS), ("_cdc", pa.int64())])
+    with pytest.raises(TableError) as caught:
+        delta.ensure(str(tmp_path / "x"), schema)
+    assert caught.value.code == "schema-incompatible"
+
+
+def test_spark_merge_tables_are_left_alone(path):
+    DeltaTable(path).alter.set_table_properties(
+        {"lakemark.engine": "spark-merge"}, raise_if_not_exists=False
+    )
+    for call in (
+        lambda: merge(path, upsert(row("a"), at(1))),
+        lambda: delta.truncate(path, at(1), deletes="hard", app_id="a", version=1),
+        lambda: delta.ensure(path, table_schema(COLUMNS)),
+        lambda: delta.maintain(path),
+    ):
+        with pytest.raises(TableError) as caught:
+            call()
+        assert caught.value.code == "engine-mismatch"
+    assert delta.committed(path, "q/t/s") is None
+    assert delta.read_rows(path, pa.table({"id": ["a"]})).num_rows == 0  # reading is fine
+
+
+def test_a_table_with_deletion_vectors_is_refused_by_name(path, tmp_path):
+    log = Path(path) / "_delta_log" / "00000000000000000001.json"
+    log.write_text(
+        '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,'
+        '"readerFeatures":["deletionVectors"],"writerFeatures":["deletionVectors"]}}\n'
+    )
+    with pytest.raises(TableError) as caught:
+        merge(path, upsert(row("a"), at(1)))
+    assert caught.value.code == "unsupported-table-feature"
+    assert "deletionVectors" in caught.value.message
+    assert "spark-merge" in caught.value.hint
+
+
+def test_missing_table_and_missing_column(path, tmp_path):
+    with pytest.raises(TableError) as caught:
+        merge(str(tmp_path / "nothing"), upsert(row("a"), at(1)))
+    assert caught.value.code == "table-missing"
+    rows = write_set([upsert({"id": "a", "new": 1}, at(1))], {**COLUMNS, "new": pa.int64()})
+    with pytest.raises(TableError) as caught:
+        delta.merge(path, rows, key=["id"], deletes="hard", app_id="a", version=1)
+    assert caught.value.code == "schema-behind"
+
+
+# -- ensure ----------------------------------------------------------------------------------------
+
+
+def test_widening_a_larger_table_is_one_commit_and_keeps_everything(path):
+    changes = [upsert(row(str(i), "x" * 50, i), at(i + 1)) for i in range(30_000)]
+    merge(path, *changes)
+    before = DeltaTable(path)
+    delta.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
+    after = DeltaTable(path)
+    assert after.version() == before.version() + 1
+    assert delta.committed(path, "q/t/s") == 1
+    old = before.to_pyarrow_table().sort_by("id")
+    new = after.to_pyarrow_table().sort_by("id")
+    assert new.schema.field("b").type == pa.decimal128(20, 0)
+    assert new.column("_cdc").to_pylist() == old.column("_cdc").to_pylist()
+    assert list(map(int, new.column("b").to_pylist())) == old.column("b").to_pylist()
+    assert after.metadata().configuration == before.metadata().configuration
+    assert after.metadata().name == "public.t"
+
+
+def test_a_failing_rewrite_leaves_table_and_threads_alone(path, monkeypatch):
+    import threading
+
+    merge(path, upsert(row("a", b=1), at(1)))
+    version = DeltaTable(path).version()
+    monkeypatch.setattr(evolve, "_checked", lambda batch, schema: 1 / 0)
+    with pytest.raises(Exception, match="zero"):
+        delta.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
+    assert DeltaTable(path).version() == version
+    assert not [t for t in threading.enumerate() if t.name == "lakemark-rewrite"]
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_names_are_kept_where_they_can_be():
+    kept = ["id", "Näme", "a.b", 'q"x', "%", "50%", "%4G", "$", "日本"]
+    assert names.column_names(kept) == {n: n for n in kept}
+    assert names.column_name("unit price") == "unit%20price"
+    assert names.column_name("%20") == "%2520"
+
+
+def test_names_that_clash_get_a_letter_escaped():
+    found = names.column_names(["id", "Id", "ID", "_CDC"])
+    assert found == {"id": "id", "Id": "%49d", "ID": "%49%44", "_CDC": "%5fCDC"}
+    assert names.column_names(["Id", "id"], {"id": "id"}) == {"Id": "%49d", "id": "id"}
+
+
+def test_table_paths_are_safe_and_reversible():
+    lake = "s3://bucket/lake/"
+    assert names.table_path(lake, "public.orders") == "s3://bucket/lake/public/orders"
+    for table in (
+        "public.order items",
+        "a.b.c",
+        "a...",
+        "ä.%20",
+        "x./../etc",
+        "p.~20",
+        "ü.日本",
+        "a.Ａ",
+    ):
+        path = names.table_path(lake, table)
+        assert names.table_of(path) == table
+        assert not set(" %[]\\*?#:'\"") & set(path.removeprefix("s3://"))
+        assert ".." not in path.split("/")
+
+
+def test_odd_paths_work(tmp_path):
+    for table in ("public.order items", "ä.x:y", "a.50%", "a.[b]", "a.c\\d", "s.日本"):
+        path = names.table_path(str(tmp_path), table)
+        delta.ensure(path, table_schema(COLUMNS), key=["id"], table=table)
+        merge(path, upsert(row("a"), at(1)))
+        merge(path, upsert(row("b"), at(1)), version=2)
+        assert DeltaTable(path).to_pyarrow_table().num_rows == 2
+
+
+# -- reading rows ----------------------------------------------------------------------------------
+
+
+def test_read_rows(path):
+    merge(path, *(upsert(row(f"k{i:05}", "x", i), at(1)) for i in range(3000)))
+    for count in (0, 1, 500, 2000):
+        wanted = [f"k{i:05}" for i in range(0, count * 2, 2)]
+        keys = pa.table({"id": pa.array([*wanted, "k99999", "quote'"], pa.string())})
+        found = delta.read_rows(path, keys, ["b", "_cdc", "id"])
+        assert found.column_names == ["b", "_cdc", "id"]
+        assert sorted(found.column("id").to_pylist()) == [w for w in wanted if w < "k03000"]
+        assert found.schema.field("_cdc").type == table_schema(COLUMNS).field("_cdc").type
+    assert delta.read_rows(path, keys).column_names == [*COLUMNS, "_cdc"]
+
+
+def test_read_rows_by_every_type_of_key(tmp_path):
+    path = str(tmp_path / "t")
+    columns = {**KEY_TYPES, "n": pa.int64(), "odd name": pa.list_(pa.int64())}
+    delta.ensure(path, table_schema(columns), key=list(KEY_TYPES))
+    rows = [{n: v[i] for n, v in KEY_VALUES.items()} for i in (0, 1)]
+    changes = [upsert({**k, "n": i, "odd name": [i]}, at(1)) for i, k in enumerate(rows)]
+    delta.merge(
+        path,
+        write_set(changes, columns),
+        key=list(KEY_TYPES),
+        deletes="hard",
+        app_id="a",
+        version=1,
+    )
+    keys = pa.table({n: pa.array([rows[1][n]], t) for n, t in KEY_TYPES.items() if n != "k_float"})
+    assert delta.read_rows(path, keys, ["n", "odd name"]).to_pylist() == [{"n": 1, "odd name": [1]}]
+
+
+def test_read_rows_without_a_table(tmp_path):
+    keys = pa.table({"id": ["a"]})
+    assert delta.read_rows(str(tmp_path / "none"), keys).num_rows == 0
+
+
+# -- pruning ---------------------------------------------------------------------------------------
+
+
+def test_a_merge_of_near_keys_touches_only_their_files(tmp_path):
+    path = str(tmp_path / "t")
+    columns = {"id": pa.int64(), "v": pa.string()}
+    delta.ensure(path, table_schema(columns), key=["id"])
+
+    def put(ids, version):
+        changes = [upsert({"id": i, "v": str(version)}, at(version)) for i in ids]
+        delta.merge(
+            path,
+            write_set(changes, columns),
+            key=["id"],
+            deletes="hard",
+            app_id="a",
+            version=version,
+        )
+        return set(DeltaTable(path).file_uris())
+
+    put(range(100), 1)
+    put(range(1000, 1100), 2)
+    before = put(range(2000, 2100), 3)
+    assert len(before) == 3
+    after = put([5, 2005], 4)  # two places, far apart: the file between them stays
+    assert len(before & after) == 1
+
+
+@pytest.mark.parametrize("name", sorted(KEY_TYPES))
+def test_pruning_never_hides_a_row(tmp_path, name):
+    """Statistics are cut (milliseconds, prefixes) or rounded: every key must still be found."""
+    path = str(tmp_path / "t")
+    columns = {"k": KEY_TYPES[name], "n": pa.int64()}
+    delta.ensure(path, table_schema(columns), key=["k"])
+    for version in (1, 2, 3):
+        changes = [upsert({"k": k, "n": version}, at(version)) for k in KEY_VALUES[name]]
+        done = delta.merge(
+            path,
+            write_set(changes, columns),
+            key=["k"],
+            deletes="hard",
+            app_id="a",
+            version=version,
+        )
+        assert done.rows == 2
+    for k in KEY_VALUES[name]:
+        changes = [delete({"k": k}, at(9))]
+        version += 1
+        done = delta.merge(
+            path,
+            write_set(changes, columns),
+            key=["k"],
+            deletes="hard",
+            app_id="a",
+            version=version,
+        )
+        assert done.deleted == 1
+
+
+def test_long_text_keys_with_a_common_prefix(tmp_path):
+    path = str(tmp_path / "t")
+    columns = {"k": pa.string()}
+    delta.ensure(path, table_schema(columns), key=["k"])
+    keys = ["x" * 300 + suffix for suffix in ("a", "zz", "ü", "\U0010ffff")]
+    for version in (1, 2):
+        changes = [upsert({"k": k}, at(version)) for k in keys]
+        done = delta.merge(
+            path,
+            write_set(changes, columns),
+            key=["k"],
+            deletes="hard",
+            app_id="a",
+            version=version,
+        )
+        assert done.rows == len(keys)
+
+
+def test_ranges_are_cut_at_the_widest_gaps():
+    column = Column("id", "id", "c0")
+    values = pa.chunked_array([pa.array([1, 2, 3, 1000, 1001, -(2**63), 2**63 - 1])])
+    found = merge_sql.key_ranges([(column, values)], dialect=merge_sql.DATAFUSION)
+    assert "t.`id` >= 1 and t.`id` <= 3" in found
+    assert "t.`id` >= 1000 and t.`id` <= 1001" in found
+    assert found.count(" or ") == 3
+    many = pa.chunked_array([pa.array(range(0, 100_000, 10))])
+    assert merge_sql.key_ranges([(column, many)], dialect=merge_sql.DATAFUSION).count(" or ") < 32
+
+
+# -- maintenance -----------------------------------------------------------------------------------
+
+
+def test_maintenance_joins_files_and_forgets_nothing(path):
+    for version in range(1, 9):
+        merge(path, upsert(row(str(version)), at(1)), version=version)
+    assert delta.size_of(DeltaTable(path)).files == 8
+    pending = Path(path) / "_lakemark" / "pending" / "x.arrow"
+    pending.parent.mkdir(parents=True)
+    pending.write_bytes(b"x")
+    done = delta.maintain(path, retention=timedelta(0))
+    assert (done.compacted, done.added, done.removed) == (8, 1, 8)
+    assert delta.size_of(DeltaTable(path)).rows == 8
+    assert len(list(Path(path).glob("*.parquet"))) == 1
+    assert pending.exists()
+    assert delta.committed(path, "q/t/s") == 8
+    assert merge(path, delete(row("1"), at(5)), version=8).skipped
+    # Records survive checkpoints, too.
+    DeltaTable(path).create_checkpoint()
+    assert merge(path, delete(row("1"), at(5)), version=8).skipped
+    assert delta.wants_maintenance(delta.MergeResult(files=100, bytes=1000))
+    assert not delta.wants_maintenance(
+        delta.MergeResult(files=100, bytes=100 * evolve.TARGET_FILE_BYTES)
+    )
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (
+            OSError("Generic S3 error: Error performing PUT … Connection refused"),
+            DependencyError,
+            "lake-unavailable",
+        ),
+        (
+            DeltaError("Object store error: operation timed out"),
+            DependencyError,
+            "lake-unavailable",
+        ),
+        (OSError(30, "Read-only file system"), DependencyError, "lake-forbidden"),
+        (PermissionError(13, "Permission denied"), DependencyError, "lake-forbidden"),
+        (
+            OSError("Generic S3 error: Server returned status 403 AccessDenied"),
+            DependencyError,
+            "lake-forbidden",
+        ),
+        (OSError(28, "No space left on device"), DependencyError, "lake-full"),
+        (DeltaProtocolError("Unsupported reader feature"), TableError, "unsupported-table-feature"),
+        (
+            DeltaError("Object at location /x/part-0.snappy.parquet not found"),
+            TableError,
+            "table-file-missing",
+        ),
+        (
+            DeltaError("Generic DeltaTable error: Schema error: no field named x"),
+            TableError,
+            "lake-refused",
+        ),
+    ],
+)
+def test_failures_are_told_apart(error, kind, code):
+    with pytest.raises(kind) as caught, failures.told("/lake/t"):
+        raise error
+    assert caught.value.code == code
+    assert caught.value.hint
+    assert caught.value.retried == (kind is DependencyError)
+
+
+def test_our_own_mistakes_are_not_dressed_up():
+    with pytest.raises(KeyError), failures.told("/lake/t"):
+        raise KeyError("x")
+
+
+def test_a_panic_of_the_rust_side_does_not_end_the_worker(path):
+    with pytest.raises(TableError) as caught, failures.told(path):
+        write_deltalake(str(Path(path).parent / "p[x]"), pa.table({"a": [1]}))
+        write_deltalake(str(Path(path).parent / "p[x]"), pa.table({"a": [1]}), mode="append")
+    assert caught.value.code == "lake-refused"
+
+
+def test_a_lost_data_file_is_named(path):
+    merge(path, upsert(row("a"), at(1)))
+    for file in Path(path).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(TableError) as caught:
+        merge(path, upsert(row("a"), at(2)), version=2)
+    assert caught.value.code == "table-file-missing"

@@ -1,0 +1,119 @@
+"""Both lanes give a row the same canonical key."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from lakemark.source import envelope, key_schema, stretch
+from lakemark.source.envelope import Kind, SourceIdentity
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema, from_connect
+from tests.kit.golden import Golden, case, cases, samples
+
+IDENTITY = SourceIdentity("", "", None, "offset")
+TOPIC = "t"
+
+
+def row_lane(records: list[Golden], schemas: dict[str, TableSchema]) -> set[tuple[str, bytes]]:
+    """(table, key) of everything the row lane makes of the records, each by itself: no gate."""
+    plan = stretch.Plan(
+        identity=SourceIdentity("postgresql", "", "public.dbz_signal"),
+        modes=HandlingModes(),
+        schemas=schemas,
+    )
+    found = set()
+    for r in records:
+        raw = stretch.Records(TOPIC, 0, [0], [r.key], [r.value], [r.headers])
+        for table, packet in stretch.process(raw, plan).packets:
+            found |= {(table, key) for key in packet.column("key").to_pylist() if key is not None}
+    return found
+
+
+def reconcile_lane(
+    records: list[Golden], schemas: dict[str, TableSchema], identity: SourceIdentity = IDENTITY
+) -> tuple[set[tuple[str, bytes]], dict[int, bytes]]:
+    raw_keys = [r.key for r in records]
+    heads = envelope.decode([r.value for r in records], raw_keys, identity=identity, epoch=0)
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    changes = envelope.key_changes(pa.array([r.headers for r in records], kind))
+    changed = {at: new for at, (new, _) in changes.items() if new}
+    keys, new_keys = key_schema.canonical(heads, raw_keys, schemas=schemas, changed=changed)
+    return {(heads.table[i], key) for i, key in enumerate(keys) if key is not None}, new_keys
+
+
+def changes_of(records: dict[str, Golden]) -> list[Golden]:
+    return [r for label, r in records.items() if label.startswith(("c_", "u_", "d_", "pk_"))]
+
+
+def schemas_of_samples() -> dict[str, TableSchema]:
+    """What a catalog would say, from the wrapped samples."""
+    found = {}
+    for r in changes_of(samples(wrapped=True)):
+        value, key = json.loads(r.value), json.loads(r.key) if r.key else None
+        source = value["payload"]["source"]
+        table = f"{source['schema']}.{source['table']}"
+        schema = from_connect(table, value["schema"], key["schema"] if key else None)
+        if table not in found or len(found[table].columns) < len(schema.columns):
+            found[table] = schema
+    return found
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_samples_have_the_same_keys_in_both_lanes(wrapped):
+    records = [r for r in changes_of(samples(wrapped=wrapped)) if r.key]
+    schemas = {} if wrapped else schemas_of_samples()
+    found, new_keys = reconcile_lane(records, schemas)
+    assert found == row_lane(records, schemas)
+    assert {("public.customers", b"[3]"), ("public.composite", b'[1,"k"]')} <= found
+    assert list(new_keys.values()) == [b"[30]"]
+
+
+def test_keys_of_integers_and_strings_need_no_schema():
+    records = [r for r in changes_of(samples(wrapped=False)) if r.key]
+    assert reconcile_lane(records, {}) == reconcile_lane(records, schemas_of_samples())
+
+
+@pytest.mark.parametrize("name", cases())
+def test_other_projects_changes_all_have_a_key(name):
+    records = [r for r in case(name) if r.key and r.value and r.value.startswith(b"{")]
+    heads = envelope.decode(
+        [r.value for r in records], [r.key for r in records], identity=IDENTITY, epoch=0
+    )
+    raw_keys = [r.key for r in records]
+    keys, _ = key_schema.canonical(heads, raw_keys, schemas={}, changed={})
+    for at, kind in enumerate(heads.kind):
+        assert (keys[at] is not None) == (kind == Kind.CHANGE)
+
+
+def test_an_unreadable_key_is_none_and_raises_nothing():
+    r = samples(wrapped=False)["c_orders_default_identity"]
+    for key in (
+        None,
+        b"",
+        b"{]",
+        b"null",
+        b"[" * 5000,
+        b'{"id":"x"}',
+        b'{"id":[1]}',
+        b'{"id":"\xff"}',
+    ):
+        broken = Golden("x", TOPIC, 0, key, r.value, [])
+        found, _ = reconcile_lane([broken], schemas_of_samples())
+        assert found == set()
+
+
+def test_the_record_says_which_columns_its_key_has():
+    """message.key.columns may differ from the primary key, also in order."""
+    schema = schemas_of_samples()["public.composite"]
+    schemas = {"public.composite": schema}
+    for key, expected in ((b'{"b":"k","a":1}', ("b", "a")), (b'{"b":"k"}', ("b",))):
+        found = key_schema.schema_of(
+            "public.composite", raw_schema=None, raw_key=key, schemas=schemas
+        )
+        assert found.key == expected
+    same = key_schema.schema_of(
+        "public.composite", raw_schema=None, raw_key=b'{"a":1,"b":"k"}', schemas=schemas
+    )
+    assert same is schema
+    assert key_schema.schema_of("x", raw_schema=b"{]", raw_key=None, schemas={}) is None

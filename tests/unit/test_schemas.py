@@ -1,0 +1,114 @@
+"""The JSON Schemas of the internal topics fit real messages, and refuse what is none."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from lakemark import positions
+from lakemark.reconcile import window
+from lakemark.sink.dead_letter import headers
+from lakemark.source.stretch import DeadLetter
+from lakemark.tables import TableState
+from tests.kit.golden import samples
+
+SCHEMAS = Path(__file__).parents[2] / "schemas"
+LO = positions.pack(1, 2, 3).hex()
+PART = {"run": "r1", "table": "public.a", "chunk": 0, "attempt": 1}
+
+
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads((SCHEMAS / f"{name}.json").read_text()))
+
+
+def fits(name: str, message: object) -> bool:
+    return validator(name).is_valid(message)
+
+
+def golden(start: str, *, wrapped: bool = False) -> list[dict]:
+    found = [r for label, r in samples(wrapped=wrapped).items() if label.startswith(start)]
+    assert found
+    values = [json.loads(r.value) for r in found]
+    return [value.get("payload", value) for value in values]
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMAS.glob("*.json")), ids=lambda p: p.stem)
+def test_schemas_are_schemas(path):
+    Draft202012Validator.check_schema(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_real_notifications(wrapped):
+    for message in golden("notification_", wrapped=wrapped):
+        validator("notification").validate(message)
+
+
+def test_real_signal():
+    (message,) = golden("signal_topic_execute_snapshot_input")
+    validator("signal").validate(message)
+    assert not fits("signal", message | {"type": "snapshot-everything"})
+    assert not fits("signal", message | {"data": {}})
+    assert not fits("signal", message | {"data": {"data-collections": []}})
+    assert fits("signal", {"type": "pause-snapshot", "data": {}})
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_real_window_rows(wrapped):
+    schema = validator("window-row")
+    data = Draft202012Validator(schema.schema["$defs"]["data"])
+    for event in golden("signal_table_row_snapshot-window", wrapped=wrapped):
+        schema.validate(event["after"])
+        data.validate(json.loads(event["after"]["data"]))
+    for other in golden("signal_table_row_log", wrapped=wrapped):
+        assert not schema.is_valid(other["after"])
+    assert data.is_valid({"run": "r1", "oldest": "", "serverStart": "x", "timeline": 1})
+    assert not data.is_valid({"run": "r1"})
+
+
+def test_chunk_header():
+    header = PART | {"shard": 0, "part": 0, "rows": 10, "lo": LO}
+    assert fits("chunk-header", header)
+    assert not fits("chunk-header", header | {"lo": "00"})
+    assert not fits("chunk-header", {k: v for k, v in header.items() if k != "shard"})
+
+
+CONTROLS = [
+    {"type": "run-start", "run": "r1", "tables": ["public.a"]},
+    {"type": "run-end", "run": "r1"},
+    {"type": "chunk", **PART, "parts": {"0": 2}, "lo": LO},
+    {"type": "void", **PART, "reason": "schema-changed"},
+    {"type": "fence", "run": "r1", "hi": LO},
+    {"type": "table-pause", "table": "public.a", "id": "x", "ts_ms": 1},
+    {"type": "table-resume", "table": "public.a"},
+    {"type": "wake", "id": "x", "ts_ms": 1},
+]
+
+
+@pytest.mark.parametrize("record", CONTROLS, ids=lambda r: r["type"])
+def test_control_records(record):
+    validator("control").validate(record)
+    for name in set(record) - {"id", "ts_ms"}:
+        assert not fits("control", {k: v for k, v in record.items() if k != name}), name
+    window.fold(None, {window.CONTROL: [json.dumps(record).encode()]})
+
+
+def test_what_the_operator_takes_for_a_run_is_one():
+    armed = window.fold(None, {window.CONTROL: [json.dumps(CONTROLS[0]).encode()]})
+    assert window.decode_state(armed.state).runs == {"r1": ["public.a"]}
+
+
+def test_progress_records():
+    entry = msgspec.to_builtins(TableState(state="errored", code="no-key", floor=LO))
+    assert fits("progress", {"table": "public.a", "batch": 3, **entry})
+    assert fits("progress", {"state": "degraded", "batch": 3, "code": "", "ts_ms": 1})
+    assert not fits("progress", {"table": "public.a"})
+    assert not fits("progress", {"table": "public.a", "batch": 3, "floor": "xyz"})
+
+
+def test_dead_letter_headers():
+    letter = DeadLetter("shop.public.a", 0, 5, "invalid-json", "byte 3", None, b"{]", "public.a")
+    found = {name: value.decode() for name, value in headers(letter)}
+    validator("dead-letter-headers").validate(found)
+    assert not fits("dead-letter-headers", found | {"lakemark.offset": "five"})
