@@ -89,7 +89,10 @@ def show(
         "ratio": ratios,
     }
     console = Console()
-    table = Table(title=f"{bench}: " + ", ".join(f"{k} {v}" for k, v in settings.items()))
+    if not console.is_terminal:
+        console = Console(width=100)
+    console.print(f"[bold]{bench}[/]: " + ", ".join(f"{k} {v}" for k, v in settings.items()))
+    table = Table()
     for key, heading in HEADINGS.items():
         table.add_column(heading, justify="left" if key == "who" else "right")
     for run in runs:

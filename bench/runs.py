@@ -157,6 +157,14 @@ def produce(
         raise StackError(f"not all events of {topic} were written in two minutes")
 
 
+def limit_for(batch: int, partitions: int) -> int:
+    """Spark's limit for batches of this size: it rounds down for each partition.
+
+    Without the allowance a handful of events would be left over and make one more batch.
+    """
+    return batch + partitions
+
+
 def topic_of(table: str) -> str:
     """The topic that the connector would write this table's events to."""
     return f"{CONNECTOR}.{SCHEMA}.{table}"

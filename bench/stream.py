@@ -15,6 +15,7 @@ from bench.events import SCHEMA, Orders
 from bench.runs import (
     Run,
     check,
+    limit_for,
     local_kafka,
     produce,
     run_lakemark,
@@ -33,6 +34,7 @@ def main(argv: list[str]) -> int:
     keys = options.keys or max(1, options.events // 5)
     orders = Orders(TABLE, events=options.events, keys=keys, full=options.full)
     before = report.machine()
+    limit = limit_for(options.batch, options.partitions)
     runs: list[Run] = []
     with local_kafka() as stack:
         topic = topic_of(TABLE)
@@ -49,7 +51,7 @@ def main(argv: list[str]) -> int:
                     bootstrap=stack.kafka.bootstrap,
                     tables={topic: str(lake)},
                     checkpoint=str(work / "usual" / "checkpoint"),
-                    max_events=options.batch,
+                    max_events=limit,
                     memory=options.memory,
                 )
                 run = run_usual(spec, work / "usual")
@@ -58,7 +60,7 @@ def main(argv: list[str]) -> int:
                 say("lakemark")
                 home = work / "lakemark"
                 config = write_config(
-                    home, stack.kafka, [TABLE], max_events=options.batch, memory=options.memory
+                    home, stack.kafka, [TABLE], max_events=limit, memory=options.memory
                 )
                 run = run_lakemark(config, home)
                 path = str(home / "lake" / SCHEMA / TABLE)

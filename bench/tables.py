@@ -17,6 +17,7 @@ from bench.events import SCHEMA, Orders
 from bench.runs import (
     Run,
     check,
+    limit_for,
     local_kafka,
     produce,
     run_lakemark,
@@ -85,7 +86,7 @@ def ours(tables: dict[str, Orders], options: argparse.Namespace, kafka: Kafka, h
     run_lakemark(config, home)
     load(tables, kafka, options.rows, None)
     say(f"lakemark, {options.batches} batches")
-    limit = options.tables * options.per_table
+    limit = limit_for(options.tables * options.per_table, options.tables)
     config = write_config(home, kafka, names, max_events=limit, memory=options.memory)
     run = run_lakemark(config, home)
     return check(run, tables, {name: str(home / "lake" / SCHEMA / name) for name in tables})
@@ -106,7 +107,7 @@ def usual(tables: dict[str, Orders], options: argparse.Namespace, kafka: Kafka, 
         bootstrap=kafka.bootstrap,
         tables={f"usual.{name}": paths[name] for name in tables},
         checkpoint=str(home / "checkpoint"),
-        max_events=options.tables * options.per_table,
+        max_events=limit_for(options.tables * options.per_table, options.tables),
         memory=options.memory,
         threads=options.threads,
     )

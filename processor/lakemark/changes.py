@@ -224,9 +224,7 @@ def advance(
     return State(whole), None
 
 
-def _leave(
-    state: State, gone: Net, same: Callable[[Net, Net], bool]
-) -> tuple[State, Net | None]:
+def _leave(state: State, gone: Net, same: Callable[[Net, Net], bool]) -> tuple[State, Net | None]:
     row, other = state.row, state.displaced
     if row is None or row.action == DELETE:
         return State(then(row, gone)), None

@@ -224,9 +224,13 @@ class StreamConfig(Section):
 
 
 class DeadLettersConfig(Section):
-    """When bad records stop being exceptions and the pipeline stops instead."""
+    """When bad records stop being exceptions, and the table stops instead.
 
-    max_share: float = Field(0.5, ge=0, le=1, description="of the events of one batch")
+    It stops when one partition's part of a batch has more than `max_per_batch` bad records and
+    they are more than `max_share` of it.
+    """
+
+    max_share: float = Field(0.5, ge=0, le=1)
     max_per_batch: int = Field(1000, ge=0)
     max_record_bytes: Size = Field(11 * 1024**2, description="max.message.bytes of the topic")
 

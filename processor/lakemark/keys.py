@@ -46,9 +46,7 @@ _unwrap: Final = msgspec.json.Decoder(_Wrapped).decode
 _encode: Final = msgspec.json.encode
 
 
-def canonical_keys(
-    raw: Sequence[bytes | None], schema: TableSchema | None
-) -> list[bytes | None]:
+def canonical_keys(raw: Sequence[bytes | None], schema: TableSchema | None) -> list[bytes | None]:
     """Canonical keys of Kafka record keys (or of key-change header values). Never raises.
 
     Args:
@@ -152,9 +150,7 @@ def _by_schema(payloads: list[bytes], narrow: TableSchema) -> list[bytes | None]
     return keys
 
 
-def _drop_incomplete(
-    keys: list[bytes | None], payloads: list[bytes], narrow: TableSchema
-) -> None:
+def _drop_incomplete(keys: list[bytes | None], payloads: list[bytes], narrow: TableSchema) -> None:
     """A null in a key is a value; an absent member is a key that cannot be read."""
     for at, key in enumerate(keys):
         if key is not None and b"null" in key:
@@ -209,12 +205,12 @@ def _texts(values: pa.Array) -> pa.Array:
 
 def _written(values: pa.Array) -> pa.Array:
     kind = values.type
-    if kind in _WHOLE or pa.types.is_boolean(kind):
-        return values.cast(pa.string())
     if pa.types.is_date32(kind):
-        return values.cast(pa.int32()).cast(pa.string())
-    if pa.types.is_timestamp(kind):
-        return values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).cast(pa.string())
+        values = values.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        values = values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    if values.type in _WHOLE or pa.types.is_boolean(kind):
+        return values.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _quoted(values.cast(pa.string()))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

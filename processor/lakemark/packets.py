@@ -98,7 +98,7 @@ def build(
     return _packet(arrays, take(pool, nets), table=table, key_columns=key_columns)
 
 
-def build_simple(  # noqa: PLR0913
+def build_simple(
     *,
     keys: list[bytes],
     ops: list[str],

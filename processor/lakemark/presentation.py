@@ -188,7 +188,8 @@ def show_status(
 def _notes(name: str, state: Mapping[str, Any]) -> Iterator[str]:
     """What a reader of the table has to know or to do."""
     if state.get("reason"):
-        again = "it is retried" if state.get("retried") else "it is not retried"
+        retried = state.get("retried") or state.get("state") == "degraded"
+        again = "it is retried" if retried else "it is not retried"
         yield f"{name}: {state['reason']} ({state.get('code') or 'no code'}; {again})"
         if state.get("hint"):
             yield f"    → {state['hint']}"

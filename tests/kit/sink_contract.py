@@ -148,7 +148,7 @@ class SinkContract:
                     "dead deleted",
                     "dead filled",
                 )
-            )  # fmt: skip
+            )
         )
         scribe.check()
         scribe.merge(

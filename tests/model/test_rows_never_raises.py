@@ -7,6 +7,7 @@ from decimal import Decimal
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lakemark.source.moments import Tally
 from lakemark.source.rows import decode_rows, may_have_placeholder
 from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,7 +60,7 @@ class SparkEngine:
                 path, rows.slice(begin, end - begin), key=key, app_id=app_id, version=version,
                 part=number,
             )
-            for number, (begin, end) in enumerate(zip(cuts, cuts[1:], strict=False))
+            for number, (begin, end) in enumerate(pairwise(cuts))
         ]  # fmt: skip
         return self.engine.merge(
             self.spark, path, staged, deletes=deletes, app_id=app_id, version=version

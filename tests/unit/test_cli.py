@@ -315,7 +315,7 @@ def test_status_shows_every_table_and_what_to_do(folder, kafka):
     assert result.exit_code == 0
     text = result.output
     assert "pipeline: degraded" in text
-    assert "pipeline: away (kafka-unavailable; it is not retried)" in text
+    assert "pipeline: away (kafka-unavailable; it is retried)" in text
     tables = [line.split() for line in text.splitlines() if line.startswith("public")]
     lines = {words[0]: words for words in tables if not words[0].endswith(":")}
     assert list(lines)[:3] == ["public.customers", "public.odd", "public.orders"]

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import re
+import textwrap
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from lakemark.config import Config, leaves, load, load_with_origins
 from lakemark.layers import InvalidConfig, Problem
 from lakemark.locate import config_file
+from lakemark.source.schema_file import read_schema_file
 from lakemark.units import parse_duration, parse_size, show_duration
 
 ROOT = Path(__file__).parents[2]
@@ -404,6 +407,22 @@ def test_the_published_schema_is_current():
     assert published == Config.model_json_schema(), (
         "run: lakemark config schema > schemas/config.json"
     )
+
+
+def test_the_readme_s_examples_work_and_name_every_setting(write, tmp_path):
+    readme = (ROOT / "README.md").read_text()
+    first, second = (
+        textwrap.dedent(b) for b in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+    )
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "postgres").write_text("x")
+    config = load(write(first), {})
+    tables = tmp_path / "tables.yaml"
+    tables.write_text(second)
+    assert list(read_schema_file(tables)) == ["public.orders"]
+    table = readme[readme.index("| setting |") : readme.index("A schema file says")]
+    missing = [path for path, _, _ in leaves(config) if path[-1] not in table]
+    assert missing == []
 
 
 def test_every_setting_can_be_listed(write):

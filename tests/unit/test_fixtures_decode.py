@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from lakemark.keys import canonical_keys
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import HandlingModes, from_connect
@@ -61,7 +62,7 @@ def equal(got, wanted, *, loose):
         return got is None and wanted is None
     if got == wanted or str(got) == str(wanted):
         return True
-    return loose and any(same(got, wanted) for same in (_number, _moment, _blob, _json))
+    return loose and any(same(got, wanted) for same in (_number, _moment, _blob, _json, _shape))
 
 
 def _number(got, wanted):
@@ -84,7 +85,8 @@ def _moment(got, wanted):
 def _blob(got, wanted):
     if not isinstance(got, bytes):
         return False
-    return got.hex() == wanted or got == base64.b64decode(wanted)
+    # bit(n) is little-endian in Debezium, and written the other way round in some sources
+    return wanted in (got.hex(), got[::-1].hex()) or got == base64.b64decode(wanted)
 
 
 def _json(got, wanted):
@@ -92,6 +94,33 @@ def _json(got, wanted):
         return json.loads(got) == json.loads(wanted)
     except (TypeError, ValueError):
         return False
+
+
+def _shape(got, wanted):
+    if not isinstance(got, dict) or "wkb" not in got:
+        return False
+    shape = json.loads(wanted)
+    found, _ = _wkb(got["wkb"], 0)
+    return found == shape.get("coordinates", [g["coordinates"] for g in shape.get("geometries", [])])
+
+
+def _wkb(raw, at):
+    """Coordinates of a little-endian well-known binary shape, and where it ends."""
+    kind, at = struct.unpack_from("<I", raw, at + 1)[0] & 0xFF, at + 5
+
+    def many(at, one):
+        (count,), at = struct.unpack_from("<I", raw, at), at + 4
+        out = []
+        for _ in range(count):
+            item, at = one(at)
+            out.append(item)
+        return out, at
+
+    def point(at):
+        return list(struct.unpack_from("<dd", raw, at)), at + 16
+
+    readers = {1: point, 2: lambda at: many(at, point), 3: lambda at: many(at, lambda a: many(a, point))}
+    return readers.get(kind, lambda at: many(at, lambda a: _wkb(raw, a)))(at)
 
 
 def run(case):
@@ -110,7 +139,10 @@ def run(case):
             if image != msgspec.Raw(b"null"):
                 rows = decode_rows([bytes(image)], made, modes)
                 assert (rows.bad, rows.unknown) == ([], set())
-                assert canonical_keys([json.dumps({k: json.loads(bytes(image))[k] for k in expected["key"]}).encode()], made)[0]
+                values = json.loads(bytes(image))
+                if all(k in values for k in expected["key"]):
+                    again = json.dumps({k: values[k] for k in expected["key"]}).encode()
+                    assert canonical_keys([again], made) == [canonical]
         if envelope.op == "d":
             state.pop(canonical, None)
         elif envelope.after != msgspec.Raw(b"null"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+
 from lakemark.keys import canonical_from_columns, canonical_keys
 from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog, from_connect
 

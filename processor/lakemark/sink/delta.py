@@ -114,11 +114,7 @@ def truncate(
     def work(table: DeltaTable, commit: CommitProperties) -> tuple[int, int, int]:
         schema = pa.schema(table.schema().to_arrow())
         if deletes == "soft":
-            new = {"position": f"X'{position.hex()}'", "op": "'t'", "deleted": "true"}
-            members = ", ".join(
-                f"'{f.name}', {new.get(f.name, f'_cdc[{f.name!r}]')}"
-                for f in schema.field(CDC).type
-            )
+            fields = [f.name for f in schema.field(CDC).type]
             found = table.update(
                 updates={quoted(CDC): merge_sql.truncated(fields, position)},
                 predicate=f"{below} and not coalesce(_cdc['deleted'], false)",

@@ -50,9 +50,9 @@ _FEATURE: Final = re.compile(
     re.IGNORECASE,
 )
 _STORAGE: Final = re.compile(
-    r"object ?store error|generic (?!deltatable|delta kernel)[\w ]+ error|error performing|timed? ?out|"
-    r"connection|dns|input/output|os error|stale file handle|slow ?down|too many requests|"
-    r"\b50[0234]\b",
+    r"object ?store error|generic (?!deltatable|delta kernel)[\w ]+ error|error performing|"
+    r"timed? ?out|connection|dns|input/output|os error|stale file handle|"
+    r"slow ?down|too many requests|\b50[0234]\b",
     re.IGNORECASE,
 )
 

@@ -134,8 +134,10 @@ def _upsert(shape: Shape, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # 
     updates = {}
     for c in shape.columns:
         if not c.is_key:
-            keep = f"case when {_named(c, dialect)}{alive} then t.{quoted(c.name)} else s.{c.staged} end"
-            updates[quoted(c.name)] = keep if c.patched and shape.patched else f"s.{c.staged}"
+            updates[quoted(c.name)] = f"s.{c.staged}"
+            if c.patched and shape.patched:
+                kept = f"{_named(c, dialect)}{alive} then t.{quoted(c.name)}"
+                updates[quoted(c.name)] = f"case when {kept} else s.{c.staged} end"
     cdc = f"s.{CDC}"
     if shape.patched:
         patch = f"s.__patch is not null{alive}"

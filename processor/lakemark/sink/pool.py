@@ -156,9 +156,7 @@ class Pool:
         if self.deletes == "soft":
             cdc.append(pc.equal(control["action"], changes.DELETE))
         columns = {column.name: rows.field(at) for at, column in enumerate(rows.type)}
-        columns[CDC] = pa.StructArray.from_arrays(
-            cdc, fields=list(cdc_type(deletes=self.deletes))
-        )
+        columns[CDC] = pa.StructArray.from_arrays(cdc, fields=list(cdc_type(deletes=self.deletes)))
         columns["__action"] = control["action"]
         columns["__patch"] = control["patch"]
         columns["__force"] = control["force"]

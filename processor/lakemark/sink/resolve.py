@@ -14,7 +14,6 @@ Pure: it reads the table through a function. In order:
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -231,9 +230,7 @@ def _simple_mask(packet: pa.Table) -> np.ndarray:
         pc.equal(packet.column("record"), packets.NET),
         pc.and_(
             pc.not_equal(pc.fill_null(packet.column("action"), changes.INSERT), changes.INSERT),
-            pc.and_(
-                pc.invert(packet.column("base")), pc.is_null(packet.column("unavailable"))
-            ),
+            pc.and_(pc.invert(packet.column("base")), pc.is_null(packet.column("unavailable"))),
         ),
     )
     return np.asarray(simple.to_numpy(), dtype=bool)
@@ -380,7 +377,7 @@ class _Waiting:
         )
 
     def pack(self) -> pa.Table | None:
-        """What later batches need: halves without the other, and moves that may still get columns."""
+        """What later batches need: halves without the other, moves that may still get columns."""
         open_changes: set[KeyChange] = set()
         items: list[packets.Record] = []
         for change in sorted(self.moved.keys() | self.awaited.keys(), key=lambda one: one[1]):
@@ -408,6 +405,4 @@ class _Waiting:
                 items.append(packets.Record(packets.DISPLACED, key, position, found))
         if not items:
             return None
-        return packets.build(
-            items, self.pool.rows(), table="", key_columns=self.pool.key_columns
-        )
+        return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key_columns)

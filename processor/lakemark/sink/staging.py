@@ -10,6 +10,7 @@ VACUUM leave folders with a leading underscore alone.
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -75,9 +76,8 @@ def stage(
     buffer = io.BytesIO()
     pq.write_table(staged.table, buffer, compression="zstd")
     with told(path):
-        out = DeltaFileSystemHandler(path, dict(storage_options or {})).open_output_stream(
-            file, None
-        )
+        handler: Any = DeltaFileSystemHandler(path, dict(storage_options or {}))
+        out = handler.open_output_stream(file, None)
         out.write(buffer.getvalue())
         out.close()
     ranges = merge_sql.key_ranges(staged.keys(), dialect=merge_sql.SPARK)

@@ -4,7 +4,7 @@
 PostgresValueConverter and the JSON converter would, or says that Debezium leaves the column out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -97,9 +97,10 @@ class CatalogColumn:
 
 Field = dict[str, Any]
 
-_TEXT: Final = frozenset(
-    "bpchar varchar text citext name char inet cidr macaddr macaddr8 int4range int8range numrange "
-    "tsrange tstzrange daterange isbn".split()
+_TEXT: Final = (
+    *("bpchar", "varchar", "text", "citext", "name", "char", "isbn"),
+    *("inet", "cidr", "macaddr", "macaddr8"),
+    *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
 )
 _PLAIN: Final[Mapping[str, str]] = {
     "bool": "boolean",
@@ -213,6 +214,15 @@ def _array(column: CatalogColumn, modes: HandlingModes) -> Field | None:
 def _scalar(name: str, typmod: int, modes: HandlingModes, *, is_enum: bool) -> Field | None:
     if is_enum:
         return _named("string", "io.debezium.data.Enum")
+    fixed = _fixed(name)
+    if fixed is not None:
+        return fixed
+    make = _BY_MODE.get(name)
+    return make(typmod, modes) if make else _temporal(name, typmod, modes)
+
+
+def _fixed(name: str) -> Field | None:
+    """Types that are sent alike in every mode."""
     if name in _PLAIN:
         return {"type": _PLAIN[name]}
     if name in _DATA:
@@ -220,20 +230,7 @@ def _scalar(name: str, typmod: int, modes: HandlingModes, *, is_enum: bool) -> F
     if name in _SHAPES:
         shape, members = _SHAPES[name]
         return {**_named("struct", _GEO + shape), "fields": members}
-    if name in _VECTORS:
-        return dict(_VECTORS[name])
-    match name:
-        case "bit" | "varbit":
-            return _bits(typmod)
-        case "numeric":
-            return _numeric(typmod, modes)
-        case "money":
-            return _decimal(modes, {"scale": str(modes.money_fraction_digits)})
-        case "bytea":
-            return _binary(modes)
-        case "hstore":
-            return _hstore(modes)
-    return _temporal(name, typmod, modes)
+    return dict(_VECTORS[name]) if name in _VECTORS else None
 
 
 def _named(wire: str, name: str) -> Field:
@@ -277,6 +274,18 @@ def _hstore(modes: HandlingModes) -> Field:
     return {"type": "map", "keys": keys, "values": values}
 
 
+def _money(_: int, modes: HandlingModes) -> Field:
+    return _decimal(modes, {"scale": str(modes.money_fraction_digits)})
+
+
+_BY_MODE: Final[Mapping[str, Callable[[int, HandlingModes], Field]]] = {
+    "bit": lambda typmod, _: _bits(typmod),
+    "varbit": lambda typmod, _: _bits(typmod),
+    "numeric": _numeric,
+    "money": _money,
+    "bytea": lambda _, modes: _binary(modes),
+    "hstore": lambda _, modes: _hstore(modes),
+}
 _TIME: Final = "io.debezium.time."
 _CONNECT: Final = "org.apache.kafka.connect.data."
 # time.precision.mode -> (date, time, timestamp) where the precision does not matter.
@@ -319,22 +328,26 @@ def _temporal(name: str, typmod: int, modes: HandlingModes) -> Field | None:
         return None
     if modes.time_precision == "structured":
         return {**_named("struct", _TIME + _STRUCTURED[name]), "fields": []}
-    match name:
-        case "timetz":
-            return _named("string", _TIME + "ZonedTime")
-        case "timestamptz":
-            return _named("string", _TIME + "ZonedTimestamp")
-        case "interval":
-            if modes.interval == "string":
-                return _named("string", _TIME + "Interval")
-            return _named("int64", _TIME + "MicroDuration")
+    if name in _ZONED:
+        return _named("string", _TIME + _ZONED[name])
+    if name == "interval":
+        text = modes.interval == "string"
+        return _named("string", _TIME + "Interval") if text else _MICRO_DURATION
     if modes.time_precision in _FIXED:
         return _FIXED[modes.time_precision][("date", "time", "timestamp").index(name)]
+    return _adaptive(name, typmod, modes)
+
+
+_ZONED: Final = {"timetz": "ZonedTime", "timestamptz": "ZonedTimestamp"}
+_MICRO_DURATION: Final = _named("int64", _TIME + "MicroDuration")
+
+
+def _adaptive(name: str, typmod: int, modes: HandlingModes) -> Field:
     if name == "date":
         return _named("int32", _TIME + "Date")
     short = 0 <= typmod <= _MILLIS
-    if name == "time":
-        if short and modes.time_precision == "adaptive":
-            return _named("int32", _TIME + "Time")
-        return _named("int64", _TIME + "MicroTime")
-    return _named("int64", _TIME + ("Timestamp" if short else "MicroTimestamp"))
+    if name == "timestamp":
+        return _named("int64", _TIME + ("Timestamp" if short else "MicroTimestamp"))
+    if short and modes.time_precision == "adaptive":
+        return _named("int32", _TIME + "Time")
+    return _named("int64", _TIME + "MicroTime")

@@ -33,7 +33,7 @@ _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
 }
 
 # Semantic names whose canonical type is not that of their Connect type. A name that is not here
-# is only a note on its Connect type (Json, Uuid, Enum, Xml, MicroDuration, Point, DoubleVector ...).
+# is only a note on its Connect type (Json, Uuid, Enum, Xml, MicroDuration, Point ...).
 _SEMANTIC: Final[Mapping[tuple[str, str], pa.DataType]] = {
     ("int32", "io.debezium.time.Date"): pa.date32(),
     ("int32", "org.apache.kafka.connect.data.Date"): pa.date32(),
@@ -178,7 +178,7 @@ def _decimal(parameters: Mapping[str, str]) -> pa.DataType:
     scale = int(parameters.get("scale", "0"))
     precision = int(parameters.get("connect.decimal.precision", MAX_PRECISION))
     precision = max(precision, scale)  # numeric(3,5) is legal in PostgreSQL 15
-    if 0 <= scale and 1 <= precision <= MAX_PRECISION:
+    if scale >= 0 and 1 <= precision <= MAX_PRECISION:
         return pa.decimal128(precision, scale)
     return pa.string()
 

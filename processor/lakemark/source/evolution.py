@@ -71,6 +71,10 @@ def widest(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
         return max(old, new, key=lambda t: t.bit_width)
     if _exact(old) and _exact(new):
         return _widest_decimal(old, new)
+    return _widest_nested(old, new)
+
+
+def _widest_nested(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
     if pa.types.is_list(old) and pa.types.is_list(new):
         element = widest(old.value_type, new.value_type)
         return None if element is None else old if element == old.value_type else pa.list_(element)

@@ -60,10 +60,10 @@ def gate(
     keep: list[int] = []
     replays = 0
     regressed: int | None = None
-    change, own, truncate = int(Kind.CHANGE), int(Kind.OWN_SNAPSHOT), int(Kind.TRUNCATE)
-    incremental = int(Kind.INCREMENTAL)
+    change, own, incremental = int(Kind.CHANGE), int(Kind.OWN_SNAPSHOT), int(Kind.INCREMENTAL)
+    logged = {change, int(Kind.TRUNCATE)}
     for index, kind in enumerate(kinds):
-        if kind == change or kind == truncate:  # noqa: PLR1714 - a hot loop
+        if kind in logged:
             at = position[index]
             if at < high:
                 if kind == change and source_ts[index] > newest and regressed is None:

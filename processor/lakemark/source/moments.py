@@ -133,7 +133,7 @@ def _epoch(times: int, over: int) -> Callable[[pa.DataType], Reader]:
             return _clamped(_scaled(safe, times, over), early, late, ends, tally).cast(kind)
 
         def scalar(value: Any, tally: Tally) -> int:
-            # In nanoseconds mode the infinities are the ends of int64, which are no years 1 or 9999.
+            # In nanoseconds mode the infinities are the ends of int64: years 1677 and 2262.
             if value in (-(1 << 63), (1 << 63) - 1):
                 return _micros(value * 1000, tally)
             return _micros(value * times // over, tally)

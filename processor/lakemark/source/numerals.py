@@ -114,5 +114,4 @@ def fitting(value: Decimal, kind: pa.DataType) -> Decimal:
         if int(shortest.as_tuple().exponent) < -kind.scale:
             raise OverflowError("decimal")
         return shortest
-    return value if value else Decimal(0)
-
+    return value or Decimal(0)

@@ -5,23 +5,24 @@ keys → newest state per key → typed images of the winners only → packets. 
 becomes a dead letter with its original bytes; nothing here raises on any input.
 """
 
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 
-from lakemark import changes, keys, packets
-from lakemark.changes import Net
-from lakemark.source import envelope, rows
+from lakemark import packets
+from lakemark.errors import TableError
+from lakemark.source import envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
+from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.gate import HighWater, gate
-from lakemark.source.schema import HandlingModes, TableSchema, from_connect
+from lakemark.source.key_schema import schema_of
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
 
-NEW_KEY: Final = "__debezium.newkey"
-OLD_KEY: Final = "__debezium.oldkey"
+NEW_KEY: Final = envelope.NEW_KEY_HEADER
+OLD_KEY: Final = envelope.OLD_KEY_HEADER
 TYPE_REASONS: Final = frozenset({"wrong-type", "number-out-of-range"})
 
 
@@ -171,9 +172,11 @@ def process(records: Records, plan: Plan) -> Stretch:
         out.regressed = records.offsets[gated.regressed]
         work.report(table).stop = (
             "position-regressed",
-            f"the event at {records.topic}-{records.partition} offset "
-            f"{records.offsets[gated.regressed]} stands below the position already applied "
-            "although its source time is newer: the source was restored or failed over",
+            (
+                f"the event at {records.topic}-{records.partition} offset "
+                f"{records.offsets[gated.regressed]} stands below the position already applied "
+                "although its source time is newer: the source was restored or failed over"
+            ),
         )
     _doubt_schemas(out, plan)
     _count_replays(out, heads, gated.keep)
@@ -213,8 +216,10 @@ def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
         for report in out.tables.values():
             report.stop = report.stop or (
                 "too-many-bad-records",
-                f"{len(out.dead)} of {records} records of {out.topic}-{out.partition} cannot be "
-                f"decoded ({', '.join(reasons)}); none was written to the dead letters",
+                (
+                    f"{len(out.dead)} of {records} records of {out.topic}-{out.partition} cannot be "
+                    f"decoded ({', '.join(reasons)}); none was written to the dead letters"
+                ),
             )
         if not out.tables:
             out.tables[""] = TableReport(
@@ -229,6 +234,7 @@ class _Work:
     def __init__(self, records: Records, heads: Headers, plan: Plan, out: Stretch) -> None:
         self.records = records
         self.heads = heads
+        self.raw = Raw(heads, records.keys, records.headers)
         self.plan = plan
         self.out = out
 
@@ -254,40 +260,61 @@ class _Work:
             self.report(table).bad += 1
 
     def table(self, table: str, indices: list[int]) -> None:
-        """Packets of one table: one per run of records with the same schema."""
+        """Packets of one table: one or two per run of records with the same schema."""
         report = self.report(table)
         report.events += len(indices)
-        ts = self.heads.source_ts
-        report.newest_ts = max(ts[index] for index in indices)
-        truncated = [
-            self.heads.position[i] for i in indices if self.heads.kind[i] == Kind.TRUNCATE
-        ]
-        if truncated:
-            packet = packets.truncates(truncated, table=table)
-            self.out.packets.append((table, packet))
-        rowful = [i for i in indices if self.heads.kind[i] != Kind.TRUNCATE]
-        for run in _schema_runs(rowful, self.heads.schema):
+        heads = self.heads
+        report.newest_ts = max(heads.source_ts[index] for index in indices)
+        truncates = [heads.position[i] for i in indices if heads.kind[i] == Kind.TRUNCATE]
+        if truncates:
+            self.out.packets.append((table, packets.truncates(truncates, table=table)))
+        rowful = [i for i in indices if heads.kind[i] != Kind.TRUNCATE]
+        for run in _schema_runs(rowful, heads.schema):
             schema = self._schema(table, run)
-            if schema is None:
-                report.stop = (
-                    "schema-unknown",
-                    "its records carry no schema, and neither the database catalog nor a schema "
-                    "file knows the table",
-                )
+            if isinstance(schema, TableSchema):
+                self._add(table, report, fold(run, self.raw, schema, self.plan.modes))
+            else:
+                report.stop = schema
                 return
-            _Run(self, table, schema, report).fold(run)
 
-    def _schema(self, table: str, run: list[int]) -> TableSchema | None:
-        raw_schema = next((s for i in run if (s := self.heads.schema[i])), None)
-        raw_key = next((k for i in run if (k := self.records.keys[i])), None)
-        if raw_schema is None:
-            schema = self.plan.schemas.get(table)
-            if schema is not None and raw_key is not None:
-                names = _key_names(raw_key)
-                if names and names != schema.key:
-                    schema = replace(schema, key=names)
-            return schema
-        return _wrapped_schema(table, raw_schema, _key_schema(raw_key))
+    def _schema(self, table: str, run: list[int]) -> TableSchema | tuple[str, str]:
+        """The schema of a run, or the code and reason to stop its table."""
+        try:
+            schema = schema_of(
+                table,
+                raw_schema=self.heads.schema[run[0]],
+                raw_key=next((key for i in run if (key := self.records.keys[i])), None),
+                schemas=self.plan.schemas,
+            )
+        except TableError as error:
+            return error.code, error.message
+        if schema is None:
+            return (
+                "schema-unknown",
+                (
+                    "its records carry no schema, and neither the database catalog nor a schema "
+                    "file knows the table"
+                ),
+            )
+        if not schema.key and not self.plan.known_keys.get(table):
+            return (
+                "no-key",
+                (
+                    "its records have no key: the table has no primary key and message.key.columns "
+                    "names none"
+                ),
+            )
+        return schema
+
+    def _add(self, table: str, report: TableReport, folded: Folded) -> None:
+        self.out.packets += [(table, packet) for packet in folded.packets]
+        for index, reason, detail in folded.rejected:
+            self.reject(index, reason, detail, table=table)
+        report.reread += folded.reread
+        report.own_snapshots |= folded.own_snapshots
+        report.incremental_reads += folded.incremental_reads
+        report.clamped += folded.clamped
+        report.unknown_columns |= folded.unknown - self.plan.ignorable.get(table, frozenset())
 
 
 def _schema_runs(indices: list[int], schemas: Sequence[bytes | None]) -> list[list[int]]:
@@ -300,266 +327,3 @@ def _schema_runs(indices: list[int], schemas: Sequence[bytes | None]) -> list[li
             last = schemas[index]
         runs[-1].append(index)
     return runs
-
-
-@lru_cache(maxsize=1024)
-def _wrapped_schema(table: str, raw: bytes, raw_key: bytes | None) -> TableSchema | None:
-    try:
-        value = msgspec.json.decode(raw)
-        key = msgspec.json.decode(raw_key) if raw_key else None
-        return from_connect(table, value, key)
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
-        return None
-
-
-class _WrappedKey(msgspec.Struct):
-    schema: msgspec.Raw = msgspec.Raw(b"")
-    payload: msgspec.Raw = msgspec.Raw(b"")
-
-
-def _key_schema(raw: bytes | None) -> bytes | None:
-    if raw is None:
-        return None
-    try:
-        wrapped = msgspec.json.decode(raw, type=_WrappedKey)
-    except msgspec.MsgspecError:
-        return None
-    if not bytes(wrapped.schema) or not bytes(wrapped.payload):
-        return msgspec.json.encode(
-            {"type": "struct", "fields": [{"field": name} for name in _key_names(raw)]}
-        )
-    return bytes(wrapped.schema)
-
-
-def _payload(raw: bytes) -> bytes:
-    """A record key without its schema wrapper."""
-    try:
-        wrapped = msgspec.json.decode(raw, type=_WrappedKey)
-    except msgspec.MsgspecError:
-        return raw
-    if not bytes(wrapped.schema) or not bytes(wrapped.payload):
-        return raw
-    return bytes(wrapped.payload)
-
-
-def _key_names(raw: bytes) -> tuple[str, ...]:
-    try:
-        key = msgspec.json.decode(raw)
-    except msgspec.MsgspecError:
-        return ()
-    if isinstance(key, dict) and "payload" in key and "schema" in key:
-        key = key["payload"]
-    return tuple(key) if isinstance(key, dict) else ()
-
-
-class _Run:
-    """Folding one run of one table's records that share a schema."""
-
-    def __init__(self, work: _Work, table: str, schema: TableSchema, report: TableReport) -> None:
-        self.work = work
-        self.heads = work.heads
-        self.table_id = table
-        self.schema = schema
-        self.report = report
-        self.partial: Callable[[bytes], bool] = rows.may_have_placeholder(schema, work.plan.modes)
-
-    def fold(self, run: list[int]) -> None:
-        canonical = keys.canonical_keys([self.work.records.keys[i] for i in run], self.schema)
-        if not self.schema.key and not self.work.plan.known_keys.get(self.table_id):
-            self.report.stop = (
-                "no-key",
-                "its records have no key: the table has no primary key and message.key.columns "
-                "names none",
-            )
-            return
-        simple: dict[bytes, int] = {}
-        events: dict[bytes, list[int]] = {}
-        complex_keys: set[bytes] = set()
-        new_keys: dict[int, bytes] = {}
-        old_keys: dict[int, bytes] = {}
-        heads = self.heads
-        for at, index in enumerate(run):
-            key = canonical[at]
-            if key is None:
-                reason = "null-key" if self.work.records.keys[index] is None else "wrong-type"
-                self.work.reject(index, reason, "the record's key cannot be read")
-                continue
-            events.setdefault(key, []).append(index)
-            simple[key] = index
-            kind = heads.kind[index]
-            if kind == Kind.OWN_SNAPSHOT:
-                self.report.own_snapshots.add(int.from_bytes(heads.position[index][12:], "big"))
-            elif kind == Kind.INCREMENTAL:
-                self.report.incremental_reads += 1
-                complex_keys.add(key)
-            elif self._key_change(index, new_keys, old_keys):
-                complex_keys.add(key)
-            image = heads.after[index]
-            if image is not None and self.partial(image):
-                complex_keys.add(key)
-        failed = self._simple({k: events[k] for k in simple if k not in complex_keys})
-        folder = _Folder(self, new_keys, old_keys)
-        folder.fold({k: events[k] for k in events if k in complex_keys or k in failed})
-
-    def _key_change(
-        self, index: int, new_keys: dict[int, bytes], old_keys: dict[int, bytes]
-    ) -> bool:
-        headers = self.work.records.headers[index]
-        if not headers:
-            return False
-        changed = False
-        for header in headers:
-            name = header["key"]
-            if name not in (NEW_KEY, OLD_KEY):
-                continue
-            (key,) = keys.canonical_keys([header["value"]], self.schema)
-            if key is not None:
-                (new_keys if name == NEW_KEY else old_keys)[index] = key
-                changed = True
-        return changed
-
-    def decode(self, images: Sequence[bytes]) -> rows.Rows:
-        decoded = rows.decode_rows(images, self.schema, self.work.plan.modes)
-        self.report.clamped += decoded.clamped
-        ignorable = self.work.plan.ignorable.get(self.table_id, frozenset())
-        self.report.unknown_columns |= decoded.unknown - ignorable
-        return decoded
-
-    def pack(self, packet: pa.Table) -> None:
-        if packet.num_rows:
-            self.work.out.packets.append((self.table_id, packet))
-
-    def _simple(self, events: dict[bytes, list[int]]) -> set[bytes]:
-        """Keys whose newest event says everything. Returns those whose winner is bad."""
-        heads = self.heads
-        names = list(events)
-        last = [events[key][-1] for key in names]
-        decoded = self.decode([self.image(i) for i in last])
-        doubtful = {at for at, _, _ in decoded.bad}
-        doubtful.update(at for at, columns in enumerate(decoded.unavailable) if columns)
-        keep = [at for at in range(len(last)) if at not in doubtful]
-        own = int(Kind.OWN_SNAPSHOT)
-        self.pack(
-            packets.build_simple(
-                keys=[names[at] for at in keep],
-                ops=[heads.op[last[at]] for at in keep],
-                position=[heads.position[last[at]] for at in keep],
-                source_ts=[heads.source_ts[last[at]] for at in keep],
-                force=[any(heads.kind[i] == own for i in events[names[at]]) for at in keep],
-                rows=decoded.columns.take(pa.array(keep, pa.int64())) if doubtful else decoded.columns,
-                table=self.table_id,
-                key_columns=self.schema.key,
-            )
-        )
-        return {names[at] for at in doubtful}
-
-    def image(self, index: int) -> bytes:
-        """The record's row image; of a delete the before image, or else its key."""
-        heads = self.heads
-        image = heads.before[index] if heads.op[index] == "d" else heads.after[index]
-        return self.key_image(index) if image is None else image
-
-    def key_image(self, index: int) -> bytes:
-        """The record's key, which holds the key's columns."""
-        return _payload(self.work.records.keys[index] or b"null")
-
-
-class _Folder:
-    """Event by event, for keys with key changes, placeholders, incremental reads or bad winners."""
-
-    def __init__(self, run: _Run, new_keys: dict[int, bytes], old_keys: dict[int, bytes]) -> None:
-        self.run = run
-        self.new_keys = new_keys
-        self.old_keys = old_keys
-
-    def fold(self, events: dict[bytes, list[int]]) -> None:
-        if not events:
-            return
-        run = self.run
-        order = [i for indices in events.values() for i in indices]
-        moved = {key for key, found in events.items() if any(i in self.old_keys for i in found)}
-        # A before image that cannot be read is no loss: the key alone names the row.
-        deletes = [i for i in order if run.heads.op[i] == "d"]
-        images = [*map(run.image, order), *map(run.key_image, deletes)]
-        decoded = run.decode(images)
-        bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
-        slot = {index: at for at, index in enumerate(order)}
-        slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in bad})
-        items: list[packets.Record] = []
-        for key, indices in events.items():
-            log = _Log(key, items, moved=key in moved)
-            for index in indices:
-                at = slot[index]
-                if at in bad:
-                    run.work.reject(index, *bad[at], table=run.table_id)
-                    run.report.reread.append(key.decode("utf-8", "replace"))
-                    continue
-                unavailable = frozenset(decoded.unavailable[at] or ())
-                self._event(log, index, at, unavailable)
-            log.close()
-        run.pack(
-            packets.build(
-                items, decoded.columns, table=run.table_id, key_columns=run.schema.key
-            )
-        )
-
-    def _event(self, log: "_Log", index: int, row: int, unavailable: frozenset[str]) -> None:
-        heads = self.run.heads
-        position, source_ts = heads.position[index], heads.source_ts[index]
-        kind, op = heads.kind[index], heads.op[index]
-        if kind == Kind.INCREMENTAL:
-            read = changes.incremental_read(position=position, source_ts=source_ts, row=row)
-            log.net(read)
-        elif op == "d":
-            gone = changes.delete(position=position, source_ts=source_ts, row=row)
-            log.leave(gone, self.new_keys.get(index))
-        else:
-            net = changes.upsert(
-                op=op,
-                position=position,
-                source_ts=source_ts,
-                row=row,
-                unavailable=unavailable,
-                own_snapshot=kind == Kind.OWN_SNAPSHOT,
-            )
-            log.arrive(net, self.old_keys.get(index) if op == "c" else None)
-
-
-class _Log:
-    """The events of one key as packet records: key changes as they are, the rest composed.
-
-    Where a row has moved to the key (`moved`), even a plain delete is kept as it is: under a
-    deferrable constraint it may be the delete of another row than the one that moved here.
-    """
-
-    def __init__(self, key: bytes, items: list[packets.Record], *, moved: bool) -> None:
-        self.key = key
-        self.items = items
-        self.moved = moved
-        self.composed: Net | None = None
-
-    def net(self, net: Net) -> None:
-        self.composed = changes.then(self.composed, net)
-
-    def leave(self, gone: Net, new_key: bytes | None) -> None:
-        if new_key is None and not self.moved:
-            self.net(gone)
-        elif new_key != self.key:  # spellings of one key are one row: it stays
-            self._add(packets.LEAVE, gone, new_key)
-
-    def arrive(self, net: Net, old_key: bytes | None) -> None:
-        if old_key is None:
-            self.net(net)
-        elif old_key != self.key:
-            self._add(packets.ARRIVE, net, old_key)
-        else:
-            self.net(replace(net, base=bool(net.unavailable), barrier=None))
-
-    def close(self) -> None:
-        if self.composed is not None:
-            net, self.composed = self.composed, None
-            self.items.append(packets.Record(packets.NET, self.key, net.position, net))
-
-    def _add(self, record: int, net: Net, other_key: bytes | None) -> None:
-        self.close()
-        self.items.append(packets.Record(record, self.key, net.position, net, other_key))

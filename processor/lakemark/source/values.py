@@ -98,30 +98,8 @@ def codec(column: Column, modes: HandlingModes) -> Codec:
     temporal = moments.reader(column)
     if temporal is not None:
         return Codec(column.type, temporal.wire, temporal.vector, temporal.scalar)
-    if column.encoding == c.VARIABLE_DECIMAL:
-        return _variable_decimal(column)
-    if column.encoding == c.DECIMAL and column.wire == "bytes":
-        return _decimal(column, modes)
-    if column.wire in _BITS:
-        return _integer(column)
-    if pa.types.is_floating(column.type):
-        return _float(column)
-    match column.wire:
-        case "boolean":
-            return _direct(column, bool)
-        case "bytes":
-            return _direct(column, bytes)
-        case "array":
-            return _list(column, modes)
-        case "map":
-            return _map(column, modes)
-        case "struct":
-            return _struct(column, modes)
-        case "json":
-            return _json(column)
-    if column.encoding == c.UUID:
-        return _uuid(column)
-    return _direct(column, str)
+    make = _BY_ENCODING.get((column.wire, column.encoding)) or _BY_WIRE[column.wire]
+    return make(column, modes)
 
 
 def nullable(one: Codec) -> Any:
@@ -138,19 +116,31 @@ def _direct(column: Column, wire: Any) -> Codec:
     return Codec(kind, wire, vector, lambda value, _: value)
 
 
-def _uuid(column: Column) -> Codec:
+def _boolean(column: Column, _: HandlingModes) -> Codec:
+    return _direct(column, bool)
+
+
+def _string(column: Column, _: HandlingModes) -> Codec:
+    return _direct(column, str)
+
+
+def _bytes(column: Column, _: HandlingModes) -> Codec:
+    return _direct(column, bytes)
+
+
+def _uuid(column: Column, _: HandlingModes) -> Codec:
     def vector(values: Sequence[Any], _: Tally) -> pa.Array:
         return pc.ascii_lower(pa.array(values, pa.string()))
 
     return Codec(column.type, str, vector, lambda value, _: value.lower())
 
 
-def _integer(column: Column) -> Codec:
+def _integer(column: Column, _modes: HandlingModes) -> Codec:
     limit = 1 << (_BITS[column.wire] - 1)
     return _direct(column, Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)])
 
 
-def _float(column: Column) -> Codec:
+def _float(column: Column, _modes: HandlingModes) -> Codec:
     kind = column.type
     narrow = kind == pa.float32()
 
@@ -212,7 +202,7 @@ class _VariableScale(msgspec.Struct, gc=False):
     value: bytes
 
 
-def _variable_decimal(column: Column) -> Codec:
+def _variable_decimal(column: Column, _modes: HandlingModes) -> Codec:
     def scalar(value: Any, _: Tally) -> str:
         if not value.value:
             raise ValueError("decimal")
@@ -242,8 +232,10 @@ def _list(column: Column, modes: HandlingModes) -> Codec:
         items = _items(element, value)
         return [None if item is None else element.scalar(item, tally) for item in items]
 
-    other = list[element.other | None] if element.other is not None else None
-    return Codec(column.type, list[nullable(element)], vector, scalar, other=other)
+    # Types made at run time, hence by call and not by annotation.
+    wire = list.__class_getitem__(nullable(element))
+    other = None if element.other is None else list.__class_getitem__(element.other | None)
+    return Codec(column.type, wire, vector, scalar, other=other)
 
 
 def _items(element: Codec, value: list[Any]) -> list[Any]:
@@ -256,11 +248,11 @@ def _map(column: Column, modes: HandlingModes) -> Codec:
     item = codec(column.element, modes)
     keys = column.type.key_type
     if keys == pa.string():
-        wire: Any = dict[str, nullable(item)]
+        wire = dict.__class_getitem__((str, nullable(item)))
     else:  # the JSON converter writes a map whose keys are no strings as a list of pairs
         limit = 1 << (keys.bit_width - 1)
         bounded = Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
-        wire = list[tuple[bounded, nullable(item)]]
+        wire = list.__class_getitem__(tuple.__class_getitem__((bounded, nullable(item))))
 
     def scalar(value: Any, tally: Tally) -> Any:
         pairs = value.items() if isinstance(value, dict) else value
@@ -300,9 +292,27 @@ def _each(kind: pa.DataType, scalar: Scalar) -> Vector:
 _NULL: Final = msgspec.Raw(b"null")
 
 
-def _json(column: Column) -> Codec:
+def _json(column: Column, _modes: HandlingModes) -> Codec:
     def scalar(value: Any, _: Tally) -> str | None:
         text = bytes(value)
         return None if text == b"null" else text.decode()
 
     return Codec(column.type, msgspec.Raw, _each(column.type, scalar), scalar, raw=True)
+
+
+_BY_ENCODING: Final[dict[tuple[str, str], Callable[[Column, HandlingModes], Codec]]] = {
+    ("struct", c.VARIABLE_DECIMAL): _variable_decimal,
+    ("bytes", c.DECIMAL): _decimal,
+    ("string", c.UUID): _uuid,
+}
+_BY_WIRE: Final[dict[str, Callable[[Column, HandlingModes], Codec]]] = {
+    **dict.fromkeys(_BITS, _integer),
+    **dict.fromkeys(("float", "float32", "double", "float64"), _float),
+    "boolean": _boolean,
+    "string": _string,
+    "bytes": _bytes,
+    "array": _list,
+    "map": _map,
+    "struct": _struct,
+    "json": _json,
+}

@@ -1,0 +1,257 @@
+"""Records of one table that share a schema, folded to packets: one net change per key.
+
+Pure. Keys whose newest event says everything go the fast way: only that event's image is decoded.
+Keys with key changes, placeholders, incremental reads or a newest image that cannot be read are
+folded event by event.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from lakemark import changes, keys, packets
+from lakemark.changes import Net
+from lakemark.source import rows
+from lakemark.source.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
+
+_CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """One stretch's records as they came, column by column, with their decoded headers."""
+
+    heads: Headers
+    keys: Sequence[bytes | None]
+    headers: Sequence[list[dict[str, Any]] | None]
+
+
+@dataclass(slots=True)
+class Folded:
+    """The outcome of one fold.
+
+    Attributes:
+        packets: in log order where they share a key: at most two, of disjoint keys.
+        rejected: (index, reason code, detail) of records that cannot be decoded.
+        reread: canonical keys whose rows miss a rejected event.
+        own_snapshots: LSNs of the connector's own snapshots.
+        incremental_reads: number of Debezium's incremental reads.
+        clamped: timestamps at infinity, clamped.
+        unknown: fields of images that the schema lacks.
+    """
+
+    packets: list[pa.Table] = field(default_factory=list)
+    rejected: list[tuple[int, str, str]] = field(default_factory=list)
+    reread: list[str] = field(default_factory=list)
+    own_snapshots: set[int] = field(default_factory=set)
+    incremental_reads: int = 0
+    clamped: int = 0
+    unknown: set[str] = field(default_factory=set)
+
+
+def fold(run: Sequence[int], raw: Raw, schema: TableSchema, modes: HandlingModes) -> Folded:
+    """Folds the records at the indices `run`, which are in log order, to packets."""
+    work = _Fold(raw, schema, modes)
+    work.run(run)
+    return work.out
+
+
+def key_payload(raw: bytes) -> bytes:
+    """A record key without its schema wrapper."""
+    try:
+        wrapped = msgspec.json.decode(raw, type=Wrapped)
+    except msgspec.MsgspecError:
+        return raw
+    payload = bytes(wrapped.payload)
+    return payload if payload and bytes(wrapped.schema) else raw
+
+
+class Wrapped(msgspec.Struct):
+    """The JSON converter's wrapper of a key."""
+
+    schema: msgspec.Raw = msgspec.Raw(b"")  # `Raw | None` would take nothing but null
+    payload: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Fold:
+    """The state of one call of `fold`."""
+
+    def __init__(self, raw: Raw, schema: TableSchema, modes: HandlingModes) -> None:
+        self.raw = raw
+        self.heads = raw.heads
+        self.schema = schema
+        self.modes = modes
+        self.out = Folded()
+        self.new_keys: dict[int, bytes] = {}
+        self.old_keys: dict[int, bytes] = {}
+
+    def run(self, run: Sequence[int]) -> None:
+        canonical = keys.canonical_keys([self.raw.keys[i] for i in run], self.schema)
+        partial = rows.may_have_placeholder(self.schema, self.modes)
+        events: dict[bytes, list[int]] = {}
+        slow: set[bytes] = set()
+        for index, key in zip(run, canonical, strict=True):
+            if key is None:
+                reason = "null-key" if self.raw.keys[index] is None else "wrong-type"
+                self.out.rejected.append((index, reason, "the record's key cannot be read"))
+                continue
+            events.setdefault(key, []).append(index)
+            image = self.heads.after[index]
+            if self._not_plain(index) or (image is not None and partial(image)):
+                slow.add(key)
+        slow |= self._newest({k: found[-1] for k, found in events.items() if k not in slow}, events)
+        self._one_by_one({k: found for k, found in events.items() if k in slow})
+
+    def _not_plain(self, index: int) -> bool:
+        """Notes what the record is; whether it needs more than to be the newest of its key."""
+        kind = self.heads.kind[index]
+        if kind == Kind.OWN_SNAPSHOT:
+            lsn = int.from_bytes(self.heads.position[index][12:], "big")
+            self.out.own_snapshots.add(lsn)
+        elif kind == Kind.INCREMENTAL:
+            self.out.incremental_reads += 1
+            return True
+        headers = self.raw.headers[index]
+        return bool(headers) and self._key_change(index, headers or [])
+
+    def _key_change(self, index: int, headers: list[dict[str, Any]]) -> bool:
+        found = False
+        for header in headers:
+            if header["key"] in _CHANGED:
+                (key,) = keys.canonical_keys([header["value"]], self.schema)
+                if key is not None:
+                    of = self.new_keys if header["key"] == NEW_KEY_HEADER else self.old_keys
+                    of[index] = key
+                    found = True
+        return found
+
+    def _decode(self, images: Sequence[bytes]) -> rows.Rows:
+        decoded = rows.decode_rows(images, self.schema, self.modes)
+        self.out.clamped += decoded.clamped
+        self.out.unknown |= decoded.unknown
+        return decoded
+
+    def _image(self, index: int) -> bytes:
+        """The record's row image; of a delete the before image, or else its key."""
+        heads = self.heads
+        image = heads.before[index] if heads.op[index] == "d" else heads.after[index]
+        return self._key_image(index) if image is None else image
+
+    def _key_image(self, index: int) -> bytes:
+        """The record's key, which holds the key's columns."""
+        return key_payload(self.raw.keys[index] or b"null")
+
+    def _newest(self, last: dict[bytes, int], events: dict[bytes, list[int]]) -> set[bytes]:
+        """Packs keys whose newest event says everything; those where it does not come back."""
+        heads, own = self.heads, int(Kind.OWN_SNAPSHOT)
+        names = list(last)
+        decoded = self._decode([self._image(index) for index in last.values()])
+        doubtful = {at for at, _, _ in decoded.bad}
+        doubtful.update(at for at, columns in enumerate(decoded.unavailable) if columns)
+        keep = [at for at in range(len(names)) if at not in doubtful]
+        chosen = [last[names[at]] for at in keep]
+        if keep:
+            images = decoded.columns
+            packet = packets.build_simple(
+                keys=[names[at] for at in keep],
+                ops=[heads.op[index] for index in chosen],
+                position=[heads.position[index] for index in chosen],
+                source_ts=[heads.source_ts[index] for index in chosen],
+                force=[any(heads.kind[i] == own for i in events[names[at]]) for at in keep],
+                rows=images.take(pa.array(keep, pa.int64())) if doubtful else images,
+                table=self.schema.table,
+                key_columns=self.schema.key,
+            )
+            self.out.packets.append(packet)
+        return {names[at] for at in doubtful}
+
+    def _one_by_one(self, events: dict[bytes, list[int]]) -> None:
+        """Packs keys event by event."""
+        order = [index for found in events.values() for index in found]
+        # A before image that cannot be read is no loss: the key alone names the row.
+        deletes = [index for index in order if self.heads.op[index] == "d"]
+        decoded = self._decode([*map(self._image, order), *map(self._key_image, deletes)])
+        bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
+        slot = {index: at for at, index in enumerate(order)}
+        slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in bad})
+        items: list[packets.Record] = []
+        for key, found in events.items():
+            log = _Log(key, items, moved=any(index in self.old_keys for index in found))
+            for index in found:
+                at = slot[index]
+                if at in bad:
+                    self.out.rejected.append((index, *bad[at]))
+                    self.out.reread.append(key.decode("utf-8", "replace"))
+                else:
+                    self._event(log, index, at, frozenset(decoded.unavailable[at] or ()))
+            log.close()
+        if items:
+            table, key_columns = self.schema.table, self.schema.key
+            self.out.packets.append(
+                packets.build(items, decoded.columns, table=table, key_columns=key_columns)
+            )
+
+    def _event(self, log: "_Log", index: int, row: int, unavailable: frozenset[str]) -> None:
+        heads = self.heads
+        position, source_ts = heads.position[index], heads.source_ts[index]
+        kind, op = heads.kind[index], heads.op[index]
+        if kind == Kind.INCREMENTAL:
+            log.net(changes.incremental_read(position=position, source_ts=source_ts, row=row))
+        elif op == "d":
+            gone = changes.delete(position=position, source_ts=source_ts, row=row)
+            log.leave(gone, self.new_keys.get(index))
+        else:
+            net = changes.upsert(
+                op=op,
+                position=position,
+                source_ts=source_ts,
+                row=row,
+                unavailable=unavailable,
+                own_snapshot=kind == Kind.OWN_SNAPSHOT,
+            )
+            log.arrive(net, self.old_keys.get(index) if op == "c" else None)
+
+
+class _Log:
+    """The events of one key as packet records: key changes as they are, the rest composed.
+
+    Where a row has moved to the key (`moved`), even a plain delete is kept as it is: under a
+    deferrable constraint it may be the delete of another row than the one that moved here.
+    """
+
+    def __init__(self, key: bytes, items: list[packets.Record], *, moved: bool) -> None:
+        self.key = key
+        self.items = items
+        self.moved = moved
+        self.composed: Net | None = None
+
+    def net(self, net: Net) -> None:
+        self.composed = changes.then(self.composed, net)
+
+    def leave(self, gone: Net, new_key: bytes | None) -> None:
+        if new_key is None and not self.moved:
+            self.net(gone)
+        elif new_key != self.key:  # spellings of one key are one row: it stays
+            self._add(packets.LEAVE, gone, new_key)
+
+    def arrive(self, net: Net, old_key: bytes | None) -> None:
+        if old_key is None:
+            self.net(net)
+        elif old_key != self.key:
+            self._add(packets.ARRIVE, net, old_key)
+        else:
+            self.net(replace(net, base=bool(net.unavailable), barrier=None))
+
+    def close(self) -> None:
+        if self.composed is not None:
+            net, self.composed = self.composed, None
+            self.items.append(packets.Record(packets.NET, self.key, net.position, net))
+
+    def _add(self, record: int, net: Net, other_key: bytes | None) -> None:
+        self.close()
+        self.items.append(packets.Record(record, self.key, net.position, net, other_key))
