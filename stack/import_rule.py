@@ -32,7 +32,7 @@ IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 
 SPARK = {
     *("pipeline", "session", "supervisor", "source.topics", "reconcile.operator"),
-    *("sink.delta", "sink.topics", "snapshot.jobs"),
+    *("sink.spark_merge", "sink.bigtable", "sink.topics", "snapshot.jobs"),
 }
 
 OUTSIDE = {"confluent_kafka", "delta", "deltalake", "httpx", "psycopg", "py4j", "pyspark"}

@@ -42,13 +42,13 @@ class FixedCatalog:
 def catalog_of(
     config: Config, modes: HandlingModes, settings: Mapping[str, str]
 ) -> DatabaseCatalog | FixedCatalog:
-    """The catalog that the configuration names; a schema file wins over the database.
+    """The catalog that the configuration names; the database wins over a schema file.
 
     Raises:
         InvalidConfig: the schema file cannot be used.
     """
-    if config.source.schema_file is not None:
-        return FixedCatalog(schemas_from_file(config.source.schema_file, modes))
     if config.database is not None:
         return DatabaseCatalog(config.database, modes, settings)
+    if config.source.schema_file is not None:
+        return FixedCatalog(schemas_from_file(config.source.schema_file, modes))
     return FixedCatalog({})

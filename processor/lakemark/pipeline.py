@@ -24,22 +24,26 @@ from lakemark import crashpoints, settle, tables, tasks
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
-from lakemark.errors import DependencyError
+from lakemark.errors import DependencyError, LakemarkError
 from lakemark.reconcile import operator
 from lakemark.settle import Settled
-from lakemark.sink import names
-from lakemark.sink.apply import LakePlan, TableOutcome, TablePlan
+from lakemark.sink import bigtable, names
+from lakemark.sink.apply import TASK_MERGE, LakePlan, TableOutcome, TablePlan
+from lakemark.sink.commits import SPARK_MERGE
 from lakemark.source import topics
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
-from lakemark.tables import Offsets, PipelineState, Water
+from lakemark.tables import Offsets, PipelineState, TableState, Water
 from lakemark.tasks import BatchPlan, Report
 
 log = structlog.get_logger(__name__)
 
 CHANGES: Final = 0  # the sources' order in the query: fixed, the checkpoint depends on it
+# delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
+# rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
+TASK_MERGE_BYTES: Final = 2 << 30
 CHUNK_RECORDS: Final = 256  # per batch: 900 kB each, so at most 230 MB
 CONTROL_RECORDS: Final = 10_000
 
@@ -222,10 +226,23 @@ class Pipeline:
             for row in rows
             if row["kind"] == tasks.OUTCOME
         ]
+        self._by_spark(outcomes, plan)
         for outcome in outcomes:
             if outcome.trace:
                 log.error("table.internal_error", table=outcome.table, trace=outcome.trace)
         return reports, outcomes
+
+    def _by_spark(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
+        """The driver's part for tables of the Spark engine: SQL only, no rows."""
+        for outcome in outcomes:
+            own = plan.lake.tables.get(outcome.table) or plan.lake.new_table(outcome.table)
+            if outcome.code or outcome.skipped or own.engine != SPARK_MERGE:
+                continue
+            try:
+                bigtable.finish(self.spark, own, outcome, plan.lake)
+            except LakemarkError as error:
+                outcome.code, outcome.reason = error.code, error.message
+                outcome.hint, outcome.retried = error.hint, error.retried
 
     def _plan(
         self,
@@ -262,6 +279,7 @@ class Pipeline:
                     name: TablePlan(
                         path=table_path(config, name),
                         deletes=config.lake.deletes_of(name),
+                        engine=engine_of(config, name, entry),
                         floor=bytes.fromhex(entry.floor) if entry.floor else None,
                         pending=entry.pending,
                     )
@@ -350,9 +368,10 @@ class Pipeline:
                 stopped=frozenset(),
                 selected=frozenset([name]),
             )
+            entry.code = entry.reason = ""
             reports, outcomes = self._execute(topics.log_lane(frame), plan)
             errored = settle.settle(state, state, start, reports, outcomes, catalog=False)
-            if entry.state == tables.CATCHING_UP:
+            if entry.state == tables.CATCHING_UP and not entry.code:
                 waters = settle.waters_of(reports)
                 tables.advance(entry, end, waters, state.offsets, state.batch)
             log.info("table.caught_up", table=name, state=entry.state, failed=len(errored.failed))
@@ -366,7 +385,9 @@ class _NewTable:
 
     def __call__(self, table: str) -> TablePlan:
         return TablePlan(
-            path=table_path(self.config, table), deletes=self.config.lake.deletes_of(table)
+            path=table_path(self.config, table),
+            deletes=self.config.lake.deletes_of(table),
+            engine=engine_of(self.config, table, None),
         )
 
 
@@ -374,6 +395,16 @@ def table_path(config: Config, table: str) -> str:
     """Where the Delta table of this ``schema.table`` is."""
     own = config.lake.tables.get(table)
     return own.path if own and own.path else names.table_path(config.lake.path, table)
+
+
+def engine_of(config: Config, table: str, entry: TableState | None) -> str:
+    """The write engine of a table: as set, else by its size; never back from Spark MERGE."""
+    chosen = config.lake.engine_of(table)
+    if entry is not None and entry.engine == SPARK_MERGE:
+        return SPARK_MERGE
+    if chosen != "auto":
+        return chosen
+    return SPARK_MERGE if entry is not None and entry.bytes > TASK_MERGE_BYTES else TASK_MERGE
 
 
 def _new_table(config: Config) -> Callable[[str], TablePlan]:

@@ -119,6 +119,18 @@ def _outcome(
     done: Settled,
 ) -> None:
     entry = state.tables.setdefault(outcome.table, TableState(since_batch=state.batch))
+    if outcome.needs and not outcome.code:  # the driver has made the table fit: read it again
+        tables.stop(
+            state,
+            outcome.table,
+            to=tables.CATCHING_UP,
+            start=start,
+            before=before,
+            code="table-changed",
+            reason="the table was made to fit new columns or types",
+        )
+        entry.key = outcome.key or entry.key
+        return
     if outcome.code:
         if outcome.retried:
             done.failed.append(outcome)
@@ -138,6 +150,7 @@ def _outcome(
         entry.floor = max(entry.floor, outcome.truncate.hex())
     if outcome.rows >= 0:
         entry.rows, entry.bytes = outcome.rows, outcome.bytes
+    entry.engine = outcome.engine
     entry.key = outcome.key or entry.key
     entry.unavailable += outcome.unavailable
     entry.pending = state.batch if outcome.pending else -1

@@ -68,8 +68,8 @@ class DictLake:
     def _merge(self, given: dict[str, Any]) -> None:
         row = {name: v for name, v in given.items() if not name.startswith("__")}
         cdc, key, old = row["_cdc"], row["id"], self.table.get(row["id"])
-        if cdc["op"] is None or cdc["position"] is None:
-            raise AssertionError(given)
+        assert cdc["op"] is not None
+        assert cdc["position"] is not None
         dead = old is not None and bool(old["_cdc"].get("deleted"))
         applies = (
             old is None or given["__force"] or old["_cdc"]["position"] <= cdc["position"]
@@ -120,7 +120,7 @@ class Saved:
     pending: pa.Table | None = None
 
 
-class Crash(Exception):
+class CrashedError(Exception):
     """The process dies here."""
 
 
@@ -150,7 +150,7 @@ class TableTask:
                 try:
                     self._batch(ends)
                     break
-                except Crash:
+                except CrashedError:
                     continue
             check()
 
@@ -224,7 +224,7 @@ class TableTask:
 
     def _maybe_die(self) -> None:
         if self.dice.random() < self.crashes / 4:
-            raise Crash
+            raise CrashedError
 
     def _decode(
         self,

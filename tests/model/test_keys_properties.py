@@ -74,7 +74,7 @@ KINDS = {
     "timestamp": ({"type": "int64", "name": TIME + "MicroTimestamp"}, st.integers(**ENDS), lambda v: [v], lambda v: v),
     "zoned": ({"type": "string", "name": TIME + "ZonedTimestamp"}, st.integers(**ENDS), lambda v: [iso(v), iso(v).replace("Z", "+00:00")], lambda v: v),
     "time": ({"type": "int64", "name": TIME + "MicroTime"}, st.integers(0, civil.DAY), lambda v: [v], lambda v: v),
-    "array": ({"type": "array", "items": {"type": "string", "optional": True}}, st.lists(TEXT | st.none(), max_size=4), lambda v: [v], lambda v: tuple(v)),
+    "array": ({"type": "array", "items": {"type": "string", "optional": True}}, st.lists(TEXT | st.none(), max_size=4), lambda v: [v], tuple),
 }  # fmt: skip
 
 

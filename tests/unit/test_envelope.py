@@ -158,6 +158,18 @@ def test_the_size_limit_counts_the_wrapper_even_when_the_schema_is_known():
     assert envelope.decode([good, good], [b"1"] * 2, **limit).reason == ["record-too-large"] * 2
 
 
+def test_wrappers_of_another_form_are_read_but_not_learned():
+    record._wrappers._known.clear()
+    good = json.loads(samples(wrapped=True)["c_orders_default_identity"].value)
+    turned = {"payload": good["payload"], "schema": good["schema"]}
+    for value in (json.dumps(good), json.dumps(turned), json.dumps(good | {"more": 1})):
+        kind, _, out = one(value.encode(), identity=SHOPS)
+        assert kind == Kind.CHANGE
+        assert json.loads(out.schema[0]) == good["schema"]
+        assert json.loads(out.after[0]) == good["payload"]["after"]
+    assert record._wrappers._known == []
+
+
 def test_the_schema_cache_is_bounded():
     good = samples(wrapped=True)["c_orders_default_identity"].value
     for n in range(record._Wrappers.LIMIT + 10):

@@ -197,7 +197,7 @@ def test_special_numbers():
 
 
 # Which columns carry the placeholder, by mode. In the base64 modes Debezium writes null for an
-# unchanged bytea; arrays other than those here are always null: see the README of golden.
+# unchanged bytea; other types than these are always null there: see golden/postgres_types.md.
 TOASTED = ["t", "b", "ta", "ba", "ia", "la", "h", "ua", "j", "jb", "x", "vc", "da", "bp", "ct", "ja", "jba", "vca"]
 
 

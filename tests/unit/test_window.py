@@ -204,6 +204,16 @@ def test_an_unknown_oldest_window_forgets_nothing():
     assert len(shard.touches()) == 1
 
 
+def test_an_oldest_window_whose_open_row_was_not_seen_forgets_nothing():
+    """The run was armed between its open and its close row: no chunk of ours can use it."""
+    shard = Shard()
+    shard.batch(control=[start()], log=[log((A, b"[1]", "u", 5))])
+    shard.batch(marks=[marks(row("w0", "close", 8), row("w1", "open", 10, oldest="w0"))])
+    assert shard.now.forgotten_below == positions.LOWEST
+    shard.batch(marks=[marks(row("w2", "open", 20, oldest="w1"))])
+    assert set(shard.now.windows) == {"w1", "w2"}
+
+
 def test_floors_and_blind_spots_go_forward_only():
     shard = Shard()
     shard.batch(

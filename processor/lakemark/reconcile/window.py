@@ -297,7 +297,7 @@ def _forget(now: State, below: bytes) -> None:
     now.windows = {
         uuid: window
         for uuid, window in now.windows.items()
-        if not window.open or window.open >= below
+        if (window.open or window.close) >= below
     }
     batches = [_read(segment) for segment in now.segments]
     kept = [batch.filter(_above(batch.column("position"), below)) for batch in batches]

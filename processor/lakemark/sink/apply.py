@@ -8,19 +8,28 @@
 6. Merge: one Delta commit that records (app id, batch).
 
 A crash between any two of them is followed by the whole batch again, with the same outcome.
+
+Tables of the Spark MERGE engine take the same way up to 5; then the write set is staged beside the
+table, and the driver truncates and merges by SQL. A table that Spark has to create or change first
+comes back with what it `needs`, and is read again.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
-from lakemark import crashpoints, packets
-from lakemark.sink import delta, evolve, pending
+from lakemark import crashpoints, packets, positions
+from lakemark.sink import commits, delta, evolve, pending, staging
 from lakemark.sink.resolve import CDC, Part, Resolution, cdc_type, resolve
+from lakemark.sink.staging import StagedPart
+
+TASK_MERGE: Final = "task-merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,7 @@ class TablePlan:
 
     path: str
     deletes: str = "hard"
+    engine: str = TASK_MERGE
     floor: bytes | None = None
     pending: int = -1
 
@@ -53,9 +63,18 @@ class LakePlan:
     tables: dict[str, TablePlan] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
 
+    def app_id(self, table: str) -> str:
+        """The app id under which this step's commits to the table are recorded."""
+        return f"{self.query}/{table}/{self.step}"
+
 
 class TableOutcome(msgspec.Struct, omit_defaults=True):
-    """What happened to one table; `code` is empty where all went well."""
+    """What happened to one table; `code` is empty where all went well.
+
+    Attributes:
+        needs: Arrow schema (IPC) that the driver must make the table fit first.
+        staged: write set that waits for the driver's MERGE.
+    """
 
     table: str
     code: str = ""
@@ -76,6 +95,9 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     pending: bool = False
     seconds: float = 0.0
     changes: list[str] = msgspec.field(default_factory=list)
+    engine: str = TASK_MERGE
+    needs: bytes = b""
+    staged: StagedPart | None = None
 
 
 def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
@@ -87,10 +109,10 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     """
     begun = monotonic()
     own = plan.tables.get(table) or plan.new_table(table)
-    app_id = f"{plan.query}/{table}/{plan.step}"
+    app_id = plan.app_id(table)
     options = plan.options
     key = next((k for part in parts if (k := packets.key_columns_of(part.packet))), ())
-    outcome = TableOutcome(table, key=list(key), truncate=_truncate(parts))
+    outcome = TableOutcome(table, key=list(key), truncate=_truncate(parts), engine=own.engine)
 
     # 1. already committed?
     recorded = delta.committed(own.path, app_id, options)
@@ -106,6 +128,8 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
 
     # 2. the table as the packets need it
     schema = _schema(parts, own)
+    if own.engine == commits.SPARK_MERGE:
+        return _stage(parts, own, plan, outcome, schema)
     if schema is not None:
         changed = evolve.ensure(own.path, schema, key=key, table=table, storage_options=options)
         outcome.changes = [f"added {f.name}" for f in changed.added]
@@ -159,6 +183,47 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     return outcome
 
 
+def _stage(
+    parts: Sequence[Part],
+    own: TablePlan,
+    plan: LakePlan,
+    outcome: TableOutcome,
+    schema: pa.Schema | None,
+) -> TableOutcome:
+    """Steps 2 to 5 for the Spark engine, and the write set on its way to the driver."""
+    options, key = plan.options, tuple(outcome.key)
+    opened = delta.open_table(own.path, options)
+    adopted = opened is not None and commits.is_adopted(opened)
+    if schema is not None and not (adopted and opened is not None and fits(opened, schema)):
+        outcome.needs = schema.serialize().to_pybytes()
+        return outcome
+    if opened is None:
+        return outcome
+    resolution = _resolve(parts, own, plan, below=outcome.truncate)
+    if resolution.pending is not None:
+        pending.save(
+            resolution.pending, own.path, query=plan.query, batch=plan.batch, options=options
+        )
+        outcome.pending = True
+    if resolution.write_set.num_rows:
+        outcome.staged = staging.stage(
+            own.path,
+            resolution.write_set,
+            key=key,
+            app_id=plan.app_id(outcome.table),
+            version=plan.batch,
+            storage_options=options,
+        )
+    outcome.unavailable = resolution.unavailable
+    return outcome
+
+
+def fits(table: DeltaTable, schema: pa.Schema) -> bool:
+    """Whether rows of `schema` go into the table as it is."""
+    plan = evolve.plan(table, table.table_uri, schema, "")
+    return not (plan.added or plan.widened or plan.members)
+
+
 def _truncate(parts: Sequence[Part]) -> bytes:
     """Position of the newest truncate among the packets; empty = none."""
     found = [
@@ -181,7 +246,18 @@ def _schema(parts: Sequence[Part], own: TablePlan) -> pa.Schema | None:
     return columns.append(pa.field(CDC, cdc_type(deletes=own.deletes)))
 
 
-def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolution:
+def _resolve(
+    parts: Sequence[Part], own: TablePlan, plan: LakePlan, *, below: bytes = b""
+) -> Resolution:
+    """The write set; rows below a truncate that is still to be done count as gone."""
+
+    def read_rows(keys: pa.Table) -> pa.Table:
+        rows = delta.read_rows(own.path, keys, storage_options=plan.options)
+        if not below or not rows.num_rows:
+            return rows
+        at = pc.struct_field(rows.column(CDC), "position").to_pylist()
+        return rows.filter(pa.array([not positions.below_truncate(p, below) for p in at]))
+
     waiting = None
     if own.pending >= 0:
         waiting = pending.load(own.path, query=plan.query, batch=own.pending, options=plan.options)
@@ -189,6 +265,6 @@ def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolutio
         parts,
         floor=own.floor,
         pending=waiting,
-        read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=plan.options),
+        read_rows=read_rows,
         deletes=own.deletes,
     )

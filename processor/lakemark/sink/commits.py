@@ -83,6 +83,11 @@ class MergeResult:
     bytes: int = 0
 
 
+def is_adopted(table: DeltaTable) -> bool:
+    """Whether the table was moved to the Spark MERGE engine."""
+    return bool(table.metadata().configuration.get(ENGINE) == SPARK_MERGE)
+
+
 def open_table(path: str, storage_options: Options = None) -> DeltaTable | None:
     """The newest version of the table, None if there is none.
 

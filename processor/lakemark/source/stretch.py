@@ -217,8 +217,8 @@ def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
             report.stop = report.stop or (
                 "too-many-bad-records",
                 (
-                    f"{len(out.dead)} of {records} records of {out.topic}-{out.partition} cannot be "
-                    f"decoded ({', '.join(reasons)}); none was written to the dead letters"
+                    f"{len(out.dead)} of {records} records of {out.topic}-{out.partition} cannot "
+                    f"be decoded ({', '.join(reasons)}); none was written to the dead letters"
                 ),
             )
         if not out.tables:

@@ -1,0 +1,61 @@
+"""The driver's half of a batch for tables of the Spark MERGE engine."""
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lakemark import crashpoints
+from lakemark.sink import spark_merge
+from lakemark.sink.apply import LakePlan, TableOutcome, TablePlan
+
+
+def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
+    """What `apply` left to the driver: make the table fit, or truncate and merge.
+
+    Exactly once per (app id, batch), like `apply`; fills in the outcome.
+
+    Raises:
+        TableError: this table cannot go on.
+        DependencyError: the lake is away; the batch is tried again.
+    """
+    options = plan.options
+    if outcome.needs:
+        schema = pa.ipc.read_schema(pa.py_buffer(outcome.needs))
+        changed = spark_merge.ensure(
+            spark,
+            own.path,
+            schema,
+            key=outcome.key,
+            table=outcome.table,
+            storage_options=options,
+        )
+        outcome.changes = [f"added {f.name}" for f in changed.added]
+        outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
+        return
+    app_id = plan.app_id(outcome.table)
+    crashpoints.reach(crashpoints.BEFORE_COMMIT)
+    if outcome.truncate:
+        gone = spark_merge.truncate(
+            spark,
+            own.path,
+            outcome.truncate,
+            deletes=own.deletes,
+            app_id=f"{app_id}/truncate",
+            version=plan.batch,
+            storage_options=options,
+        )
+        outcome.deleted += gone.deleted + gone.updated
+        outcome.rows, outcome.bytes = gone.rows, gone.bytes
+    if outcome.staged is not None:
+        done = spark_merge.merge(
+            spark,
+            own.path,
+            [outcome.staged],
+            deletes=own.deletes,
+            app_id=app_id,
+            version=plan.batch,
+            storage_options=options,
+        )
+        outcome.inserted, outcome.updated = done.inserted, done.updated
+        outcome.deleted += done.deleted
+        outcome.rows, outcome.bytes = done.rows, done.bytes
+    crashpoints.reach(crashpoints.AFTER_COMMIT)
