@@ -5,7 +5,9 @@
     ├── TableError                one table cannot go on; the others do (shown as `errored`)
     ├── PipelineError             the whole pipeline cannot go on
     │   └── StateVersionError     the checkpoint was written by a newer lakemark
-    └── DependencyError           broker, lake, Connect or database is away: retried, shown as `degraded`
+    └── DependencyError           broker, lake, Connect or database is away: tried again; `degraded`
+
+Each can be pickled: errors cross from Python workers to the driver.
 """
 
 
@@ -45,7 +47,7 @@ class ConfigError(LakemarkError):
 
 
 class TableError(LakemarkError):
-    """One table cannot go on. Nothing of it is lost: it resumes from its first offset not applied."""
+    """One table cannot go on. Nothing is lost: it resumes from its first offset not applied."""
 
     code = "table-error"
 
@@ -70,6 +72,10 @@ class DependencyError(LakemarkError):
 
 
 def _rebuild(
-    kind: type[LakemarkError], message: str, code: str, hint: str, retried: bool  # noqa: FBT001
+    kind: type[LakemarkError],
+    message: str,
+    code: str,
+    hint: str,
+    retried: bool,  # noqa: FBT001
 ) -> LakemarkError:
     return kind(message, code=code, hint=hint, retried=retried)

@@ -84,6 +84,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     trace: str = ""
     skipped: bool = False
     truncate: bytes = b""
+    needs: bytes = b""
     key: list[str] = msgspec.field(default_factory=list)
     rows_before: int = -1
     rows: int = -1
@@ -96,7 +97,6 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     seconds: float = 0.0
     changes: list[str] = msgspec.field(default_factory=list)
     engine: str = TASK_MERGE
-    needs: bytes = b""
     staged: StagedPart | None = None
 
 
