@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from psycopg import sql
 
 from lakemark.config import Config, load
-from lakemark.sink.names import CDC, sources_of
+from lakemark.sink import names
 from lakemark.source.modes import HandlingModes
 from stack.expected import Column, Reading, columns_of, key_of, reading
 from stack.processes import StackError
@@ -98,6 +98,12 @@ class Comparison:
         return "\n".join(map(str, self.tables))
 
 
+def table_path(config: Config, table: str) -> str:
+    """Return where lakemark keeps the table `schema.table`."""
+    own = config.lake.tables.get(table)
+    return own.path if own and own.path else names.table_path(config.lake.path, table)
+
+
 class Batches(Protocol):
     """Who can say that another batch is done: `lakemark_process.LakemarkProcess`."""
 
@@ -168,7 +174,7 @@ class Comparer:
         return found
 
     def _open(self, table: str) -> DeltaTable | None:
-        path, options = self._config.lake.table_path(table), self._config.lake.options()
+        path, options = table_path(self._config, table), self._config.lake.options()
         if not DeltaTable.is_deltatable(path, options):
             return None
         return DeltaTable(path, storage_options=options)
@@ -188,13 +194,13 @@ class Comparer:
             problem = "" if not rows else "the lake has no such table"
             return TableComparison(table, len(rows), missing=len(rows), problem=problem)
         held = lake.to_pyarrow_table()
-        names = {source: column for column, source in sources_of(held.schema).items()}
-        lacking = [column.name for column in columns if column.name not in names]
+        held_as = {source: column for column, source in names.sources_of(held.schema).items()}
+        lacking = [column.name for column in columns if column.name not in held_as]
         problem = f"the lake lacks the columns {', '.join(lacking)}" if lacking else ""
         live, unavailable = _live(held)
         values = [
-            _lake_values(live.column(names[column.name]), how)
-            if column.name in names
+            _lake_values(live.column(held_as[column.name]), how)
+            if column.name in held_as
             else [None] * live.num_rows
             for column, how in zip(columns, readings, strict=True)
         ]
@@ -242,7 +248,7 @@ def _source_rows(
 
 def _live(held: pa.Table) -> tuple[pa.Table, int]:
     """Return the rows not marked as deleted, and how many of them wait for a column's value."""
-    cdc = held.column(CDC).combine_chunks()
+    cdc = held.column(names.CDC).combine_chunks()
     if isinstance(cdc, pa.ChunkedArray):
         cdc = pa.concat_arrays(cdc.chunks) if cdc.num_chunks else pa.array([], cdc.type)
     deleted = [False] * len(cdc)
@@ -293,7 +299,7 @@ def _difference(
     sizes: TableComparison,
     source: dict[str, Row],
     lake: list[tuple[str, Row]],
-    names: Sequence[str],
+    columns_named: Sequence[str],
 ) -> TableComparison:
     held = dict(lake)
     columns: Counter[str] = Counter()
@@ -302,7 +308,7 @@ def _difference(
         other = held.get(key)
         if other is not None and other != row:
             different += 1
-            columns.update(name for name, a, b in zip(names, row, other, strict=True) if a != b)
+            columns.update(name for name, a, b in zip(columns_named, row, other, strict=True) if a != b)
     return TableComparison(
         sizes.table,
         sizes.source_rows,

@@ -38,7 +38,7 @@ from rich.table import Table
 from lakemark.config import load
 from lakemark.errors import LakemarkError
 from stack import every_type, shop
-from stack.compare import Comparer, Comparison
+from stack.compare import Comparer, Comparison, table_path
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import Identity, StackError
@@ -218,7 +218,7 @@ class Demo:
 
     def _look(self, lakemark: LakemarkProcess) -> None:
         """Read the beating row from the lake: its age right after a batch is the lag."""
-        path = load(lakemark.config).lake.table_path(PULSE)
+        path = table_path(load(lakemark.config), PULSE)
         with suppress(DeltaError, FileNotFoundError):
             held = DeltaTable(path).to_pyarrow_table(columns=["at"]).column("at").to_pylist()
             if held:
@@ -281,7 +281,7 @@ class Demo:
 
     def _where_next(self, lakemark: LakemarkProcess) -> None:
         assert self._stack is not None
-        lake = Path(load(lakemark.config).lake.table_path("public.orders"))
+        lake = Path(table_path(load(lakemark.config), "public.orders"))
         query = (
             "from deltalake import DeltaTable; "
             f'print(DeltaTable("{_short(lake)}").to_pandas().head())'

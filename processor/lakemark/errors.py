@@ -65,7 +65,7 @@ class StateVersionError(PipelineError):
 
 
 class DependencyError(LakemarkError):
-    """Something lakemark needs is away: retried with backoff, and never a reason for dead letters."""
+    """Something lakemark needs is away: tried again, and never a reason for dead letters."""
 
     code = "dependency-down"
     retried = True

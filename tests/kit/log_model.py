@@ -366,7 +366,7 @@ class Connector:
         """All records by partition. `start`: log index at which the mirror's topic begins."""
         log, shape = self.database.log, self.database.shape
         self.partitions = [[] for _ in range(shape.partitions)]
-        at, restarts = start, self.dice.choice([0, 1, 2, 4]) if shape.restarts else 0
+        at, restarts = start, self.dice.choice([0, 1, 3, 6]) if shape.restarts else 0
         fences = {0, start, *self.database.fences}
         while at < len(log):
             self._emit(at)
@@ -376,7 +376,7 @@ class Connector:
             if restarts and self.dice.random() < restarts / len(log):
                 restarts -= 1
                 lowest = max(f for f in fences if f <= at)
-                at = max(lowest, at - self.dice.choice([0, 1, 2, 5, 50]), start)
+                at = max(lowest, at - self.dice.choice([1, 1, 2, 5, 50]), start)
                 self._lose_in_flight(at)
         return self.partitions
 

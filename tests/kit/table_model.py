@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from lakemark import packets, positions
+from lakemark.sink import delta
 from lakemark.sink import resolve as resolving
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
@@ -48,12 +50,14 @@ class DictLake:
         return self.version
 
     def truncate(self, position: bytes, *, version: int) -> None:
+        gone = {"position": position, "op": "t", "deleted": True}
         for key, row in list(self.table.items()):
-            if positions.below_truncate(row["_cdc"]["position"], position):
-                if self.deletes == "hard":
-                    del self.table[key]
-                else:
-                    row["_cdc"] = {**row["_cdc"], "deleted": True}
+            if not positions.below_truncate(row["_cdc"]["position"], position):
+                continue
+            if self.deletes == "hard":
+                del self.table[key]
+            elif not row["_cdc"]["deleted"]:
+                row["_cdc"] = {**row["_cdc"], **gone}
 
     def merge(self, write_set: pa.Table, *, version: int) -> None:
         assert version > self.version, "a batch is committed once"
@@ -98,6 +102,42 @@ class DictLake:
 
     def rows(self) -> dict[int, dict[str, Any]]:
         return {k: row for k, row in self.table.items() if not row["_cdc"].get("deleted")}
+
+
+@dataclass
+class DeltaLake:
+    """The real engine on a real Delta table."""
+
+    path: str
+    deletes: str = "hard"
+
+    def __post_init__(self) -> None:
+        delta.ensure(self.path, lake_schema(self.deletes), key=["id"], table=TABLE)
+
+    def committed(self) -> int:
+        found = delta.committed(self.path, "q/things/stream")
+        return -1 if found is None else found
+
+    def truncate(self, position: bytes, *, version: int) -> None:
+        app_id = "q/things/truncate"
+        delta.truncate(
+            self.path, position, deletes=self.deletes, app_id=app_id, version=version
+        )
+
+    def merge(self, write_set: pa.Table, *, version: int) -> None:
+        app_id, deletes = "q/things/stream", self.deletes
+        delta.merge(
+            self.path, write_set, key=["id"], deletes=deletes, app_id=app_id, version=version
+        )
+
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        return delta.read_rows(self.path, keys)
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        table = pa.table(DeltaTable(self.path).to_pyarrow_table()).to_pylist()
+        alive = {row["id"]: row for row in table if not row["_cdc"].get("deleted")}
+        assert len(alive) == sum(1 for row in table if not row["_cdc"].get("deleted"))
+        return alive
 
 
 def _moved(cdc: dict[str, Any]) -> dict[str, Any]:

@@ -296,6 +296,23 @@ def test_pruning_never_hides_a_row(tmp_path, name):
         assert done.deleted == 1
 
 
+def test_minus_zero_is_zero(tmp_path):
+    path = str(tmp_path / "t")
+    columns = {"k": pa.float64()}
+    delta.ensure(path, table_schema(columns), key=["k"])
+    for version, change in enumerate([upsert({"k": -0.0}, at(1)), upsert({"k": 0.0}, at(2))]):
+        done = delta.merge(
+            path,
+            write_set([change], columns),
+            key=["k"],
+            deletes="hard",
+            app_id="a",
+            version=version,
+        )
+        assert done.rows == 1
+    assert delta.read_rows(path, pa.table({"k": [-0.0]})).num_rows == 1
+
+
 def test_long_text_keys_with_a_common_prefix(tmp_path):
     path = str(tmp_path / "t")
     columns = {"k": pa.string()}

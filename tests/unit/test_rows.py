@@ -382,6 +382,31 @@ def test_decimal_bytes_of_any_length(unscaled):
         assert rows.columns.field(0).to_pylist() == [None, Decimal(unscaled).scaleb(-3, EXACT), Decimal("0.001")]
 
 
+def test_long_decimals_stay_exact_next_to_an_odd_one():
+    digits = 12345678901234567890123456789012345678
+    made = field("n", "bytes", DECIMAL, scale=9, connect_decimal_precision=38)
+    coded = base64.b64encode(digits.to_bytes(16, "big")).decode()
+    rows = decode([made], {"n": coded}, {"n": ""}, {"n": Decimal("1.5")})
+    assert [b[0] for b in rows.bad] == [1]
+    assert rows.columns.field(0)[0].as_py() == Decimal(digits).scaleb(-9, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("inner", "value", "wanted"),
+    [
+        (field("m", "string", "io.debezium.data.Uuid"), "A0EE", "a0ee"),
+        (field("m", "int64", "io.debezium.time.NanoTimestamp"), 2**63 - 1, LAST),
+        (field("m", "int64", "io.debezium.time.NanoTimestamp"), -(2**63), FIRST),
+        (field("m", "int32", "io.debezium.time.Date"), -622191234, dt.date.max),
+        (field("m", "int64", "io.debezium.time.Timestamp"), 9223372036825200000, LAST),
+    ],
+)
+def test_members_of_structs_and_lists_read_like_columns(inner, value, wanted):
+    assert value_of(inner, value) == wanted
+    assert value_of({**field("s", "struct"), "fields": [inner]}, {"m": value}) == {"m": wanted}
+    assert value_of({**field("l", "array"), "items": inner}, [value, None]) == [wanted, None]
+
+
 def test_an_unscaled_numeric_that_would_fill_the_memory_is_refused():
     members = {"fields": [field("scale", "int32"), field("value", "bytes")]}
     made = {**field("n", "struct", "io.debezium.data.VariableScaleDecimal"), **members}
@@ -407,6 +432,15 @@ def test_an_unscaled_numeric_that_would_fill_the_memory_is_refused():
 )
 def test_times_of_a_day(wire, semantic, value, text):
     assert value_of(field("t", wire, semantic), value) == text
+
+
+def test_structured_timestamps_keep_their_instant():
+    made = {**field("t", "struct", "io.debezium.time.StructuredZonedTimestamp"), "fields": []}
+    parts = {"year": 2020, "month": 2, "day": 29, "hour": 1, "minute": 2, "second": 3, "nanos": 4999}
+    wanted = dt.datetime(2020, 2, 28, 23, 2, 3, 4, UTC)
+    assert value_of(made, {**parts, "offsetSeconds": 7200, "zoneId": "+02:00"}) == wanted
+    rows = decode([made], {"t": {**parts, "month": None}}, {"t": {"specialValue": "NAN"}}, {"t": {**parts, "nanos": 10**9}})
+    assert [b[1] for b in rows.bad] == ["wrong-type"] * 3
 
 
 def test_vectors_and_maps_without_string_keys():

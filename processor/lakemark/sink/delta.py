@@ -25,7 +25,7 @@ from lakemark.sink.evolve import ensure
 from lakemark.sink.failures import told
 from lakemark.sink.maintain import Maintained, maintain, wants_maintenance
 from lakemark.sink.names import CDC, quoted, sources_of
-from lakemark.sink.write_set import Column, Staged, prepare
+from lakemark.sink.write_set import Column, Staged, key_cells, prepare
 
 __all__ = [
     "Maintained",
@@ -171,7 +171,8 @@ def _read_keys(
 ) -> pa.Table:
     schema = pa.schema(table.schema().to_arrow())
     names = [by_source[k] for k in keys.column_names]
-    typed = keys.rename_columns(names).cast(pa.schema([schema.field(n) for n in names]))
+    plain = pa.table([key_cells(column) for column in keys.columns], names=names)
+    typed = plain.cast(pa.schema([schema.field(n) for n in names]))
     columns = list(dict.fromkeys([*names, *wanted]))
     with told(path):
         reader = table.scan(columns=columns, predicate=_key_filter(typed) or None)
@@ -194,8 +195,7 @@ def _key_filter(keys: pa.Table) -> str:
         return ranges
     text = merge_sql.DATAFUSION.text
     values = ", ".join(
-        text(v) if isinstance(v, str) else merge_sql.integer(v)
-        for v in pc.unique(first).drop_null().to_pylist()
+        text(v) if isinstance(v, str) else str(v) for v in pc.unique(first).drop_null().to_pylist()
     )
     listed = f"{quoted(keys.column_names[0])} in ({values})" if values else "false"
     return f"{listed} and {ranges}" if ranges else listed

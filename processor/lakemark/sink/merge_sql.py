@@ -266,12 +266,7 @@ def _clusters(values: Any) -> Iterator[tuple[str, str]]:
     cuts = cuts[gaps[cuts - 1] > 1]
     edges = [0, *cuts.tolist(), len(exact)]
     for begin, end in pairwise(edges):
-        yield integer(int(exact[begin])), integer(int(exact[end - 1]))
-
-
-def integer(value: int) -> str:
-    """An integer literal; the digits of the lowest bigint, without the sign, would overflow."""
-    return str(value) if value > -(2**63) else f"({value + 1} - 1)"
+        yield str(exact[begin]), str(exact[end - 1])
 
 
 def _literal(value: Any, kind: pa.DataType, dialect: Dialect, *, up: bool) -> str:

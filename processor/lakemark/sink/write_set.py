@@ -133,8 +133,8 @@ def prepare(write_set: pa.Table, target: pa.Schema, *, key: Sequence[str]) -> St
     staged: dict[str, Any] = {}
     for column in columns:
         cells = whole.column(column.source)
-        if column.is_key and pa.types.is_floating(cells.type):
-            cells = pc.add(cells, pa.scalar(0.0, cells.type))  # databases hold -0.0 equal to 0.0
+        if column.is_key:
+            cells = key_cells(cells)
         staged[column.staged] = _cast(cells, target.field(column.name))
     _check_keys({c.staged: staged[c.staged] for c in columns if c.is_key})
     named = set(pc.unique(pc.list_flatten(whole.column(PATCH))).to_pylist())
@@ -152,6 +152,13 @@ def prepare(write_set: pa.Table, target: pa.Schema, *, key: Sequence[str]) -> St
         patched=bool(patched),
     )
     return Staged(pa.table(staged), shape)
+
+
+def key_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values of a key column as the table keeps them: databases hold -0.0 equal to 0.0."""
+    if not pa.types.is_floating(cells.type):
+        return cells
+    return pc.add(cells, pa.scalar(0.0, cells.type))
 
 
 def _columns(write_set: pa.Table, target: pa.Schema, key: Sequence[str]) -> list[Column]:
