@@ -64,7 +64,7 @@ class TableComparison:
     def is_equal(self) -> bool:
         """Whether the lake's table is the source's."""
         wrong = self.missing + self.extra + self.different + self.duplicates + self.unavailable
-        return not wrong and not self.problem
+        return wrong == 0 and not self.problem
 
     def __str__(self) -> str:
         if self.is_equal:
@@ -283,9 +283,8 @@ def _without_times(kind: pa.DataType) -> pa.DataType:
 
 
 def _has_floats(kind: pa.DataType) -> bool:
-    return pa.types.is_floating(kind) or (
-        pa.types.is_list(kind) and pa.types.is_floating(kind.value_type)
-    )
+    inner = kind.value_type if pa.types.is_list(kind) else kind
+    return bool(pa.types.is_floating(inner))
 
 
 def _without_nan(value: Any) -> Any:
@@ -308,7 +307,8 @@ def _difference(
         other = held.get(key)
         if other is not None and other != row:
             different += 1
-            columns.update(name for name, a, b in zip(columns_named, row, other, strict=True) if a != b)
+            pairs = zip(columns_named, row, other, strict=True)
+            columns.update(name for name, ours, theirs in pairs if ours != theirs)
     return TableComparison(
         sizes.table,
         sizes.source_rows,

@@ -31,7 +31,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from rich.console import Console
 from rich.panel import Panel
-from rich.status import Status
+from rich.status import Status  # noqa: TC002 (no block for one name)
 from rich.syntax import Syntax
 from rich.table import Table
 

@@ -40,7 +40,6 @@ from lakemark.tasks import BatchPlan, Report
 
 log = structlog.get_logger(__name__)
 
-CHANGES: Final = 0  # the sources' order in the query: fixed, the checkpoint depends on it
 # delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
 # rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
 TASK_MERGE_BYTES: Final = 2 << 30
@@ -133,7 +132,7 @@ class Pipeline:
         before = self.checkpoint.load(batch - 1)
         ends = self.checkpoint.offsets(batch)
         state = msgspec.json.decode(tables.encode(before), type=PipelineState)
-        state.batch, state.offsets = batch, _merged(before.offsets, ends[CHANGES])
+        state.batch, state.offsets = batch, _merged(before.offsets, self._changes(ends))
         self._control(state, before, ends)
         self._repartitioned(state, before)
 
@@ -160,6 +159,11 @@ class Pipeline:
         crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
 
     # -- steps ----------------------------------------------------------------------------------
+
+    def _changes(self, ends: list[Offsets]) -> Offsets:
+        """The source among the query's three that is none of our own topics."""
+        own = set(self.config.topics.all())
+        return {t: partitions for e in ends for t, partitions in e.items() if t not in own}
 
     def _control(self, state: PipelineState, before: PipelineState, ends: list[Offsets]) -> None:
         topic = self.config.topics.control
@@ -199,11 +203,19 @@ class Pipeline:
             stopped=state.not_streaming(),
             selected=None,
         )
-        return self._execute(frame, plan)
+        return self.execute(frame, plan)
 
-    def _execute(
-        self, frame: DataFrame, plan: BatchPlan
-    ) -> tuple[list[Report], list[TableOutcome]]:
+    def slots(self) -> int:
+        """Number of merge tasks: as many as can run at once."""
+        return max(1, self.spark.sparkContext.defaultParallelism)
+
+    def bounded_read(self, start: Offsets, end: Offsets) -> DataFrame:
+        """The change records from `start` to before `end`, in the shape of the row lane."""
+        return topics.log_lane(topics.bounded_read(self.spark, self.java, start=start, end=end))
+
+    def execute(self, frame: DataFrame, plan: BatchPlan) -> tuple[list[Report], list[TableOutcome]]:
+        """Both stages over a frame in the shape of the row lane; small results only."""
+
         def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return tasks.decode(batches, plan)
 
@@ -226,11 +238,14 @@ class Pipeline:
             for row in rows
             if row["kind"] == tasks.OUTCOME
         ]
+        return reports, self._finished(outcomes, plan)
+
+    def _finished(self, outcomes: list[TableOutcome], plan: BatchPlan) -> list[TableOutcome]:
         self._by_spark(outcomes, plan)
         for outcome in outcomes:
             if outcome.trace:
                 log.error("table.internal_error", table=outcome.table, trace=outcome.trace)
-        return reports, outcomes
+        return outcomes
 
     def _by_spark(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
         """The driver's part for tables of the Spark engine: SQL only, no rows."""
@@ -254,7 +269,7 @@ class Pipeline:
         selected: Any,
     ) -> BatchPlan:
         config = self.config
-        slots = max(1, self.spark.sparkContext.defaultParallelism)
+        slots = self.slots()
         verified = frozenset(selected or ()) if step == "catchup" else frozenset()
         return BatchPlan(
             stretch=Plan(
@@ -270,6 +285,7 @@ class Pipeline:
                 known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
                 verified=verified,
                 stopped=stopped,
+                stopped_topics=state.silent_topics() if stopped else frozenset(),
             ),
             lake=LakePlan(
                 query=self.checkpoint.query_id(),
@@ -282,6 +298,7 @@ class Pipeline:
                         engine=engine_of(config, name, entry),
                         floor=bytes.fromhex(entry.floor) if entry.floor else None,
                         pending=entry.pending,
+                        settled=_settled(entry, waters),
                     )
                     for name, entry in state.tables.items()
                 },
@@ -360,7 +377,7 @@ class Pipeline:
                 tables.advance(entry, {}, {}, state.offsets, state.batch)
                 continue
             start, end = work
-            frame = topics.bounded_read(self.spark, self.java, start=start, end=end)
+            frame = self.bounded_read(start, end)
             plan = self._plan(
                 state,
                 step="catchup",
@@ -369,7 +386,7 @@ class Pipeline:
                 selected=frozenset([name]),
             )
             entry.code = entry.reason = ""
-            reports, outcomes = self._execute(topics.log_lane(frame), plan)
+            reports, outcomes = self.execute(frame, plan)
             errored = settle.settle(state, state, start, reports, outcomes, catalog=False)
             if entry.state == tables.CATCHING_UP and not entry.code:
                 waters = settle.waters_of(reports)
@@ -422,6 +439,12 @@ def _waters(found: dict[str, dict[int, Water]]) -> Waters:
         for topic, partitions in found.items()
         for partition, water in partitions.items()
     }
+
+
+def _settled(entry: TableState, waters: Waters) -> bytes | None:
+    """The position that every partition of the table's topics has passed."""
+    found = [water.position for (topic, _), water in waters.items() if topic in entry.topics]
+    return min(found, default=None)
 
 
 def _balanced(loads: dict[str, int], slots: int) -> dict[str, int]:

@@ -115,6 +115,12 @@ class PipelineState(msgspec.Struct):
         """Tables to be caught up in the next batch."""
         return [t for t, s in self.tables.items() if s.state == CATCHING_UP]
 
+    def silent_topics(self) -> frozenset[str]:
+        """Topics of which no table streams."""
+        known = {t for s in self.tables.values() for t in s.topics}
+        used = {t for s in self.tables.values() if s.state == STREAMING for t in s.topics}
+        return frozenset(known - used)
+
     def not_streaming(self) -> frozenset[str]:
         """Tables whose events in the row lane are left alone."""
         return frozenset(t for t, s in self.tables.items() if s.state != STREAMING)

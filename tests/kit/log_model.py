@@ -14,7 +14,6 @@ and with FULL the connector knows every column.
 import base64
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -146,8 +145,7 @@ class Database:
         self.committed = open_.end()
 
     def _statement(self, to: "_Transaction", *, lost: bool) -> None:
-        choices: list[tuple[int, Callable[[_Transaction], None]]] = [
-            (4, self.insert), (5, self.update)]  # fmt: skip
+        choices = [(4, self.insert), (5, self.update)]
         if not lost:
             choices += [(3, self.delete), (5, self.move), (1, self.chain), (1, self.copy)]
             if self.shape.truncates:
@@ -161,7 +159,12 @@ class Database:
         return [k for k in range(1, self.shape.keys + 1) if k not in self.rows]
 
     def _new_row(self, key: int) -> Row:
-        return {"id": key, "a": self.dice.choice([None, 1, 2]), "b": self._text(), "c": self._blob()}
+        return {
+            "id": key,
+            "a": self.dice.choice([None, 1, 2]),
+            "b": self._text(),
+            "c": self._blob(),
+        }
 
     def _text(self) -> str | None:
         n = self.dice.randrange(1000)

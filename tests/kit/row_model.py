@@ -74,9 +74,7 @@ def apply(row: Row | None, net: Net | None, pool: list[dict[str, Any]]) -> Row |
         return None
     if net.action == changes.INSERT and row is not None:
         return row
-    values = {
-        c: pool[net.cell(c)][c] for c in COLUMNS if c in pool[net.cell(c)]
-    }
+    values = {c: pool[net.cell(c)][c] for c in COLUMNS if c in pool[net.cell(c)]}
     if net.base and row is not None:
         kept = {c: v for c, v in row.values.items() if c in net.unavailable}
         values = {c: v for c, v in values.items() if c not in net.unavailable}

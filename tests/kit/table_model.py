@@ -40,11 +40,17 @@ class Lake(Protocol):
 
 @dataclass
 class DictLake:
-    """The engines' contract on a dict: id → row with `_cdc`."""
+    """The engines' contract on a dict: key → row with `_cdc`."""
 
     deletes: str = "hard"
-    table: dict[int, dict[str, Any]] = field(default_factory=dict)
+    key: tuple[str, ...] = ("id",)
+    table: dict[Any, dict[str, Any]] = field(default_factory=dict)
     version: int = -1
+
+    def key_of(self, row: dict[str, Any]) -> Any:
+        values = tuple(row[name] for name in self.key)
+        assert None not in values, "no key is null"
+        return values if len(values) > 1 else values[0]
 
     def committed(self) -> int:
         return self.version
@@ -63,21 +69,19 @@ class DictLake:
         assert version > self.version, "a batch is committed once"
         self.version = version
         rows = write_set.to_pylist()
-        ids = [row["id"] for row in rows]
+        ids = [self.key_of(row) for row in rows]
         assert len(set(ids)) == len(ids), "one row per key"
-        assert None not in ids
         for row in rows:
             self._merge(row)
 
     def _merge(self, given: dict[str, Any]) -> None:
         row = {name: v for name, v in given.items() if not name.startswith("__")}
-        cdc, key, old = row["_cdc"], row["id"], self.table.get(row["id"])
+        cdc, key = row["_cdc"], self.key_of(row)
+        old = self.table.get(key)
         assert cdc["op"] is not None
         assert cdc["position"] is not None
         dead = old is not None and bool(old["_cdc"].get("deleted"))
-        applies = (
-            old is None or given["__force"] or old["_cdc"]["position"] <= cdc["position"]
-        )
+        applies = old is None or given["__force"] or old["_cdc"]["position"] <= cdc["position"]
         if given["__action"] == "insert":
             if old is None or (dead and old["_cdc"]["position"] < cdc["position"]):
                 self.table[key] = row
@@ -86,21 +90,28 @@ class DictLake:
                 if self.deletes == "hard":
                     del self.table[key]
                 else:
-                    self.table[key] = {**old, "_cdc": {**old["_cdc"], **_moved(cdc), "deleted": True}}
+                    self.table[key] = {
+                        **old,
+                        "_cdc": {**old["_cdc"], **_moved(cdc), "deleted": True},
+                    }
         elif applies:
             patch = given["__patch"]
             if patch is not None and old is not None and not dead:
                 left = [c for c in old["_cdc"]["unavailable"] or () if c in patch]
                 kept = {name: old[name] for name in patch}
                 barrier = old["_cdc"]["barrier"]
-                row = {**row, **kept, "_cdc": {**cdc, "unavailable": left or None, "barrier": barrier}}
+                row = {
+                    **row,
+                    **kept,
+                    "_cdc": {**cdc, "unavailable": left or None, "barrier": barrier},
+                }
             self.table[key] = row
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
         found = [self.table[k] for k in keys.column("id").to_pylist() if k in self.table]
         return pa.Table.from_pylist(found, schema=lake_schema(self.deletes))
 
-    def rows(self) -> dict[int, dict[str, Any]]:
+    def rows(self) -> dict[Any, dict[str, Any]]:
         return {k: row for k, row in self.table.items() if not row["_cdc"].get("deleted")}
 
 
@@ -120,9 +131,7 @@ class DeltaLake:
 
     def truncate(self, position: bytes, *, version: int) -> None:
         app_id = "q/things/truncate"
-        delta.truncate(
-            self.path, position, deletes=self.deletes, app_id=app_id, version=version
-        )
+        delta.truncate(self.path, position, deletes=self.deletes, app_id=app_id, version=version)
 
     def merge(self, write_set: pa.Table, *, version: int) -> None:
         app_id, deletes = "q/things/stream", self.deletes

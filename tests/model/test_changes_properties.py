@@ -1,11 +1,12 @@
 """Composed stretches do to any row what their events do to it one by one."""
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import changes
+from lakemark import changes, positions
 from tests.kit.row_model import COLUMNS, Event, Row, apply, happen, net_of
 
 _TOASTED = st.frozensets(st.sampled_from(["b", "c"]), max_size=2)
@@ -45,7 +46,7 @@ def _compose(nets, splits):
 
 
 @given(events=_events(), row=_rows(), seed=st.integers(0, 2**16))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_a_stretch_is_the_sum_of_its_events(events, row, seed):
     pool = []
     net = _compose([net_of(e, pool) for e in events], random.Random(seed))
@@ -68,10 +69,10 @@ def _visible(net):
 
 
 @given(events=_events(), one=st.integers(0, 2**16), other=st.integers(0, 2**16))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_composition_is_associative(events, one, other):
     nets = [net_of(e, []) for e in events]
-    nets = [n if n.row < 0 else changes.replace(n, row=at) for at, n in enumerate(nets)]
+    nets = [n if n.row < 0 else replace(n, row=at) for at, n in enumerate(nets)]
     left = _compose(nets, random.Random(one))
     right = _compose(nets, random.Random(other))
     assert _visible(left) == _visible(right)
@@ -86,7 +87,7 @@ def test_none_is_the_unit(events):
 
 
 @given(events=_events(), row=_rows())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
     """`advance` from the table's row, event by event, against the same events composed."""
     pool = [dict(row.values)] if row else [{}]
@@ -95,7 +96,7 @@ def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
         start = changes.Net(
             changes.UPSERT,
             "u",
-            changes.positions.pack(0, 0, 1),
+            positions.pack(0, 0, 1),
             row=0,
             unavailable=row.unavailable,
             missing=row.unavailable,

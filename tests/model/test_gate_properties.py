@@ -1,5 +1,7 @@
 """Any restarts, any batches: what passes the gate is the log without what came again."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,17 +36,13 @@ def _through(emitted, log, cuts):
     """What passes, batch by batch, each with the high-water that the one before left."""
     high, passed = HighWater(), []
     edges = [0, *sorted(c % (len(emitted) + 1) for c in cuts), len(emitted)]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         part = emitted[begin:end]
         events = [log[i] for i in part]
-        found = gate(
-            [e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high
-        )
+        found = gate([e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high)
         assert found.regressed is None
         assert found.replays == len(part) - len(found.keep)
-        again = gate(
-            [e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high
-        )
+        again = gate([e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high)
         assert again == found  # a repeated batch decides as it did
         passed += [part[i] for i in found.keep]
         high = found.after

@@ -15,7 +15,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark import changes
@@ -76,7 +76,9 @@ def differences(database, lake):
         absent = set(is_["_cdc"]["unavailable"] or ())
         unknown |= {(key, name) for name in absent}
         wrong += [
-            (key, name) for name, value in should.items() if name not in absent and is_[name] != value
+            (key, name)
+            for name, value in should.items()
+            if name not in absent and is_[name] != value
         ]
     return wrong, unknown
 
@@ -171,9 +173,10 @@ def _shifts_everywhere(monkeypatch):
     old = changes._leave
 
     def leave(state, gone, same):
-        if state.row is not None and state.row.op == "c" and state.displaced is None:
-            if changes._one_transaction(state.row, gone):
-                return changes.State(state.row), None
+        row = state.row
+        arrived = row is not None and row.op == "c" and state.displaced is None
+        if arrived and changes._one_transaction(row, gone):
+            return changes.State(row), None
         return old(state, gone, same)
 
     monkeypatch.setattr(changes, "_leave", leave)
@@ -203,8 +206,6 @@ def _arrivals_come_twice(monkeypatch):
     monkeypatch.setattr(changes, "advance", advance)
 
 
-
-
 def _placeholders_are_values(monkeypatch):
     old = changes.upsert
 
@@ -230,7 +231,10 @@ _MUTANTS = {
     "no deferred shift": (_no_shift_rule, _DEFERRABLE),
     "every chain a shift": (_shifts_everywhere, _MOVES),
     "columns of another incarnation": (_fills_any_incarnation, _MOVES),
-    "a create that comes again counts": (_arrivals_come_twice, replace(_MOVES, partitions=1, transactions=3, keys=5)),
+    "a create that comes again counts": (
+        _arrivals_come_twice,
+        replace(_MOVES, partitions=1, transactions=3, keys=5),
+    ),
     "placeholders as values": (_placeholders_are_values, _PLAIN),
     "halves forgotten too early": (_settled_too_early, _MOVES),
 }

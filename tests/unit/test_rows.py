@@ -269,6 +269,9 @@ def test_the_probe_is_quiet_on_ordinary_rows():
     probe = may_have_placeholder(schema, MODES)
     assert not probe(b'{"id":1,"t":"debezium unavailable","a":[95,95,1]}')
     assert may_have_placeholder(schema, HandlingModes(placeholder="→".encode()))(b"{}")
+    spelled = MODES.placeholder_text.replace("_", "\\u005f").encode()
+    assert probe(b'{"t":"%b"}' % spelled)
+    assert decode([field("t", "string")], b'{"t":"%b"}' % spelled).unavailable == [("t",)]
 
 
 NAMES = ["Id", "a b", "select", "naïve", 'q"uote', "dot.ted", "Größe", "日本", "$x", "1st", "back\\slash", "c0", "tab\t"]
@@ -334,6 +337,13 @@ def test_bad_rows_are_null_named_and_alone(image, reason, column):
     assert rows.columns.field(0).null_count == 1
     if column:
         assert repr(column) in message
+
+
+def test_the_good_columns_of_a_bad_row_are_null_too():
+    for image in ({**GOOD, "i": "x"}, {**GOOD, "n": "Jxk="}):
+        rows = decode(FIELDS, image, GOOD)
+        assert [b[0] for b in rows.bad] == [0]
+        assert [rows.columns.field(i).null_count for i in range(4)] == [1] * 4
 
 
 def test_messages_never_show_a_value():

@@ -182,9 +182,10 @@ def test_no_connect_schema_is_a_table_error(bad):
 
 def test_columns_that_debezium_leaves_out_are_left_out():
     rows = [CatalogColumn("id", "int4"), CatalogColumn("q", "tsquery"), CatalogColumn("m", "_money", element_type_name="money")]
+    rows.append(CatalogColumn("d", "_text", element_type_name="text", element_is_domain=True))
     assert [c.name for c in from_catalog("s.t", rows, ["id"], PRECISE).columns] == ["id"]
     unknown = from_catalog("s.t", rows, ["id"], HandlingModes(include_unknown=True))
-    assert [c.name for c in unknown.columns] == ["id", "q"]
+    assert [c.name for c in unknown.columns] == ["id", "q", "d"]
 
 
 def test_json_and_fingerprint_survive_the_way_to_a_worker():

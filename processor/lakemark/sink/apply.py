@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from lakemark import crashpoints, packets, positions
+from lakemark import crashpoints, packets
 from lakemark.sink import commits, delta, evolve, pending, staging
 from lakemark.sink.resolve import CDC, Part, Resolution, cdc_type, resolve
 from lakemark.sink.staging import StagedPart
@@ -34,13 +34,18 @@ TASK_MERGE: Final = "task-merge"
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What the driver knows of a table: see `tables.TableState`."""
+    """What the driver knows of a table: see `tables.TableState`.
+
+    Attributes:
+        settled: position that every partition of the table has passed.
+    """
 
     path: str
     deletes: str = "hard"
     engine: str = TASK_MERGE
     floor: bytes | None = None
     pending: int = -1
+    settled: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,7 @@ def _stage(
         return outcome
     if opened is None:
         return outcome
-    resolution = _resolve(parts, own, plan, below=outcome.truncate)
+    resolution = _resolve(parts, own, plan)
     if resolution.pending is not None:
         pending.save(
             resolution.pending, own.path, query=plan.query, batch=plan.batch, options=options
@@ -246,18 +251,7 @@ def _schema(parts: Sequence[Part], own: TablePlan) -> pa.Schema | None:
     return columns.append(pa.field(CDC, cdc_type(deletes=own.deletes)))
 
 
-def _resolve(
-    parts: Sequence[Part], own: TablePlan, plan: LakePlan, *, below: bytes = b""
-) -> Resolution:
-    """The write set; rows below a truncate that is still to be done count as gone."""
-
-    def read_rows(keys: pa.Table) -> pa.Table:
-        rows = delta.read_rows(own.path, keys, storage_options=plan.options)
-        if not below or not rows.num_rows:
-            return rows
-        at = pc.struct_field(rows.column(CDC), "position").to_pylist()
-        return rows.filter(pa.array([not positions.below_truncate(p, below) for p in at]))
-
+def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolution:
     waiting = None
     if own.pending >= 0:
         waiting = pending.load(own.path, query=plan.query, batch=own.pending, options=plan.options)
@@ -265,6 +259,7 @@ def _resolve(
         parts,
         floor=own.floor,
         pending=waiting,
-        read_rows=read_rows,
+        read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=plan.options),
         deletes=own.deletes,
+        settled=own.settled,
     )

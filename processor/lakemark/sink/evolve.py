@@ -86,26 +86,38 @@ def _create(
         pa.schema(fields),
         mode="error",
         name=table or None,
-        configuration=properties([names[k] for k in key]),
+        configuration=properties([schema.field(k).with_name(names[k]) for k in key]),
         storage_options=dict(storage_options or {}) or None,
         commit_properties=_CONDITIONAL,
     )
 
 
-def properties(key: Sequence[str]) -> dict[str, str]:
+def properties(key: Sequence[pa.Field]) -> dict[str, str]:
     """Delta table properties of a new table.
 
+    Statistics for the key only: they prune merges, and the others would make every commit longer.
+    Spark refuses statistics on columns of types that it does not skip by.
+
     Args:
-        key: column names of the key.
+        key: key columns under their column names.
     """
     found = {
         "delta.targetFileSize": str(TARGET_FILE_BYTES),
         "delta.checkpointInterval": "50",
         "delta.logRetentionDuration": "interval 2 days",
     }
-    if key:
-        found["delta.dataSkippingStatsColumns"] = ",".join(quoted(k) for k in key)
+    columns = ",".join(quoted(f.name) for f in key if _skipped_by(f.type))
+    if columns:
+        found["delta.dataSkippingStatsColumns"] = columns
+    elif key:
+        found["delta.dataSkippingNumIndexedCols"] = "0"
     return found
+
+
+def _skipped_by(kind: pa.DataType) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date,
+             pa.types.is_timestamp, pa.types.is_string)  # fmt: skip
+    return any(matches(kind) for matches in kinds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,12 @@ def merge(
         files = [f"{path.rstrip('/')}/{part.file}" for part in filled]
         session.read.parquet(*files).createOrReplaceTempView(_VIEW)
         try:
-            found = session.sql(_statement(path, shape, filled, deletes)).collect()[0]
+            counts = session.sql(_statement(path, shape, filled, deletes)).collect()
         finally:
             session.catalog.dropTempView(_VIEW)
+        if not counts:  # recorded by another writer since the look-up
+            return MergeResult(skipped=True)
+        found = counts[0]
         return MergeResult(
             inserted=int(found["num_inserted_rows"]),
             updated=int(found["num_updated_rows"]),
@@ -151,7 +154,10 @@ def adopt(spark: SparkSession, path: str, *, storage_options: Options = None) ->
     with _failures(path):
         spark.sql(
             f"ALTER TABLE delta.{quoted(path)} SET TBLPROPERTIES "
-            f"('{ENGINE}' = '{SPARK_MERGE}', 'delta.enableDeletionVectors' = 'true')"
+            f"('{ENGINE}' = '{SPARK_MERGE}', "
+            "'delta.enableDeletionVectors' = 'true', "
+            # Without it Spark could not add a column of this type later.
+            "'delta.feature.timestampNtz' = 'supported')"
         )
     return True
 

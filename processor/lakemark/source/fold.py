@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from lakemark import changes, keys, packets
@@ -136,6 +137,15 @@ class _Fold:
         self.out.unknown |= decoded.unknown
         return decoded
 
+    def _keyless(self, decoded: rows.Rows) -> set[int]:
+        """Rows without a value in some key column: partial before images."""
+        found: set[int] = set()
+        for name in self.schema.key:
+            column = decoded.columns.field(name)
+            if column.null_count:
+                found.update(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)))
+        return found
+
     def _image(self, index: int) -> bytes:
         """The record's row image; of a delete the before image, or else its key."""
         heads = self.heads
@@ -153,6 +163,7 @@ class _Fold:
         decoded = self._decode([self._image(index) for index in last.values()])
         doubtful = {at for at, _, _ in decoded.bad}
         doubtful.update(at for at, columns in enumerate(decoded.unavailable) if columns)
+        doubtful.update(at for at in self._keyless(decoded) if heads.op[last[names[at]]] == "d")
         keep = [at for at in range(len(names)) if at not in doubtful]
         chosen = [last[names[at]] for at in keep]
         if keep:
@@ -178,7 +189,8 @@ class _Fold:
         decoded = self._decode([*map(self._image, order), *map(self._key_image, deletes)])
         bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
         slot = {index: at for at, index in enumerate(order)}
-        slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in bad})
+        useless = bad.keys() | self._keyless(decoded)
+        slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in useless})
         items: list[packets.Record] = []
         for key, found in events.items():
             log = _Log(key, items, moved=any(index in self.old_keys for index in found))

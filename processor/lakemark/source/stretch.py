@@ -47,6 +47,7 @@ class Plan:
         verified: tables whose entry in `schemas` was read just now: a value of another type is
             bad. Of other tables the catalog is read again first (`schema-check`).
         stopped: tables that do not stream: their events only move the high-waters.
+        stopped_topics: topics all of whose tables are stopped.
     """
 
     identity: SourceIdentity
@@ -62,6 +63,7 @@ class Plan:
     known_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
     verified: frozenset[str] = frozenset()
     stopped: frozenset[str] = frozenset()
+    stopped_topics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,8 @@ def process(records: Records, plan: Plan) -> Stretch:
                 "although its source time is newer: the source was restored or failed over"
             ),
         )
+    if records.topic in plan.stopped_topics:
+        out.dead = []  # they are written when the table is read again
     _doubt_schemas(out, plan)
     _count_replays(out, heads, gated.keep)
     _break_circuit(out, len(records.offsets), plan)
@@ -206,6 +210,7 @@ def _doubt_schemas(out: Stretch, plan: Plan) -> None:
     for table in doubtful:
         report = out.tables[table]
         report.stop = report.stop or ("schema-check", "values do not fit the catalog as last read")
+        report.reread, report.bad = [], 0  # said again, if still true, when it is read again
     out.dead = [letter for letter in out.dead if letter.table not in doubtful]
 
 

@@ -1,0 +1,252 @@
+"""The real driver and the real tasks over a Kafka in memory: no JVM, no broker.
+
+`MemoryPipeline` runs `Pipeline.batch` as `foreachBatch` would, with the two tasks called directly,
+so that whole scenarios (errors, pauses, crashes, new partitions, epochs) take milliseconds.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark import tables, tasks
+from lakemark.config import Config
+from lakemark.connector import parse
+from lakemark.pipeline import Pipeline
+from lakemark.sink.apply import TableOutcome
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.tables import Offsets, PipelineState
+from lakemark.tasks import BatchPlan, Report
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+LANE = pa.schema(
+    [
+        ("lane", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+
+Message = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
+
+
+class DiedError(BaseException):
+    """The process is killed here: nothing after this line has happened."""
+
+
+@dataclass
+class Broker:
+    """Topics in memory."""
+
+    topics: dict[str, list[list[Message]]] = field(default_factory=dict)
+
+    def put(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        parts = self.topics.setdefault(topic, [])
+        while len(parts) <= partition:
+            parts.append([])
+        parts[partition].append((key, value, headers or []))
+
+    def ends(self) -> Offsets:
+        return {t: {p: len(m) for p, m in enumerate(parts)} for t, parts in self.topics.items()}
+
+    def read(self, start: Offsets, end: Offsets, *, piece: int = 1000) -> list[pa.RecordBatch]:
+        """One list of Arrow batches, a partition after the other."""
+        found = []
+        for topic, partitions in end.items():
+            for partition, stop in partitions.items():
+                begin = max(0, start.get(topic, {}).get(partition, 0))
+                for first in range(begin, stop, piece):
+                    last = min(stop, first + piece)
+                    found.append(self._batch(topic, partition, first, last))
+        return found
+
+    def _batch(self, topic: str, partition: int, first: int, last: int) -> pa.RecordBatch:
+        messages = self.topics[topic][partition][first:last]
+        count = len(messages)
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(["log"] * count),
+                pa.array([topic] * count),
+                pa.array([partition] * count, pa.int32()),
+                pa.array(range(first, last), pa.int64()),
+                pa.array([m[0] for m in messages], pa.binary()),
+                pa.array([m[1] for m in messages], pa.binary()),
+                pa.array(
+                    [[{"key": k, "value": v} for k, v in m[2]] for m in messages], HEADERS
+                ),
+            ],
+            schema=LANE,
+        )
+
+
+@dataclass
+class MemoryCheckpoint:
+    """States and planned offsets, as `checkpoint.Checkpoint` keeps them in files."""
+
+    planned: dict[int, Offsets] = field(default_factory=dict)
+    states: dict[int, bytes] = field(default_factory=dict)
+    dies_before_saving: bool = False
+
+    def query_id(self) -> str:
+        return "query-0000"
+
+    def offsets(self, batch: int) -> list[Offsets]:
+        return [{topic: partitions} for topic, partitions in self.planned[batch].items()]
+
+    def load(self, batch: int) -> PipelineState:
+        return tables.decode(self.states[batch]) if batch >= 0 else PipelineState()
+
+    def save(self, state: PipelineState) -> None:
+        if self.dies_before_saving:
+            self.dies_before_saving = False
+            raise DiedError
+        self.states[state.batch] = tables.encode(state)
+
+
+@dataclass
+class MemoryCatalog:
+    """A catalog that can be changed, and counts how often it was asked."""
+
+    schemas: dict[str, TableSchema]
+    live: bool = True
+    asked: int = 0
+
+    def read(self, names: Any) -> dict[str, TableSchema]:
+        self.asked += 1
+        return {t: s for t, s in self.schemas.items() if names is None or t in names}
+
+
+class MemoryPipeline(Pipeline):
+    """The driver with its tasks called in this process."""
+
+    broker: Broker
+
+    def slots(self) -> int:
+        return 2
+
+    def bounded_read(self, start: Offsets, end: Offsets) -> Any:
+        return self.broker.read(start, end)
+
+    def execute(self, frame: Any, plan: BatchPlan) -> Any:
+        # every stage runs twice, as a speculated task would
+        self._stages(frame, plan)
+        reports, outcomes = self._stages(frame, plan)
+        return reports, self._finished(outcomes, plan)
+
+    def _stages(self, frame: Any, plan: BatchPlan) -> Any:
+        shuffled = pa.Table.from_batches(tasks.decode(iter(frame), plan), schema=tasks.SHUFFLE)
+        reports: list[Report] = []
+        outcomes: list[TableOutcome] = []
+        for slot in range(plan.slots):
+            mine = shuffled.filter(pc.equal(shuffled.column("slot"), slot))
+            for result in tasks.merge(iter(mine.to_batches()), plan):
+                for row in result.to_pylist():
+                    if row["kind"] == tasks.REPORT:
+                        reports.append(msgspec.msgpack.decode(row["blob"], type=Report))
+                    else:
+                        outcomes.append(msgspec.msgpack.decode(row["blob"], type=TableOutcome))
+        return reports, outcomes
+
+
+@dataclass
+class World:
+    """A pipeline over a broker, batch by batch."""
+
+    root: Path
+    broker: Broker
+    schemas: dict[str, TableSchema]
+    settings: dict[str, Any] = field(default_factory=dict)
+    batch: int = -1
+    read: Offsets = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.config = Config.model_validate(
+            {
+                "name": "memory",
+                "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+                "source": {"connector_file": str(self._connector_file())},
+                "lake": {"path": str(self.root / "lake"), **self.settings},
+                "checkpoint": str(self.root / "checkpoint"),
+            },
+            context={"base": self.root},
+        )
+        self.checkpoint = MemoryCheckpoint()
+        self.catalog = MemoryCatalog(self.schemas)
+        self._controls_read = 0
+        self.pipeline = self._start()
+
+    def _connector_file(self) -> Path:
+        path = self.root / "connector.json"
+        path.write_text('{"name": "shop", "config": {}}')
+        return path
+
+    def _start(self) -> MemoryPipeline:
+        connector = parse(
+            {
+                "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+                "topic.prefix": "shop",
+                "skipped.operations": "none",
+                "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+                "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            },
+            config=self.config,
+        )
+        pipeline = MemoryPipeline(
+            spark=None,  # type: ignore[arg-type]
+            config=self.config,
+            connector=connector,
+            identity=SourceIdentity("postgresql", "shop"),
+            modes=HandlingModes(),
+            checkpoint=self.checkpoint,  # type: ignore[arg-type]
+            catalog=self.catalog,
+            java={},
+            librdkafka={},
+            end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
+            controls=lambda start, end: self.records[start:end],
+            publish=lambda state: None,
+            schemas=dict(self.schemas),
+        )
+        pipeline.broker = self.broker
+        return pipeline
+
+    def restart(self) -> None:
+        """A new process: only what is durable is known."""
+        self.pipeline = self._start()
+
+    def run(self, upto: Offsets | None = None) -> None:
+        """One micro-batch up to these offsets (default: everything)."""
+        ends = upto or self.broker.ends()
+        self.batch += 1
+        self.checkpoint.planned[self.batch] = {
+            **{t: dict(p) for t, p in ends.items()},
+            self.config.topics.control: {0: len(self.records)},
+        }
+        self.again()
+        self.read = {t: dict(p) for t, p in ends.items()}
+
+    def again(self) -> None:
+        """The same batch (again): as after a crash before Spark's commit."""
+        planned = dict(self.checkpoint.planned[self.batch])
+        planned.pop(self.config.topics.control)
+        frame = self.broker.read(self.read, planned)
+        self.pipeline.batch(frame, self.batch)  # type: ignore[arg-type]
+
+    @property
+    def state(self) -> PipelineState:
+        return self.checkpoint.load(self.batch)

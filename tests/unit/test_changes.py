@@ -1,0 +1,222 @@
+"""Net changes and key changes, case by case. `model/test_changes_properties.py` has the laws."""
+
+from dataclasses import replace
+
+import pytest
+
+from lakemark import changes, positions
+from lakemark.changes import Arrive, Leave, Net, State, advance, alone, then
+
+B = frozenset({"b"})
+BC = frozenset({"b", "c"})
+
+
+def at(major, minor=None):
+    return positions.pack(0, major, 1000 + major if minor is None else minor)
+
+
+def event(op, number, *, row=None, unavailable=frozenset(), position=None):
+    return changes.upsert(
+        op=op,
+        position=position or at(number),
+        source_ts=number,
+        row=number if row is None else row,
+        unavailable=unavailable,
+    )
+
+
+def gone(number, *, row=None, position=None):
+    row = number if row is None else row
+    return changes.delete(position=position or at(number), source_ts=number, row=row)
+
+
+def read(number):
+    return changes.incremental_read(position=at(number), source_ts=number, row=number)
+
+
+def own(number):
+    position = positions.pack(0, 0, number)
+    return changes.upsert(
+        op="r", position=position, source_ts=number, row=number, own_snapshot=True
+    )
+
+
+# -- stretches ------------------------------------------------------------------------------------
+
+
+def test_a_whole_image_needs_nothing_before_it():
+    assert then(event("c", 1, unavailable=B), event("u", 2)) == event("u", 2)
+
+
+def test_a_patch_takes_columns_from_before_it():
+    net = then(event("c", 1), event("u", 2, unavailable=B))
+    assert (net.row, net.cell("b"), net.unavailable, net.base) == (2, 1, frozenset(), False)
+
+
+def test_a_patch_alone_keeps_what_the_table_has():
+    net = then(event("u", 1, unavailable=BC), event("u", 2, unavailable=B))
+    assert (net.unavailable, net.missing, net.base) == (B, B, True)
+
+
+def test_what_no_event_knows_stays_unavailable_and_says_of_which_incarnation():
+    net = then(event("c", 1, unavailable=BC), event("u", 2, unavailable=B))
+    assert (net.unavailable, net.base, net.barrier) == (B, False, at(1))
+
+
+def test_nothing_survives_a_delete():
+    net = then(then(event("c", 1), gone(2)), event("u", 3, unavailable=B))
+    assert (net.unavailable, net.base, net.barrier) == (B, False, None)
+
+
+def test_a_read_inserts_only_where_no_row_is():
+    assert then(event("u", 1), read(2)) == event("u", 1)
+    after_delete = then(gone(1), read(2))
+    assert (after_delete.action, after_delete.row) == (changes.UPSERT, 2)
+
+
+def test_a_read_helps_out_a_patch_where_the_table_has_no_row():
+    net = then(read(1), event("u", 2, unavailable=B))
+    assert (net.base, net.unavailable, net.missing, net.cell("b")) == (True, B, frozenset(), 1)
+    assert alone(net).unavailable == frozenset()
+
+
+def test_a_row_of_an_own_snapshot_is_forced_whatever_follows():
+    assert then(own(1), event("u", 2)).force
+    assert then(event("u", 5), own(1)).force
+    assert then(own(1), gone(2)).force
+    assert not then(event("u", 1), event("u", 2)).force
+
+
+# -- key changes ----------------------------------------------------------------------------------
+# The row's image in these tests is its pool row: `same` compares them.
+
+
+def same(row, image):
+    return row.row == image.row
+
+
+def walk(row, *steps):
+    """The last state, and what every `Leave` took away."""
+    state, taken = State(row), []
+    for step in steps:
+        state, left = advance(state, step, same=same)
+        if isinstance(step, Leave):
+            taken.append(None if left is None else left.row)
+    return state, taken
+
+
+def test_a_delete_with_a_new_key_leaves_the_row_behind():
+    state, taken = walk(event("u", 1), Leave(gone(2), b"[3]"))
+    assert state.row.action == changes.DELETE
+    assert taken == [1]
+
+
+def test_what_was_never_seen_cannot_be_left_behind():
+    assert walk(None, Leave(gone(2), b"[3]"))[1] == [None]
+    assert walk(gone(1), Leave(gone(2), b"[3]"))[1] == [None]
+
+
+def test_a_chain_through_a_key_in_one_transaction():
+    """1 → 2 → 3: key 2 had no row before."""
+    tx = at(5, 1), at(5, 2)
+    state, taken = walk(
+        None,
+        Arrive(event("c", 5, position=tx[0]), b"[1]"),
+        Leave(gone(6, row=5, position=tx[1]), b"[3]"),
+    )
+    assert state.row.action == changes.DELETE
+    assert taken == [5]
+
+
+def test_a_chain_without_before_images():
+    """REPLICA IDENTITY DEFAULT: even over a stale row (its truncate is on its way) no shift."""
+    state, taken = walk(
+        event("c", 1),
+        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        Leave(gone(6, row=-7, position=at(5, 2)), b"[3]"),
+    )
+    assert state.row.action == changes.DELETE
+    assert taken == [5]
+
+
+def test_a_shift_of_deferrable_keys():
+    """id = id + 1: the delete after the create means the row that was there before."""
+    state, taken = walk(
+        event("c", 1),
+        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        Leave(gone(6, row=1, position=at(5, 2)), b"[3]"),
+    )
+    assert (state.row.row, state.row.action, state.displaced) == (5, changes.UPSERT, None)
+    assert taken == [1]
+
+
+def test_a_shift_as_a_slots_first_transaction():
+    """It has no last commit: major is minor, and differs inside the transaction."""
+    state, taken = walk(
+        event("c", 1),
+        Arrive(event("c", 5, position=at(5, 5)), b"[1]"),
+        Leave(gone(6, row=1, position=at(6, 6)), b"[3]"),
+    )
+    assert (state.row.row, taken) == (5, [1])
+
+
+def test_the_created_row_may_be_the_one_that_moves_on():
+    state, taken = walk(
+        event("c", 1),
+        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        Leave(gone(6, row=5, position=at(5, 2)), b"[3]"),
+    )
+    assert (state.row.row, state.row.position, state.row.force) == (1, at(1), True)
+    assert taken == [5]
+
+
+@pytest.mark.parametrize("which", [1, 5])
+def test_a_key_change_that_comes_again_changes_nothing(which):
+    steps = [
+        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        Leave(gone(6, row=which, position=at(5, 2)), b"[3]"),
+    ]
+    once, _ = walk(event("c", 1), *steps)
+    again, taken = walk(replace(once.row, force=False), steps[1])
+    assert again.row.row == once.row.row
+    assert again.row.action == changes.UPSERT
+    assert taken == [None]
+
+
+def test_a_create_that_comes_again_does_not_forget_filled_columns():
+    arrive = Arrive(event("c", 5, unavailable=B), b"[1]")
+    filled = event("c", 5)
+    assert walk(filled, arrive)[0].row is filled
+
+
+def test_a_later_transaction_has_nothing_to_do_with_the_displaced_row():
+    state, taken = walk(
+        event("c", 1),
+        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        event("u", 7),
+        Leave(gone(8, row=7), b"[3]"),
+    )
+    assert state.row.action == changes.DELETE
+    assert taken == [7]
+
+
+def test_a_step_below_the_row_changes_nothing():
+    newer = event("u", 9)
+    for step in (event("u", 5), Leave(gone(5), b"[3]"), Arrive(event("c", 5), b"[1]")):
+        state, taken = walk(newer, step)
+        assert state.row is newer
+        assert taken in ([], [None])
+
+
+def test_a_row_of_an_own_snapshot_counts_whatever_the_position():
+    assert walk(event("u", 9), own(3))[0].row == own(3)
+
+
+def test_a_net_that_needs_a_base_is_whole_without_one():
+    state, _ = walk(None, event("u", 1, unavailable=B))
+    assert state.row == replace(event("u", 1, unavailable=B), base=False)
+
+
+def test_cells_default_to_the_row():
+    net = Net(changes.UPSERT, "u", at(1), row=3, cells={"b": 9})
+    assert (net.cell("a"), net.cell("b")) == (3, 9)

@@ -1,0 +1,411 @@
+"""The driver's batches, scenario by scenario, with the real tasks and the real delta-rs engine."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from lakemark import positions, tables
+from lakemark.errors import DependencyError
+from lakemark.sink import apply, dead_letter, names
+from lakemark.source.catalog import CatalogColumn
+from lakemark.source.schema import HandlingModes, from_catalog
+from tests.kit.memory_pipeline import Broker, DiedError, World
+
+ORDERS, ITEMS = "public.orders", "public.items"
+
+
+def schema_of(table, **types):
+    columns = [
+        CatalogColumn(n, t, key_position=1 if n == "id" else None) for n, t in types.items()
+    ]
+    return from_catalog(table, columns, ["id"], HandlingModes())
+
+
+def event(op, lsn, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop"):
+    schema, _, bare = table.partition(".")
+    source = {
+        "version": "3.7.0.Final", "connector": "postgresql", "name": name, "ts_ms": ts or lsn,
+        "ts_us": (ts or lsn) * 1000, "snapshot": snapshot, "db": "shop", "schema": schema,
+        "table": bare, "txId": 1, "lsn": lsn, "xmin": None,
+        "sequence": json.dumps(
+            [None if snapshot == "true" else str(tx or lsn), str(lsn)], separators=(",", ":")
+        ),
+    }  # fmt: skip
+    after = None if op in "dt" else row
+    before = {"id": row["id"]} if op == "d" else None
+    value = {"before": before, "after": after, "source": source, "op": op, "ts_ms": lsn}
+    return json.dumps(value).encode()
+
+
+class Shop(World):
+    """Orders and items, each in a topic of its own."""
+
+    def put(self, op, lsn, key, *, table=ORDERS, partition=0, headers=None, **rest):
+        options = {k: rest.pop(k) for k in ("ts", "snapshot", "tx", "name") if k in rest}
+        row = {"id": key, **rest}
+        raw = None if op == "t" else json.dumps({"id": key}).encode()
+        self.broker.put(
+            f"shop.{table}", partition, raw, event(op, lsn, row, table=table, **options), headers
+        )
+
+    def rows(self, table=ORDERS):
+        path = names.table_path(self.config.lake.path, table)
+        found = pa.table(DeltaTable(path).to_pyarrow_table()).to_pylist()
+        return {row.pop("id"): row for row in found}
+
+    def values(self, table=ORDERS, column="v"):
+        return {key: row[column] for key, row in self.rows(table).items()}
+
+
+@pytest.fixture
+def shop(tmp_path):
+    schemas = {t: schema_of(t, id="int8", v="text") for t in (ORDERS, ITEMS)}
+    return Shop(tmp_path, Broker(), schemas)
+
+
+@pytest.fixture(autouse=True)
+def letters(monkeypatch):
+    found = []
+    monkeypatch.setattr(dead_letter, "write", lambda dead, **_: found.extend(dead))
+    yield found
+    found = [(letter.reason, letter.detail) for letter in found]
+    print(found)
+
+
+def test_a_batch_lands_and_the_next_one_builds_on_it(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 11, 2, v="b")
+    shop.put("c", 12, 7, v="item", table=ITEMS)
+    shop.run()
+    shop.put("u", 13, 1, v="aa")
+    shop.put("d", 14, 2)
+    shop.run()
+    assert shop.values() == {1: "aa"}
+    assert shop.values(ITEMS) == {7: "item"}
+    assert shop.state.tables[ORDERS].events == 4
+
+
+def test_a_batch_that_died_before_its_state_was_saved_is_repeated_without_effect(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.put("u", 11, 1, v="b")
+    shop.put("d", 12, 1)
+    shop.put("c", 13, 1, v="c")
+    shop.checkpoint.dies_before_saving = True
+    with pytest.raises(DiedError):
+        shop.run()
+    version = DeltaTable(names.table_path(shop.config.lake.path, ORDERS)).version()
+    shop.restart()
+    before = {t: dict(p) for t, p in shop.read.items()}
+    shop.again()
+    shop.read = shop.broker.ends()
+    assert before
+    assert shop.values() == {1: "c"}
+    assert DeltaTable(names.table_path(shop.config.lake.path, ORDERS)).version() == version
+
+
+def test_what_a_connector_sends_again_is_dropped_and_counted(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.put("d", 11, 1)
+    shop.put("c", 12, 2, v="b")
+    shop.run()
+    for op, lsn, key in (("c", 10, 1), ("d", 11, 1), ("c", 12, 2)):
+        shop.put(op, lsn, key, v="a" if key == 1 else "b")
+    shop.run({f"shop.{ORDERS}": {0: 4}})  # the cut is after the old insert: it must not come back
+    assert shop.values() == {2: "b"}
+    shop.run()
+    assert shop.values() == {2: "b"}
+    assert shop.state.tables[ORDERS].replays == 2
+
+
+def test_a_paused_table_loses_nothing_and_the_others_go_on(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 10, 7, v="x", table=ITEMS)
+    shop.run()
+    shop.records.append({"type": "table-pause", "table": ORDERS})
+    shop.put("u", 11, 1, v="b")
+    shop.put("u", 11, 7, v="y", table=ITEMS)
+    shop.run()
+    shop.put("d", 12, 1)
+    shop.put("c", 13, 2, v="c")
+    shop.run()
+    assert shop.values() == {1: "a"}
+    assert shop.values(ITEMS) == {7: "y"}
+    assert shop.state.tables[ORDERS].state == tables.PAUSED
+    shop.restart()
+    shop.records.append({"type": "table-resume", "table": ORDERS})
+    shop.put("u", 14, 2, v="d")
+    shop.run()
+    assert shop.values() == {2: "d"}
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+    assert not shop.state.tables[ORDERS].from_offsets
+
+
+def test_replays_that_came_while_a_table_stood_still_are_recognised_when_it_catches_up(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.put("d", 11, 1)
+    shop.run()
+    shop.records.append({"type": "table-pause", "table": ORDERS})
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.records.append({"type": "table-resume", "table": ORDERS})
+    shop.put("c", 12, 2, v="b")
+    shop.run()
+    assert shop.values() == {2: "b"}
+
+
+def test_an_incompatible_change_stops_that_table_by_name_and_no_other(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 10, 7, v="x", table=ITEMS)
+    shop.run()
+    shop.catalog.schemas[ORDERS] = schema_of(ORDERS, id="int8", v="bool")
+    shop.restart()
+    shop.pipeline.schemas.update(shop.catalog.schemas)
+    shop.put("u", 11, 1, v=True)
+    shop.put("u", 11, 7, v="y", table=ITEMS)
+    shop.run()
+    entry = shop.state.tables[ORDERS]
+    assert (entry.state, entry.code) == (tables.ERRORED, "schema-incompatible")
+    assert "'v'" in entry.reason
+    assert entry.hint
+    assert shop.values() == {1: "a"}
+    assert shop.values(ITEMS) == {7: "y"}
+
+
+def test_a_column_that_appears_is_looked_up_and_nothing_of_the_batch_is_lost(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.catalog.schemas[ORDERS] = schema_of(ORDERS, id="int8", v="text", w="int4")
+    shop.put("c", 11, 2, v="b", w=5)
+    shop.put("u", 12, 1, v="aa", w=6)
+    shop.run()
+    assert shop.values(column="w") == {1: 6, 2: 5}
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+    assert shop.catalog.asked == 1
+
+
+def test_a_column_the_database_no_longer_has_is_left_out(shop):
+    shop.put("c", 11, 2, v="b", gone=5)
+    shop.run()
+    assert shop.values() == {2: "b"}
+    assert shop.state.ignorable == {ORDERS: ["gone"]}
+    shop.put("c", 12, 3, v="c", gone=6)
+    shop.run()
+    assert shop.values() == {2: "b", 3: "c"}
+    assert shop.catalog.asked == 1
+
+
+def test_a_new_column_without_a_live_catalog_stops_the_table_by_name(shop):
+    shop.catalog.live = False
+    shop.put("c", 11, 2, v="b", w=5)
+    shop.run()
+    entry = shop.state.tables[ORDERS]
+    assert (entry.state, entry.code) == (tables.ERRORED, "schema-stale")
+    assert "w" in entry.reason
+
+
+def test_a_table_that_is_created_while_the_query_runs_is_looked_up(shop):
+    table = "public.later"
+    shop.catalog.schemas[table] = schema_of(table, id="int8", v="text")
+    shop.put("c", 10, 1, v="a", table=table)
+    shop.run()
+    assert shop.values(table) == {1: "a"}
+
+
+def test_a_value_of_another_type_is_checked_against_the_catalog_before_it_is_a_dead_letter(
+    shop, letters
+):
+    shop.catalog.schemas[ORDERS] = shop.pipeline.schemas[ORDERS] = schema_of(
+        ORDERS, id="int8", v="int4"
+    )
+    shop.put("c", 10, 1, v=1)
+    shop.run()
+    shop.catalog.schemas[ORDERS] = schema_of(ORDERS, id="int8", v="int8")  # widened at the source
+    shop.put("c", 11, 2, v=1 << 40)
+    shop.put("c", 12, 3, v="poison")
+    shop.put("c", 13, 4, v=4)
+    shop.run()
+    assert shop.values() == {1: 1, 2: 1 << 40, 4: 4}
+    assert {letter.reason for letter in letters} == {"wrong-type"}
+    assert {letter.offset for letter in letters} == {2}
+    assert shop.state.tables[ORDERS].reread == ["[3]"]
+
+
+def test_poison_becomes_dead_letters_and_the_rest_of_the_batch_lands(shop, letters):
+    topic = f"shop.{ORDERS}"
+    shop.put("c", 10, 1, v="a")
+    good = event("c", 11, {"id": 2, "v": "b"})
+    key = b'{"id":2}'
+    shop.broker.put(topic, 0, key, good[:-20])
+    shop.broker.put(topic, 0, key, good.replace(b'"b"', b'"\xff\xfe"'))
+    shop.broker.put(topic, 0, key, event("c", 12, {"id": 2, "v": "b"}, name="other"))
+    shop.broker.put(topic, 0, None, event("c", 13, {"id": 2, "v": "b"}))
+    shop.broker.put(topic, 0, key, event("c", 14, {"id": 2, "v": "x" * (5 << 20)}))
+    shop.broker.put(topic, 0, key, good.replace(b'"op": "c"', b'"op": "z"'))
+    shop.put("c", 15, 3, v="c")
+    shop.run()
+    assert shop.values() == {1: "a", 3: "c"}
+    reasons = {letter.offset: letter.reason for letter in letters}
+    assert reasons == {
+        1: "invalid-json",
+        2: "invalid-utf8",
+        3: "foreign-connector",
+        4: "null-key",
+        5: "record-too-large",
+        6: "unknown-op",
+    }
+    assert all(letter.value == shop.broker.topics[topic][0][letter.offset][1] for letter in letters)
+
+
+def test_a_flood_of_bad_records_stops_the_table_and_not_one_is_shovelled_away(shop, letters):
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    limit = shop.config.dead_letters.max_per_batch
+    for _ in range(limit + 1):
+        shop.broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', b"not json")
+    shop.put("c", 11, 2, v="b")
+    shop.put("c", 11, 7, v="x", table=ITEMS)
+    shop.run()
+    entry = shop.state.tables[ORDERS]
+    assert (entry.state, entry.code) == (tables.ERRORED, "too-many-bad-records")
+    assert letters == []
+    assert shop.values(ITEMS) == {7: "x"}
+
+
+def test_keys_that_moved_to_a_new_partition_come_in_the_right_order(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 11, 2, v="b")
+    shop.run()
+    # the topic gets a second partition: key 1 now goes there, its last old event is still unread
+    shop.put("u", 12, 1, v="late", partition=0)
+    shop.put("d", 13, 1, partition=1)
+    topic = f"shop.{ORDERS}"
+    shop.run({topic: {0: 2, 1: 1}})  # the batch sees the delete, not the update before it
+    assert shop.values() == {2: "b"} or shop.state.tables[ORDERS].state == tables.CATCHING_UP
+    shop.put("u", 14, 2, v="bb", partition=0)
+    shop.run()
+    assert shop.values() == {2: "bb"}
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+
+
+def test_a_source_that_went_back_in_time_stops_the_table_until_a_new_epoch(shop):
+    shop.put("c", 1000, 1, v="a")
+    shop.put("c", 1001, 2, v="b")
+    shop.run()
+    shop.put("u", 50, 1, v="restored", ts=2000)  # lower position, newer source time
+    shop.put("c", 7, 7, v="x", table=ITEMS)
+    shop.run()
+    entry = shop.state.tables[ORDERS]
+    assert (entry.state, entry.code) == (tables.ERRORED, "position-regressed")
+    assert shop.values() == {1: "a", 2: "b"}
+    shop.records.append({"type": "new-epoch"})
+    shop.put("d", 60, 2, ts=2001)
+    shop.run()
+    assert shop.values() == {1: "restored"}
+    assert shop.state.tables[ORDERS].resnapshot
+    row = shop.rows()[1]
+    assert positions.unpack(row["_cdc"]["position"])[0] == 1
+    shop.put("u", 70, 1, v="on", ts=2002)
+    shop.run()
+    assert shop.values() == {1: "on"}
+
+
+def test_the_connectors_own_snapshot_over_rows_asks_for_a_new_one(shop):
+    shop.put("r", 5, 1, v="a", snapshot="true")
+    shop.put("r", 5, 2, v="b", snapshot="true")
+    shop.put("u", 10, 1, v="aa")
+    shop.run()
+    assert shop.state.tables[ORDERS].resnapshot == ""
+    # deleted and created again: row 2 is gone meanwhile, which is in no record
+    shop.put("r", 900, 1, v="again", snapshot="true")
+    shop.put("r", 900, 3, v="new", snapshot="true")
+    shop.put("u", 901, 3, v="newer")
+    shop.run()
+    assert shop.values() == {1: "again", 2: "b", 3: "newer"}
+    assert shop.state.tables[ORDERS].resnapshot
+
+
+def test_a_truncate_is_a_floor_for_whatever_comes_late(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 11, 2, v="b", partition=1)
+    shop.run()
+    shop.put("t", 20, 0, partition=0)
+    shop.put("u", 12, 2, v="late", partition=1)
+    shop.put("c", 30, 3, v="c", partition=1)
+    shop.run({f"shop.{ORDERS}": {0: 2, 1: 1}})
+    assert shop.values() == {}
+    shop.run()
+    assert shop.values() == {3: "c"}
+
+
+def test_a_lake_that_is_away_holds_the_batch_and_sends_nothing_to_the_dead_letters(
+    shop, letters, monkeypatch
+):
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.put("u", 11, 1, v="b")
+
+    def away(*_, **__):
+        raise DependencyError("the lake does not answer", code="lake-unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "apply", away)
+        with pytest.raises(DependencyError):
+            shop.run()
+    shop.restart()
+    shop.again()
+    assert shop.values() == {1: "b"}
+    assert letters == []
+
+
+def test_one_table_whose_lake_is_away_catches_up_by_itself(shop, monkeypatch):
+    for table, key in ((ORDERS, 1), (ITEMS, 7)):
+        shop.put("c", 10, key, v="a", table=table)
+    shop.run()
+    real = apply.apply
+
+    def away(table, *rest):
+        if table == ORDERS:
+            raise DependencyError("the lake does not answer", code="lake-unavailable")
+        return real(table, *rest)
+
+    shop.put("u", 11, 1, v="b")
+    shop.put("u", 11, 7, v="b", table=ITEMS)
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "apply", away)
+        shop.run()
+    entry = shop.state.tables[ORDERS]
+    assert (entry.state, entry.retried) == (tables.ERRORED, True)
+    assert shop.values(ITEMS) == {7: "b"}
+    shop.run()
+    assert shop.values() == {1: "b"}
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+
+
+def test_a_defect_met_by_one_table_stops_that_table_only(shop, monkeypatch):
+    real = apply.apply
+
+    def broken(table, *rest):
+        if table == ORDERS:
+            raise ZeroDivisionError
+        return real(table, *rest)
+
+    monkeypatch.setattr(apply, "apply", broken)
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 10, 7, v="x", table=ITEMS)
+    shop.run()
+    assert shop.state.tables[ORDERS].code == "internal-error"
+    assert shop.values(ITEMS) == {7: "x"}
+
+
+def test_a_record_without_a_key_in_a_table_without_one_stops_that_table(shop):
+    table = "public.nokey"
+    shop.catalog.schemas[table] = replace(schema_of(table, id="int8", v="text"), key=())
+    shop.broker.put(f"shop.{table}", 0, None, event("c", 10, {"id": 1, "v": "a"}, table=table))
+    shop.put("c", 10, 7, v="x", table=ITEMS)
+    shop.run()
+    assert shop.state.tables[table].code == "no-key"
+    assert shop.values(ITEMS) == {7: "x"}
