@@ -35,7 +35,10 @@ def reach(point: str) -> None:
     if wanted:
         name, _, number = wanted.partition(":")
         if name == point and _nth(point) >= int(number or 1):
-            os.killpg(int(os.environ.get(GROUP) or os.getpgid(0)), signal.SIGKILL)
+            group = os.environ.get(GROUP)
+            if group and int(group) != os.getpgid(0):
+                os.killpg(int(group), signal.SIGKILL)
+            os.killpg(0, signal.SIGKILL)  # Spark's Python workers have a group of their own
 
 
 def _nth(point: str) -> int:

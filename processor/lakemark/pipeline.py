@@ -46,6 +46,11 @@ TASK_MERGE_BYTES: Final = 2 << 30
 CHUNK_RECORDS: Final = 256  # per batch: 900 kB each, so at most 230 MB
 CONTROL_RECORDS: Final = 10_000
 
+
+class BatchFailedError(Exception):
+    """A batch failed: all that Spark is told."""
+
+
 Waters = dict[tuple[str, int], HighWater]
 
 
@@ -113,12 +118,20 @@ class Pipeline:
         return topics.log_lane(changes).unionByName(topics.survivor_lane(survivors))
 
     def on_batch(self, frame: DataFrame, batch: int) -> None:
-        """`foreachBatch`: keeps the error, which Spark would only show as text."""
+        """`foreachBatch`: keeps the error, and gives Spark a short text of it only.
+
+        Spark looks for I/O errors in the text with a regular expression that overflows the Java
+        stack on a long trace; the query would then end as if all were well.
+
+        Raises:
+            BatchFailedError: the batch failed; the error itself is in `failure`.
+        """
         try:
             self.batch(frame, batch)
         except BaseException as error:
             self.failure = error
-            raise
+            log.debug("batch.failed", batch=batch, exc_info=True)
+            raise BatchFailedError(type(error).__name__) from None
 
     def batch(self, frame: DataFrame, batch: int) -> None:
         """One micro-batch, in order:

@@ -103,6 +103,8 @@ class Supervisor:
             self._publish_pipeline("streaming")
             try:
                 self._watch(query)
+                if pipeline.failure is not None and not self.stopping.is_set():
+                    raise self._cause(pipeline, pipeline.failure)
             except (StreamingQueryException, PySparkException, Py4JError) as error:
                 raise self._cause(pipeline, error) from error
             finally:
@@ -194,27 +196,22 @@ class Supervisor:
             )
         return 1 if errored and self.once else 0
 
-    def _cause(self, pipeline: Pipeline, error: Exception) -> LakemarkError:
+    def _cause(self, pipeline: Pipeline, error: BaseException) -> LakemarkError:
         """What really stopped the query; whatever is not known to be final is tried again."""
-        if isinstance(pipeline.failure, LakemarkError):
-            found: LakemarkError = pipeline.failure
-            retried = found.retried
-            return (
-                DependencyError(found.message, code=found.code, hint=found.hint)
-                if (retried and not isinstance(found, DependencyError))
-                else found
-            )
-        text = str(error)
+        found = pipeline.failure
+        if isinstance(found, LakemarkError):
+            if found.retried and not isinstance(found, DependencyError):
+                return DependencyError(found.message, code=found.code, hint=found.hint)
+            return found
+        text = f"{found or ''}\n{error}"
         if any(sign in text for sign in DATA_LOSS):
             return PipelineError(
-                "Kafka no longer has records that were not read yet: " + text.splitlines()[0],
+                "Kafka no longer has records that were not read yet: " + root_cause(text),
                 code="source-data-expired",
                 hint="take the tables again with a snapshot; raise the topics' retention",
             )
-        if pipeline.failure is not None:
-            text = f"{type(pipeline.failure).__name__}: {pipeline.failure}"
         return DependencyError(
-            f"the query stopped: {first_line(text)}",
+            f"the query stopped: {root_cause(text)}",
             code="query-failed",
             hint="see the log; it is started again from its checkpoint",
         )
@@ -275,9 +272,12 @@ def any_state(state: PipelineState, wanted: str) -> bool:
     return any(entry.state == wanted for entry in state.tables.values())
 
 
-def first_line(text: str) -> str:
-    """The first line that says something."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), text)
+def root_cause(text: str) -> str:
+    """The line of a Java or Python trace that says what was wrong first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("lakemark.errors.")]
+    caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (ours[:1] or caused[-1:] or lines[:1] or ["unknown"])[0]
 
 
 def identity_of(connector: connectors.Connector) -> SourceIdentity:

@@ -1,0 +1,148 @@
+"""From the database through Debezium, Kafka and lakemark into the lake, on real servers."""
+
+import pytest
+
+from stack import every_type, shop
+from stack.local import Database
+from stack.workload import Workload
+from tests.kit.running import Running
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+
+BIO = "x" * 5000
+SCALE = 0.02
+
+
+def fill_shop(database: Database) -> None:
+    with database.connect() as connection:
+        shop.create(connection, every=every_type.Limits.of({}))
+        shop.fill(connection, scale=SCALE)
+
+
+def load(database: Database, seconds: float, seed: int = 1) -> None:
+    written = Workload(database.dsn, writers=2, seed=seed).run_for(seconds)
+    assert written.transactions > 10, "the workload did next to nothing"
+
+
+def test_snapshot_live_changes_and_new_schemas_arrive(database: Database, tmp_path):
+    """Plain JSON, columns known from the catalog; then drained and found unchanged by --once."""
+    fill_shop(database)
+    database.start_connector()
+    with Running(database, tmp_path) as running:
+        running.lakemark.start()
+        load(database, 6)
+        found = running.wait_equal()
+        assert found["public.orders"].source_rows > 100
+
+        # Columns come and grow while rows of both shapes are on their way.
+        database.execute("ALTER TABLE orders ADD COLUMN weight numeric(8, 3)")
+        database.execute("ALTER TABLE orders ADD COLUMN tags text[] DEFAULT '{a}'")
+        database.execute("UPDATE orders SET weight = 1.5, tags = '{b,NULL}' WHERE id <= 50")
+        database.execute("ALTER TABLE line_items ALTER COLUMN quantity TYPE bigint")
+        database.execute("UPDATE line_items SET quantity = 5000000000 WHERE order_id <= 20")
+        database.execute("ALTER TABLE line_items ALTER COLUMN price TYPE numeric(20, 2)")
+        database.execute("UPDATE line_items SET price = 123456789012345678.25 WHERE order_id = 30")
+        # Rows that nobody touched keep their value of a new column's default out of the log.
+        database.execute("UPDATE orders SET note = 'after'")
+        load(database, 3, seed=2)
+        running.wait_equal()
+        kept = running.lakemark.progress()
+        assert {record.get("state", "streaming") for record in kept.values()} == {"streaming"}
+        assert not any(record.get("dead_letters") for record in kept.values())
+        assert not any(record.get("resnapshot") for record in kept.values())
+
+        running.lakemark.stop()
+        load(database, 2, seed=3)
+        database.execute("TRUNCATE carts")
+        running.wait_drained()
+        running.equal_after_once()
+
+        before = {table: running.version(table) for table in running.tables()}
+        running.once()
+        assert {table: running.version(table) for table in running.tables()} == before
+
+
+def test_with_the_schema_wrapper_no_catalog_is_needed(database: Database, tmp_path):
+    fill_shop(database)
+    wrapped = {"value.converter.schemas.enable": "true", "key.converter.schemas.enable": "true"}
+    database.start_connector(wrapped)
+    with Running(database, tmp_path, {"database": None}) as running:
+        running.lakemark.start()
+        load(database, 5)
+        database.execute("ALTER TABLE orders ADD COLUMN weight numeric(8, 3)")
+        database.execute("UPDATE orders SET weight = 1.5")
+        load(database, 2, seed=2)
+        running.wait_equal()
+
+
+def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database, tmp_path):
+    """Each the smallest case of its kind, in a transaction of its own and all in one."""
+    database.execute("CREATE TABLE small (id int PRIMARY KEY, note text)")
+    database.execute("CREATE TABLE big (id int PRIMARY KEY, note text, bio text)")
+    database.execute("ALTER TABLE big ALTER COLUMN bio SET STORAGE EXTERNAL")
+    for number in range(1, 30):
+        database.execute("INSERT INTO small VALUES (%s, 'n')", [number])
+        database.execute("INSERT INTO big VALUES (%s, 'n', %s)", [number, BIO + str(number)])
+    database.start_connector()
+    with Running(database, tmp_path) as running:
+        running.equal_after_once()
+
+        database.execute("TRUNCATE small")
+        database.execute("INSERT INTO small VALUES (1, 'after')")
+        database.execute("UPDATE big SET id = 101 WHERE id = 1")  # bio is in no record
+        for old, new in ((2, 102), (102, 202), (202, 302)):
+            database.execute("UPDATE big SET id = %s WHERE id = %s", [new, old])
+        with database.connect() as connection, connection.transaction():
+            connection.execute("UPDATE big SET note = 'first' WHERE id = 3")
+            connection.execute("UPDATE big SET id = 103 WHERE id = 3")
+            connection.execute("UPDATE big SET id = 3 WHERE id = 4")
+            connection.execute("UPDATE big SET id = 4 WHERE id = 103")
+            connection.execute("DELETE FROM big WHERE id = 5")
+            connection.execute("UPDATE big SET id = 5 WHERE id = 6")
+        running.wait_drained()
+        running.equal_after_once()
+
+        with database.connect() as connection, connection.transaction():
+            connection.execute("INSERT INTO small SELECT n, 'gone' FROM generate_series(2, 50) n")
+            connection.execute("TRUNCATE small")
+            connection.execute("INSERT INTO small VALUES (7, 'same transaction')")
+        database.execute("UPDATE big SET note = 'plain' WHERE id > 10")
+        database.execute("UPDATE big SET bio = NULL WHERE id = 11")
+        database.execute("DELETE FROM big WHERE id = 12")
+        database.execute("INSERT INTO big VALUES (12, 'again', 'short')")
+        database.execute("UPDATE big SET id = 13 + 1000 WHERE id = 13")
+        database.execute("DELETE FROM big WHERE id = 1013")
+        running.wait_drained()
+        running.equal_after_once()
+
+
+def test_soft_deletes_keep_the_rows_and_mark_them(database: Database, tmp_path):
+    database.execute("CREATE TABLE soft (id int PRIMARY KEY, note text)")
+    database.execute("CREATE TABLE hard (id int PRIMARY KEY, note text)")
+    for table in ("soft", "hard"):
+        database.execute(f"INSERT INTO {table} SELECT n, 'n' FROM generate_series(1, 20) n")
+    database.start_connector()
+    lake = {
+        "path": "./lake",
+        "deletes": "soft",
+        "tables": {"public.hard": {"deletes": "hard"}},
+    }
+    with Running(database, tmp_path, {"lake": lake}) as running:
+        running.equal_after_once()
+        for table in ("soft", "hard"):
+            database.execute(f"DELETE FROM {table} WHERE id <= 5")
+            database.execute(f"INSERT INTO {table} VALUES (1, 'again')")
+            database.execute(f"UPDATE {table} SET id = 100 WHERE id = 6")
+        running.wait_drained()
+        running.equal_after_once()
+
+        rows = running.rows("public.soft").to_pylist()
+        marked = {row["id"]: row["note"] for row in rows if row["_cdc"]["deleted"]}
+        assert marked == dict.fromkeys((2, 3, 4, 5, 6), "n"), "deleted rows keep their values"
+        assert running.rows("public.hard").num_rows == 16
+        assert "deleted" not in running.rows("public.hard").schema.field("_cdc").type
+
+        database.execute("INSERT INTO soft VALUES (2, 'back')")
+        database.execute("TRUNCATE hard")
+        running.wait_drained()
+        running.equal_after_once()

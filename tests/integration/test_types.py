@@ -1,0 +1,93 @@
+"""Every PostgreSQL type, through snapshot and log, in several handling modes of the connector."""
+
+import pytest
+
+from stack import every_type
+from stack.local import Database
+from tests.kit.running import Running
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+
+WRAPPED = {"value.converter.schemas.enable": "true"}
+MODES = {
+    "defaults": {},
+    "defaults-wrapped": WRAPPED,
+    "texts": {
+        "decimal.handling.mode": "string",
+        "time.precision.mode": "isostring",
+        "interval.handling.mode": "string",
+        "hstore.handling.mode": "map",
+        "binary.handling.mode": "base64-url-safe",
+    },
+    "numbers": {
+        "decimal.handling.mode": "double",
+        "time.precision.mode": "nanoseconds",
+        "binary.handling.mode": "hex",
+        "value.converter.decimal.format": "NUMERIC",
+    },
+    "connect-wrapped": {
+        **WRAPPED,
+        "decimal.handling.mode": "precise",
+        "time.precision.mode": "connect",
+        "value.converter.decimal.format": "NUMERIC",
+        "binary.handling.mode": "base64",
+    },
+    "structs": {"time.precision.mode": "structured"},
+}
+KEYED = """
+CREATE TABLE keyed (
+    amount numeric(10, 2), id uuid, at timestamptz, code char(5), day date, number bigint,
+    note text,
+    PRIMARY KEY (code, amount, id, at, day, number)
+)
+"""
+
+
+@pytest.mark.parametrize("modes", MODES.values(), ids=MODES.keys())
+def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
+    limits = every_type.Limits.of(modes)
+    with database.connect() as connection:
+        every_type.create(connection, limits)
+        database.execute(KEYED)
+        insert_keyed(database, 1)
+        database.start_connector(modes)
+        with Running(database, tmp_path) as running:
+            running.wait_captured("all_types")
+            running.wait_captured("keyed")
+            running.equal_after_once()  # from the snapshot
+            columns = running.rows("public.all_types").schema.names
+            assert set(columns) & every_type.NOT_CAPTURED <= {"name"}
+
+            count = every_type.insert(connection, limits, first=1001)
+            # Every value comes again in an update, and every column becomes null once.
+            database.execute("UPDATE all_types SET integer = 7 WHERE id <= 1000")
+            every_type.insert(connection, limits, first=2001)
+            for (column,) in database.execute(
+                "SELECT quote_ident(attname) FROM pg_attribute"
+                " WHERE attrelid = 'all_types'::regclass AND attnum > 1"
+            ):
+                database.execute(f"UPDATE all_types SET {column} = NULL WHERE id >= 2000")
+            insert_keyed(database, 2)
+            database.execute("UPDATE keyed SET note = 'changed' WHERE number = 1")
+            database.execute("DELETE FROM keyed WHERE number = 1 AND day > '2000-01-01'")
+            database.execute("UPDATE keyed SET number = 3 WHERE number = 2 AND amount > 0")
+            running.wait_drained()
+            running.once()
+            found = running.compare()
+            assert found.is_equal, str(found)
+            assert found["public.all_types"].source_rows == 3 * count
+            assert running.dead_letters() == []
+
+
+def insert_keyed(database: Database, number: int) -> None:
+    for amount in ("0", "1.50", "-0.01"):
+        for code in ("a", "ü b", "12345"):
+            for day, at in (
+                ("1999-01-01", "1999-01-01 12:00:00.5+02"),
+                ("2024-02-29", "2024-02-29 00:00:00"),
+            ):
+                database.execute(
+                    "INSERT INTO keyed VALUES (%s, 'A0EEBC999C0B4EF8BB6D6BB9BD380A11', %s, %s, %s,"
+                    " %s, 'new')",
+                    [amount, at, code, day, number],
+                )
