@@ -1,0 +1,32 @@
+"""What the supervisor makes of failures."""
+
+from lakemark.supervisor import any_state, root_cause
+from lakemark.tables import CATCHING_UP, PipelineState, TableState
+
+JAVA = """An error occurred while calling o1.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure
+\tat org.apache.spark.Foo
+Caused by: java.io.IOException: disk
+\tat x
+Caused by: org.apache.kafka.common.errors.TimeoutException: no broker
+"""
+
+
+def test_the_root_cause_of_a_java_trace_is_its_last_cause():
+    assert root_cause(JAVA) == "org.apache.kafka.common.errors.TimeoutException: no broker"
+
+
+def test_our_own_error_in_a_workers_trace_goes_first():
+    text = JAVA + "\nTraceback\n  lakemark.errors.DependencyError: dead letters could not be written"
+    assert root_cause(text).endswith("dead letters could not be written")
+
+
+def test_a_text_without_causes_says_its_first_line():
+    assert root_cause("\n boom \n") == "boom"
+    assert root_cause("") == "unknown"
+
+
+def test_any_state():
+    state = PipelineState(tables={"a": TableState(), "b": TableState(state=CATCHING_UP)})
+    assert any_state(state, CATCHING_UP)
+    assert not any_state(PipelineState(), CATCHING_UP)
