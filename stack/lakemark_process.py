@@ -7,6 +7,7 @@ topic: whoever waits for something names the event.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -168,6 +169,12 @@ class LakemarkProcess(Server):
         code = self._process.returncode
         self.kill()  # its JVM may need a moment longer; nothing of a run outlives it here
         return code
+
+    def kill_group(self) -> None:
+        """SIGKILL for driver and JVM only: Python workers find out when their pipe closes."""
+        if self.identity is not None and self.is_running:
+            os.killpg(self.identity.pid, signal.SIGKILL)
+        wait_for(lambda: not self.is_running, 10, "the killed lakemark to be gone")
 
     def crash_at(self, point: str, *, nth: int = 1) -> None:
         """Let the next run kill itself when it reaches a crash point for the n-th time."""

@@ -86,9 +86,7 @@ class Broker:
                 pa.array(range(first, last), pa.int64()),
                 pa.array([m[0] for m in messages], pa.binary()),
                 pa.array([m[1] for m in messages], pa.binary()),
-                pa.array(
-                    [[{"key": k, "value": v} for k, v in m[2]] for m in messages], HEADERS
-                ),
+                pa.array([[{"key": k, "value": v} for k, v in m[2]] for m in messages], HEADERS),
             ],
             schema=LANE,
         )

@@ -1,78 +1,17 @@
 """The driver's batches, scenario by scenario, with the real tasks and the real delta-rs engine."""
 
-import json
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from lakemark import positions, tables
 from lakemark.errors import DependencyError
-from lakemark.sink import apply, dead_letter, names
-from lakemark.source.catalog import CatalogColumn
-from lakemark.source.schema import HandlingModes, from_catalog
-from tests.kit.memory_pipeline import Broker, DiedError, World
+from lakemark.sink import apply, names
+from tests.kit.memory_pipeline import DiedError
+from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 
-ORDERS, ITEMS = "public.orders", "public.items"
-
-
-def schema_of(table, **types):
-    columns = [
-        CatalogColumn(n, t, key_position=1 if n == "id" else None) for n, t in types.items()
-    ]
-    return from_catalog(table, columns, ["id"], HandlingModes())
-
-
-def event(op, lsn, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop"):
-    schema, _, bare = table.partition(".")
-    source = {
-        "version": "3.7.0.Final", "connector": "postgresql", "name": name, "ts_ms": ts or lsn,
-        "ts_us": (ts or lsn) * 1000, "snapshot": snapshot, "db": "shop", "schema": schema,
-        "table": bare, "txId": 1, "lsn": lsn, "xmin": None,
-        "sequence": json.dumps(
-            [None if snapshot == "true" else str(tx or lsn), str(lsn)], separators=(",", ":")
-        ),
-    }  # fmt: skip
-    after = None if op in "dt" else row
-    before = {"id": row["id"]} if op == "d" else None
-    value = {"before": before, "after": after, "source": source, "op": op, "ts_ms": lsn}
-    return json.dumps(value).encode()
-
-
-class Shop(World):
-    """Orders and items, each in a topic of its own."""
-
-    def put(self, op, lsn, key, *, table=ORDERS, partition=0, headers=None, **rest):
-        options = {k: rest.pop(k) for k in ("ts", "snapshot", "tx", "name") if k in rest}
-        row = {"id": key, **rest}
-        raw = None if op == "t" else json.dumps({"id": key}).encode()
-        self.broker.put(
-            f"shop.{table}", partition, raw, event(op, lsn, row, table=table, **options), headers
-        )
-
-    def rows(self, table=ORDERS):
-        path = names.table_path(self.config.lake.path, table)
-        found = pa.table(DeltaTable(path).to_pyarrow_table()).to_pylist()
-        return {row.pop("id"): row for row in found}
-
-    def values(self, table=ORDERS, column="v"):
-        return {key: row[column] for key, row in self.rows(table).items()}
-
-
-@pytest.fixture
-def shop(tmp_path):
-    schemas = {t: schema_of(t, id="int8", v="text") for t in (ORDERS, ITEMS)}
-    return Shop(tmp_path, Broker(), schemas)
-
-
-@pytest.fixture(autouse=True)
-def letters(monkeypatch):
-    found = []
-    monkeypatch.setattr(dead_letter, "write", lambda dead, **_: found.extend(dead))
-    yield found
-    found = [(letter.reason, letter.detail) for letter in found]
-    print(found)
+pytestmark = pytest.mark.usefixtures("letters")
 
 
 def test_a_batch_lands_and_the_next_one_builds_on_it(shop):

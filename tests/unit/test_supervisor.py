@@ -17,7 +17,9 @@ def test_the_root_cause_of_a_java_trace_is_its_last_cause():
 
 
 def test_our_own_error_in_a_workers_trace_goes_first():
-    text = JAVA + "\nTraceback\n  lakemark.errors.DependencyError: dead letters could not be written"
+    text = (
+        JAVA + "\nTraceback\n  lakemark.errors.DependencyError: dead letters could not be written"
+    )
     assert root_cause(text).endswith("dead letters could not be written")
 
 

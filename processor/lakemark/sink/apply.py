@@ -6,6 +6,7 @@
 4. Resolve the packets to a write set, reading the rows that key changes need.
 5. Write the halves of key changes that still wait beside the table, under this batch's number.
 6. Merge: one Delta commit that records (app id, batch).
+7. Join small files and vacuum, once there are many: changes no row.
 
 A crash between any two of them is followed by the whole batch again, with the same outcome.
 
@@ -15,6 +16,7 @@ comes back with what it `needs`, and is read again.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -25,6 +27,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lakemark import crashpoints, packets
+from lakemark.errors import LakemarkError
 from lakemark.sink import commits, delta, evolve, pending, staging
 from lakemark.sink.resolve import CDC, Part, Resolution, cdc_type, resolve
 from lakemark.sink.staging import StagedPart
@@ -184,6 +187,11 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     outcome.deleted += merged.deleted
     outcome.rows, outcome.bytes = merged.rows, merged.bytes
     outcome.unavailable = resolution.unavailable
+
+    # 7. upkeep, now and then
+    if delta.wants_maintenance(merged):
+        with suppress(LakemarkError):  # changes no row, and is tried again after the next batch
+            delta.maintain(own.path, storage_options=options)
     outcome.seconds = monotonic() - begun
     return outcome
 

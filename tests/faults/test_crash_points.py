@@ -1,0 +1,57 @@
+"""lakemark is killed wherever it hurts, again and again, while the shop goes on changing."""
+
+import signal
+
+import pytest
+
+from lakemark import crashpoints
+from stack import every_type, shop
+from stack.local import Database
+from stack.workload import Workload
+from tests.kit.running import Running
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+
+CRASH_S = 240.0  # from the start of a run to its crash: start of Spark, then a few batches
+# The n-th time a point is reached: within a batch of several tables, not always before the first.
+NTH = {crashpoints.AFTER_DECODE: 5, crashpoints.BEFORE_COMMIT: 3, crashpoints.AFTER_COMMIT: 4}
+
+
+def test_a_crash_at_each_point_loses_and_repeats_nothing(database: Database, tmp_path):
+    """One pipeline, killed at all points one after the other: each run starts from the last wreck."""
+    with database.connect() as connection:
+        shop.create(connection, every=every_type.Limits.of({}))
+        shop.fill(connection, scale=0.02)
+    database.start_connector()
+    with Running(database, tmp_path) as running:
+        with Workload(database.dsn, writers=2, pause_s=0.2) as workload:
+            for point in crashpoints.POINTS:
+                running.lakemark.crash_at(point, nth=NTH.get(point, 1))
+                running.lakemark.spawn()
+                code = running.lakemark.wait_ended(CRASH_S)
+                assert code == -signal.SIGKILL, (point, running.lakemark.log_tail(40))
+                reached = (tmp_path / "crash-count").read_text().split()
+                assert reached.count(point) >= NTH.get(point, 1)
+            workload.stop()
+        running.lakemark.no_crash()
+        running.lakemark.start()
+        running.wait_equal()
+
+
+def test_kills_at_any_moment_lose_and_repeat_nothing(database: Database, tmp_path):
+    """Killed from outside, right after a batch and in the middle of the next; workers may live on."""
+    with database.connect() as connection:
+        shop.create(connection, every=every_type.Limits.of({}))
+        shop.fill(connection, scale=0.02)
+    database.start_connector()
+    with Running(database, tmp_path) as running:
+        with Workload(database.dsn, writers=2, pause_s=0.1) as workload:
+            running.lakemark.start()
+            running.lakemark.wait_for_event("batch.done", CRASH_S)
+            running.lakemark.kill()
+            running.lakemark.start()
+            # Only driver and JVM: Python workers end by themselves, after what they are at.
+            running.lakemark.kill_group()
+            workload.stop()
+        running.lakemark.start()
+        running.wait_equal()

@@ -1,0 +1,54 @@
+"""A shop of two tables over `MemoryPipeline`, and its records as Debezium writes them."""
+
+import json
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from lakemark.sink import names
+from lakemark.source.catalog import CatalogColumn
+from lakemark.source.schema import HandlingModes, from_catalog
+from tests.kit.memory_pipeline import World
+
+ORDERS, ITEMS = "public.orders", "public.items"
+
+
+def schema_of(table, **types):
+    columns = [CatalogColumn(n, t, key_position=1 if n == "id" else None) for n, t in types.items()]
+    return from_catalog(table, columns, ["id"], HandlingModes())
+
+
+def event(op, lsn, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop"):
+    schema, _, bare = table.partition(".")
+    source = {
+        "version": "3.7.0.Final", "connector": "postgresql", "name": name, "ts_ms": ts or lsn,
+        "ts_us": (ts or lsn) * 1000, "snapshot": snapshot, "db": "shop", "schema": schema,
+        "table": bare, "txId": 1, "lsn": lsn, "xmin": None,
+        "sequence": json.dumps(
+            [None if snapshot == "true" else str(tx or lsn), str(lsn)], separators=(",", ":")
+        ),
+    }  # fmt: skip
+    after = None if op in "dt" else row
+    before = {"id": row["id"]} if op == "d" else None
+    value = {"before": before, "after": after, "source": source, "op": op, "ts_ms": lsn}
+    return json.dumps(value).encode()
+
+
+class Shop(World):
+    """Orders and items, each in a topic of its own."""
+
+    def put(self, op, lsn, key, *, table=ORDERS, partition=0, headers=None, **rest):
+        options = {k: rest.pop(k) for k in ("ts", "snapshot", "tx", "name") if k in rest}
+        row = {"id": key, **rest}
+        raw = None if op == "t" else json.dumps({"id": key}).encode()
+        self.broker.put(
+            f"shop.{table}", partition, raw, event(op, lsn, row, table=table, **options), headers
+        )
+
+    def rows(self, table=ORDERS):
+        path = names.table_path(self.config.lake.path, table)
+        found = pa.table(DeltaTable(path).to_pyarrow_table()).to_pylist()
+        return {row.pop("id"): row for row in found}
+
+    def values(self, table=ORDERS, column="v"):
+        return {key: row[column] for key, row in self.rows(table).items()}

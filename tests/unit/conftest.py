@@ -1,0 +1,22 @@
+"""Fixtures of the unit tests."""
+
+import pytest
+
+from lakemark.sink import dead_letter
+from tests.kit.memory_pipeline import Broker
+from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """A pipeline in memory whose dead letters are kept in `letters`."""
+    schemas = {t: schema_of(t, id="int8", v="text") for t in (ORDERS, ITEMS)}
+    return Shop(tmp_path, Broker(), schemas)
+
+
+@pytest.fixture
+def letters(monkeypatch):
+    """Dead letters, instead of a topic."""
+    found = []
+    monkeypatch.setattr(dead_letter, "write", lambda dead, **_: found.extend(dead))
+    return found
