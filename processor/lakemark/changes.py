@@ -210,7 +210,8 @@ def advance(
     row = state.row
     net = step if isinstance(step, Net) else step.net
     if row is not None and not net.force:
-        again = not isinstance(step, Net) and net.position in {row.position, row.barrier}
+        once = not isinstance(step, Net) or net.action == DELETE
+        again = once and net.position in {row.position, row.barrier}
         if again or net.position < row.position:
             return state, None
     if isinstance(step, Leave) or net.action == DELETE:

@@ -12,7 +12,7 @@ put side by side.
 | TRUNCATE | | | the event's | |
 | MOVED | new key | old key | the key change's | the old key's row just below it |
 | AWAITED | new key | old key | the key change's | the new key's columns |
-| DISPLACED | its key | | the create's | the row it displaced |
+| DISPLACED | its key | | its newest step's | the row that a create displaced, if it may be back |
 
 The last three are what `sink.resolve` leaves for later batches.
 """

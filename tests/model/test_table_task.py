@@ -46,18 +46,24 @@ def history(seed, shape, *, deletes="hard", start=None, crashes=0.2, lake=None):
 
 
 def no_going_back(database, task):
-    """No row revived, none back at an older state, while half of the log is still to come."""
-    newest, truncated = {}, -1
+    """No row revived, none back at an older state, while half of the log is still to come.
+
+    A truncate that waits in another partition lets what it removes show until it is read.
+    """
+    newest, seen = {}, set()
     for records, end in zip(task.topic, task.state.offsets, strict=True):
         for record in records[:end]:
+            seen.add(record.entry)
             key = database.log[record.entry].key
-            if key is None:
-                truncated = max(truncated, record.entry)
-            else:
+            if key is not None:
                 newest[key] = max(newest.get(key, -1), record.entry)
+    truncates = [at for at, entry in enumerate(database.log) if entry.op == "t"]
+    truncated = max(seen.intersection(truncates), default=-1)
     rows = task.lake.rows()
     for key, index in newest.items():
         after = database.log[index].after
+        if any(at < index and at not in seen for at in truncates):
+            continue
         if after is None or index < truncated:
             assert key not in rows, f"{key} is back"
         else:
@@ -148,6 +154,22 @@ def _no_gate(monkeypatch):
     monkeypatch.setattr(stretch, "gate", gate)
 
 
+def _truncates_gated(monkeypatch):
+    """As if a truncate were an event like others: below the high-water it is dropped."""
+    old = stretch.gate
+
+    def gate(kinds, position, source_ts, start):
+        found, high, keep = old(kinds, position, source_ts, start), start.position, []
+        for index in found.keep:
+            if kinds[index] == 3 and position[index] < high:
+                continue
+            high = position[index] if kinds[index] == 1 else max(high, position[index])
+            keep.append(index)
+        return replace(found, keep=keep)
+
+    monkeypatch.setattr(stretch, "gate", gate)
+
+
 def _no_floor(monkeypatch):
     monkeypatch.setattr(resolving, "_below", lambda position, floor: False)
 
@@ -225,6 +247,7 @@ _DEFERRABLE = replace(_PLAIN, full=True, deferrable=True)
 _MOVES = replace(_PLAIN, truncates=False, snapshots=False, reads=False, keys=4, partitions=3)
 _MUTANTS = {
     "no replay gate": (_no_gate, _PLAIN),
+    "truncates dropped as replays": (_truncates_gated, replace(_PLAIN, partitions=3)),
     "no truncate floor": (_no_floor, replace(_PLAIN, partitions=3, snapshots=False)),
     "no columns from the old key": (_no_carried_columns, _MOVES),
     "no columns from later batches": (_no_late_columns, _MOVES),

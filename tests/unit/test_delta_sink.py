@@ -352,7 +352,11 @@ def test_maintenance_joins_files_and_forgets_nothing(path):
     pending = Path(path) / "_lakemark" / "pending" / "x.arrow"
     pending.parent.mkdir(parents=True)
     pending.write_bytes(b"x")
+    unfinished = Path(path) / "part-of-a-merge-that-runs.parquet"
+    unfinished.write_bytes(b"x")
     done = delta.maintain(path, retention=timedelta(0))
+    assert unfinished.exists()
+    unfinished.unlink()
     assert (done.compacted, done.added, done.removed) == (8, 1, 8)
     assert delta.size_of(DeltaTable(path)).rows == 8
     assert len(list(Path(path).glob("*.parquet"))) == 1

@@ -45,7 +45,7 @@ class Resolution:
 
     Attributes:
         write_set: rows for the engine, see `sink/write_set.py`; one per key.
-        truncate: position below which rows are removed first; None = no truncate in this batch.
+        truncate: position below which rows are removed first; None = no new truncate.
         pending: what later batches need of this one's key changes, as a packet; None = nothing.
         unavailable: rows of the write set that still have unavailable columns.
         dropped: changes below the truncate floor.
@@ -92,8 +92,9 @@ def resolve(
     key_columns = next((k for table in tables if (k := packets.key_columns_of(table))), ())
     pool = Pool(tables, key_columns, deletes=deletes)
     truncate = max(_truncates(tables), default=None)
-    if truncate is not None:
-        floor = max(truncate, floor or positions.LOWEST)
+    if truncate is not None and floor is not None and truncate <= floor:
+        truncate = None  # one that comes again
+    floor = truncate or floor
     batch = _Batch(pool, floor)
     for number, part in enumerate(ordered):
         batch.add(part, pool.offsets[number])
@@ -285,7 +286,8 @@ class _Waiting:
     Attributes:
         moved: by key change: the delete was seen.
         awaited: by key change: the create was seen; its old key and a pool row of the new key.
-        displaced: by key: the row that its newest create found there.
+        displaced: by key: position of its newest step, and the row that a create found there. None:
+            that row's delete was seen; sent again, it must not reach the engine as a plain delete.
     """
 
     pool: Pool
@@ -293,7 +295,7 @@ class _Waiting:
     settled: bytes | None
     moved: dict[KeyChange, _Moved] = field(default_factory=dict)
     awaited: dict[KeyChange, tuple[bytes, int]] = field(default_factory=dict)
-    displaced: dict[bytes, tuple[bytes, Net]] = field(default_factory=dict)
+    displaced: dict[bytes, tuple[bytes, Net | None]] = field(default_factory=dict)
 
     def load(self, pending: pa.Table, offset: int) -> None:
         """Takes up what earlier batches left."""
@@ -304,9 +306,10 @@ class _Waiting:
                 continue
             if record.record == packets.MOVED:
                 self.moved[change] = _Moved(other, record.net)
-            elif record.net is not None and record.record == packets.AWAITED:
-                self.awaited[change] = (other, record.net.row)
-            elif record.net is not None and not _below(record.net.position, self.floor):
+            elif record.record == packets.AWAITED:
+                if record.net is not None:
+                    self.awaited[change] = (other, record.net.row)
+            elif record.net is None or not _below(record.net.position, self.floor):
                 self.displaced[record.key] = (record.position, record.net)
 
     def watched(self, leaves: Iterable[Leave]) -> dict[bytes, int]:
@@ -334,22 +337,20 @@ class _Waiting:
         ]
 
     def _walk(self, key: bytes, row: Net | None, steps: list[Step]) -> Net | None:
-        state = State(row, self._displaced_before(key))
+        position, displaced = self.displaced.pop(key, (b"", None))
+        shared = bool(position)
+        state = State(row, displaced)
         for step in steps:
             after, left = changes.advance(state, step, same=self.pool.same)
             if isinstance(step, Leave) and step.new_key is not None:
                 self._leave((step.new_key, step.net.position), key, left)
             elif isinstance(step, Arrive) and after is not state:
                 self.awaited[key, step.net.position] = (step.old_key, step.net.row)
-            state = after
-        self.displaced.pop(key, None)
-        if state.displaced is not None and state.row is not None:
-            self.displaced[key] = (state.row.position, state.displaced)
+            shared = shared or after.displaced is not None
+            state, position = after, _net(step).position
+        if shared:
+            self.displaced[key] = (position, state.displaced)
         return state.row
-
-    def _displaced_before(self, key: bytes) -> Net | None:
-        found = self.displaced.get(key)
-        return found[1] if found else None
 
     def _leave(self, change: KeyChange, old_key: bytes, image: Net | None) -> None:
         """A delete that comes again finds nothing: what it found the first time counts."""

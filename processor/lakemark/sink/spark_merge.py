@@ -16,11 +16,11 @@ Exactly once per (app id, version), in this order:
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -28,7 +28,15 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from lakemark.errors import TableError
 from lakemark.sink import evolve, merge_sql
-from lakemark.sink.commits import ENGINE, SPARK_MERGE, MergeResult, Options, open_table, retried
+from lakemark.sink.commits import (
+    ENGINE,
+    SPARK_MERGE,
+    MergeResult,
+    Options,
+    open_table,
+    retried,
+    size_of,
+)
 from lakemark.sink.failures import Conflict, classified, told
 from lakemark.sink.names import CDC, quoted
 from lakemark.sink.staging import StagedPart, discard
@@ -41,7 +49,12 @@ _SETTINGS: Final = {
     # Staged files never change, so the source need not be copied before it is read twice.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.session.timeZone": "UTC",
+    # Spark's default, INT96, is nanoseconds to pyarrow and delta-rs: years before 1677 and after
+    # 2262, the clamped infinities among them, come out as other instants without an error.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+# A new session starts from the application's settings: these may have been set since.
+_INHERITED: Final = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
 _VIEW: Final = "lakemark_write_set"
 # How Delta's exceptions are named that mean: somebody else committed first.
 _CONFLICTS: Final = ("DELTA_CONCURRENT", "ConcurrentModification", "Concurrent", "ProtocolChanged",
@@ -77,7 +90,7 @@ def merge(
     """
     filled = [part for part in parts if part.rows]
     if not filled:
-        return _sized(_existing(path, storage_options), MergeResult())
+        return _sized(spark, path, _existing(path, storage_options), MergeResult())
     shape = reduce(Shape.joined, (part.shape for part in filled))
 
     def run(session: SparkSession) -> MergeResult:
@@ -208,7 +221,7 @@ def _widen(spark: SparkSession, path: str, plan: evolve.Plan) -> None:
     """The whole table, as one commit: its readers need no new feature."""
     if not plan.widened:
         return
-    frame = spark.read.format("delta").load(path)
+    frame = _session(spark).read.format("delta").load(path)
     kinds = {name: from_arrow_type(kind) for name, _, kind in plan.widened}
     columns = [
         frame[quoted(n)].cast(kinds[n]).alias(n, metadata=frame.schema[n].metadata)
@@ -237,24 +250,30 @@ def _once(
             table = _existing(path, options)
             recorded = table.transaction_version(app_id)
             if recorded is not None and recorded >= version:
-                return _sized(table, MergeResult(skipped=True))
+                return _sized(spark, path, table, MergeResult(skipped=True))
             with _failures(path), _transaction(spark, app_id, version) as session:
                 result = run(session)
-            return _sized(_existing(path, options), result)
+            return _sized(spark, path, _existing(path, options), result)
 
     return retried(path, attempt)
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    """A session of its own: nothing set in it reaches anybody else's statements."""
+    session = spark.newSession()
+    for name in _INHERITED:
+        value = spark.conf.get(name, None)
+        if value is not None:
+            session.conf.set(name, value)
+    for name, setting in _SETTINGS.items():
+        session.conf.set(name, setting)
+    return session
 
 
 @contextmanager
 def _transaction(spark: SparkSession, app_id: str, version: int) -> Iterator[SparkSession]:
     """A session of its own whose Delta statements are recorded as (app id, version)."""
-    session = spark.newSession()
-    for name in ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"):
-        value = spark.conf.get(name, None)
-        if value is not None:
-            session.conf.set(name, value)
-    for name, value in _SETTINGS.items():
-        session.conf.set(name, value)
+    session = _session(spark)
     session.conf.set(_APP, app_id)
     session.conf.set(_VERSION, str(version))
     try:
@@ -322,20 +341,13 @@ def _existing(path: str, storage_options: Options) -> DeltaTable:
     return table
 
 
-def _sized(table: DeltaTable, done: MergeResult) -> MergeResult:
-    """With the table's size; rows hidden by deletion vectors do not count."""
-    adds: Any = pa.table(table.get_add_actions(flatten=True))
-    hidden = "deletion_vector.cardinality"
-    rows = int(pc.sum(adds.column("num_records")).as_py() or 0)
-    if hidden in adds.column_names:
-        rows -= int(pc.sum(adds.column(hidden)).as_py() or 0)
-    size = int(pc.sum(adds.column("size_bytes")).as_py() or 0)
-    return MergeResult(
-        inserted=done.inserted,
-        updated=done.updated,
-        deleted=done.deleted,
-        skipped=done.skipped,
-        rows=rows,
-        files=adds.num_rows,
-        bytes=size,
-    )
+def _sized(spark: SparkSession, path: str, table: DeltaTable, done: MergeResult) -> MergeResult:
+    """With the table's size.
+
+    Rows are Spark's count, which comes from the log too: delta-rs does not say how many rows
+    deletion vectors hide.
+    """
+    size = size_of(table)
+    with _failures(path):
+        rows = spark.sql(f"SELECT count(*) FROM delta.{quoted(path)}").collect()[0][0]  # noqa: S608
+    return replace(done, rows=int(rows), files=size.files, bytes=size.bytes)

@@ -52,21 +52,23 @@ def gate(
     """Decides which events of one partition, in offset order, are new.
 
     Events equal to the high-water pass: one WAL record can hold many rows (COPY), and applying an
-    event twice changes nothing. Reads of incremental snapshots never raise the high-water. A
-    truncate has no key: sent again it may come to another partition, which never saw it, so its
-    source time proves nothing.
+    event twice changes nothing. Reads of incremental snapshots never raise the high-water.
+
+    Truncates always pass. They have no key: one that was lost on its way and is sent again may
+    come to another partition, which is past it. They are applied by position, so an old one does
+    no harm.
     """
     high, newest = start.position, start.source_ts
     keep: list[int] = []
     replays = 0
     regressed: int | None = None
-    change, own, incremental = int(Kind.CHANGE), int(Kind.OWN_SNAPSHOT), int(Kind.INCREMENTAL)
-    logged = {change, int(Kind.TRUNCATE)}
+    change, truncate = int(Kind.CHANGE), int(Kind.TRUNCATE)
+    own, incremental = int(Kind.OWN_SNAPSHOT), int(Kind.INCREMENTAL)
     for index, kind in enumerate(kinds):
-        if kind in logged:
-            at = position[index]
+        at = position[index]
+        if kind == change:
             if at < high:
-                if kind == change and source_ts[index] > newest and regressed is None:
+                if source_ts[index] > newest and regressed is None:
                     regressed = index
                 replays += 1
                 continue
@@ -74,12 +76,17 @@ def gate(
             newest = max(newest, source_ts[index])
             keep.append(index)
         elif kind == own:
-            high = position[index]
+            high = at
             newest = max(newest, source_ts[index])
             keep.append(index)
         elif kind == incremental:
-            if position[index] < high:
+            if at < high:
                 replays += 1
             else:
                 keep.append(index)
+        elif kind == truncate:
+            if at >= high:
+                high = at
+                newest = max(newest, source_ts[index])
+            keep.append(index)
     return Gated(keep, replays, regressed, HighWater(high, newest))

@@ -11,6 +11,7 @@ from functools import lru_cache
 import msgspec
 
 from lakemark import keys
+from lakemark.errors import LakemarkError
 from lakemark.source.envelope import Headers, Kind
 from lakemark.source.schema import TableSchema, from_connect
 
@@ -39,7 +40,9 @@ def schema_of(
         None if nobody knows it, or the wrapper's schema cannot be read.
     """
     if raw_schema is not None:
-        return _wrapped(table, raw_schema, _key_schema(raw_key))
+        schema = _wrapped(table, raw_schema, _key_schema(raw_key))
+        known = schemas.get(table)  # only a catalog knows which columns are char(n)
+        return schema.with_padding_of(known) if schema is not None and known else schema
     schema = schemas.get(table)
     if schema is not None and raw_key is not None:
         names = _key_names(raw_key)
@@ -94,7 +97,7 @@ def _wrapped(table: str, raw: bytes, raw_key: bytes | None) -> TableSchema | Non
         value = msgspec.json.decode(raw)
         key = msgspec.json.decode(raw_key) if raw_key else None
         return from_connect(table, value, key)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (LakemarkError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 
 

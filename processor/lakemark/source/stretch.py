@@ -309,6 +309,12 @@ class _Work:
                     "names none"
                 ),
             )
+        absent = [name for name in schema.key if name not in schema.by_name]
+        if absent:
+            return (
+                "no-key",
+                f"its rows do not have the key's columns {absent}: a transformation took them out",
+            )
         return schema
 
     def _add(self, table: str, report: TableReport, folded: Folded) -> None:
