@@ -100,8 +100,7 @@ class Comparison:
 
 def table_path(config: Config, table: str) -> str:
     """Return where lakemark keeps the table `schema.table`."""
-    own = config.lake.tables.get(table)
-    return own.path if own and own.path else names.table_path(config.lake.path, table)
+    return names.folder_of(config.lake, table)
 
 
 class Batches(Protocol):

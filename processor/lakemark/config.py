@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -175,13 +175,6 @@ class LakeConfig(Section):
     storage_options: FreeMap = Field({}, description="of the object store")
     engine: Engine = "auto"
     tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
-
-    def table_path(self, table: str) -> str:
-        """Where the Delta table of this ``schema.table`` is; odd characters are percent-encoded."""
-        own = self.tables.get(table)
-        if own and own.path:
-            return own.path
-        return "/".join([self.path, *(quote(part, safe=" ") for part in table.split(".", 1))])
 
     def deletes_of(self, table: str) -> Deletes:
         """Whether this table keeps deleted rows, marked (soft), or not (hard)."""

@@ -306,7 +306,7 @@ class Pipeline:
                 step=step,
                 tables={
                     name: TablePlan(
-                        path=table_path(config, name),
+                        path=names.folder_of(config.lake, name),
                         deletes=config.lake.deletes_of(name),
                         engine=engine_of(config, name, entry),
                         floor=bytes.fromhex(entry.floor) if entry.floor else None,
@@ -415,16 +415,10 @@ class _NewTable:
 
     def __call__(self, table: str) -> TablePlan:
         return TablePlan(
-            path=table_path(self.config, table),
+            path=names.folder_of(self.config.lake, table),
             deletes=self.config.lake.deletes_of(table),
             engine=engine_of(self.config, table, None),
         )
-
-
-def table_path(config: Config, table: str) -> str:
-    """Where the Delta table of this ``schema.table`` is."""
-    own = config.lake.tables.get(table)
-    return own.path if own and own.path else names.table_path(config.lake.path, table)
 
 
 def engine_of(config: Config, table: str, entry: TableState | None) -> str:

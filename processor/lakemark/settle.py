@@ -54,6 +54,7 @@ def settle(
         catalog: whether a database catalog is there to be asked about schemas.
     """
     done = Settled()
+    known_rows = {table: entry.rows for table, entry in before.tables.items()}
     for report in reports:
         _count(state, report)
         if report.regressed >= 0:
@@ -85,7 +86,7 @@ def settle(
             )
     for outcome in outcomes:
         _outcome(state, before, start, outcome, done)
-    _own_snapshots(state, before, reports, outcomes)
+    _own_snapshots(state, known_rows, reports, outcomes)
     return done
 
 
@@ -158,7 +159,7 @@ def _outcome(
 
 def _own_snapshots(
     state: PipelineState,
-    before: PipelineState,
+    known_rows: Mapping[str, int],
     reports: Sequence[Report],
     outcomes: Sequence[TableOutcome],
 ) -> None:
@@ -170,8 +171,7 @@ def _own_snapshots(
     for table, found_lsns in lsns.items():
         entry = state.tables.get(table)
         if entry is not None and found_lsns and not entry.code:
-            known = before.tables.get(table)
-            rows = known.rows if known is not None else rows_before.get(table, 0)
+            rows = known_rows.get(table, rows_before.get(table, 0))
             tables.note_own_snapshot(entry, found_lsns, rows_before=rows)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lakemark.config import Config, leaves, load, load_with_origins
 from lakemark.layers import InvalidConfig, Problem
 from lakemark.locate import config_file
+from lakemark.sink.names import folder_of
 from lakemark.source.schema_file import read_schema_file
 from lakemark.units import parse_duration, parse_size, show_duration
 
@@ -91,22 +92,7 @@ def test_the_shipped_example_is_valid(tmp_path):
 def test_an_object_store_address_stays_as_it_is(write):
     config = load(write(SMALL.replace("./lake", "s3a://bucket/lake/")), {})
     assert config.lake.path == "s3a://bucket/lake"
-    assert config.lake.table_path("public.orders") == "s3a://bucket/lake/public/orders"
-
-
-@pytest.mark.parametrize(
-    ("table", "path"),
-    [
-        ("public.orders", "/public/orders"),
-        ("public.a/b", "/public/a%2Fb"),
-        ("public.a.b", "/public/a.b"),
-        ("public.é", "/public/%C3%A9"),
-        ("public.two words", "/public/two words"),
-    ],
-)
-def test_table_path(write, table, path):
-    config = load(write(SMALL), {})
-    assert config.lake.table_path(table) == config.lake.path + path
+    assert folder_of(config.lake, "public.orders") == "s3a://bucket/lake/public/orders"
 
 
 def test_a_table_may_differ_from_the_rest(write, tmp_path):
@@ -118,7 +104,7 @@ def test_a_table_may_differ_from_the_rest(write, tmp_path):
     lake = load(write(text), {}).lake
     assert (lake.engine_of("public.big"), lake.deletes_of("public.big")) == ("spark-merge", "soft")
     assert (lake.engine_of("public.x"), lake.deletes_of("public.x")) == ("auto", "hard")
-    assert lake.table_path("public.other") == str(tmp_path / "elsewhere")
+    assert folder_of(lake, "public.other") == str(tmp_path / "elsewhere")
 
 
 def test_config_survives_pickling_and_never_shows_a_secret(write):

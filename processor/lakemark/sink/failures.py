@@ -34,6 +34,8 @@ class Conflict(Exception):  # noqa: N818 - not an error: the next attempt sees t
 
 # Mistakes in our own Python: shown as they are.
 _OURS: Final = (AssertionError, AttributeError, LookupError, NameError, TypeError)
+# Two who create the same table at once.
+_CREATED: Final = re.compile(r"table already exists", re.IGNORECASE)
 _FORBIDDEN: Final = re.compile(
     r"permission denied|read-only file system|access ?denied|forbidden|unauthorized|\b40[13]\b"
     r"|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken|credential",
@@ -73,6 +75,8 @@ def told(path: str) -> Iterator[None]:
     except CommitFailedError as error:
         raise Conflict(str(error)) from error
     except Exception as error:
+        if _CREATED.search(str(error)):
+            raise Conflict(str(error)) from error
         raise classified(error, path) from error
     except BaseException as error:
         # A panic of the Rust side is no Exception in Python and would end the whole worker.

@@ -24,6 +24,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakemark.config import LakeConfig
+
 SOURCE_NAME: Final = b"lakemark.source_name"
 CDC: Final = "_cdc"
 # Taken by the merge, or by Delta's change data feed should a user switch it on.
@@ -104,6 +106,12 @@ def table_path(lake: str, table: str) -> str:
         table: ``schema.table`` as the source block has it; only the first dot divides.
     """
     return "/".join([lake.rstrip("/"), *(folder_name(part) for part in table.split(".", 1))])
+
+
+def folder_of(lake: LakeConfig, table: str) -> str:
+    """Where the Delta table of this ``schema.table`` is: its own path if one is set."""
+    own = lake.tables.get(table)
+    return own.path if own and own.path else table_path(lake.path, table)
 
 
 def table_of(path: str) -> str:
