@@ -98,11 +98,6 @@ class Comparison:
         return "\n".join(map(str, self.tables))
 
 
-def table_path(config: Config, table: str) -> str:
-    """Return where lakemark keeps the table `schema.table`."""
-    return names.folder_of(config.lake, table)
-
-
 class Batches(Protocol):
     """Who can say that another batch is done: `lakemark_process.LakemarkProcess`."""
 
@@ -173,7 +168,7 @@ class Comparer:
         return found
 
     def _open(self, table: str) -> DeltaTable | None:
-        path, options = table_path(self._config, table), self._config.lake.options()
+        path, options = names.folder_of(self._config.lake, table), self._config.lake.options()
         if not DeltaTable.is_deltatable(path, options):
             return None
         return DeltaTable(path, storage_options=options)

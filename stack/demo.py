@@ -37,8 +37,9 @@ from rich.table import Table
 
 from lakemark.config import load
 from lakemark.errors import LakemarkError
+from lakemark.sink.names import folder_of
 from stack import every_type, shop
-from stack.compare import Comparer, Comparison, table_path
+from stack.compare import Comparer, Comparison
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import Identity, StackError
@@ -218,7 +219,7 @@ class Demo:
 
     def _look(self, lakemark: LakemarkProcess) -> None:
         """Read the beating row from the lake: its age right after a batch is the lag."""
-        path = table_path(load(lakemark.config), PULSE)
+        path = folder_of(load(lakemark.config).lake, PULSE)
         with suppress(DeltaError, FileNotFoundError):
             held = DeltaTable(path).to_pyarrow_table(columns=["at"]).column("at").to_pylist()
             if held:
@@ -281,7 +282,7 @@ class Demo:
 
     def _where_next(self, lakemark: LakemarkProcess) -> None:
         assert self._stack is not None
-        lake = Path(table_path(load(lakemark.config), "public.orders"))
+        lake = Path(folder_of(load(lakemark.config).lake, "public.orders"))
         query = (
             "from deltalake import DeltaTable; "
             f'print(DeltaTable("{_short(lake)}").to_pandas().head())'

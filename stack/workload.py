@@ -61,7 +61,7 @@ class Workload:
         dsn: the database, with the shop's tables.
         writers: connections that write, the one with the long transactions not counted.
         seed: of what they do.
-        pause_s: mean pause of a writer between two transactions.
+        rows_per_s: about how many rows are changed per second, by all writers together.
         sizes: rows a transaction is meant to change.
         truncates: whether carts is truncated now and then.
     """
@@ -72,7 +72,7 @@ class Workload:
         *,
         writers: int = 3,
         seed: int = 1,
-        pause_s: float = 0.02,
+        rows_per_s: float = 1000.0,
         sizes: tuple[int, ...] = SIZES,
         truncates: bool = True,
     ) -> None:
@@ -80,7 +80,7 @@ class Workload:
         self._dsn = dsn
         self._writers = writers
         self._seed = seed
-        self._pause_s = pause_s
+        self._pause_s = writers / rows_per_s
         self._sizes = sizes
         self._truncates = truncates
         self._stopping = threading.Event()
@@ -145,11 +145,11 @@ class Workload:
                 share = _Share(number, self._writers, rng, connection)
                 while not self._stopping.is_set():
                     (action,) = rng.choices(actions, weights)
-                    self._transact(share, action, rng.choice(self._sizes))
-                    self._stopping.wait(rng.expovariate(1 / self._pause_s))
+                    rows = self._transact(share, action, rng.choice(self._sizes))
+                    self._stopping.wait(self._pause_s * max(1, rows) * rng.uniform(0.5, 1.5))
             self._stopping.wait(0.2)
 
-    def _transact(self, share: "_Share", action: "_Action", size: int) -> None:
+    def _transact(self, share: "_Share", action: "_Action", size: int) -> int:
         kind = action.__name__.strip("_")
         with suppress(errors.DeadlockDetected, errors.UniqueViolation, errors.LockNotAvailable):
             with share.connection.cursor() as cursor:
@@ -159,9 +159,10 @@ class Workload:
             else:
                 share.connection.commit()
             self._count(kind, rows)
-            return
+            return rows
         share.connection.rollback()
         self._count("roll_back", 0)
+        return 0
 
     def _count(self, kind: str, rows: int) -> None:
         with self._lock:

@@ -24,7 +24,7 @@ def test_a_crash_at_each_point_loses_and_repeats_nothing(database: Database, tmp
         shop.fill(connection, scale=0.02)
     database.start_connector()
     with Running(database, tmp_path) as running:
-        with Workload(database.dsn, writers=2, pause_s=0.2) as workload:
+        with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
             for point in crashpoints.POINTS:
                 running.lakemark.crash_at(point, nth=NTH.get(point, 1))
                 running.lakemark.spawn()
@@ -45,7 +45,7 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(database: Database, tmp_pat
         shop.fill(connection, scale=0.02)
     database.start_connector()
     with Running(database, tmp_path) as running:
-        with Workload(database.dsn, writers=2, pause_s=0.1) as workload:
+        with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
             running.lakemark.start()
             running.lakemark.wait_for_event("batch.done", CRASH_S)
             running.lakemark.kill()

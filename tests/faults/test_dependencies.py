@@ -60,7 +60,7 @@ def revive(running: Running) -> None:
 
 
 def test_broker_killed(running: Running, stack: LocalStack):
-    with Workload(running.database.dsn, writers=2, pause_s=0.1):
+    with Workload(running.database.dsn, writers=2, rows_per_s=300):
         running.lakemark.wait_for_batch(STATE_S)
         stack.kafka.kill()
         running.database.execute("UPDATE products SET name = 'while the broker was away'")
@@ -69,7 +69,7 @@ def test_broker_killed(running: Running, stack: LocalStack):
 
 
 def test_broker_hangs(running: Running, stack: LocalStack):
-    with Workload(running.database.dsn, writers=2, pause_s=0.1):
+    with Workload(running.database.dsn, writers=2, rows_per_s=300):
         running.lakemark.wait_for_batch(STATE_S)
         stack.kafka.pause()
         time.sleep(FREEZE_S)  # the fault itself lasts this long
@@ -78,7 +78,7 @@ def test_broker_hangs(running: Running, stack: LocalStack):
 
 
 def test_connect_killed(running: Running, stack: LocalStack):
-    with Workload(running.database.dsn, writers=2, pause_s=0.1):
+    with Workload(running.database.dsn, writers=2, rows_per_s=300):
         running.lakemark.wait_for_batch(STATE_S)
         stack.connect.kill()
         running.database.execute("DELETE FROM customers WHERE id % 7 = 0")
@@ -87,7 +87,7 @@ def test_connect_killed(running: Running, stack: LocalStack):
 
 
 def test_postgres_restarted(running: Running, stack: LocalStack):
-    with Workload(running.database.dsn, writers=2, pause_s=0.1):
+    with Workload(running.database.dsn, writers=2, rows_per_s=300):
         running.lakemark.wait_for_batch(STATE_S)
         stack.postgres.restart()
         running.database.execute("UPDATE products SET price = 1.25")

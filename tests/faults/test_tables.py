@@ -26,7 +26,7 @@ def test_a_paused_table_misses_nothing_even_over_a_restart(database: Database, t
     with Running(database, tmp_path) as running:
         running.lakemark.start()
         running.wait_equal()
-        with Workload(database.dsn, writers=2, pause_s=0.1) as workload:
+        with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
             running.lakemark.wait_for_batch(STATE_S)
             running.lakemark.command("table", "pause", ORDERS)
             running.wait_state(ORDERS, "paused")
@@ -75,7 +75,7 @@ def test_more_partitions_keep_the_order_of_each_key(database: Database, tmp_path
     with Running(database, tmp_path) as running:
         running.lakemark.start()
         running.wait_equal()
-        with Workload(database.dsn, writers=2, pause_s=0.1) as workload:
+        with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
             running.lakemark.wait_for_batch(STATE_S)
             admin = database.stack.kafka.admin()
             admin.create_partitions([NewPartitions(topic, 7)])[topic].result(30)

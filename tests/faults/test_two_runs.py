@@ -22,7 +22,7 @@ def test_a_second_run_on_the_same_checkpoint_does_no_harm(database: Database, tm
         running.lakemark.wait_for_batch(STATE_S)
         second = LakemarkProcess(running.lakemark.config, log=tmp_path / "second.log")
         try:
-            with Workload(database.dsn, writers=2, pause_s=0.1) as workload:
+            with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
                 try:
                     second.start()
                 except StackError:

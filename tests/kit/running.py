@@ -10,8 +10,9 @@ from confluent_kafka import Message
 from deltalake import DeltaTable
 
 from lakemark.config import load
+from lakemark.sink.names import folder_of
 from stack import every_type
-from stack.compare import Comparer, Comparison, table_path
+from stack.compare import Comparer, Comparison
 from stack.lakemark_process import Event, LakemarkProcess, write_config
 from stack.local import Database
 from stack.processes import wait_for
@@ -87,7 +88,7 @@ class Running:
 
     def table(self, table: str) -> DeltaTable:
         """The Delta table."""
-        return DeltaTable(table_path(load(self.lakemark.config), table))
+        return DeltaTable(folder_of(load(self.lakemark.config).lake, table))
 
     def rows(self, table: str) -> pa.Table:
         """All rows of the Delta table, `_cdc` and marked ones included."""
@@ -95,7 +96,7 @@ class Running:
 
     def version(self, table: str) -> int:
         """Version of the Delta table, -1 if there is none."""
-        path = table_path(load(self.lakemark.config), table)
+        path = folder_of(load(self.lakemark.config).lake, table)
         return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
 
     def wait_progress(self, table: str, what: str, holds: Callable[[Event], bool]) -> Event:
