@@ -25,6 +25,7 @@ HEADINGS: Final = {
     "steady_events_per_s": "steady",
     "batches": "batches",
     "seconds_per_batch": "s/batch",
+    "cpu_seconds": "CPU s",
     "peak_rss_mb": "peak MB",
     "correct": "correct",
 }

@@ -27,7 +27,7 @@ from stack.local import LocalStack
 from stack.processes import StackError
 
 ROOT: Final = Path(__file__).parents[1]
-SAMPLE_S: Final = 0.25  # between two looks at memory; shorter peaks are missed
+SAMPLE_S: Final = 0.25  # between two looks at a process; shorter peaks are missed
 SLICE: Final = 20_000  # records between two polls of the producer
 
 
@@ -49,6 +49,8 @@ class Run:
         batches: those with events, in order.
         peak_rss_mb: largest sum of resident memory over the process and its descendants, in MB
             of 10^6 bytes; pages that processes share count once for each. 0 where /proc is absent.
+        cpu_seconds: processor time of all of them, but for what a process used after the last look
+            at it.
         correct: whether the tables hold exactly the expected rows.
         wrong: what differs, by table.
     """
@@ -57,6 +59,7 @@ class Run:
     seconds: float
     batches: list[Batch]
     peak_rss_mb: int
+    cpu_seconds: float = 0.0
     correct: bool = False
     wrong: dict[str, str] = field(default_factory=dict)
 
@@ -92,45 +95,54 @@ class Run:
             "steady_events_per_s": None if steady is None else round(steady),
             "batches": len(self.batches),
             "seconds_per_batch": None if batch is None else round(batch, 2),
+            "cpu_seconds": round(self.cpu_seconds, 1),
             "peak_rss_mb": self.peak_rss_mb,
             "correct": self.correct,
         }
 
 
-class Memory(threading.Thread):
-    """Samples the resident memory of a process and all its descendants until it is stopped."""
+class Watch(threading.Thread):
+    """Samples memory and processor time of a process and its descendants until it is stopped."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self.pid = pid
         self.peak = 0
+        self.cpu: dict[int, float] = {}
         self._done = threading.Event()
 
     def run(self) -> None:
         """Samples; see `SAMPLE_S`."""
         while not self._done.wait(SAMPLE_S):
-            self.peak = max(self.peak, tree_rss(self.pid))
+            family = tree(self.pid)
+            self.peak = max(self.peak, sum(rss for rss, _ in family.values()))
+            self.cpu.update({pid: cpu for pid, (_, cpu) in family.items()})
 
-    def stop(self) -> int:
-        """Stops and returns the peak in MB."""
+    def stop(self) -> tuple[int, float]:
+        """Stops and returns the peak in MB and the processor time in seconds."""
         self._done.set()
         self.join()
-        return self.peak // 1_000_000
+        return self.peak // 1_000_000, sum(self.cpu.values())
 
 
-def tree_rss(root: int) -> int:
-    """Resident bytes of a process and its descendants, 0 where /proc is absent."""
-    found: dict[int, tuple[int, int]] = {}
+def tree(root: int) -> dict[int, tuple[int, float]]:
+    """Resident bytes and seconds of processor time of a process and its descendants, by pid.
+
+    Empty where /proc is absent.
+    """
+    page, tick = os.sysconf("SC_PAGESIZE"), os.sysconf("SC_CLK_TCK")
+    found: dict[int, tuple[int, int, float]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        found[int(entry.name)] = int(fields[1]), int(fields[21])
+        cpu = (int(fields[11]) + int(fields[12])) / tick
+        found[int(entry.name)] = int(fields[1]), int(fields[21]) * page, cpu
     family = {root}
-    while more := {pid for pid, (parent, _) in found.items() if parent in family} - family:
+    while more := {pid for pid, (parent, *_) in found.items() if parent in family} - family:
         family |= more
-    return sum(found[pid][1] for pid in family & set(found)) * os.sysconf("SC_PAGESIZE")
+    return {pid: found[pid][1:] for pid in family & set(found)}
 
 
 def produce(
@@ -174,26 +186,29 @@ def run_usual(spec: Spec, work: Path) -> Run:
     """Runs the usual pipeline over what is in the topics."""
     work.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "bench.usual", str(spec.write(work / "spec.json"))]
-    seconds, peak, lines = _run(command, work / "usual.log")
+    seconds, (peak, cpu), lines = _run(command, work / "usual.log")
     records: dict[str, int] = next((line["records"] for line in lines if "records" in line), {})
     batches = [Batch(x["end"], records.get(str(x["batch"]), 0)) for x in lines if "end" in x]
-    return Run("usual", seconds, [b for b in batches if b.events], peak)
+    return Run("usual", seconds, [b for b in batches if b.events], peak, cpu)
 
 
 def run_lakemark(config: Path, work: Path) -> Run:
     """Runs `lakemark run --once` over what is in the topics."""
     command = [sys.executable, "-m", "lakemark", "run", "--once", "-c", str(config)]
-    seconds, peak, lines = _run(command, work / "lakemark.log")
+    seconds, (peak, cpu), lines = _run(command, work / "lakemark.log")
     batches = [
         Batch(datetime.fromisoformat(line["timestamp"]).timestamp(), line["events"])
         for line in lines
         if line.get("event") == "batch.done"
     ]
-    return Run("lakemark", seconds, [b for b in batches if b.events], peak)
+    return Run("lakemark", seconds, [b for b in batches if b.events], peak, cpu)
 
 
-def _run(command: Sequence[str], log: Path) -> tuple[float, int, list[dict[str, Any]]]:
-    """Runs a child to its end: seconds, peak MB, and its lines that are JSON objects."""
+_Watched = tuple[float, tuple[int, float], list[dict[str, Any]]]
+
+
+def _run(command: Sequence[str], log: Path) -> _Watched:
+    """Runs a child to its end: seconds, peak MB and CPU, and its lines that are JSON objects."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     begun = time.monotonic()
     with (
@@ -202,8 +217,8 @@ def _run(command: Sequence[str], log: Path) -> tuple[float, int, list[dict[str, 
             command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=log.parent
         ) as child,
     ):
-        memory = Memory(child.pid)
-        memory.start()
+        watch = Watch(child.pid)
+        watch.start()
         try:
             code = child.wait()
         except BaseException:
@@ -211,12 +226,12 @@ def _run(command: Sequence[str], log: Path) -> tuple[float, int, list[dict[str, 
             child.wait(30)
             raise
         finally:
-            peak = memory.stop()
+            used = watch.stop()
     seconds = time.monotonic() - begun
     text = log.read_text(encoding="utf-8", errors="replace")
     if code:
         raise StackError(f"{command[2]} ended with {code}; {log} ends:\n{text[-3000:]}")
-    return seconds, peak, [json.loads(line) for line in text.splitlines() if line[:1] == "{"]
+    return seconds, used, [json.loads(line) for line in text.splitlines() if line[:1] == "{"]
 
 
 def write_config(

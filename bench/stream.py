@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
         runs,
         settings=settings,
         before=before,
-        measures=("events_per_s", "steady_events_per_s"),
+        measures=("events_per_s", "steady_events_per_s", "cpu_seconds"),
         json_file=options.json,
     )
 

@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
         runs,
         settings=settings,
         before=before,
-        measures=("seconds_per_batch",),
+        measures=("seconds_per_batch", "cpu_seconds"),
         json_file=options.json,
     )
 

@@ -51,8 +51,16 @@ def iso(micros):
 ENDS = {"min_value": civil.FIRST_MICRO, "max_value": civil.LAST_MICRO}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SCALE = 4
-DECIMAL = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": str(SCALE), "connect.decimal.precision": "30"}}
-VARIABLE = {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal", "fields": [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}]}
+DECIMAL = {
+    "type": "bytes",
+    "name": "org.apache.kafka.connect.data.Decimal",
+    "parameters": {"scale": str(SCALE), "connect.decimal.precision": "30"},
+}
+VARIABLE = {
+    "type": "struct",
+    "name": "io.debezium.data.VariableScaleDecimal",
+    "fields": [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}],
+}
 
 # kind -> (Connect field, values, JSON forms of a value that the database calls equal, identity)
 KINDS = {
@@ -79,12 +87,17 @@ KINDS = {
 
 
 def schema_of(*kinds):
-    fields = [{"field": f"k{i}", "optional": True, **KINDS[kind][0]} for i, kind in enumerate(kinds)]
+    fields = [
+        {"field": f"k{i}", "optional": True, **KINDS[kind][0]} for i, kind in enumerate(kinds)
+    ]
     return from_connect("s.t", {"type": "struct", "fields": fields}, {"fields": fields}), fields
 
 
 def both_ways(schema, fields, records):
-    raw = [json.dumps(r, ensure_ascii=i % 2 == 0, separators=(",", ":")).encode() for i, r in enumerate(records)]
+    raw = [
+        json.dumps(r, ensure_ascii=i % 2 == 0, separators=(",", ":")).encode()
+        for i, r in enumerate(records)
+    ]
     wrap = b'{"schema":%b,"payload":%b}'
     sent = json.dumps({"type": "struct", "fields": fields}).encode()
     plain = canonical_keys(raw, schema)
@@ -121,7 +134,10 @@ def test_one_column(kind, data):
 def test_composite_keys(data, kinds):
     schema, fields = schema_of(*kinds)
     rows = data.draw(st.lists(st.tuples(*[KINDS[k][1] for k in kinds]), min_size=2, max_size=4))
-    records = [{f"k{i}": KINDS[k][2](v)[-1] for i, (k, v) in enumerate(zip(kinds, row, strict=True))} for row in rows]
+    records = [
+        {f"k{i}": KINDS[k][2](v)[-1] for i, (k, v) in enumerate(zip(kinds, row, strict=True))}
+        for row in rows
+    ]
     owners = [tuple(KINDS[k][3](v) for k, v in zip(kinds, row, strict=True)) for row in rows]
     keys = both_ways(schema, fields, records)
     for a, owner in zip(keys, owners, strict=True):
@@ -129,7 +145,13 @@ def test_composite_keys(data, kinds):
             assert (a == b) == (owner == other)
 
 
-@given(st.lists(st.binary(max_size=30) | st.sampled_from([b'{"k0":1}', b'{"k0":-5}', b'{"k0":1}\n', b'"payload"']), max_size=8))
+@given(
+    st.lists(
+        st.binary(max_size=30)
+        | st.sampled_from([b'{"k0":1}', b'{"k0":-5}', b'{"k0":1}\n', b'"payload"']),
+        max_size=8,
+    )
+)
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_give_a_key_or_none_each_for_itself(raw):
     for kind in ("int64", "string", "decimal"):
@@ -142,14 +164,22 @@ def test_any_bytes_give_a_key_or_none_each_for_itself(raw):
 @given(wide_floats(32))
 def test_float32_text_is_the_shortest_that_gives_the_same_float(value):
     if math.isfinite(value):
-        (key,) = canonical_from_columns([pa.array([value], pa.float32())], [pa.float32()]).to_pylist()
+        (key,) = canonical_from_columns(
+            [pa.array([value], pa.float32())], [pa.float32()]
+        ).to_pylist()
         assert struct.unpack("f", struct.pack("f", json.loads(key)[0]))[0] == value
         assert len(key) <= len(repr(value)) + 2
 
 
-@given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**20), max_value=10**20))
+@given(
+    st.decimals(
+        allow_nan=False, allow_infinity=False, places=4, min_value=-(10**20), max_value=10**20
+    )
+)
 def test_decimal_text_is_plain_and_exact(value):
-    (key,) = canonical_from_columns([pa.array([value], pa.decimal128(30, 4))], [pa.decimal128(30, 4)]).to_pylist()
+    (key,) = canonical_from_columns(
+        [pa.array([value], pa.decimal128(30, 4))], [pa.decimal128(30, 4)]
+    ).to_pylist()
     (text,) = json.loads(key)
     assert Decimal(text) == value
     assert "E" not in text.upper()

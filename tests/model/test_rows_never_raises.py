@@ -15,7 +15,9 @@ from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog
 from lakemark.source.values import codec
 
 TYPES = ["bool", "int2", "int4", "int8", "float4", "float8", "text", "bytea", "numeric", "json", "uuid", "date", "time", "timestamp", "timestamptz", "timetz", "interval", "hstore", "point", "circle", "bit", "money", "sparsevec", "vector"]  # fmt: skip
-PRECISIONS = st.sampled_from(["adaptive", "connect", "isostring", "microseconds", "nanoseconds", "structured"])
+PRECISIONS = st.sampled_from(
+    ["adaptive", "connect", "isostring", "microseconds", "nanoseconds", "structured"]
+)
 
 
 @st.composite
@@ -32,7 +34,14 @@ def tables(draw):
         typmod = ((6 << 16) | 2) + 4 if kind == "numeric" and draw(st.booleans()) else -1
         array = draw(st.booleans()) and kind not in ("money", "interval", "point", "bit")
         name = draw(st.sampled_from([f"c{at}", f'c"{at}', f"ü {at}"]))
-        columns.append(CatalogColumn(name, "_" + kind if array else kind, typmod, element_type_name=kind if array else None))
+        columns.append(
+            CatalogColumn(
+                name,
+                "_" + kind if array else kind,
+                typmod,
+                element_type_name=kind if array else None,
+            )
+        )
     return from_catalog("s.t", columns, [], modes), modes
 
 
@@ -44,10 +53,53 @@ ATOMS = (
     | st.floats()
     | st.text(max_size=8)
     | st.binary(max_size=20).map(lambda b: base64.b64encode(b).decode())
-    | st.sampled_from(["infinity", "-infinity", "NaN", "2020-01-01T00:00:00Z", "-0044-03-15T01:02:03.5Z", "+20000-01-01Z", "24:00:00Z", "9999-12-31T23:59:59.999999999Z", "__debezium_unavailable_value", 10**400, 2**63 - 1, -(2**63), "A0EE", "/0Oesg=="])
+    | st.sampled_from(
+        [
+            "infinity",
+            "-infinity",
+            "NaN",
+            "2020-01-01T00:00:00Z",
+            "-0044-03-15T01:02:03.5Z",
+            "+20000-01-01Z",
+            "24:00:00Z",
+            "9999-12-31T23:59:59.999999999Z",
+            "__debezium_unavailable_value",
+            10**400,
+            2**63 - 1,
+            -(2**63),
+            "A0EE",
+            "/0Oesg==",
+        ]
+    )
 )
-MEMBERS = st.sampled_from(["scale", "value", "x", "y", "wkb", "year", "month", "day", "hour", "nanos", "specialValue", "offsetSeconds", "center", "radius", "dimensions", "vector"])
-JSONS = st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(MEMBERS | st.text(max_size=3), inner, max_size=5), max_leaves=12)
+MEMBERS = st.sampled_from(
+    [
+        "scale",
+        "value",
+        "x",
+        "y",
+        "wkb",
+        "year",
+        "month",
+        "day",
+        "hour",
+        "nanos",
+        "specialValue",
+        "offsetSeconds",
+        "center",
+        "radius",
+        "dimensions",
+        "vector",
+    ]
+)
+JSONS = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(MEMBERS | st.text(max_size=3), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
 
 
 @st.composite
@@ -56,7 +108,11 @@ def images(draw, schema):
     if kind == 0:
         return draw(st.binary(max_size=40))
     names = [c.name for c in schema.columns]
-    value = draw(st.dictionaries(st.sampled_from(names) | st.sampled_from(["new", "x"]), JSONS, max_size=len(names) + 1))
+    value = draw(
+        st.dictionaries(
+            st.sampled_from(names) | st.sampled_from(["new", "x"]), JSONS, max_size=len(names) + 1
+        )
+    )
     raw = json.dumps(value).encode()
     if kind == 1 and raw:
         cut = draw(st.integers(0, len(raw)))

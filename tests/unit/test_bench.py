@@ -1,6 +1,8 @@
 """The benchmarks' events are what a connector writes, and leave the rows that are expected."""
 
 import json
+import subprocess
+import sys
 
 import msgspec
 import pyarrow as pa
@@ -8,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from bench.events import ARROW, COLUMNS, CONNECTOR, Orders, as_table
-from bench.runs import Batch, Run, compare
+from bench.runs import Batch, Run, Watch, compare
 from lakemark.source.envelope import Kind, SourceIdentity, decode
 
 SOURCE = SourceIdentity(connector="postgresql", logical_name=CONNECTOR)
@@ -106,3 +108,16 @@ def test_the_first_batch_is_left_out_of_the_steady_figures():
     assert run.row()["steady_events_per_s"] == 50
     assert run.row()["seconds_per_batch"] == 4
     assert Run("usual", 20.0, [Batch(100, 50)], 1).row()["steady_events_per_s"] is None
+
+
+def test_a_process_is_watched_with_its_children():
+    inner = "import time; sum(range(10**6)); time.sleep(1.5)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    with subprocess.Popen([sys.executable, "-c", code]) as child:
+        watch = Watch(child.pid)
+        watch.start()
+        child.wait()
+        peak, cpu = watch.stop()
+    assert len(watch.cpu) >= 2
+    assert 5 < peak < 500
+    assert cpu > 0

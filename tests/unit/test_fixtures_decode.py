@@ -41,7 +41,9 @@ def parts(value):
     whole = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     if "payload" in whole:
         schema = whole.get("schema")
-        return (json.loads(bytes(schema)) if schema else None), msgspec.json.decode(whole["payload"], type=Envelope)
+        return (json.loads(bytes(schema)) if schema else None), msgspec.json.decode(
+            whole["payload"], type=Envelope
+        )
     return None, msgspec.json.decode(value, type=Envelope)
 
 
@@ -54,7 +56,10 @@ def guessed(images):
             if kind and not (kinds.get(name) == "double" and kind == "int64"):
                 kinds[name] = kind
             kinds.setdefault(name, "string")
-    return {"type": "struct", "fields": [{"field": n, "type": t, "optional": True} for n, t in kinds.items()]}
+    return {
+        "type": "struct",
+        "fields": [{"field": n, "type": t, "optional": True} for n, t in kinds.items()],
+    }
 
 
 def equal(got, wanted, *, loose):
@@ -70,16 +75,28 @@ def _number(got, wanted):
         exact = Decimal(str(got)) == Decimal(str(wanted))
     except InvalidOperation:
         return False
-    return exact or (isinstance(got, float) and struct.pack("f", got) == struct.pack("f", float(wanted)))
+    return exact or (
+        isinstance(got, float) and struct.pack("f", got) == struct.pack("f", float(wanted))
+    )
 
 
 def _moment(got, wanted):
     if isinstance(got, dt.datetime):
-        return got.replace(tzinfo=None) == dt.datetime.fromisoformat(str(wanted)).replace(tzinfo=None)
+        return got.replace(tzinfo=None) == dt.datetime.fromisoformat(str(wanted)).replace(
+            tzinfo=None
+        )
     if isinstance(got, dt.date):
-        days = dt.date(1970, 1, 1) + dt.timedelta(days=int(wanted)) if str(wanted).isdigit() else dt.date.fromisoformat(str(wanted))
+        days = (
+            dt.date(1970, 1, 1) + dt.timedelta(days=int(wanted))
+            if str(wanted).isdigit()
+            else dt.date.fromisoformat(str(wanted))
+        )
         return got == days
-    return isinstance(got, str) and got.startswith(str(wanted)) and not got[len(str(wanted)) :].strip(".0")
+    return (
+        isinstance(got, str)
+        and got.startswith(str(wanted))
+        and not got[len(str(wanted)) :].strip(".0")
+    )
 
 
 def _blob(got, wanted):
@@ -101,7 +118,9 @@ def _shape(got, wanted):
         return False
     shape = json.loads(wanted)
     found, _ = _wkb(got["wkb"], 0)
-    return found == shape.get("coordinates", [g["coordinates"] for g in shape.get("geometries", [])])
+    return found == shape.get(
+        "coordinates", [g["coordinates"] for g in shape.get("geometries", [])]
+    )
 
 
 def _wkb(raw, at):
@@ -119,7 +138,11 @@ def _wkb(raw, at):
     def point(at):
         return list(struct.unpack_from("<dd", raw, at)), at + 16
 
-    readers = {1: point, 2: lambda at: many(at, point), 3: lambda at: many(at, lambda a: many(a, point))}
+    readers = {
+        1: point,
+        2: lambda at: many(at, point),
+        3: lambda at: many(at, lambda a: many(a, point)),
+    }
     return readers.get(kind, lambda at: many(at, lambda a: _wkb(raw, a)))(at)
 
 
@@ -127,12 +150,26 @@ def run(case):
     """Last decoded image per key of the expected table, decoded with each record's own schema."""
     expected, records = load(case)
     modes = HandlingModes(decimal_format="NUMERIC" if case in NUMERIC else "BASE64")
-    read = [(r["key"].encode() if r["key"] else None, *parts(r["value"])) for r in records if r["value"]]
-    ours = [(k, s, e) for k, s, e in read if e.source.get("table", expected["table"]) == expected["table"]]
-    plain = [bytes(i) for _, s, e in ours if s is None for i in (e.before, e.after) if i != msgspec.Raw(b"null")]
+    read = [
+        (r["key"].encode() if r["key"] else None, *parts(r["value"])) for r in records if r["value"]
+    ]
+    ours = [
+        (k, s, e)
+        for k, s, e in read
+        if e.source.get("table", expected["table"]) == expected["table"]
+    ]
+    plain = [
+        bytes(i)
+        for _, s, e in ours
+        if s is None
+        for i in (e.before, e.after)
+        if i != msgspec.Raw(b"null")
+    ]
     state = {}
     for key, schema, envelope in ours:
-        made = from_connect("s.t", schema or guessed(plain), {"fields": [{"field": k} for k in expected["key"]]})
+        made = from_connect(
+            "s.t", schema or guessed(plain), {"fields": [{"field": k} for k in expected["key"]]}
+        )
         (canonical,) = canonical_keys([key], made)
         assert canonical is not None
         for image in (envelope.before, envelope.after):
@@ -160,10 +197,18 @@ def test_every_image_decodes_to_the_expected_values(case):
     assert len(found) == len(expected["rows"])
     for row in expected["rows"]:
         got = found[tuple(str(row[k]) for k in expected["key"])]
-        names = expected.get("asserted_by_source", list(row)) if case == "rw_timestamp_micro" else list(row)
+        names = (
+            expected.get("asserted_by_source", list(row))
+            if case == "rw_timestamp_micro"
+            else list(row)
+        )
         for name in names:
             doubtful = name in (expected.get("doubtful") or {})
-            assert doubtful or equal(got.get(name), row[name], loose=name in loose), (name, row[name], got.get(name))
+            assert doubtful or equal(got.get(name), row[name], loose=name in loose), (
+                name,
+                row[name],
+                got.get(name),
+            )
 
 
 def test_the_fixtures_are_complete():
@@ -173,7 +218,9 @@ def test_the_fixtures_are_complete():
 @pytest.mark.parametrize("case", sorted(WITHOUT_IMAGES))
 def test_records_without_a_row_are_no_row(case):
     _, records = load(case)
-    schema = from_connect("s.t", {"fields": [{"field": "id", "type": "int64", "optional": True}]}, None)
+    schema = from_connect(
+        "s.t", {"fields": [{"field": "id", "type": "int64", "optional": True}]}, None
+    )
     values = [r["value"].encode() for r in records if r["value"]]
     rows = decode_rows(values, schema, HandlingModes())
     assert (0, "wrong-type", "the row image is not a JSON object") in rows.bad

@@ -59,7 +59,9 @@ def test_folders_do_not_use_each_others_edges_but_their_pure_parts(tmp_path):
 
 
 def test_spark_is_kept_to_its_modules(tmp_path):
-    made = package(tmp_path, tables="from pyspark.sql import Row", sink__spark_merge="import pyspark")
+    made = package(
+        tmp_path, tables="from pyspark.sql import Row", sink__spark_merge="import pyspark"
+    )
     (found,) = violations(made)
     assert found.startswith("tables imports PySpark: only ")
 

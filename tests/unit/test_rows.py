@@ -57,7 +57,9 @@ def table(*fields):
 
 
 def decode(fields, *images, modes=MODES):
-    return decode_rows([i if isinstance(i, bytes) else ENCODE(i) for i in images], table(*fields), modes)
+    return decode_rows(
+        [i if isinstance(i, bytes) else ENCODE(i) for i in images], table(*fields), modes
+    )
 
 
 def value_of(made, value, modes=MODES):
@@ -119,7 +121,9 @@ def test_every_type_in_every_mode(mode):
     assert (rows.clamped, rows.unavailable) == (0, [None])
 
 
-@pytest.mark.parametrize("mode", ["default", "numeric", "structured", "nanoseconds", "isostring", "connect"])
+@pytest.mark.parametrize(
+    "mode", ["default", "numeric", "structured", "nanoseconds", "isostring", "connect"]
+)
 def test_arrays_with_nulls_inside(mode):
     _, row = decode_one(mode, "all_arrays", "r1")
     assert row["a_bool"] == [True, False, None]
@@ -153,8 +157,16 @@ def test_infinities_are_clamped_and_counted_in_snapshot_and_log(mode):
         assert rows.clamped == 9
         late, early, more = (r.as_py() for r in rows.columns)
         last = LAST
-        assert (late["ts"], late["tstz"], late["d"]) == (last, last.replace(tzinfo=UTC), dt.date.max)
-        assert (early["ts"], early["tstz"], early["d"]) == (FIRST, FIRST.replace(tzinfo=UTC), dt.date.min)
+        assert (late["ts"], late["tstz"], late["d"]) == (
+            last,
+            last.replace(tzinfo=UTC),
+            dt.date.max,
+        )
+        assert (early["ts"], early["tstz"], early["d"]) == (
+            FIRST,
+            FIRST.replace(tzinfo=UTC),
+            dt.date.min,
+        )
         assert (more["ts0"], more["ts3"], more["tstz3"]) == (last, FIRST, last.replace(tzinfo=UTC))
 
 
@@ -198,12 +210,39 @@ def test_special_numbers():
 
 # Which columns carry the placeholder, by mode. In the base64 modes Debezium writes null for an
 # unchanged bytea; other types than these are always null there: see golden/postgres_types.md.
-TOASTED = ["t", "b", "ta", "ba", "ia", "la", "h", "ua", "j", "jb", "x", "vc", "da", "bp", "ct", "ja", "jba", "vca"]
+TOASTED = [
+    "t",
+    "b",
+    "ta",
+    "ba",
+    "ia",
+    "la",
+    "h",
+    "ua",
+    "j",
+    "jb",
+    "x",
+    "vc",
+    "da",
+    "bp",
+    "ct",
+    "ja",
+    "jba",
+    "vca",
+]
 
 
 @pytest.mark.parametrize(
     ("mode", "missing"),
-    [("default", ()), ("base64", ("b", "ba")), ("urlsafe", ("b", "ba")), ("hex", ("ba",)), ("hstore_map", ()), ("isostring", ("da",)), ("structured", ("da",))],
+    [
+        ("default", ()),
+        ("base64", ("b", "ba")),
+        ("urlsafe", ("b", "ba")),
+        ("hex", ("ba",)),
+        ("hstore_map", ()),
+        ("isostring", ("da",)),
+        ("structured", ("da",)),
+    ],
 )
 def test_unavailable_values_in_all_forms(mode, missing):
     schema, modes, images = golden(mode, "toast")
@@ -219,8 +258,12 @@ CUSTOM = [
     HandlingModes.from_connector({"unavailable.value.placeholder": "n/a"}),
     HandlingModes.from_connector({"unavailable.value.placeholder": "hex:00ff22"}),
     HandlingModes.from_connector({"unavailable.value.placeholder": 'späte "Ware"'}),
-    HandlingModes.from_connector({"unavailable.value.placeholder": "not there", "binary.handling.mode": "hex"}),
-    HandlingModes.from_connector({"unavailable.value.placeholder": "not there", "binary.handling.mode": "base64-url-safe"}),
+    HandlingModes.from_connector(
+        {"unavailable.value.placeholder": "not there", "binary.handling.mode": "hex"}
+    ),
+    HandlingModes.from_connector(
+        {"unavailable.value.placeholder": "not there", "binary.handling.mode": "base64-url-safe"}
+    ),
 ]
 
 
@@ -229,7 +272,10 @@ def placeholder_cases(modes):
     signed = [b - 256 if b > 127 else b for b in raw]
     yield field("c", "string"), text
     yield field("c", "string", "io.debezium.data.Json"), text
-    yield field("c", "string", "io.debezium.data.Json"), json.dumps({text: text}, ensure_ascii=False, separators=(",", ":"))
+    yield (
+        field("c", "string", "io.debezium.data.Json"),
+        json.dumps({text: text}, ensure_ascii=False, separators=(",", ":")),
+    )
     yield field("c", "bytes"), base64.b64encode(raw).decode()
     if modes.binary == "hex":
         yield field("c", "string"), raw.hex()
@@ -265,7 +311,11 @@ def test_custom_placeholders_are_found_and_probed_for(modes):
 
 
 def test_the_probe_is_quiet_on_ordinary_rows():
-    schema = table(field("id", "int64"), field("t", "string"), {**field("a", "array"), "items": field("e", "int32")})
+    schema = table(
+        field("id", "int64"),
+        field("t", "string"),
+        {**field("a", "array"), "items": field("e", "int32")},
+    )
     probe = may_have_placeholder(schema, MODES)
     assert not probe(b'{"id":1,"t":"debezium unavailable","a":[95,95,1]}')
     assert may_have_placeholder(schema, HandlingModes(placeholder="→".encode()))(b"{}")
@@ -274,7 +324,21 @@ def test_the_probe_is_quiet_on_ordinary_rows():
     assert decode([field("t", "string")], b'{"t":"%b"}' % spelled).unavailable == [("t",)]
 
 
-NAMES = ["Id", "a b", "select", "naïve", 'q"uote', "dot.ted", "Größe", "日本", "$x", "1st", "back\\slash", "c0", "tab\t"]
+NAMES = [
+    "Id",
+    "a b",
+    "select",
+    "naïve",
+    'q"uote',
+    "dot.ted",
+    "Größe",
+    "日本",
+    "$x",
+    "1st",
+    "back\\slash",
+    "c0",
+    "tab\t",
+]
 
 
 def test_odd_column_names():
@@ -285,7 +349,12 @@ def test_odd_column_names():
     assert rows.unknown == {"neu"}
 
 
-FIELDS = [field("id", "int64"), field("n", "bytes", DECIMAL, scale=2, connect_decimal_precision=4), field("s", "string"), field("i", "int16")]
+FIELDS = [
+    field("id", "int64"),
+    field("n", "bytes", DECIMAL, scale=2, connect_decimal_precision=4),
+    field("s", "string"),
+    field("i", "int16"),
+]
 GOOD = {"id": 1, "n": "AJY=", "s": "x", "i": 3}
 
 
@@ -348,7 +417,11 @@ def test_the_good_columns_of_a_bad_row_are_null_too():
 
 def test_messages_never_show_a_value():
     secret = "4711secret"
-    images = [{f["field"]: secret} for f in FIELDS] + [{"id": [secret]}, {"s": [secret]}, {"i": {secret: 1}}]
+    images = [{f["field"]: secret} for f in FIELDS] + [
+        {"id": [secret]},
+        {"s": [secret]},
+        {"i": {secret: 1}},
+    ]
     rows = decode(FIELDS, *images)
     assert rows.bad
     assert secret not in repr(rows.bad)
@@ -380,7 +453,9 @@ def test_decimal_numbers_are_exact_in_numeric_format():
     assert value_of(wide, Decimal("1" * 45 + ".50"), modes) == "1" * 45 + ".5"
 
 
-@pytest.mark.parametrize("unscaled", [0, 1, -1, 127, 128, -128, -129, 10**37, -(10**38) + 1, 255, 256, -(2**63)])
+@pytest.mark.parametrize(
+    "unscaled", [0, 1, -1, 127, 128, -128, -129, 10**37, -(10**38) + 1, 255, 256, -(2**63)]
+)
 def test_decimal_bytes_of_any_length(unscaled):
     size = max(1, (unscaled.bit_length() + 8) // 8)
     made = field("n", "bytes", DECIMAL, scale=3, connect_decimal_precision=38)
@@ -389,7 +464,11 @@ def test_decimal_bytes_of_any_length(unscaled):
             continue
         raw = unscaled.to_bytes(size + extra, "big", signed=True)
         rows = decode([made], {"n": None}, {"n": base64.b64encode(raw).decode()}, {"n": "AQ=="})
-        assert rows.columns.field(0).to_pylist() == [None, Decimal(unscaled).scaleb(-3, EXACT), Decimal("0.001")]
+        assert rows.columns.field(0).to_pylist() == [
+            None,
+            Decimal(unscaled).scaleb(-3, EXACT),
+            Decimal("0.001"),
+        ]
 
 
 def test_long_decimals_stay_exact_next_to_an_odd_one():
@@ -420,7 +499,11 @@ def test_members_of_structs_and_lists_read_like_columns(inner, value, wanted):
 def test_an_unscaled_numeric_that_would_fill_the_memory_is_refused():
     members = {"fields": [field("scale", "int32"), field("value", "bytes")]}
     made = {**field("n", "struct", "io.debezium.data.VariableScaleDecimal"), **members}
-    rows = decode([made], {"n": {"scale": 2_000_000_000, "value": "AQ=="}}, {"n": {"scale": -3, "value": "AQ=="}})
+    rows = decode(
+        [made],
+        {"n": {"scale": 2_000_000_000, "value": "AQ=="}},
+        {"n": {"scale": -3, "value": "AQ=="}},
+    )
     assert [b[:2] for b in rows.bad] == [(0, "number-out-of-range")]
     assert rows.columns.to_pylist() == [None, {"n": "1000"}]
     with pytest.raises(OverflowError):
@@ -446,16 +529,32 @@ def test_times_of_a_day(wire, semantic, value, text):
 
 def test_structured_timestamps_keep_their_instant():
     made = {**field("t", "struct", "io.debezium.time.StructuredZonedTimestamp"), "fields": []}
-    parts = {"year": 2020, "month": 2, "day": 29, "hour": 1, "minute": 2, "second": 3, "nanos": 4999}
+    parts = {
+        "year": 2020,
+        "month": 2,
+        "day": 29,
+        "hour": 1,
+        "minute": 2,
+        "second": 3,
+        "nanos": 4999,
+    }
     wanted = dt.datetime(2020, 2, 28, 23, 2, 3, 4, UTC)
     assert value_of(made, {**parts, "offsetSeconds": 7200, "zoneId": "+02:00"}) == wanted
-    rows = decode([made], {"t": {**parts, "month": None}}, {"t": {"specialValue": "NAN"}}, {"t": {**parts, "nanos": 10**9}})
+    rows = decode(
+        [made],
+        {"t": {**parts, "month": None}},
+        {"t": {"specialValue": "NAN"}},
+        {"t": {**parts, "nanos": 10**9}},
+    )
     assert [b[1] for b in rows.bad] == ["wrong-type"] * 3
 
 
 def test_vectors_and_maps_without_string_keys():
     kinds = {"keys": {"type": "int16"}, "values": {"type": "double"}}
-    made = {**field("v", "struct"), "fields": [field("dimensions", "int16"), {**field("vector", "map"), **kinds}]}
+    made = {
+        **field("v", "struct"),
+        "fields": [field("dimensions", "int16"), {**field("vector", "map"), **kinds}],
+    }
     value = {"dimensions": 5, "vector": [[1, 1.5], [3, 2]]}
     assert value_of(made, value) == {"dimensions": 5, "vector": [(1, 1.5), (3, 2.0)]}
     dense = {**field("v", "array"), "items": field("e", "float")}
@@ -472,7 +571,12 @@ def test_what_arrow_cannot_hold_keeps_its_json_text():
 def test_one_odd_row_does_not_make_ten_thousand_slow():
     fields = [*FIELDS, field("t", "string", "io.debezium.time.ZonedTimestamp")]
     row = ENCODE({**GOOD, "t": "2026-01-02T03:04:05.123456Z"})
-    odd = [ENCODE({"id": "x"}), ENCODE({"t": "+12026-01-02T03:04:05Z"}), ENCODE({"n": Decimal("1.5")}), ENCODE({"t": "infinity"})]
+    odd = [
+        ENCODE({"id": "x"}),
+        ENCODE({"t": "+12026-01-02T03:04:05Z"}),
+        ENCODE({"n": Decimal("1.5")}),
+        ENCODE({"t": "infinity"}),
+    ]
     schema = table(*fields)
 
     def best(images):
@@ -489,13 +593,25 @@ def test_one_odd_row_does_not_make_ten_thousand_slow():
 
 
 @pytest.mark.parametrize(
-    ("year", "month", "day"), [(1, 1, 1), (1969, 12, 31), (1970, 1, 1), (2000, 2, 29), (1900, 2, 28), (9999, 12, 31)]
+    ("year", "month", "day"),
+    [(1, 1, 1), (1969, 12, 31), (1970, 1, 1), (2000, 2, 29), (1900, 2, 28), (9999, 12, 31)],
 )
 def test_days_agree_with_python_where_it_can(year, month, day):
     assert civil.days(year, month, day) == (dt.date(year, month, day) - dt.date(1970, 1, 1)).days
 
 
-@pytest.mark.parametrize("text", ["2020-02-30", "1900-02-29T00:00:00Z", "2020-13-01", "2020-01-01T25:00:00Z", "2020-01-01T10:60:00Z", "yesterday", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2020-02-30",
+        "1900-02-29T00:00:00Z",
+        "2020-13-01",
+        "2020-01-01T25:00:00Z",
+        "2020-01-01T10:60:00Z",
+        "yesterday",
+        "",
+    ],
+)
 def test_no_such_moment(text):
     rows = decode([field("t", "string", "io.debezium.time.ZonedTimestamp")], {"t": text})
     assert [b[1] for b in rows.bad] == ["wrong-type"]

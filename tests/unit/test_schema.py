@@ -83,7 +83,9 @@ def test_labelled_samples_with_and_without_schema_agree(label, columns):
     sent = from_connect("public.t", sample["value"]["schema"], key)
     assert len(sent.columns) == len(columns)
     rows = [
-        CatalogColumn(c.name, kind, ((12 << 16) | 2) + 4 if kind == "numeric" else -1, not_null=not c.optional)
+        CatalogColumn(
+            c.name, kind, ((12 << 16) | 2) + 4 if kind == "numeric" else -1, not_null=not c.optional
+        )
         for c, kind in zip(sent.columns, columns, strict=True)
     ]
     assert from_catalog("public.t", rows, sent.key, PRECISE) == sent
@@ -136,8 +138,20 @@ NUMERIC_12_5 = ((12 << 16) | 5) + 4
         ("hstore", -1, {"hstore": "map"}, pa.map_(pa.string(), pa.string())),
         ("vector", -1, {}, pa.list_(pa.float64())),
         ("halfvec", -1, {}, pa.list_(pa.float32())),
-        ("sparsevec", -1, {}, pa.struct({"dimensions": pa.int16(), "vector": pa.map_(pa.int16(), pa.float64())})),
-        ("point", -1, {}, pa.struct({"x": pa.float64(), "y": pa.float64(), "wkb": pa.binary(), "srid": pa.int32()})),
+        (
+            "sparsevec",
+            -1,
+            {},
+            pa.struct({"dimensions": pa.int16(), "vector": pa.map_(pa.int16(), pa.float64())}),
+        ),
+        (
+            "point",
+            -1,
+            {},
+            pa.struct(
+                {"x": pa.float64(), "y": pa.float64(), "wkb": pa.binary(), "srid": pa.int32()}
+            ),
+        ),
     ],
 )
 def test_canonical_types(kind, typmod, modes, expected):
@@ -151,10 +165,18 @@ def test_decimal_without_precision_has_38_digits():
 
 
 @pytest.mark.parametrize(
-    ("wire", "expected"), [("int8", pa.int8()), ("string", pa.string()), ("bytes", pa.binary()), ("double", pa.float64())]
+    ("wire", "expected"),
+    [
+        ("int8", pa.int8()),
+        ("string", pa.string()),
+        ("bytes", pa.binary()),
+        ("double", pa.float64()),
+    ],
 )
 def test_unknown_semantic_names_fall_back_to_their_connect_type(wire, expected):
-    schema = from_connect("s.t", {"fields": [{"field": "a", "type": wire, "name": "com.acme.New"}]}, None)
+    schema = from_connect(
+        "s.t", {"fields": [{"field": "a", "type": wire, "name": "com.acme.New"}]}, None
+    )
     assert schema.columns[0].type == expected
     assert schema.columns[0].encoding == "com.acme.New"
 
@@ -173,7 +195,18 @@ def test_what_arrow_cannot_hold_stays_json_text(field):
     assert (column.type, column.wire) == (pa.string(), "json")
 
 
-@pytest.mark.parametrize("bad", [{}, {"fields": 1}, {"fields": [{}]}, {"fields": [{"field": "a"}]}, [], "x", {"fields": [{"field": "a", "type": "array"}]}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"fields": 1},
+        {"fields": [{}]},
+        {"fields": [{"field": "a"}]},
+        [],
+        "x",
+        {"fields": [{"field": "a", "type": "array"}]},
+    ],
+)
 def test_no_connect_schema_is_a_table_error(bad):
     with pytest.raises(TableError, match=r"s\.t") as caught:
         from_connect("s.t", bad, None)
@@ -181,7 +214,11 @@ def test_no_connect_schema_is_a_table_error(bad):
 
 
 def test_columns_that_debezium_leaves_out_are_left_out():
-    rows = [CatalogColumn("id", "int4"), CatalogColumn("q", "tsquery"), CatalogColumn("m", "_money", element_type_name="money")]
+    rows = [
+        CatalogColumn("id", "int4"),
+        CatalogColumn("q", "tsquery"),
+        CatalogColumn("m", "_money", element_type_name="money"),
+    ]
     rows.append(CatalogColumn("d", "_text", element_type_name="text", element_is_domain=True))
     assert [c.name for c in from_catalog("s.t", rows, ["id"], PRECISE).columns] == ["id"]
     unknown = from_catalog("s.t", rows, ["id"], HandlingModes(include_unknown=True))
@@ -190,7 +227,9 @@ def test_columns_that_debezium_leaves_out_are_left_out():
 
 def test_json_and_fingerprint_survive_the_way_to_a_worker():
     for mode, table in CASES:
-        schema = from_connect("s.t", {"fields": golden_fields(mode, table)}, {"fields": [{"field": "id"}]})
+        schema = from_connect(
+            "s.t", {"fields": golden_fields(mode, table)}, {"fields": [{"field": "id"}]}
+        )
         copy = TableSchema.from_json(schema.to_json())
         assert copy == schema
         assert copy.arrow() == schema.arrow()
@@ -202,11 +241,19 @@ def test_padding_takes_no_part_in_equality_but_survives():
     schema = from_catalog("s.t", [CatalogColumn("k", "bpchar", 9)], ["k"], PRECISE)
     assert schema.column("k").padded
     assert TableSchema.from_json(schema.to_json()).column("k").padded
-    plain = from_connect("s.t", {"fields": [{"field": "k", "type": "string", "optional": True}]}, {"fields": [{"field": "k"}]})
+    plain = from_connect(
+        "s.t",
+        {"fields": [{"field": "k", "type": "string", "optional": True}]},
+        {"fields": [{"field": "k"}]},
+    )
     assert plain == schema
     assert plain.fingerprint() == schema.fingerprint()
     assert plain.with_padding_of(schema).column("k").padded
-    told = {"field": "k", "type": "string", "parameters": {"__debezium.source.column.type": "BPCHAR"}}
+    told = {
+        "field": "k",
+        "type": "string",
+        "parameters": {"__debezium.source.column.type": "BPCHAR"},
+    }
     assert from_connect("s.t", {"fields": [told]}, None).column("k").padded
 
 
@@ -222,13 +269,25 @@ def test_modes_come_from_the_connectors_configuration():
             "unavailable.value.placeholder": "hex:0aff",
         }
     )
-    assert (modes.decimal, modes.binary, modes.money_fraction_digits) == ("string", "base64-url-safe", 3)
-    assert (modes.decimal_format, modes.include_unknown, modes.placeholder) == ("NUMERIC", True, b"\n\xff")
+    assert (modes.decimal, modes.binary, modes.money_fraction_digits) == (
+        "string",
+        "base64-url-safe",
+        3,
+    )
+    assert (modes.decimal_format, modes.include_unknown, modes.placeholder) == (
+        "NUMERIC",
+        True,
+        b"\n\xff",
+    )
 
 
 @pytest.mark.parametrize(
     "config",
-    [{"time.precision.mode": "fortnights"}, {"money.fraction.digits": "-1"}, {"unavailable.value.placeholder": "hex:0"}],
+    [
+        {"time.precision.mode": "fortnights"},
+        {"money.fraction.digits": "-1"},
+        {"unavailable.value.placeholder": "hex:0"},
+    ],
 )
 def test_an_unknown_mode_names_the_property(config):
     with pytest.raises(ConfigError, match=re.escape(next(iter(config)))):
@@ -248,7 +307,11 @@ def test_placeholder_uuid_is_javas_name_uuid():
         (pa.decimal128(10, 4), pa.decimal128(12, 2), pa.decimal128(14, 4)),
         (pa.int32(), pa.decimal128(12, 2), pa.decimal128(12, 2)),
         (pa.list_(pa.int32()), pa.list_(pa.int64()), pa.list_(pa.int64())),
-        (pa.struct({"a": pa.int32()}), pa.struct({"a": pa.int64(), "b": pa.string()}), pa.struct({"a": pa.int64(), "b": pa.string()})),
+        (
+            pa.struct({"a": pa.int32()}),
+            pa.struct({"a": pa.int64(), "b": pa.string()}),
+            pa.struct({"a": pa.int64(), "b": pa.string()}),
+        ),
     ],
 )
 def test_widening(old, new, wide):
@@ -259,7 +322,13 @@ def test_widening(old, new, wide):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [(pa.int64(), pa.int32()), (pa.float64(), pa.float32()), (pa.large_string(), pa.string()), (pa.decimal128(38, 2), pa.decimal128(12, 2)), (pa.decimal128(20, 0), pa.int64())],
+    [
+        (pa.int64(), pa.int32()),
+        (pa.float64(), pa.float32()),
+        (pa.large_string(), pa.string()),
+        (pa.decimal128(38, 2), pa.decimal128(12, 2)),
+        (pa.decimal128(20, 0), pa.int64()),
+    ],
 )
 def test_a_target_that_holds_the_source_is_fine(old, new):
     assert not compare(pa.schema({"c": old, "gone": pa.int8()}), pa.schema({"c": new}))
@@ -267,7 +336,13 @@ def test_a_target_that_holds_the_source_is_fine(old, new):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [(pa.date32(), US), (US, UTC), (pa.string(), pa.int32()), (pa.int64(), pa.float64()), (pa.decimal128(38, 0), pa.decimal128(38, 10))],
+    [
+        (pa.date32(), US),
+        (US, UTC),
+        (pa.string(), pa.int32()),
+        (pa.int64(), pa.float64()),
+        (pa.decimal128(38, 0), pa.decimal128(38, 10)),
+    ],
 )
 def test_other_changes_are_incompatible_and_say_why(old, new):
     ((name, was, wants, why),) = compare(pa.schema({"c": old}), pa.schema({"c": new})).incompatible
@@ -276,7 +351,9 @@ def test_other_changes_are_incompatible_and_say_why(old, new):
 
 
 def test_added_columns_and_names_that_differ_in_case():
-    found = compare(pa.schema({"a": pa.int8()}), pa.schema({"A": pa.int8(), "b": pa.int8(), "B": pa.int8()}))
+    found = compare(
+        pa.schema({"a": pa.int8()}), pa.schema({"A": pa.int8(), "b": pa.int8(), "B": pa.int8()})
+    )
     assert [f.name for f in found.added] == ["b"]
     assert [i[0] for i in found.incompatible] == ["A", "B"]
 

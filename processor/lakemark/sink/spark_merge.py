@@ -133,16 +133,17 @@ def truncate(
     target = f"delta.{quoted(path)}"
 
     def run(session: SparkSession) -> MergeResult:
-        if deletes == "hard":
-            found = session.sql(f"DELETE FROM {target} WHERE {below}").collect()[0]  # noqa: S608
-            return MergeResult(deleted=int(found["num_affected_rows"]))
-        kind: Any = session.read.format("delta").load(path).schema[CDC].dataType
-        cdc = merge_sql.truncated(kind.fieldNames(), position)
-        alive = "not coalesce(_cdc['deleted'], false)"
-        found = session.sql(
-            f"UPDATE {target} SET {quoted(CDC)} = {cdc} WHERE {below} AND {alive}"  # noqa: S608
-        ).collect()[0]
-        return MergeResult(updated=int(found["num_affected_rows"]))
+        statement = f"DELETE FROM {target} WHERE {below}"  # noqa: S608
+        if deletes == "soft":
+            kind: Any = session.read.format("delta").load(path).schema[CDC].dataType
+            cdc = merge_sql.truncated(kind.fieldNames(), position)
+            alive = "not coalesce(_cdc['deleted'], false)"
+            statement = f"UPDATE {target} SET {quoted(CDC)} = {cdc} WHERE {below} AND {alive}"  # noqa: S608
+        counts = session.sql(statement).collect()
+        if not counts:  # recorded by another writer since the look-up
+            return MergeResult(skipped=True)
+        rows = int(counts[0]["num_affected_rows"])
+        return MergeResult(updated=rows) if deletes == "soft" else MergeResult(deleted=rows)
 
     return _once(spark, path, run, app_id=app_id, version=version, options=storage_options)
 
