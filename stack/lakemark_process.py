@@ -166,7 +166,7 @@ class LakemarkProcess(Server):
         except StackError as error:
             raise StackError(f"{error}\n{self.log_tail()}") from error
         assert self._process is not None
-        code = self._process.returncode
+        code = self._process.wait()
         self.kill()  # its JVM may need a moment longer; nothing of a run outlives it here
         return code
 

@@ -78,7 +78,7 @@ class Running:
     def once(self) -> None:
         """Run with `--once`, which must end with exit code 0."""
         code = self.lakemark.run_once(ONCE_S)
-        assert code == 0, self.lakemark.log_tail(40)
+        assert code == 0, f"exit code {code}\n{self.lakemark.log_tail(40)}"
 
     def equal_after_once(self, *tables: str) -> None:
         """Run with `--once` and require the tables to be equal right after it."""
