@@ -107,7 +107,8 @@ def _widest_decimal(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
     if whole + scale > 38:  # noqa: PLR2004
         return None
     wide = pa.decimal128(whole + scale, scale)
-    return old if (whole, scale) == (old_whole, old_scale) else wide
+    # of equal digits the decimal holds more: decimal(19,0) ends above the greatest int64
+    return old if old not in _DIGITS and wide == old else wide
 
 
 def _widest_struct(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
