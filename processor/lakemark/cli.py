@@ -220,10 +220,33 @@ def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
     return OK
 
 
+@app.command()
+@_guarded
+def recover(
+    *,
+    config: ConfigOption = None,
+    new_epoch: Annotated[
+        bool, typer.Option("--new-epoch", help="The source was restored or failed over.")
+    ] = False,
+) -> int:
+    """Go on after the source went back in time: its positions start again in a new epoch."""
+    if not new_epoch:
+        typer.echo("say what happened: lakemark recover --new-epoch", err=True)
+        return USAGE
+    _control(config, "new-epoch", "")
+    print(
+        "The next batch begins a new epoch; tables that stopped with position-regressed catch up.\n"
+        "Every table may hold rows that the restored source lacks:\n"
+        "`lakemark status` shows them as to be snapshotted again."
+    )
+    return OK
+
+
 def _control(given: Path | None, kind: str, table: str) -> None:
     """One record on the control topic, acknowledged by all replicas."""
     config = _load(given).config
-    _known_form(table, config)
+    if table:
+        _known_form(table, config)
     from lakemark.kafka import Cluster, publish  # noqa: PLC0415
 
     topic = config.topics.control

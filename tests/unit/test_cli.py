@@ -350,3 +350,9 @@ def test_the_package_exports_what_it_says():
     source = Path(lakemark.__file__).read_text()
     assert "def " not in source
     assert "class " not in source
+
+
+def test_recover_says_what_it_needs_to_be_told():
+    result = CliRunner().invoke(cli.app, ["recover"])
+    assert result.exit_code == 2
+    assert "--new-epoch" in result.output
