@@ -13,7 +13,7 @@ from pathlib import Path
 from deltalake import write_deltalake
 
 from bench import report
-from bench.events import SCHEMA, Orders
+from bench.events import SCHEMA, Orders, zoned
 from bench.runs import (
     Run,
     check,
@@ -97,10 +97,7 @@ def usual(tables: dict[str, Orders], options: argparse.Namespace, kafka: Kafka, 
     say(f"the usual pipeline, {options.batches} batches")
     paths = {name: str(home / "lake" / name) for name in tables}
     for name, orders in tables.items():
-        rows = orders.loaded(options.rows)
-        zoned = rows.column("updated_at").cast("timestamp[us, tz=UTC]")
-        at = rows.schema.get_field_index("updated_at")
-        write_deltalake(paths[name], rows.set_column(at, "updated_at", zoned))
+        write_deltalake(paths[name], zoned(orders.loaded(options.rows)))
         kafka.create_topic(f"usual.{name}")
     load(tables, kafka, options.rows, None, prefix="usual.")
     spec = Spec(

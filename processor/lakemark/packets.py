@@ -18,7 +18,7 @@ The last three are what `sink.resolve` leaves for later batches.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -67,8 +67,16 @@ class Record:
     other_key: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeyColumns:
+    """The columns of a table's key, in key order; `padded`: those of type char(n)."""
+
+    names: tuple[str, ...] = ()
+    padded: frozenset[str] = frozenset()
+
+
 def build(
-    items: Sequence[Record], pool: pa.StructArray, *, table: str, key_columns: Sequence[str]
+    items: Sequence[Record], pool: pa.StructArray, *, table: str, key_columns: KeyColumns
 ) -> pa.Table:
     """The packet of `items`, whose nets point at rows of `pool`.
 
@@ -76,7 +84,7 @@ def build(
         items: what to pack; the records of one key in log order.
         pool: decoded row images; a struct with one child per source column.
         table: id of the table, `schema.table`.
-        key_columns: names of its key columns, in key order.
+        key_columns: of its key.
     """
     nets = [item.net for item in items]
     control: dict[str, list[Any]] = {
@@ -107,7 +115,7 @@ def build_simple(
     force: list[bool],
     rows: pa.StructArray,
     table: str,
-    key_columns: Sequence[str],
+    key_columns: KeyColumns,
 ) -> pa.Table:
     """The packet of keys whose newest event says everything, column by column, without `Net`s.
 
@@ -139,15 +147,16 @@ def build_simple(
 def truncates(positions_of: Sequence[bytes], *, table: str) -> pa.Table:
     """A packet that says only that the table was truncated at these positions."""
     items = [Record(TRUNCATE, b"", position) for position in positions_of]
-    return build(items, pa.array([], pa.struct([])), table=table, key_columns=())
+    return build(items, pa.array([], pa.struct([])), table=table, key_columns=KeyColumns())
 
 
 def _packet(
-    control: list[pa.Array], rows: pa.StructArray, *, table: str, key_columns: Sequence[str]
+    control: list[pa.Array], rows: pa.StructArray, *, table: str, key_columns: KeyColumns
 ) -> pa.Table:
+    key = [[name, name in key_columns.padded] for name in key_columns.names]
     schema = pa.schema(
         [*CONTROL, pa.field("row", rows.type)],
-        metadata={"lakemark.table": table, "lakemark.key": json.dumps(list(key_columns))},
+        metadata={"lakemark.table": table, "lakemark.key": json.dumps(key)},
     )
     return pa.Table.from_arrays([*control, rows], schema=schema)
 
@@ -193,9 +202,16 @@ def table_of(packet: pa.Table) -> str:
     return str((packet.schema.metadata or {})[b"lakemark.table"], "utf-8")
 
 
-def key_columns_of(packet: pa.Table) -> tuple[str, ...]:
-    """Names of the table's key columns, in key order; none in a packet of truncates."""
-    return tuple(json.loads((packet.schema.metadata or {})[b"lakemark.key"]))
+def key_columns_of(packet: pa.Table) -> KeyColumns:
+    """The columns of the table's key; none in a packet of truncates only."""
+    key = json.loads((packet.schema.metadata or {})[b"lakemark.key"])
+    return KeyColumns(tuple(n for n, _ in key), frozenset(n for n, padded in key if padded))
+
+
+def key_columns(packets_of: Iterable[pa.Table]) -> KeyColumns:
+    """The columns of the key that the first packet with rows names."""
+    found = (key_columns_of(packet) for packet in packets_of)
+    return next((key for key in found if key.names), KeyColumns())
 
 
 def records_of(packet: pa.Table, at: np.ndarray, *, offset: int) -> list[Record]:

@@ -311,7 +311,7 @@ class Pipeline:
                         engine=engine_of(config, name, entry),
                         floor=bytes.fromhex(entry.floor) if entry.floor else None,
                         pending=entry.pending,
-                        settled=_settled(entry, waters),
+                        settled=_settled(entry, waters, state.offsets),
                     )
                     for name, entry in state.tables.items()
                 },
@@ -448,10 +448,12 @@ def _waters(found: dict[str, dict[int, Water]]) -> Waters:
     }
 
 
-def _settled(entry: TableState, waters: Waters) -> bytes | None:
-    """The position that every partition of the table's topics has passed."""
-    found = [water.position for (topic, _), water in waters.items() if topic in entry.topics]
-    return min(found, default=None)
+def _settled(entry: TableState, waters: Waters, offsets: Offsets) -> bytes | None:
+    """The position that every partition of the table's topics has passed; None = not known."""
+    places = [(topic, p) for topic in entry.topics for p in offsets.get(topic, {})]
+    if not places or any(place not in waters for place in places):
+        return None
+    return min(waters[place].position for place in places)
 
 
 def _balanced(loads: dict[str, int], slots: int) -> dict[str, int]:

@@ -194,11 +194,11 @@ def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
 
 def _shuffled(done: Stretch, plan: BatchPlan) -> pa.RecordBatch:
     rows: list[tuple[int, str, str, int, int, bytes]] = []
-    order = done.first << 8  # packets of one stretch keep their order
+    order = done.first << 20  # packets of one stretch keep their order: at most one per record
     for number, (table, packet) in enumerate(done.packets):
         slot = plan.slot_of.get(table, crc32(table.encode()) % plan.slots)
         blob = packets.encode(packet)
-        rows.append((slot, PACKET, table, done.partition, order + min(number, 255), blob))
+        rows.append((slot, PACKET, table, done.partition, order + number, blob))
     report = Report(
         done.topic,
         done.partition,

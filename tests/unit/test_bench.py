@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from bench.events import ARROW, COLUMNS, CONNECTOR, Orders, as_table
+from bench.events import COLUMNS, CONNECTOR, Orders, as_table, zoned
 from bench.runs import Batch, Run, Watch, compare
 from lakemark.source.envelope import Kind, SourceIdentity, decode
 
@@ -88,9 +88,7 @@ def test_values_are_compact_json():
 def test_compare_sees_what_is_wrong(tmp_path):
     orders = Orders("a", events=100, keys=30)
     rows = orders.rows()
-    zoned = pa.timestamp("us", "UTC")
-    at = ARROW.get_field_index("updated_at")
-    write_deltalake(tmp_path / "good", rows.set_column(at, "updated_at", rows[at].cast(zoned)))
+    write_deltalake(tmp_path / "good", zoned(rows))
     write_deltalake(tmp_path / "short", rows.slice(1))
     other = list(orders.row(orders.expected[rows["id"][0].as_py()]))
     other[4] += 1

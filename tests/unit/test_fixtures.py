@@ -76,7 +76,7 @@ def mirror(name, cut):
                 deletes="hard",
             )
             assert result.pending is None
-            lake = lakes.setdefault(table, DictLake(key=packets.key_columns_of(mine[0])))
+            lake = lakes.setdefault(table, DictLake(key=packets.key_columns_of(mine[0]).names))
             lake.merge(result.write_set, version=batch)
     return lakes, dead
 

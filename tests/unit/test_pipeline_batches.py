@@ -8,6 +8,8 @@ from deltalake import DeltaTable
 from lakemark import positions, tables
 from lakemark.errors import DependencyError
 from lakemark.sink import apply, names
+from lakemark.source.catalog import CatalogColumn
+from lakemark.source.schema import HandlingModes, from_catalog
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 
@@ -348,3 +350,21 @@ def test_a_record_without_a_key_in_a_table_without_one_stops_that_table(shop):
     shop.run()
     assert shop.state.tables[table].code == "no-key"
     assert shop.values(ITEMS) == {7: "x"}
+
+
+def test_a_char_key_is_found_again_though_its_column_is_padded(shop):
+    """char(n): events and lake must agree on the key, or a key change finds no old row."""
+    columns = [
+        CatalogColumn("id", "bpchar", typmod=9, key_position=1),
+        CatalogColumn("v", "text"),
+    ]
+    schema = from_catalog(ORDERS, columns, ["id"], HandlingModes())
+    shop.catalog.schemas[ORDERS] = shop.pipeline.schemas[ORDERS] = schema
+    shop.put("c", 10, "a    ", v="kept")
+    shop.run()
+    moved = ("__debezium.newkey", b'{"id":"b    "}'), ("__debezium.oldkey", b'{"id":"a    "}')
+    shop.put("d", 20, "a    ", headers=[moved[0]])
+    shop.put("c", 20, "b    ", headers=[moved[1]], v="__debezium_unavailable_value")
+    shop.run()
+    assert shop.values() == {"b    ": "kept"}
+    assert shop.rows()["b    "]["_cdc"]["unavailable"] is None

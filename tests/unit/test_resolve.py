@@ -147,7 +147,7 @@ def _packet(value):
     pool = pa.StructArray.from_arrays([pa.array([1]), value], names=["id", "x"])
     net = changes.upsert(op="c", position=at(1), source_ts=1, row=0)
     items = [Record(packets.NET, b"[1]", net.position, net)]
-    return packets.build(items, pool, table=TABLE, key_columns=["id"])
+    return packets.build(items, pool, table=TABLE, key_columns=packets.KeyColumns(("id",)))
 
 
 def test_packets_of_two_schema_versions_meet_in_the_wider_type():
@@ -184,9 +184,9 @@ def test_nan_is_equal_to_itself():
         [Record(packets.NET, b"[1]", at(1), replace(net, row=n)) for n in range(3)],
         pool_rows,
         table=TABLE,
-        key_columns=["id"],
+        key_columns=packets.KeyColumns(("id",)),
     )
-    pool = Pool([packet], ["id"], deletes="hard")
+    pool = Pool([packet], packets.KeyColumns(("id",)), deletes="hard")
     assert pool.same(net, changes.delete(position=at(2), source_ts=2, row=1))
     assert not pool.same(net, changes.delete(position=at(2), source_ts=2, row=2))
 
@@ -199,7 +199,7 @@ def test_packets_survive_the_shuffle():
     again = packets.decode(packets.encode(part.packet))
     assert again.equals(part.packet)
     assert packets.table_of(again) == TABLE
-    assert packets.key_columns_of(again) == ("id",)
+    assert packets.key_columns_of(again).names == ("id",)
 
 
 def test_the_lake_schema_has_what_rows_need():

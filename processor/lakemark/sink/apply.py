@@ -29,7 +29,9 @@ from deltalake import DeltaTable
 from lakemark import crashpoints, packets
 from lakemark.errors import LakemarkError
 from lakemark.sink import commits, delta, evolve, pending, staging
-from lakemark.sink.resolve import CDC, Part, Resolution, cdc_type, resolve
+from lakemark.sink.names import CDC
+from lakemark.sink.pool import cdc_type
+from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.staging import StagedPart
 
 TASK_MERGE: Final = "task-merge"
@@ -119,8 +121,9 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     own = plan.tables.get(table) or plan.new_table(table)
     app_id = plan.app_id(table)
     options = plan.options
-    key = next((k for part in parts if (k := packets.key_columns_of(part.packet))), ())
-    outcome = TableOutcome(table, key=list(key), truncate=_truncate(parts), engine=own.engine)
+    key = packets.key_columns(part.packet for part in parts).names
+    outcome = TableOutcome(table, key=list(key), engine=own.engine)
+    outcome.truncate = _truncate(parts, own.floor)
 
     # 1. already committed?
     recorded = delta.committed(own.path, app_id, options)
@@ -237,8 +240,8 @@ def fits(table: DeltaTable, schema: pa.Schema) -> bool:
     return not (plan.added or plan.widened or plan.members)
 
 
-def _truncate(parts: Sequence[Part]) -> bytes:
-    """Position of the newest truncate among the packets; empty = none."""
+def _truncate(parts: Sequence[Part], floor: bytes | None) -> bytes:
+    """Position of the newest truncate among the packets, if it is a new one; else empty."""
     found = [
         position
         for part in parts
@@ -246,7 +249,8 @@ def _truncate(parts: Sequence[Part]) -> bytes:
         .filter(pc.equal(part.packet.column("record"), packets.TRUNCATE))
         .to_pylist()
     ]
-    return max(found, default=b"")
+    newest = max(found, default=b"")
+    return newest if floor is None or newest > floor else b""
 
 
 def _schema(parts: Sequence[Part], own: TablePlan) -> pa.Schema | None:

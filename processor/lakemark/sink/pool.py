@@ -14,6 +14,7 @@ from lakemark import changes, keys, packets
 from lakemark.changes import Net
 from lakemark.errors import TableError
 from lakemark.sink.names import CDC
+from lakemark.source.columns import Column
 
 CDC_FIELDS: Final = [
     pa.field("position", pa.binary()),
@@ -38,14 +39,14 @@ class Pool:
 
     Args:
         tables: packets of one table.
-        key_columns: names of its key columns, in key order.
+        key: columns of its key.
         deletes: `hard` or `soft`.
     """
 
     def __init__(
-        self, tables: Sequence[pa.Table], key_columns: Sequence[str], *, deletes: str
+        self, tables: Sequence[pa.Table], key: packets.KeyColumns, *, deletes: str
     ) -> None:
-        self.key_columns = tuple(key_columns)
+        self.key = key
         self.deletes = deletes
         self.offsets: list[int] = []
         self._chunks: list[pa.Table] = []
@@ -88,7 +89,7 @@ class Pool:
         """The key columns of the given pool rows."""
         pool = self.rows()
         index = pa.array(rows, pa.int64())
-        return pa.table({name: pool.field(name).take(index) for name in self.key_columns})
+        return pa.table({name: pool.field(name).take(index) for name in self.key.names})
 
     def add_lake_rows(self, rows: pa.Table) -> dict[bytes, Net]:
         """Puts rows of the lake into the pool; their nets by canonical key."""
@@ -96,8 +97,12 @@ class Pool:
         self._chunks.append(rows.drop_columns([CDC]))
         self._count += rows.num_rows
         self._rows = None
-        columns = [_whole(rows.column(name)) for name in self.key_columns]
-        names = keys.canonical_from_columns(columns, [c.type for c in columns]).to_pylist()
+        columns = [_whole(rows.column(name)) for name in self.key.names]
+        kinds = [
+            Column(name, column.type, padded=name in self.key.padded)
+            for name, column in zip(self.key.names, columns, strict=True)
+        ]
+        names = keys.canonical_from_columns(columns, kinds).to_pylist()
         return {
             key: self._lake_net(cdc, start + at)
             for at, (key, cdc) in enumerate(zip(names, rows.column(CDC).to_pylist(), strict=True))

@@ -89,8 +89,7 @@ def resolve(
     tables = [part.packet for part in ordered]
     if pending is not None:
         tables.append(pending)
-    key_columns = next((k for table in tables if (k := packets.key_columns_of(table))), ())
-    pool = Pool(tables, key_columns, deletes=deletes)
+    pool = Pool(tables, packets.key_columns(tables), deletes=deletes)
     truncate = max(_truncates(tables), default=None)
     if truncate is not None and floor is not None and truncate <= floor:
         truncate = None  # one that comes again
@@ -406,4 +405,4 @@ class _Waiting:
                 items.append(packets.Record(packets.DISPLACED, key, position, found))
         if not items:
             return None
-        return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key_columns)
+        return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key)

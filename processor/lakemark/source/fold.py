@@ -176,7 +176,7 @@ class _Fold:
                 force=[any(heads.kind[i] == own for i in events[names[at]]) for at in keep],
                 rows=images.take(pa.array(keep, pa.int64())) if doubtful else images,
                 table=self.schema.table,
-                key_columns=self.schema.key,
+                key_columns=self._key_columns(),
             )
             self.out.packets.append(packet)
         return {names[at] for at in doubtful}
@@ -203,10 +203,14 @@ class _Fold:
                     self._event(log, index, at, frozenset(decoded.unavailable[at] or ()))
             log.close()
         if items:
-            table, key_columns = self.schema.table, self.schema.key
+            table, key_columns = self.schema.table, self._key_columns()
             self.out.packets.append(
                 packets.build(items, decoded.columns, table=table, key_columns=key_columns)
             )
+
+    def _key_columns(self) -> packets.KeyColumns:
+        padded = frozenset(c.name for c in self.schema.columns if c.padded)
+        return packets.KeyColumns(self.schema.key, padded.intersection(self.schema.key))
 
     def _event(self, log: "_Log", index: int, row: int, unavailable: frozenset[str]) -> None:
         heads = self.heads
