@@ -1,0 +1,116 @@
+"""The whole driver under random histories, cuts, pauses, crashes and a lake that comes and goes.
+
+The real `Pipeline.batch` with the real tasks and the real delta-rs engine; in the end the Delta
+table, read by delta-rs, equals the simulated source.
+"""
+
+import os
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakemark import tables
+from lakemark.errors import DependencyError
+from lakemark.sink import apply, names
+from tests.kit.log_model import TABLE, TOPIC, Connector, Database, Shape, table_schema
+from tests.kit.memory_pipeline import Broker, DiedError, World
+from tests.kit.table_model import DeltaLake
+from tests.model.test_table_task import differences
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+_SHAPES = st.builds(
+    Shape,
+    partitions=st.integers(1, 3),
+    wrapped=st.booleans(),
+    full=st.booleans(),
+    transactions=st.integers(1, 10),
+    keys=st.integers(2, 6),
+)
+
+
+class Fate:
+    """What goes wrong, decided by the dice."""
+
+    def __init__(self, world, dice):
+        self.world, self.dice = world, dice
+        self.real = apply.apply
+        self.away = 0
+
+    def apply(self, table, parts, plan):
+        if self.away:
+            self.away -= 1
+            raise DependencyError("the lake is away", code="lake-unavailable")
+        return self.real(table, parts, plan)
+
+    def command(self):
+        kind = self.dice.choice(["table-pause", "table-resume", "table-resume", None, None, None])
+        if kind:
+            self.world.records.append({"type": kind, "table": TABLE})
+
+    def batch(self, ends):
+        world, dice = self.world, self.dice
+        self.away = dice.choice([0, 0, 0, 0, 1, 3])
+        world.checkpoint.dies_before_saving = dice.random() < 0.2
+        try:
+            world.run(ends)
+        except (DiedError, DependencyError):
+            self.again()
+        world.read = {t: dict(p) for t, p in ends.items()}
+        if dice.random() < 0.2:
+            world.restart()
+
+    def again(self):
+        """Spark repeats the batch until it is through."""
+        for _ in range(20):
+            self.world.checkpoint.dies_before_saving = self.dice.random() < 0.2
+            self.world.restart()
+            try:
+                self.world.again()
+            except (DiedError, DependencyError):
+                continue
+            return
+        raise AssertionError
+
+
+def history(seed, shape, root, monkeypatch):
+    dice = random.Random(seed)
+    database = Database(shape, dice).run()
+    topic = Connector(database, dice).run()
+    broker = Broker()
+    for partition, records in enumerate(topic):
+        broker.topics.setdefault(TOPIC, []).append(
+            [(r.key, r.value, [(h["key"], h["value"]) for h in r.headers]) for r in records]
+        )
+        assert len(broker.topics[TOPIC]) == partition + 1
+    world = World(root, broker, {TABLE: table_schema()})
+    fate = Fate(world, dice)
+    monkeypatch.setattr(apply, "apply", fate.apply)
+    at = [0] * len(topic)
+    while any(a < len(part) for a, part in zip(at, topic, strict=True)):
+        fate.command()
+        longest = dice.choice([1, 3, 10, 100])
+        at = [min(len(p), a + dice.randint(0, longest)) for a, p in zip(at, topic, strict=True)]
+        fate.batch({TOPIC: dict(enumerate(at))})
+    ends = {TOPIC: dict(enumerate(at))}
+    for _ in range(10):  # what stopped goes on
+        world.records.append({"type": "table-resume", "table": TABLE})
+        fate.batch(ends)
+        entry = world.state.tables.get(TABLE)
+        if entry is None or entry.state == tables.STREAMING:
+            break
+    assert entry is None or entry.state == tables.STREAMING, (entry.code, entry.reason)
+    return database, DeltaLake(names.table_path(world.config.lake.path, TABLE))
+
+
+@given(seed=st.integers(0, 2**40), shape=_SHAPES)
+@settings(max_examples=300 if NIGHTLY else 12, deadline=None, print_blob=True)
+def test_the_table_equals_the_source_whatever_happens_to_the_pipeline(
+    seed, shape, tmp_path_factory
+):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        root = tmp_path_factory.mktemp("driver")
+        database, lake = history(seed, shape, root, monkeypatch)
+        assert differences(database, lake) == ([], set())
