@@ -96,14 +96,17 @@ class _Fold:
         partial = rows.may_have_placeholder(self.schema, self.modes)
         events: dict[bytes, list[int]] = {}
         slow: set[bytes] = set()
+        kinds, headers, images = self.heads.kind, self.raw.headers, self.heads.after
+        change = int(Kind.CHANGE)
         for index, key in zip(run, canonical, strict=True):
             if key is None:
                 reason = "null-key" if self.raw.keys[index] is None else "wrong-type"
                 self.out.rejected.append((index, reason, "the record's key cannot be read"))
                 continue
             events.setdefault(key, []).append(index)
-            image = self.heads.after[index]
-            if self._not_plain(index) or (image is not None and partial(image)):
+            image = images[index]
+            odd = (kinds[index] != change or headers[index]) and self._not_plain(index)
+            if odd or (image is not None and partial(image)):
                 slow.add(key)
         slow |= self._newest({k: found[-1] for k, found in events.items() if k not in slow}, events)
         self._one_by_one({k: found for k, found in events.items() if k in slow})
