@@ -136,6 +136,9 @@ def _array(one: Reading) -> Reading:
 
 def _scalar(column: Column, modes: HandlingModes) -> Reading:  # noqa: PLR0911
     kind = column.type
+    structured = modes.time_precision == "structured"
+    if kind == "timetz" and structured:
+        return Reading("{}", _kept_zone)
     if kind in _FIXED:
         return _FIXED[kind]
     if kind == "numeric":
@@ -149,7 +152,8 @@ def _scalar(column: Column, modes: HandlingModes) -> Reading:  # noqa: PLR0911
     if kind == "bytea":
         return Reading("{}", _binary(modes))
     if kind == "interval":
-        return Reading("{}", _interval if modes.interval == "numeric" else _iso_interval)
+        numeric = modes.interval == "numeric" and not structured
+        return Reading("{}", _interval if numeric else _iso_interval)
     if kind == "hstore":
         lake = json.loads if modes.hstore == "json" else dict
         return Reading("hstore_to_json({})", json.loads, lake)
@@ -193,6 +197,14 @@ _CLOCK: Final = "to_char({}, 'HH24:MI:SS.US')"
 
 def _zoned_time(text: str) -> str:
     return text.rstrip("0").rstrip(".") + "Z"
+
+
+def _kept_zone(text: str) -> str:
+    """Return a timetz as a structured one is written: its own zone with minutes, or Z."""
+    clock, sign, zone = re.split(r"([+-])", text)
+    if zone == "00":
+        return clock + "Z"
+    return f"{clock}{sign}{zone if ':' in zone else zone + ':00'}"
 
 
 def _real(text: str) -> float | str:

@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
@@ -308,7 +309,8 @@ class Cluster:
         if not asked:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        with self._asking():
+
+        def ask() -> dict[tuple[str, int], int]:
             answers = self._admin.list_offsets(
                 asked, isolation_level=level, request_timeout=self._timeout
             )
@@ -316,6 +318,22 @@ class Cluster:
                 (where.topic, where.partition): future.result(self._timeout).offset
                 for where, future in answers.items()
             }
+
+        with self._asking():
+            return Retrying(
+                retry=retry_if_exception(_no_leader_yet),
+                stop=stop_after_delay(self._timeout),
+                wait=wait_fixed(0.1),
+                reraise=True,
+            )(ask)
+
+
+def _no_leader_yet(error: BaseException) -> bool:
+    """A topic made a moment ago, or a broker that has just come back, has no leader for a while."""
+    return isinstance(error, KafkaException) and error.args[0].code() in (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    )
 
 
 def producer(config: Config, more: Mapping[str, Any] | None = None) -> Producer:

@@ -13,6 +13,7 @@ batch does what it did the first time.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -142,6 +143,7 @@ class Pipeline:
         4. tables that catch up: a bounded read through the same tasks;
         5. the state after it, and what the progress topic says.
         """
+        begun = monotonic()
         before = self.checkpoint.load(batch - 1)
         ends = self.checkpoint.offsets(batch)
         state = msgspec.json.decode(tables.encode(before), type=PipelineState)
@@ -149,7 +151,9 @@ class Pipeline:
         self._control(state, before, ends)
         self._repartitioned(state, before)
 
+        planned = monotonic()
         reports, outcomes = self._run(frame, state, before, step="stream")
+        applied = monotonic()
         start = settle.start_offsets(before, state.offsets, reports)
         settled = settle.settle(state, before, start, reports, outcomes, catalog=self.catalog.live)
         settle.high_waters(state, reports)
@@ -159,6 +163,7 @@ class Pipeline:
         self._retry(state, settled)
         self._catch_up(state)
 
+        settled_at = monotonic()
         crashpoints.reach(crashpoints.BEFORE_STATE)
         self.checkpoint.save(state)
         self.publish(state)
@@ -168,6 +173,11 @@ class Pipeline:
             events=sum(sum(r.kinds.values()) for r in reports),
             tables=len(outcomes),
             rows=sum(o.inserted + o.updated + o.deleted for o in outcomes),
+            plan_s=round(planned - begun, 2),
+            tasks_s=round(applied - planned, 2),
+            merges_s=round(sum(o.seconds for o in outcomes), 2),
+            catchup_s=round(settled_at - applied, 2),
+            state_s=round(monotonic() - settled_at, 2),
         )
         crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
 
@@ -436,8 +446,18 @@ def _new_table(config: Config) -> Callable[[str], TablePlan]:
 
 
 def _merged(before: Offsets, end: Offsets) -> Offsets:
-    """End offsets of all partitions: a batch's log may leave out what it has nothing of."""
-    return {t: {**before.get(t, {}), **end.get(t, {})} for t in {**before, **end}}
+    """End offsets of all partitions: a batch's log may leave out what it has nothing of.
+
+    A partition that a known topic has got is unknown until it has a record: only then was the last
+    record of the old partitions written, and only then is it a change of the partition count.
+    """
+    merged = {topic: dict(partitions) for topic, partitions in before.items()}
+    for topic, partitions in end.items():
+        known = before.get(topic)
+        merged.setdefault(topic, {}).update(
+            (p, offset) for p, offset in partitions.items() if not known or p in known or offset > 0
+        )
+    return merged
 
 
 def _waters(found: dict[str, dict[int, Water]]) -> Waters:

@@ -13,9 +13,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 TABLE = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, amount numeric(12, 2), at timestamp, note text)"
 )
-INSERT = (
-    "INSERT INTO orders SELECT n, n / 100.0, '2024-01-01', 'note' FROM generate_series(%s, %s) n"
-)
+INSERT = "INSERT INTO orders SELECT n, n / 100.0, '2024-01-01', 'note' FROM generate_series(%s::int, %s::int) n"
 
 
 def poisons(genuine: dict) -> list[tuple[str, bytes | None, bytes]]:

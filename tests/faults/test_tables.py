@@ -87,4 +87,7 @@ def test_more_partitions_keep_the_order_of_each_key(database: Database, tmp_path
             wait_for(used, STATE_S, "the connector to use the new partitions")
             workload.stop()
         running.wait_equal()
-        assert running.lakemark.progress()[ORDERS].get("state", "streaming") == "streaming"
+        event = running.lakemark.wait_for_event("table.repartitioned", STATE_S)
+        assert (event["table"], event["topic"]) == (ORDERS, topic)
+        running.wait_state(ORDERS, "streaming")
+        running.wait_equal()

@@ -5,11 +5,25 @@ import pytest
 from stack import every_type, shop
 from stack.lakemark_process import LakemarkProcess
 from stack.local import Database
-from stack.processes import StackError
+from stack.processes import StackError, wait_for
 from stack.workload import Workload
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+
+
+def overlap(first: LakemarkProcess, second: LakemarkProcess) -> None:
+    """Let both work on the same load for some batches, or until one of them gives up."""
+
+    def batches() -> int:
+        return sum(len(run.events("batch.done")) for run in (first, second))
+
+    enough = batches() + 4
+    wait_for(
+        lambda: batches() >= enough or not (first.is_running and second.is_running),
+        STATE_S,
+        "four more batches of both",
+    )
 
 
 def test_a_second_run_on_the_same_checkpoint_does_no_harm(database: Database, tmp_path):
@@ -27,7 +41,7 @@ def test_a_second_run_on_the_same_checkpoint_does_no_harm(database: Database, tm
                     second.start()
                 except StackError:
                     assert running.lakemark.is_running, "the first one must not give way"
-                running.lakemark.wait_for_event("batch.done", STATE_S)
+                overlap(running.lakemark, second)
                 workload.stop()
             running.wait_drained()
             survivor = running.lakemark if running.lakemark.is_running else second

@@ -232,6 +232,20 @@ def test_keys_that_moved_to_a_new_partition_come_in_the_right_order(shop):
     assert shop.state.tables[ORDERS].state == tables.STREAMING
 
 
+def test_a_new_partition_that_is_listed_empty_first_is_noticed_with_its_first_record(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    topic = f"shop.{ORDERS}"
+    shop.broker.topics[topic].append([])
+    shop.put("u", 11, 1, v="b")
+    shop.run({topic: {0: 2, 1: 0}})
+    shop.put("u", 12, 1, v="late", partition=0)
+    shop.put("d", 13, 1, partition=1)
+    shop.run({topic: {0: 2, 1: 1}})  # the delete comes first
+    shop.run()
+    assert shop.values() == {}
+
+
 def test_a_source_that_went_back_in_time_stops_the_table_until_a_new_epoch(shop):
     shop.put("c", 1000, 1, v="a")
     shop.put("c", 1001, 2, v="b")

@@ -12,6 +12,8 @@ from confluent_kafka import KafkaException, Producer
 from lakemark.errors import DependencyError
 from lakemark.source.stretch import DeadLetter
 
+# The client's own limit (1 MB by default) must not be the one that counts: the topic's does.
+MAX_BYTES = 100_000_000
 DEADLINE_S = 30.0  # for the broker to take them all; then the batch is tried again
 
 
@@ -49,7 +51,8 @@ def write(letters: Sequence[DeadLetter], *, topic: str, client: Mapping[str, Any
         if error is not None:
             failures.append(str(error))
 
-    producer = Producer({**client, "acks": "all", "enable.idempotence": True})
+    settings = {"acks": "all", "enable.idempotence": True, "message.max.bytes": MAX_BYTES}
+    producer = Producer({**client, **settings})
     try:
         for letter in letters:
             producer.produce(
