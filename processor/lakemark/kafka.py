@@ -6,7 +6,7 @@ what only a change of settings or rights can mend is an `InvalidConfig`.
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -155,6 +155,7 @@ class Cluster:
         missing = [name for name in plan if name not in existing]
         if missing:
             self._create({name: plan[name] for name in missing})
+            self._await_visible(missing)
         self._check(existing, plan)
         return missing
 
@@ -181,6 +182,18 @@ class Cluster:
                     _log.info("kafka.topic_created", topic=name, partitions=plan[name][0])
         if refused:
             raise InvalidConfig(refused, source="Kafka")
+
+    def _await_visible(self, names: Collection[str]) -> None:
+        """A created topic is not at once in every broker's answers.
+
+        Raises:
+            DependencyError: not all of them were within ``kafka.timeout``.
+        """
+        deadline = time.monotonic() + self._timeout
+        while len(self.partition_counts(names)) < len(names):
+            if time.monotonic() > deadline:
+                raise _away(self._config, f"created topics do not show: {', '.join(names)}")
+            time.sleep(0.05)
 
     def _command(self, name: str, partitions: int, settings: Mapping[str, str]) -> str:
         options = " ".join(f"--config {key}={value}" for key, value in settings.items())
