@@ -1,10 +1,17 @@
 """Fixtures that several kinds of test share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from stack.local import Database, LocalStack
+
+# The same examples in every run; HYPOTHESIS_PROFILE=nightly draws new ones.
+settings.register_profile("default", derandomize=True)
+settings.register_profile("nightly", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +34,6 @@ def database(stack: LocalStack) -> Iterator[Database]:
 @pytest.fixture(scope="session")
 def java_home() -> str:
     """JAVA_HOME for Spark; ask for it before making a session."""
-    import os
-
     from stack.java import use_java
 
     use_java()
