@@ -33,6 +33,7 @@ from lakemark.sink.commits import (
     SPARK_MERGE,
     MergeResult,
     Options,
+    is_adopted,
     open_table,
     retried,
     size_of,
@@ -163,7 +164,7 @@ def adopt(spark: SparkSession, path: str, *, storage_options: Options = None) ->
     table = open_table(path, storage_options)
     if table is None:
         raise TableError(f"{path} holds no Delta table", code="table-missing")
-    if _is_adopted(table):
+    if is_adopted(table):
         return False
     with _failures(path):
         spark.sql(
@@ -193,7 +194,7 @@ def ensure(
     """
     found = open_table(path, storage_options)
     applied = Evolution()
-    if found is None or not _is_adopted(found):
+    if found is None or not is_adopted(found):
         applied = evolve.ensure(path, schema, key=key, table=table, storage_options=storage_options)
         adopt(spark, path, storage_options=storage_options)
         return applied
@@ -321,10 +322,6 @@ def _statement(path: str, shape: Shape, parts: Sequence[StagedPart], deletes: st
     return "\n".join(lines)
 
 
-def _is_adopted(table: DeltaTable) -> bool:
-    return bool(table.metadata().configuration.get(ENGINE) == SPARK_MERGE)
-
-
 def _existing(path: str, storage_options: Options) -> DeltaTable:
     table = open_table(path, storage_options)
     if table is None:
@@ -333,7 +330,7 @@ def _existing(path: str, storage_options: Options) -> DeltaTable:
             code="table-missing",
             hint="snapshot the table again to create it anew",
         )
-    if not _is_adopted(table):
+    if not is_adopted(table):
         raise TableError(
             f"{path} belongs to task merge",
             code="engine-mismatch",
