@@ -31,7 +31,7 @@ JOINS = {"pipeline", "supervisor", "cli", "__main__"}
 IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 
 SPARK = {
-    *("pipeline", "session", "supervisor", "source.topics", "reconcile.operator"),
+    *("daemon", "pipeline", "session", "supervisor", "source.topics", "reconcile.operator"),
     *("sink.spark_merge", "sink.bigtable", "sink.topics", "snapshot.jobs"),
 }
 

@@ -220,7 +220,11 @@ def advance(
         found = row if row is not None and row.action != DELETE else None
         return State(then(row, net), found), None
     whole = alone(net) if row is None else then(row, net)
-    if state.displaced is not None and row is not None and _one_transaction(row, net):
+    if (
+        state.displaced is not None
+        and row is not None
+        and one_transaction(row.position, net.position)
+    ):
         return State(whole, state.displaced), None
     return State(whole), None
 
@@ -229,7 +233,7 @@ def _leave(state: State, gone: Net, same: Callable[[Net, Net], bool]) -> tuple[S
     row, other = state.row, state.displaced
     if row is None or row.action == DELETE:
         return State(then(row, gone)), None
-    if other is None or not _one_transaction(row, gone):
+    if other is None or not one_transaction(row.position, gone.position):
         return State(then(row, gone)), row
     if same(row, gone):
         # The created row is meant: the one it displaced is back, as old as it is, so that a
@@ -241,9 +245,9 @@ def _leave(state: State, gone: Net, same: Callable[[Net, Net], bool]) -> tuple[S
     return State(then(row, gone)), row
 
 
-def _one_transaction(before: Net, after: Net) -> bool:
-    """Whether two changes of a key may be of one transaction: equal majors, or those of a slot's
+def one_transaction(before: bytes, after: bytes) -> bool:
+    """Whether two positions of a key may be of one transaction: equal majors, or those of a slot's
     first transaction, which has no last commit: there major is minor.
     """
-    one, other = positions.unpack(before.position), positions.unpack(after.position)
+    one, other = positions.unpack(before), positions.unpack(after)
     return one[:2] == other[:2] or (one[1] == one[2] and other[1] == other[2])

@@ -368,14 +368,27 @@ def producer(config: Config, more: Mapping[str, Any] | None = None) -> Producer:
         return Producer(settings)
 
 
-def publish(config: Config, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+def publish(
+    config: Config,
+    topic: str,
+    records: Iterable[tuple[bytes, bytes | None]],
+    *,
+    client: Producer | None = None,
+) -> None:
     """Writes (key, value) records and returns when all of them are acknowledged.
+
+    Args:
+        config: says where the brokers are.
+        topic: where to.
+        records: what.
+        client: a producer to use again: a new one takes half a second to be ready. It must not be
+            used again after an error.
 
     Raises:
         DependencyError: at least one was not; writing them all again is then safe for topics whose
             records have an id.
     """
-    client = producer(config)
+    client = client or producer(config)
     failed: list[str] = []
 
     def delivered(error: KafkaError | None, _: object) -> None:

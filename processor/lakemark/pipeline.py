@@ -21,38 +21,32 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemark import crashpoints, settle, tables, tasks
+from lakemark import crashpoints, plans, settle, tables, tasks
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.plans import Waters
 from lakemark.reconcile import operator
 from lakemark.settle import Settled
-from lakemark.sink import bigtable, names
-from lakemark.sink.apply import TASK_MERGE, LakePlan, TableOutcome, TablePlan
+from lakemark.sink import bigtable
+from lakemark.sink.apply import TableOutcome
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.source import topics
 from lakemark.source.envelope import SourceIdentity
-from lakemark.source.gate import HighWater
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
-from lakemark.tables import Offsets, PipelineState, TableState, Water
+from lakemark.tables import Offsets, PipelineState
 from lakemark.tasks import BatchPlan, Report
 
 log = structlog.get_logger(__name__)
 
-# delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
-# rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
-TASK_MERGE_BYTES: Final = 2 << 30
 CHUNK_RECORDS: Final = 256  # per batch: 900 kB each, so at most 230 MB
 CONTROL_RECORDS: Final = 10_000
 
 
 class BatchFailedError(Exception):
     """A batch failed: all that Spark is told."""
-
-
-Waters = dict[tuple[str, int], HighWater]
 
 
 class Catalog(Protocol):
@@ -222,7 +216,7 @@ class Pipeline:
         plan = self._plan(
             state,
             step=step,
-            waters=_waters(before.high_waters),
+            waters=plans.waters_of(before.high_waters),
             stopped=state.not_streaming(),
             selected=None,
         )
@@ -310,26 +304,11 @@ class Pipeline:
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
             ),
-            lake=LakePlan(
-                query=self.checkpoint.query_id(),
-                batch=state.batch,
-                step=step,
-                tables={
-                    name: TablePlan(
-                        path=names.folder_of(config.lake, name),
-                        deletes=config.lake.deletes_of(name),
-                        engine=engine_of(config, name, entry),
-                        floor=bytes.fromhex(entry.floor) if entry.floor else None,
-                        pending=entry.pending,
-                        settled=_settled(entry, waters, state.offsets),
-                    )
-                    for name, entry in state.tables.items()
-                },
-                new_table=_new_table(config),
-                options=config.lake.options(),
+            lake=plans.lake_plan(
+                config, state, query=self.checkpoint.query_id(), step=step, waters=waters
             ),
             slots=slots,
-            slot_of=_balanced(self.loads, slots),
+            slot_of=plans.balanced(self.loads, slots),
             dead_letter_topic=config.topics.dead_letters,
             kafka=self.librdkafka,
             epochs=tuple(state.epochs),
@@ -404,7 +383,7 @@ class Pipeline:
             plan = self._plan(
                 state,
                 step="catchup",
-                waters=_waters(entry.high_waters),
+                waters=plans.waters_of(entry.high_waters),
                 stopped=frozenset(),
                 selected=frozenset([name]),
             )
@@ -415,34 +394,6 @@ class Pipeline:
                 waters = settle.waters_of(reports)
                 tables.advance(entry, end, waters, state.offsets, state.batch)
             log.info("table.caught_up", table=name, state=entry.state, failed=len(errored.failed))
-
-
-@dataclass(frozen=True, slots=True)
-class _NewTable:
-    """Makes the plan of a table that the driver has not seen yet; picklable."""
-
-    config: Config
-
-    def __call__(self, table: str) -> TablePlan:
-        return TablePlan(
-            path=names.folder_of(self.config.lake, table),
-            deletes=self.config.lake.deletes_of(table),
-            engine=engine_of(self.config, table, None),
-        )
-
-
-def engine_of(config: Config, table: str, entry: TableState | None) -> str:
-    """The write engine of a table: as set, else by its size; never back from Spark MERGE."""
-    chosen = config.lake.engine_of(table)
-    if entry is not None and entry.engine == SPARK_MERGE:
-        return SPARK_MERGE
-    if chosen != "auto":
-        return chosen
-    return SPARK_MERGE if entry is not None and entry.bytes > TASK_MERGE_BYTES else TASK_MERGE
-
-
-def _new_table(config: Config) -> Callable[[str], TablePlan]:
-    return _NewTable(config)
 
 
 def _merged(before: Offsets, end: Offsets) -> Offsets:
@@ -458,30 +409,3 @@ def _merged(before: Offsets, end: Offsets) -> Offsets:
             (p, offset) for p, offset in partitions.items() if not known or p in known or offset > 0
         )
     return merged
-
-
-def _waters(found: dict[str, dict[int, Water]]) -> Waters:
-    return {
-        (topic, partition): HighWater(bytes.fromhex(water.position), water.source_ts)
-        for topic, partitions in found.items()
-        for partition, water in partitions.items()
-    }
-
-
-def _settled(entry: TableState, waters: Waters, offsets: Offsets) -> bytes | None:
-    """The position that every partition of the table's topics has passed; None = not known."""
-    places = [(topic, p) for topic in entry.topics for p in offsets.get(topic, {})]
-    if not places or any(place not in waters for place in places):
-        return None
-    return min(waters[place].position for place in places)
-
-
-def _balanced(loads: dict[str, int], slots: int) -> dict[str, int]:
-    """Longest first, each to the emptiest slot."""
-    filled = [0] * slots
-    chosen: dict[str, int] = {}
-    for table, load in sorted(loads.items(), key=lambda item: (-item[1], item[0])):
-        slot = min(range(slots), key=lambda s: (filled[s], s))
-        filled[slot] += load + 1
-        chosen[table] = slot
-    return chosen

@@ -18,6 +18,7 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "lakemark.daemon",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),

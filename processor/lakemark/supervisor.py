@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -36,6 +36,9 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes
 from lakemark.tables import CATCHING_UP, ERRORED, Offsets, PipelineState
 
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
 log = structlog.get_logger(__name__)
 
 FIRST_WAIT_S: Final = 1.0
@@ -54,6 +57,7 @@ class Supervisor:
         self.stopping = threading.Event()
         self.state = PipelineState()
         self.published: dict[str, bytes] = {}
+        self.progress: Producer | None = None
 
     def run(self) -> int:
         """Runs until it is told to stop; 0 if all is well, 1 if tables are errored (`--once`).
@@ -228,16 +232,21 @@ class Supervisor:
     def _publish(self, state: PipelineState) -> None:
         """Tables whose state changed, to the compacted progress topic; at least once."""
         self.state = state
-        records = []
-        for table, entry in state.tables.items():
-            blob = msgspec.json.encode(
+        said = {
+            table: msgspec.json.encode(
                 {"table": table, "batch": state.batch, **msgspec.to_builtins(entry)}
             )
-            if self.published.get(table) != blob:
-                self.published[table] = blob
-                records.append((table.encode(), blob))
-        if records:
-            kafka.publish(self.config, self.config.topics.progress, records)
+            for table, entry in state.tables.items()
+        }
+        news = {table: blob for table, blob in said.items() if self.published.get(table) != blob}
+        if news:
+            self._say([(table.encode(), blob) for table, blob in news.items()])
+            self.published |= news
+
+    def _say(self, records: list[tuple[bytes, bytes]]) -> None:
+        client, self.progress = self.progress or kafka.producer(self.config), None
+        kafka.publish(self.config, self.config.topics.progress, records, client=client)
+        self.progress = client
 
     def _publish_pipeline(self, state: str, error: LakemarkError | None = None) -> None:
         record = {
@@ -249,11 +258,7 @@ class Supervisor:
             "ts_ms": int(time.time() * 1000),
         }
         try:
-            kafka.publish(
-                self.config,
-                self.config.topics.progress,
-                [(b"_pipeline", json.dumps(record).encode())],
-            )
+            self._say([(b"_pipeline", json.dumps(record).encode())])
         except DependencyError as unreachable:
             log.warning("progress.unreachable", reason=unreachable.message)
 

@@ -5,11 +5,12 @@ the second. Everything they need travels in the `BatchPlan`; what the driver nee
 small reports.
 """
 
+import operator
 import traceback
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 from zlib import crc32
 
@@ -92,14 +93,8 @@ def decode(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.Re
     Raises:
         DependencyError: dead letters could not be written.
     """
-    gathered: dict[tuple[str, int], list[pa.RecordBatch]] = {}
-    for batch in batches:
-        if not batch.num_rows or batch.column("lane")[0].as_py() != LOG:
-            continue  # the operator says nothing that a table needs before there are snapshots
-        for topic, partition, part in _by_partition(batch):
-            gathered.setdefault((topic, partition), []).append(part)
-    for (topic, partition), parts in gathered.items():
-        decoding = plan.stretch
+    decoding = plan.stretch
+    for topic, partition, parts in _by_partition(batches):
         for epoch, records in _by_epoch(_records(topic, partition, parts), plan.epochs):
             done = stretch.process(records, replace(decoding, epoch=epoch))
             dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
@@ -107,6 +102,28 @@ def decode(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.Re
             waters = {**decoding.high_waters, (topic, partition): done.high_water}
             decoding = replace(decoding, high_waters=waters)
             yield _shuffled(done, plan)
+
+
+def _by_partition(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[str, int, list[pa.RecordBatch]]]:
+    """The row lane's records, Kafka partition by partition: a task may have several, in turn.
+
+    What the operator says is left out: nothing that a table needs before there are snapshots.
+    """
+    place: tuple[str, int] | None = None
+    parts: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not batch.num_rows or batch.column("lane")[0].as_py() != LOG:
+            continue
+        for topic, partition, part in _pieces(batch):
+            if place is not None and place != (topic, partition):
+                yield *place, parts
+                parts = []
+            place = topic, partition
+            parts.append(part)
+    if place is not None:
+        yield *place, parts
 
 
 def _by_epoch(records: Records, epochs: Sequence[Offsets]) -> Iterator[tuple[int, Records]]:
@@ -128,10 +145,8 @@ def _by_epoch(records: Records, epochs: Sequence[Offsets]) -> Iterator[tuple[int
             )
 
 
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     """A batch cut at changes of topic or partition: nearly always a single piece."""
-    if not batch.num_rows:
-        return
     topics = batch.column("topic")
     partitions = batch.column("partition").to_numpy()
     names = topics.dictionary_encode()
@@ -153,7 +168,7 @@ def _records(topic: str, partition: int, parts: list[pa.RecordBatch]) -> Records
         table.column("value").to_pylist(),
         _key_changes(table.column("headers")),
     )
-    if any(a >= b for a, b in pairwise(offsets)):
+    if any(map(operator.ge, offsets, islice(offsets, 1, None))):
         return _in_order(records)
     return records
 

@@ -118,9 +118,8 @@ def test_rows_that_share_a_key_for_a_while_are_told_apart(seed, shape, deletes):
     assert differences(database, lake) == ([], set())
 
 
-@pytest.mark.xfail(strict=True, reason="known: one history in about 800 leaves a row behind")
-def test_a_known_ghost_of_a_deferrable_key():
-    """REPLICA IDENTITY FULL and a deferrable key over three partitions."""
+def test_a_delete_of_the_displaced_row_that_begins_a_stretch():
+    """Its create stands in an earlier batch; the update after it shows that a row was left."""
     shape = Shape(partitions=3, wrapped=True, full=True, deferrable=True, transactions=7, keys=3)
     database, lake, _ = history(7, shape)
     assert differences(database, lake) == ([], set())
@@ -205,7 +204,7 @@ def _shifts_everywhere(monkeypatch):
     def leave(state, gone, same):
         row = state.row
         arrived = row is not None and row.op == "c" and state.displaced is None
-        if arrived and changes._one_transaction(row, gone):
+        if arrived and changes.one_transaction(row.position, gone.position):
             return changes.State(row), None
         return old(state, gone, same)
 

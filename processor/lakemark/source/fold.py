@@ -1,12 +1,13 @@
 """Records of one table that share a schema, folded to packets: one net change per key.
 
 Pure. Keys whose newest event says everything go the fast way: only that event's image is decoded.
-Keys with key changes, placeholders, incremental reads or a newest image that cannot be read are
-folded event by event.
+Keys with key changes, placeholders, incremental reads, deletes that may be of another row with the
+same key (`_shared`) or a newest image that cannot be read are folded event by event.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +63,17 @@ def fold(run: Sequence[int], raw: Raw, schema: TableSchema, modes: HandlingModes
     return work.out
 
 
+def _gather(
+    run: Iterable[int], named: Iterable[bytes], wanted: Container[bytes]
+) -> dict[bytes, list[int]]:
+    """The events of some keys, in log order."""
+    found: dict[bytes, list[int]] = {}
+    for index, key in zip(run, named, strict=True):
+        if key in wanted:
+            found.setdefault(key, []).append(index)
+    return found
+
+
 def key_payload(raw: bytes) -> bytes:
     """A record key without its schema wrapper."""
     try:
@@ -93,23 +105,68 @@ class _Fold:
 
     def run(self, run: Sequence[int]) -> None:
         canonical = keys.canonical_keys([self.raw.keys[i] for i in run], self.schema)
-        partial = rows.may_have_placeholder(self.schema, self.modes)
-        events: dict[bytes, list[int]] = {}
-        slow: set[bytes] = set()
-        kinds, headers, images = self.heads.kind, self.raw.headers, self.heads.after
-        change = int(Kind.CHANGE)
+        if None in canonical:
+            run, canonical = self._keyed(run, canonical)
+        named = [key for key in canonical if key is not None]
+        newest = dict(zip(named, run, strict=True))
+        slow, forced = self._odd(run, named)
+        if len(newest) < len(named):
+            deleted = {key for key, i in zip(named, run, strict=True) if self.heads.op[i] == "d"}
+            found = _gather(run, named, deleted)
+            slow |= {key for key, events in found.items() if self._shared(events)}
+        partial, images = rows.may_have_placeholder(self.schema, self.modes), self.heads.after
+        last = {
+            key: index
+            for key, index in newest.items()
+            if key not in slow and not ((image := images[index]) and partial(image))
+        }
+        slow |= newest.keys() - last.keys()
+        slow |= self._newest(last, forced)
+        if slow:
+            self._one_by_one(_gather(run, named, slow))
+
+    def _keyed(
+        self, run: Sequence[int], canonical: Sequence[bytes | None]
+    ) -> tuple[list[int], list[bytes | None]]:
+        """The records whose key can be read; the others are bad."""
         for index, key in zip(run, canonical, strict=True):
             if key is None:
                 reason = "null-key" if self.raw.keys[index] is None else "wrong-type"
                 self.out.rejected.append((index, reason, "the record's key cannot be read"))
-                continue
-            events.setdefault(key, []).append(index)
-            image = images[index]
-            odd = (kinds[index] != change or headers[index]) and self._not_plain(index)
-            if odd or (image is not None and partial(image)):
-                slow.add(key)
-        slow |= self._newest({k: found[-1] for k, found in events.items() if k not in slow}, events)
-        self._one_by_one({k: found for k, found in events.items() if k in slow})
+        kept = [(i, key) for i, key in zip(run, canonical, strict=True) if key is not None]
+        return [i for i, _ in kept], [key for _, key in kept]
+
+    def _odd(self, run: Sequence[int], named: Sequence[bytes]) -> tuple[set[bytes], set[bytes]]:
+        """Keys that need more than their newest event, and keys with a row of a snapshot."""
+        slow: set[bytes] = set()
+        forced: set[bytes] = set()
+        kinds, headers = self.heads.kind, self.raw.headers
+        change, own = int(Kind.CHANGE), int(Kind.OWN_SNAPSHOT)
+        if set(map(kinds.__getitem__, run)) != {change} or any(map(headers.__getitem__, run)):
+            for index, key in zip(run, named, strict=True):
+                if (kinds[index] != change or headers[index]) and self._not_plain(index):
+                    slow.add(key)
+                if kinds[index] == own:
+                    forced.add(key)
+        return slow, forced
+
+    def _shared(self, found: Sequence[int]) -> bool:
+        """Whether the key, judged by these events, may have had two rows for a while.
+
+        Under a deferrable constraint a delete may be of another row than the newest: where it comes
+        after other events of its transaction, or where the next event needs a row to be there.
+        """
+        heads = self.heads
+        for one, other in pairwise(found):
+            if heads.position[one] == heads.position[other]:
+                continue  # sent twice
+            if heads.op[one] == "d" and heads.op[other] in {"u", "d"}:
+                return True
+            if heads.op[other] == "d" and changes.one_transaction(
+                heads.position[one], heads.position[other]
+            ):
+                return True
+        return False
 
     def _not_plain(self, index: int) -> bool:
         """Notes what the record is; whether it needs more than to be the newest of its key."""
@@ -149,6 +206,16 @@ class _Fold:
                 found.update(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)))
         return found
 
+    def _whole(self, decoded: rows.Rows) -> set[int]:
+        """Rows with a value outside the key: of a delete, REPLICA IDENTITY is FULL."""
+        found: set[int] = set()
+        for column in self.schema.columns:
+            if column.name not in self.schema.key:
+                values = decoded.columns.field(column.name)
+                if values.null_count < len(values):
+                    found.update(np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False)))
+        return found
+
     def _image(self, index: int) -> bytes:
         """The record's row image; of a delete the before image, or else its key."""
         heads = self.heads
@@ -159,9 +226,9 @@ class _Fold:
         """The record's key, which holds the key's columns."""
         return key_payload(self.raw.keys[index] or b"null")
 
-    def _newest(self, last: dict[bytes, int], events: dict[bytes, list[int]]) -> set[bytes]:
+    def _newest(self, last: dict[bytes, int], forced: Container[bytes]) -> set[bytes]:
         """Packs keys whose newest event says everything; those where it does not come back."""
-        heads, own = self.heads, int(Kind.OWN_SNAPSHOT)
+        heads = self.heads
         names = list(last)
         decoded = self._decode([self._image(index) for index in last.values()])
         doubtful = {at for at, _, _ in decoded.bad}
@@ -176,7 +243,7 @@ class _Fold:
                 ops=[heads.op[index] for index in chosen],
                 position=[heads.position[index] for index in chosen],
                 source_ts=[heads.source_ts[index] for index in chosen],
-                force=[any(heads.kind[i] == own for i in events[names[at]]) for at in keep],
+                force=[names[at] in forced for at in keep],
                 rows=images.take(pa.array(keep, pa.int64())) if doubtful else images,
                 table=self.schema.table,
                 key_columns=self._key_columns(),
@@ -193,10 +260,13 @@ class _Fold:
         bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
         slot = {index: at for at, index in enumerate(order)}
         useless = bad.keys() | self._keyless(decoded)
+        whole = self._whole(decoded)
         slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in useless})
         items: list[packets.Record] = []
         for key, found in events.items():
-            log = _Log(key, items, moved=any(index in self.old_keys for index in found))
+            moved = any(index in self.old_keys for index in found)
+            shared = whole.intersection(slot[i] for i in found) and self._shared(found)
+            log = _Log(key, items, apart=moved or bool(shared))
             for index in found:
                 at = slot[index]
                 if at in bad:
@@ -239,21 +309,21 @@ class _Fold:
 class _Log:
     """The events of one key as packet records: key changes as they are, the rest composed.
 
-    Where a row has moved to the key (`moved`), even a plain delete is kept as it is: under a
-    deferrable constraint it may be the delete of another row than the one that moved here.
+    Where a row has moved to the key or the key may have had two rows (`apart`), even a plain delete
+    is kept as it is: under a deferrable constraint it may be the delete of another row.
     """
 
-    def __init__(self, key: bytes, items: list[packets.Record], *, moved: bool) -> None:
+    def __init__(self, key: bytes, items: list[packets.Record], *, apart: bool) -> None:
         self.key = key
         self.items = items
-        self.moved = moved
+        self.apart = apart
         self.composed: Net | None = None
 
     def net(self, net: Net) -> None:
         self.composed = changes.then(self.composed, net)
 
     def leave(self, gone: Net, new_key: bytes | None) -> None:
-        if new_key is None and not self.moved:
+        if new_key is None and not self.apart:
             self.net(gone)
         elif new_key != self.key:  # spellings of one key are one row: it stays
             self._add(packets.LEAVE, gone, new_key)

@@ -5,6 +5,7 @@ keys → newest state per key → typed images of the winners only → packets. 
 becomes a dead letter with its original bytes; nothing here raises on any input.
 """
 
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -157,12 +158,16 @@ def process(records: Records, plan: Plan) -> Stretch:
         gated.after,
         {},
     )
-    for kind in heads.kind:
-        out.kinds[kind] = out.kinds.get(kind, 0) + 1
+    out.kinds = dict(Counter(heads.kind))
     by_table: dict[str, list[int]] = {}
-    for index in gated.keep:
-        by_table.setdefault(heads.table[index], []).append(index)
-    bad = [index for index, kind in enumerate(heads.kind) if kind == Kind.BAD]
+    if len(set(map(heads.table.__getitem__, gated.keep))) == 1:  # a topic is mostly one table's
+        by_table[heads.table[gated.keep[0]]] = gated.keep
+    else:
+        for index in gated.keep:
+            by_table.setdefault(heads.table[index], []).append(index)
+    bad: list[int] = []
+    if Kind.BAD in out.kinds:
+        bad = [index for index, kind in enumerate(heads.kind) if kind == Kind.BAD]
     work = _Work(records, heads, plan, out)
     for index in bad:
         work.reject(index, heads.reason[index] or "not-debezium", heads.detail[index] or "")
@@ -183,7 +188,8 @@ def process(records: Records, plan: Plan) -> Stretch:
     if records.topic in plan.stopped_topics:
         out.dead = []  # they are written when the table is read again
     _doubt_schemas(out, plan)
-    _count_replays(out, heads, gated.keep)
+    if gated.replays:
+        _count_replays(out, heads, gated.keep)
     _break_circuit(out, len(records.offsets), plan)
     stopped = {t for t, r in out.tables.items() if r.stop or r.unknown_columns}
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
@@ -269,11 +275,13 @@ class _Work:
         report = self.report(table)
         report.events += len(indices)
         heads = self.heads
-        report.newest_ts = max(heads.source_ts[index] for index in indices)
-        truncates = [heads.position[i] for i in indices if heads.kind[i] == Kind.TRUNCATE]
-        if truncates:
-            self.out.packets.append((table, packets.truncates(truncates, table=table)))
-        rowful = [i for i in indices if heads.kind[i] != Kind.TRUNCATE]
+        report.newest_ts = max(map(heads.source_ts.__getitem__, indices))
+        rowful = indices
+        if Kind.TRUNCATE in self.out.kinds:
+            truncates = [heads.position[i] for i in indices if heads.kind[i] == Kind.TRUNCATE]
+            if truncates:
+                self.out.packets.append((table, packets.truncates(truncates, table=table)))
+            rowful = [i for i in indices if heads.kind[i] != Kind.TRUNCATE]
         for run in _schema_runs(rowful, heads.schema):
             schema = self._schema(table, run)
             if isinstance(schema, TableSchema):
@@ -330,6 +338,8 @@ class _Work:
 
 def _schema_runs(indices: list[int], schemas: Sequence[bytes | None]) -> list[list[int]]:
     """Neighbouring records with the same schema bytes; a delete's schema is the same one."""
+    if indices and len(set(map(schemas.__getitem__, indices))) == 1:
+        return [indices]
     runs: list[list[int]] = []
     last: object = None
     for index in indices:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -9,6 +10,10 @@ from pyspark.sql import functions as f
 from lakemark.tables import Offsets
 
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
+TASKS_PER_CORE: Final = 16
+# A consumer that is asked for the same records again, by the other lane, waits for its answer to
+# the read ahead first: by default half a second in every task.
+_CLIENT: Final = {"kafka.fetch.max.wait.ms": "5"}
 
 
 def change_stream(
@@ -30,7 +35,11 @@ def change_stream(
 
     Records of open or aborted transactions are never seen, and a gap in the offsets stops the
     query: neither is a setting.
+
+    Spark makes a task of every partition that has news; those of hundreds of small tables would
+    cost far more than their records, so that no more than `TASKS_PER_CORE` are made.
     """
+    tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
     reader = spark.readStream.format("kafka")
     for name, value in _client(kafka).items():
         reader = reader.option(name, value)
@@ -42,6 +51,7 @@ def change_stream(
         .option("failOnDataLoss", "true")
         .load()
         .select(*COLUMNS)
+        .coalesce(tasks)
     )
 
 
@@ -102,7 +112,7 @@ def survivor_lane(outputs: DataFrame) -> DataFrame:
 
 
 def _client(kafka: Mapping[str, str]) -> dict[str, str]:
-    return {**kafka, "kafka.isolation.level": "read_committed"}
+    return {**_CLIENT, **kafka, "kafka.isolation.level": "read_committed"}
 
 
 def _offsets(offsets: Offsets) -> str:

@@ -1,0 +1,28 @@
+"""Forks Spark's Python workers, with everything they need imported once.
+
+`spark.python.daemon.module` names it. A worker forked from here starts without imports (0.4 s each
+otherwise), shares their memory, and the garbage collection that PySpark runs after every task
+finds nothing of ours to look at (40 ms a task otherwise).
+"""
+
+import gc
+
+import pandas as pd
+from pyspark import daemon
+
+import lakemark.plans
+import lakemark.reconcile.operator
+import lakemark.tasks
+
+MODULES = (lakemark.plans, lakemark.reconcile.operator, lakemark.tasks, pd)
+
+
+def main() -> None:
+    """Serves Spark's requests for workers until its end closes."""
+    gc.collect()
+    gc.freeze()
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()
