@@ -155,8 +155,11 @@ class _Fold:
 
         Under a deferrable constraint a delete may be of another row than the newest: where it comes
         after other events of its transaction, or where the next event needs a row to be there.
+        PostgreSQL allows that only with REPLICA IDENTITY FULL, where updates have a before image.
         """
         heads = self.heads
+        if any(heads.op[index] == "u" and heads.before[index] is None for index in found):
+            return False
         for one, other in pairwise(found):
             if heads.position[one] == heads.position[other]:
                 continue  # sent twice
