@@ -27,7 +27,7 @@ from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.plans import Waters
-from lakemark.reconcile import operator
+from lakemark.reconcile import operator, window
 from lakemark.settle import Settled
 from lakemark.sink import bigtable
 from lakemark.sink.apply import TableOutcome
@@ -206,6 +206,10 @@ class Pipeline:
             elif record.get("type") == "new-epoch":
                 tables.new_epoch(state, settle.start_offsets(before, state.offsets))
                 log.warning("pipeline.new_epoch", epoch=len(state.epochs))
+            elif record.get("type") == window.RUN_START:
+                state.runs.add(str(record.get("run", "")))
+            elif record.get("type") == window.RUN_END:
+                state.runs.discard(str(record.get("run", "")))
         for name, entry in state.tables.items():
             if entry.state == tables.ERRORED and entry.retried:
                 tables.resume(state, name)
@@ -232,6 +236,7 @@ class Pipeline:
 
     def execute(self, frame: DataFrame, plan: BatchPlan) -> tuple[list[Report], list[TableOutcome]]:
         """Both stages over a frame in the shape of the row lane; small results only."""
+        operator.arm(self.spark, armed=plan.armed)
 
         def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return tasks.decode(batches, plan)
@@ -312,6 +317,7 @@ class Pipeline:
             dead_letter_topic=config.topics.dead_letters,
             kafka=self.librdkafka,
             epochs=tuple(state.epochs),
+            armed=bool(state.runs),
         )
 
     def _repartitioned(self, state: PipelineState, before: PipelineState) -> None:

@@ -99,6 +99,7 @@ class PipelineState(msgspec.Struct):
         epochs: first offsets of epochs 1, 2, …; what stands before is of the one before.
         regressed: offset of the first event that fell below its partition's high-water although
             its source time was newer: where the next epoch would begin.
+        runs: snapshot runs that are armed: only then does the reconcile lane look at events.
     """
 
     format: int = FORMAT
@@ -110,6 +111,7 @@ class PipelineState(msgspec.Struct):
     control: int = 0
     epochs: list[Offsets] = msgspec.field(default_factory=list)
     regressed: Offsets = msgspec.field(default_factory=dict)
+    runs: set[str] = msgspec.field(default_factory=set)
 
     def catching_up(self) -> list[str]:
         """Tables to be caught up in the next batch."""

@@ -59,6 +59,7 @@ class BatchPlan:
         slot_of: slots of tables whose load is known; others by hash.
         dead_letter_topic, kafka: where dead letters go, and librdkafka settings.
         epochs: first offsets of epochs 1, 2, …: a record's epoch is where it stands in Kafka.
+        armed: whether the reconcile lane has to look at this batch's events.
     """
 
     stretch: Plan
@@ -68,6 +69,7 @@ class BatchPlan:
     dead_letter_topic: str = ""
     kafka: Mapping[str, Any] = field(default_factory=dict)
     epochs: tuple[Offsets, ...] = ()
+    armed: bool = False
 
 
 class Report(msgspec.Struct):

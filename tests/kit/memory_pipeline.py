@@ -133,6 +133,7 @@ class MemoryPipeline(Pipeline):
     """The driver with its tasks called in this process."""
 
     broker: Broker
+    armed: bool = False
 
     def slots(self) -> int:
         return 2
@@ -141,6 +142,7 @@ class MemoryPipeline(Pipeline):
         return self.broker.read(start, end)
 
     def execute(self, frame: Any, plan: BatchPlan) -> Any:
+        self.armed = plan.armed
         # every stage runs twice, as a speculated task would
         self._stages(frame, plan)
         reports, outcomes = self._stages(frame, plan)

@@ -90,9 +90,14 @@ class Lane:
             for n in labels
         ))  # fmt: skip
 
-    def run(self) -> list:
+    def run(self, *, armed: bool | None = None) -> list:
         """Everything there is, as one or more micro-batches; restarts from the checkpoint."""
         from lakemark.reconcile import operator
+
+        def take(frame, _):
+            if armed is not None:
+                operator.arm(self.spark, armed=armed)
+            rows.extend(frame.collect())
 
         frames = [
             self.spark.readStream.schema(RAW_DDL).parquet(str(self.folder / name))
@@ -101,7 +106,7 @@ class Lane:
         out = operator.survivors(*frames, identity=SHOP, shards=self.shards, schemas={})
         rows: list = []
         query = (
-            out.writeStream.foreachBatch(lambda frame, _: rows.extend(frame.collect()))
+            out.writeStream.foreachBatch(take)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -171,6 +176,18 @@ def test_the_state_survives_a_restart_and_grows_only_under_a_run(spark, tmp_path
     lane.run()
     assert lane.touches() == {}
     assert all(not window.decode_state(blob).runs for blob in lane.states().values())
+
+
+def test_the_driver_tells_the_tasks_of_a_batch_whether_touches_are_needed(spark, tmp_path):
+    lane = Lane(spark, tmp_path)
+    lane.control({"type": "run-start", "run": "r1", "tables": ["public.orders"]})
+    lane.samples("c_orders_default_identity")
+    lane.run(armed=False)
+    assert lane.touches() == {}
+
+    lane.samples("u_orders_default_identity")
+    lane.run(armed=True)
+    assert lane.touches() == {"public.orders [3]": None}
 
 
 def older_fold():

@@ -382,3 +382,18 @@ def test_a_char_key_is_found_again_though_its_column_is_padded(shop):
     shop.run()
     assert shop.values() == {"b    ": "kept"}
     assert shop.rows()["b    "]["_cdc"]["unavailable"] is None
+
+
+def test_the_reconcile_lane_is_armed_from_the_batch_of_a_runs_start_until_its_last_end(shop):
+    def batch(*controls):
+        shop.records.extend(controls)
+        shop.put("u", 10 + shop.batch, 1, v="a")
+        shop.run()
+        return shop.pipeline.armed
+
+    assert not batch()
+    assert batch({"type": "run-start", "run": "r1", "tables": [ORDERS]})
+    shop.restart()
+    assert batch({"type": "run-start", "run": "r2", "tables": [ITEMS]})
+    assert batch({"type": "run-end", "run": "r1"})
+    assert not batch({"type": "run-end", "run": "r2"})

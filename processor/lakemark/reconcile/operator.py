@@ -4,6 +4,10 @@
     chunks  ─ header (record key) says the shard ─────────────────────────┼─ groupBy(shard) ─ fold
     control ─ every record to every shard ────────────────────────────────┘
 
+While no run is armed nobody needs touches: the driver, which reads the same control records, says
+so to the tasks of each batch (`arm`), and they let the events pass unread. A repeated batch has the
+same control records, so it is told the same.
+
 Fixed with the first checkpoint, because a checkpoint cannot be used without them: the three
 sources and their order, the number of shards, the operator and its state schema (one binary
 column, versioned by `window`). No timeouts: only Kafka records decide.
@@ -15,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupStateTimeout
 
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.state import GroupState
 
+ARMED: Final = "lakemark.armed"
 STATE_DDL: Final = "blob binary"
 OUTPUT_DDL: Final = "kind string, table string, blob binary"
 # `source` and `first` give the blobs of a kind a fixed order, whatever way the shuffle takes.
@@ -41,6 +47,16 @@ _PACKED: Final = pa.schema(
         ("blob", pa.binary()),
     ]
 )
+
+
+def arm(spark: SparkSession, *, armed: bool) -> None:
+    """Says whether the touches of the batches that this thread runs from now on are needed."""
+    spark.sparkContext.setLocalProperty(ARMED, str(armed).lower())
+
+
+def _armed() -> bool:
+    context = TaskContext.get()
+    return context is None or context.getLocalProperty(ARMED) != "false"
 
 
 def survivors(
@@ -71,10 +87,16 @@ def survivors(
     known = dict(schemas)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        armed = _armed()
         for batch in batches:
-            yield pack_batch(
-                batch, identity=identity, shards=shards, schemas=known, max_bytes=max_event_bytes
-            )
+            if armed:
+                yield pack_batch(
+                    batch,
+                    identity=identity,
+                    shards=shards,
+                    schemas=known,
+                    max_bytes=max_event_bytes,
+                )
 
     packed = (
         changes.select("topic", "partition", "offset", "key", "value", "headers")

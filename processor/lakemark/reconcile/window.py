@@ -45,6 +45,9 @@ CHUNK: Final = "chunk"
 
 RESTART: Final = "restart"
 
+RUN_START: Final = "run-start"
+RUN_END: Final = "run-end"
+
 REMEMBERED: Final = pa.schema(
     [
         pa.field("table", pa.dictionary(pa.int32(), pa.string()), nullable=False),
@@ -204,9 +207,9 @@ def _control(now: State, records: Iterable[bytes]) -> None:
             record = msgspec.json.decode(blob, type=_Control)
         except (msgspec.MsgspecError, ValueError):
             continue
-        if record.type == "run-start" and record.run:
+        if record.type == RUN_START and record.run:
             now.runs.setdefault(record.run, sorted(set(record.tables)))
-        elif record.type == "run-end":
+        elif record.type == RUN_END:
             ended |= now.runs.pop(record.run, None) is not None
     if ended:
         _drop_tables(now)
