@@ -280,11 +280,11 @@ def _run_ivy(wanted: list[Jar], *, scratch: Path, progress: Progress) -> str:
         raise JarError(str(error), hint="repair or remove the file") from error
     settings.write_text(ivy_settings(maven), encoding="utf-8")
     command = [
-        _java(),
+        java(),
         "-XX:TieredStopAtLevel=1",  # lives for seconds: 3 s of processor time instead of 10
         "-XX:+UseSerialGC",
         *proxy_options(maven),
-        *("-cp", str(_pyspark_jars() / "*"), "org.apache.ivy.Main"),
+        *("-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
         *("-settings", str(settings), "-ivy", str(module), "-cache", str(scratch / "cache")),
         *("-confs", "default"),
         *("-retrieve", f"{scratch}/lib/[organisation]/[artifact]-[revision](-[classifier]).[ext]"),
@@ -351,8 +351,12 @@ def _reason(output: str) -> str:
     return lines[-1][:300] if lines else "Ivy printed nothing"
 
 
-def _java() -> str:
-    """Return the java command that Spark would use."""
+def java() -> str:
+    """Return the java command that Spark would use.
+
+    Raises:
+        JarError: there is none.
+    """
     if home := os.environ.get("JAVA_HOME"):
         return str(Path(home) / "bin" / "java")
     if java := shutil.which("java"):
@@ -363,8 +367,12 @@ def _java() -> str:
     )
 
 
-def _pyspark_jars() -> Path:
-    """Return PySpark's own jars without importing PySpark."""
+def pyspark_jars() -> Path:
+    """Return the folder of PySpark's own jars without importing PySpark.
+
+    Raises:
+        JarError: PySpark is not installed.
+    """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarError(

@@ -1,14 +1,21 @@
 """The Spark session a pipeline needs."""
 
 import os
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakemark import jars
+from lakemark.class_archive import ClassArchive, class_archive
 from lakemark.config import Config
+
+END_S: Final = 60.0
 
 SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -44,31 +51,72 @@ LOCAL_CHECKPOINT: Final = {
 }
 
 
-def session(config: Config) -> SparkSession:
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+
+@contextmanager
+def session(config: Config) -> Iterator[SparkSession]:
     """The session: under spark-submit the cluster's, else a local one on all cores.
 
     Python workers run this very interpreter: Spark would take `python3` from the path.
 
     Raises:
-        JarError: a jar is neither in the cache nor to be had.
+        JarError: a jar is neither in the cache nor to be had, or there is no Java.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(f"lakemark {config.name}")
-    if "SPARK_ENV_LOADED" not in os.environ:
-        cores = os.cpu_count() or 2
-        builder = builder.master(f"local[{cores},4]")
-        builder = builder.config("spark.driver.memory", "2g")
-        builder = builder.config("spark.driver.host", "127.0.0.1")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     found = jars.runtime_jars()
-    builder = builder.config("spark.jars", ",".join(str(jar) for jar in found))
     settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(config.stream.shards)}
     if "://" not in config.checkpoint or config.checkpoint.startswith("file:"):
         settings |= LOCAL_CHECKPOINT
         Path(config.checkpoint.removeprefix("file:")).mkdir(parents=True, exist_ok=True)
-    for name, value in {**settings, **config.spark_options()}.items():
+    archive = None
+    if "SPARK_ENV_LOADED" in os.environ:
+        settings["spark.jars"] = ",".join(map(str, found))
+    else:
+        archive = class_archive(found)
+        settings |= _local(found)
+    settings |= config.spark_options()
+    if archive is not None:
+        settings[JAVA_OPTIONS] = _java_options(archive, settings.get(JAVA_OPTIONS, ""))
+    builder = SparkSession.builder.appName(f"lakemark {config.name}")
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        if archive is not None and not archive.path.exists():
+            _end_java()
+            archive.finish()
+
+
+def _local(found: Sequence[Path]) -> dict[str, str]:
+    cores = os.cpu_count() or 2
+    return {
+        "spark.master": f"local[{cores},4]",
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, found)),
+    }
+
+
+def _java_options(archive: ClassArchive, own: str) -> str:
+    """Ours, then the user's; throughput counts, not pauses."""
+    collector = "" if "-XX:+Use" in own else "-XX:+UseParallelGC"
+    return " ".join(filter(None, [collector, archive.options(), own]))
+
+
+def _end_java() -> None:
+    """Ends the driver's JVM, which writes its archive then, and waits for that."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark ends it only with this process
+    if gateway is None or getattr(gateway, "proc", None) is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        gateway.proc.wait(END_S)
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001

@@ -66,11 +66,8 @@ class Supervisor:
             LakemarkError: what only a person can mend.
         """
         self._on_signals()
-        spark = session(self.config)
-        try:
+        with session(self.config) as spark:
             return self._supervise(spark)
-        finally:
-            spark.stop()
 
     def _supervise(self, spark: SparkSession) -> int:
         attempts, wait = 0, FIRST_WAIT_S

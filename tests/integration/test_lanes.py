@@ -51,38 +51,37 @@ def test_both_lanes_see_equal_offsets_in_every_batch(stack, tmp_path):
         if len(seen) >= 4:
             enough.set()
 
-    spark = session(config)
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        changes = topics.change_stream(
-            spark,
-            kafka.java_options(config),
-            pattern=r"lanes\.public\..*",
-            starting="earliest",
-            max_events=700,
-        )
-        other = (
-            changes.mapInArrow(lambda batches: batches, changes.schema)
-            .repartition(2)
-            .select(f.lit("other").alias("lane"), *topics.COLUMNS)
-        )
-        query = (
-            topics.log_lane(changes)
-            .unionByName(other)
-            .writeStream.foreachBatch(batch)
-            .option("checkpointLocation", str(tmp_path / "checkpoint" / "lanes"))
-            .start()
-        )
+    with session(config) as spark:
+        writer = threading.Thread(target=write)
+        writer.start()
         try:
-            assert enough.wait(120)
-            sources = query.lastProgress["sources"] if query.lastProgress else []
+            changes = topics.change_stream(
+                spark,
+                kafka.java_options(config),
+                pattern=r"lanes\.public\..*",
+                starting="earliest",
+                max_events=700,
+            )
+            other = (
+                changes.mapInArrow(lambda batches: batches, changes.schema)
+                .repartition(2)
+                .select(f.lit("other").alias("lane"), *topics.COLUMNS)
+            )
+            query = (
+                topics.log_lane(changes)
+                .unionByName(other)
+                .writeStream.foreachBatch(batch)
+                .option("checkpointLocation", str(tmp_path / "checkpoint" / "lanes"))
+                .start()
+            )
+            try:
+                assert enough.wait(120)
+                sources = query.lastProgress["sources"] if query.lastProgress else []
+            finally:
+                query.stop()
         finally:
-            query.stop()
-    finally:
-        stop.set()
-        writer.join()
-        spark.stop()
+            stop.set()
+            writer.join()
     assert len(sources) == 1
     for log_lane, other_lane in seen:
         assert log_lane
