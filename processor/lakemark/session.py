@@ -3,17 +3,21 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import structlog
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakemark import jars
 from lakemark.class_archive import ClassArchive, class_archive
 from lakemark.config import Config
+
+log = structlog.get_logger(__name__)
 
 END_S: Final = 60.0
 
@@ -84,13 +88,21 @@ def session(config: Config) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    threading.Thread(target=_start_python, args=[spark], daemon=True).start()
     try:
         yield spark
     finally:
         spark.stop()
         if archive is not None and not archive.path.exists():
+            log.info("java.archiving", path=str(archive.path), why="later starts are faster")
             _end_java()
             archive.finish()
+
+
+def _start_python(spark: SparkSession) -> None:
+    """Has the Python workers' daemon started while the rest of the pipeline gets ready."""
+    with suppress(Exception):  # the first batch says what is wrong
+        spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
 
 
 def _local(found: Sequence[Path]) -> dict[str, str]:

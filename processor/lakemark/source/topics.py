@@ -11,9 +11,14 @@ from lakemark.tables import Offsets
 
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
 TASKS_PER_CORE: Final = 16
-# A consumer that is asked for the same records again, by the other lane, waits for its answer to
-# the read ahead first: by default half a second in every task.
-_CLIENT: Final = {"kafka.fetch.max.wait.ms": "5"}
+_CLIENT: Final = {
+    # A consumer that is asked for the same records again, by the other lane, waits for the answer
+    # to its read ahead first: by default half a second in every task.
+    "kafka.fetch.max.wait.ms": "5",
+    # A batch is read at once, not as it trickles in: the defaults are 500 records and 1 MB.
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(4 << 20),
+}
 
 
 def change_stream(
