@@ -31,7 +31,15 @@ JOINS = {"pipeline", "supervisor", "cli", "__main__"}
 IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 
 SPARK = {
-    *("daemon", "pipeline", "session", "supervisor", "source.topics", "reconcile.operator"),
+    *(
+        "daemon",
+        "handover",
+        "pipeline",
+        "session",
+        "supervisor",
+        "source.topics",
+        "reconcile.operator",
+    ),
     *("sink.spark_merge", "sink.bigtable", "sink.topics", "snapshot.jobs"),
 }
 

@@ -10,11 +10,12 @@ import gc
 import pandas as pd
 from pyspark import daemon
 
+import lakemark.handover
 import lakemark.plans
 import lakemark.reconcile.operator
 import lakemark.tasks
 
-MODULES = (lakemark.plans, lakemark.reconcile.operator, lakemark.tasks, pd)
+MODULES = (lakemark.handover, lakemark.plans, lakemark.reconcile.operator, lakemark.tasks, pd)
 
 
 def main() -> None:

@@ -1,14 +1,12 @@
 """The pipeline: source → reconcile → sinks, as one query. Start reading here.
 
-    change topics ─┬─ row lane: raw records ───────────────────────────────┐
-                   └─ reconcile lane: touches ─► operator (per shard) ──┐  │
-    chunks topic ─────────────────────────────────► operator            ├─ union ─► foreachBatch
-    control topic ────────────────────────────────► operator            │
-                                                       survivors ───────┘
+    change topics ─► decode ─► packets, reports, touches ─┐
+    chunks topic ─────────────────────────────────────────┼─► operator (per shard) ─► foreachBatch
+    control topic ────────────────────────────────────────┘
 
-Both lanes derive from the same `load()` of the change topics, so they see equal offsets in every
-batch. A batch (`Pipeline.batch`) has numbered steps; each can be repeated alone, and a repeated
-batch does what it did the first time.
+The stages run inside `foreachBatch`, when the batch (`Pipeline.batch`) has made their plan. A batch
+has numbered steps; each can be repeated alone, and a repeated batch does what it did the first
+time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +19,12 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemark import crashpoints, plans, settle, tables, tasks
+from lakemark import crashpoints, handover, plans, settle, tables, tasks
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.handover import Known
 from lakemark.plans import Waters
 from lakemark.reconcile import operator, window
 from lakemark.settle import Settled
@@ -37,12 +36,15 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
 from lakemark.tables import Offsets, PipelineState
-from lakemark.tasks import BatchPlan, Report
+from lakemark.tasks import BatchPlan, DecodePlan, Report
 
 log = structlog.get_logger(__name__)
 
 CHUNK_RECORDS: Final = 256  # per batch: 900 kB each, so at most 230 MB
 CONTROL_RECORDS: Final = 10_000
+
+
+Results = tuple[list[Report], list[TableOutcome]]
 
 
 class BatchFailedError(Exception):
@@ -84,9 +86,10 @@ class Pipeline:
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
+    known: Known = field(default_factory=lambda: Known({}, {}))
 
     def frame(self) -> DataFrame:
-        """The query up to `foreachBatch`: both lanes, all sources, the operator."""
+        """The query up to `foreachBatch`: all sources, decoding, the operator."""
         stream, names = self.config.stream, self.config.topics
         changes = topics.change_stream(
             self.spark,
@@ -101,16 +104,14 @@ class Pipeline:
         control = topics.internal_stream(
             self.spark, self.java, topic=names.control, max_records=CONTROL_RECORDS
         )
-        survivors = operator.survivors(
-            changes,
-            chunks,
-            control,
-            identity=self.identity,
-            shards=stream.shards,
-            schemas=self.schemas,
-            max_event_bytes=stream.max_event_bytes,
+        known = self.known = Known(dict(self.schemas), self.librdkafka)
+
+        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return tasks.decode(batches, handover.told(known))
+
+        return operator.reconciled(
+            changes.mapInArrow(decode, tasks.DECODED_DDL), chunks, control, shards=stream.shards
         )
-        return topics.log_lane(changes).unionByName(topics.survivor_lane(survivors))
 
     def on_batch(self, frame: DataFrame, batch: int) -> None:
         """`foreachBatch`: keeps the error, and gives Spark a short text of it only.
@@ -146,7 +147,14 @@ class Pipeline:
         self._repartitioned(state, before)
 
         planned = monotonic()
-        reports, outcomes = self._run(frame, state, before, step="stream")
+        plan = self._plan(
+            state,
+            step="stream",
+            waters=plans.waters_of(before.high_waters),
+            stopped=state.not_streaming(),
+            selected=None,
+        )
+        reports, outcomes = self.stream(frame, plan)
         applied = monotonic()
         start = settle.start_offsets(before, state.offsets, reports)
         settled = settle.settle(state, before, start, reports, outcomes, catalog=self.catalog.live)
@@ -214,39 +222,30 @@ class Pipeline:
             if entry.state == tables.ERRORED and entry.retried:
                 tables.resume(state, name)
 
-    def _run(
-        self, frame: DataFrame, state: PipelineState, before: PipelineState, *, step: str
-    ) -> tuple[list[Report], list[TableOutcome]]:
-        plan = self._plan(
-            state,
-            step=step,
-            waters=plans.waters_of(before.high_waters),
-            stopped=state.not_streaming(),
-            selected=None,
-        )
-        return self.execute(frame, plan)
-
     def slots(self) -> int:
         """Number of merge tasks: as many as can run at once."""
         return max(1, self.spark.sparkContext.defaultParallelism)
 
-    def bounded_read(self, start: Offsets, end: Offsets) -> DataFrame:
-        """The change records from `start` to before `end`, in the shape of the row lane."""
-        return topics.log_lane(topics.bounded_read(self.spark, self.java, start=start, end=end))
+    def stream(self, frame: DataFrame, plan: BatchPlan) -> Results:
+        """All stages over a batch of the query."""
+        handover.tell(self.spark, plan.decode, self.known)
+        return self._merge(frame, plan)
 
-    def execute(self, frame: DataFrame, plan: BatchPlan) -> tuple[list[Report], list[TableOutcome]]:
-        """Both stages over a frame in the shape of the row lane; small results only."""
-        operator.arm(self.spark, armed=plan.armed)
+    def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:
+        """Decoding and merging of the change records from `start` to before `end`."""
 
         def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.decode(batches, plan)
+            return tasks.decode(batches, plan.decode)
 
+        records = topics.bounded_read(self.spark, self.java, start=start, end=end)
+        return self._merge(records.mapInArrow(decode, tasks.DECODED_DDL).drop("shard"), plan)
+
+    def _merge(self, frame: DataFrame, plan: BatchPlan) -> Results:
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.merge(batches, plan)
+            return tasks.merge(batches, plan.lake)
 
         rows = (
-            frame.mapInArrow(decode, tasks.SHUFFLE_DDL)
-            .repartitionById(plan.slots, "slot")
+            frame.repartitionById(plan.decode.slots, "slot")
             .mapInArrow(merge, tasks.RESULT_DDL)
             .collect()
         )
@@ -293,7 +292,7 @@ class Pipeline:
         config = self.config
         slots = self.slots()
         verified = frozenset(selected or ()) if step == "catchup" else frozenset()
-        return BatchPlan(
+        decode = DecodePlan(
             stretch=Plan(
                 identity=self.identity,
                 modes=self.modes,
@@ -309,16 +308,18 @@ class Pipeline:
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
             ),
-            lake=plans.lake_plan(
-                config, state, query=self.checkpoint.query_id(), step=step, waters=waters
-            ),
+            shards=config.stream.shards,
             slots=slots,
             slot_of=plans.balanced(self.loads, slots),
             dead_letter_topic=config.topics.dead_letters,
             kafka=self.librdkafka,
             epochs=tuple(state.epochs),
-            armed=bool(state.runs),
+            armed=bool(state.runs) and step == "stream",
         )
+        lake = plans.lake_plan(
+            config, state, query=self.checkpoint.query_id(), step=step, waters=waters
+        )
+        return BatchPlan(decode, lake)
 
     def _repartitioned(self, state: PipelineState, before: PipelineState) -> None:
         """New partitions put keys elsewhere: nothing of this batch is applied to such a table."""
@@ -385,7 +386,6 @@ class Pipeline:
                 tables.advance(entry, {}, {}, state.offsets, state.batch)
                 continue
             start, end = work
-            frame = self.bounded_read(start, end)
             plan = self._plan(
                 state,
                 step="catchup",
@@ -394,7 +394,7 @@ class Pipeline:
                 selected=frozenset([name]),
             )
             entry.code = entry.reason = ""
-            reports, outcomes = self.execute(frame, plan)
+            reports, outcomes = self.reread(start, end, plan)
             errored = settle.settle(state, state, start, reports, outcomes, catalog=False)
             if entry.state == tables.CATCHING_UP and not entry.code:
                 waters = settle.waters_of(reports)

@@ -99,7 +99,7 @@ class PipelineState(msgspec.Struct):
         epochs: first offsets of epochs 1, 2, …; what stands before is of the one before.
         regressed: offset of the first event that fell below its partition's high-water although
             its source time was newer: where the next epoch would begin.
-        runs: snapshot runs that are armed: only then does the reconcile lane look at events.
+        runs: snapshot runs that are armed: only then are touches packed.
     """
 
     format: int = FORMAT
@@ -124,7 +124,7 @@ class PipelineState(msgspec.Struct):
         return frozenset(known - used)
 
     def not_streaming(self) -> frozenset[str]:
-        """Tables whose events in the row lane are left alone."""
+        """Tables whose events are left alone."""
         return frozenset(t for t, s in self.tables.items() if s.state != STREAMING)
 
 

@@ -1,8 +1,8 @@
 """What runs in Spark's Python workers: decode one Kafka partition, merge one table.
 
 Plain functions over Arrow batches, without Spark: `decode` is the first stage of a batch, `merge`
-the second. Everything they need travels in the `BatchPlan`; what the driver needs comes back as
-small reports.
+the last; between them stands the operator (`reconcile.operator`). Everything they need travels in
+the `BatchPlan`; what the driver needs comes back as small reports.
 """
 
 import operator
@@ -24,52 +24,69 @@ from lakemark.errors import LakemarkError
 from lakemark.sink import apply, dead_letter
 from lakemark.sink.apply import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
-from lakemark.source import stretch
+from lakemark.source import envelope, key_schema, stretch, touches
+from lakemark.source.envelope import Headers
 from lakemark.source.stretch import Plan, Records, Stretch, TableReport
 from lakemark.tables import Offsets
 
-LOG: Final = "log"
 REPORT: Final = "report"
 PACKET: Final = "packet"
 OUTCOME: Final = "outcome"
 
-SHUFFLE: Final = pa.schema(
+# What leaves the first stage: packets and reports for the tables, touches and marks for the
+# shards of the operator, which lets the former pass. `source` and `first` give rows an order.
+DECODED: Final = pa.schema(
     [
-        ("slot", pa.int32()),
+        ("shard", pa.int32()),
         ("kind", pa.string()),
         ("table", pa.string()),
-        ("partition", pa.int32()),
+        ("source", pa.string()),
         ("first", pa.int64()),
+        ("slot", pa.int32()),
         ("blob", pa.binary()),
     ]
 )
 RESULT: Final = pa.schema([("kind", pa.string()), ("blob", pa.binary())])
-SHUFFLE_DDL: Final = "slot int, kind string, table string, partition int, first long, blob binary"
+DECODED_DDL: Final = (
+    "shard int, kind string, table string, source string, first long, slot int, blob binary"
+)
 RESULT_DDL: Final = "kind string, blob binary"
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """Everything the tasks of one batch need; equal for a repeated batch.
+class DecodePlan:
+    """What the first stage of a batch needs; equal for a repeated batch.
 
     Attributes:
         stretch: how to decode.
-        lake: where and how to write.
+        shards: number of shards of the operator.
         slots: number of merge tasks.
         slot_of: slots of tables whose load is known; others by hash.
         dead_letter_topic, kafka: where dead letters go, and librdkafka settings.
         epochs: first offsets of epochs 1, 2, …: a record's epoch is where it stands in Kafka.
-        armed: whether the reconcile lane has to look at this batch's events.
+        armed: whether a snapshot run is active: only then does the operator need touches.
     """
 
     stretch: Plan
-    lake: LakePlan
+    shards: int = 1
     slots: int = 1
     slot_of: dict[str, int] = field(default_factory=dict)
     dead_letter_topic: str = ""
     kafka: Mapping[str, Any] = field(default_factory=dict)
     epochs: tuple[Offsets, ...] = ()
     armed: bool = False
+
+    def slot(self, table: str) -> int:
+        """The merge task of a table."""
+        return self.slot_of.get(table, crc32(table.encode()) % self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Everything the tasks of one batch need: how to decode, where and how to write."""
+
+    decode: DecodePlan
+    lake: LakePlan
 
 
 class Report(msgspec.Struct):
@@ -87,8 +104,8 @@ class Report(msgspec.Struct):
     regressed: int = -1
 
 
-def decode(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.RecordBatch]:
-    """First stage: raw records of one or more Kafka partitions to packets and reports.
+def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:
+    """First stage: raw records of one or more Kafka partitions to packets, reports and touches.
 
     Dead letters are written before anything is handed on.
 
@@ -98,25 +115,26 @@ def decode(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.Re
     decoding = plan.stretch
     for topic, partition, parts in _by_partition(batches):
         for epoch, records in _by_epoch(_records(topic, partition, parts), plan.epochs):
-            done = stretch.process(records, replace(decoding, epoch=epoch))
+            now = replace(decoding, epoch=epoch)
+            heads = stretch.headers(records, now)
+            done = stretch.process(records, now, heads)
             dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
             crashpoints.reach(crashpoints.AFTER_DECODE)
             waters = {**decoding.high_waters, (topic, partition): done.high_water}
             decoding = replace(decoding, high_waters=waters)
-            yield _shuffled(done, plan)
+            yield _rows(_packets(done, plan))
+            if plan.armed:
+                yield _rows(_touches(records, heads, plan))
 
 
 def _by_partition(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[tuple[str, int, list[pa.RecordBatch]]]:
-    """The row lane's records, Kafka partition by partition: a task may have several, in turn.
-
-    What the operator says is left out: nothing that a table needs before there are snapshots.
-    """
+    """Records by Kafka partition: a task may have several, in turn."""
     place: tuple[str, int] | None = None
     parts: list[pa.RecordBatch] = []
     for batch in batches:
-        if not batch.num_rows or batch.column("lane")[0].as_py() != LOG:
+        if not batch.num_rows:
             continue
         for topic, partition, part in _pieces(batch):
             if place is not None and place != (topic, partition):
@@ -209,13 +227,17 @@ def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
     return found
 
 
-def _shuffled(done: Stretch, plan: BatchPlan) -> pa.RecordBatch:
-    rows: list[tuple[int, str, str, int, int, bytes]] = []
+_Row = tuple[int, str, str, str, int, int, bytes]
+
+
+def _packets(done: Stretch, plan: DecodePlan) -> list[_Row]:
+    source = f"{done.topic}/{done.partition}"
+    shard = crc32(source.encode()) % plan.shards  # any: the operator lets them pass
     order = done.first << 20  # packets of one stretch keep their order: at most one per record
-    for number, (table, packet) in enumerate(done.packets):
-        slot = plan.slot_of.get(table, crc32(table.encode()) % plan.slots)
-        blob = packets.encode(packet)
-        rows.append((slot, PACKET, table, done.partition, order + number, blob))
+    rows: list[_Row] = [
+        (shard, PACKET, table, source, order + at, plan.slot(table), packets.encode(packet))
+        for at, (table, packet) in enumerate(done.packets)
+    ]
     report = Report(
         done.topic,
         done.partition,
@@ -228,15 +250,44 @@ def _shuffled(done: Stretch, plan: BatchPlan) -> pa.RecordBatch:
         len(done.dead),
         done.regressed,
     )
-    rows.append((0, REPORT, "", done.partition, order, msgspec.msgpack.encode(report)))
-    columns = list(zip(*rows, strict=True))
+    return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
+
+
+def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
+    """What the shards must know of a stretch: never raises, a bad record is a dead letter."""
+    changed = {
+        at: new
+        for at, found in enumerate(records.headers)
+        if found and (new := envelope.key_change(found)[0]) is not None
+    }
+    canonical, new_keys = key_schema.canonical(
+        heads, records.keys, schemas=plan.stretch.schemas, changed=changed
+    )
+    packed = touches.pack_touches(heads, canonical, shards=plan.shards, new_keys=new_keys)
+    source, first = f"{records.topic}/{records.partition}", records.offsets[0]
+    rows: list[_Row] = [
+        (shard, touches.TOUCHES_KIND, "", source, first, 0, blob)
+        for shard, blob in packed.touches.items()
+    ]
+    if packed.marks is not None:
+        rows += [
+            (shard, touches.MARKS_KIND, "", source, first, 0, packed.marks)
+            for shard in range(plan.shards)
+        ]
+    return rows
+
+
+def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(DECODED)
     return pa.RecordBatch.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(columns, SHUFFLE, strict=True)], schema=SHUFFLE
+        [pa.array(c, f.type) for c, f in zip(columns, DECODED, strict=True)], schema=DECODED
     )
 
 
-def merge(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.RecordBatch]:
+def merge(batches: Iterable[pa.RecordBatch], plan: LakePlan) -> Iterator[pa.RecordBatch]:
     """Second stage: the packets of some tables into the lake; reports pass through.
+
+    What the operator says itself is left alone: no table needs it before there are snapshots.
 
     One table's error is its own: it comes back as an outcome, the other tables go on.
     """
@@ -246,9 +297,8 @@ def merge(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.Rec
         for row in batch.to_pylist():
             if row["kind"] == REPORT:
                 reports.append(row["blob"])
-            else:
-                packet = packets.decode(row["blob"])
-                part = Part(row["partition"], row["first"], packet)
+            elif row["kind"] == PACKET:
+                part = Part(row["source"], row["first"], packets.decode(row["blob"]))
                 parts.setdefault(row["table"], []).append(part)
     outcomes = [_apply(table, found, plan) for table, found in parts.items()]
     blobs = [*reports, *(msgspec.msgpack.encode(outcome) for outcome in outcomes)]
@@ -258,9 +308,9 @@ def merge(batches: Iterator[pa.RecordBatch], plan: BatchPlan) -> Iterator[pa.Rec
     )
 
 
-def _apply(table: str, parts: list[Part], plan: BatchPlan) -> TableOutcome:
+def _apply(table: str, parts: list[Part], plan: LakePlan) -> TableOutcome:
     try:
-        return apply.apply(table, parts, plan.lake)
+        return apply.apply(table, parts, plan)
     except LakemarkError as error:
         return TableOutcome(
             table,

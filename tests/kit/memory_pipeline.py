@@ -23,9 +23,8 @@ from lakemark.tables import Offsets, PipelineState
 from lakemark.tasks import BatchPlan, Report
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-LANE = pa.schema(
+RECORDS = pa.schema(
     [
-        ("lane", pa.string()),
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
@@ -80,7 +79,6 @@ class Broker:
         count = len(messages)
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(["log"] * count),
                 pa.array([topic] * count),
                 pa.array([partition] * count, pa.int32()),
                 pa.array(range(first, last), pa.int64()),
@@ -88,7 +86,7 @@ class Broker:
                 pa.array([m[1] for m in messages], pa.binary()),
                 pa.array([[{"key": k, "value": v} for k, v in m[2]] for m in messages], HEADERS),
             ],
-            schema=LANE,
+            schema=RECORDS,
         )
 
 
@@ -138,23 +136,25 @@ class MemoryPipeline(Pipeline):
     def slots(self) -> int:
         return 2
 
-    def bounded_read(self, start: Offsets, end: Offsets) -> Any:
-        return self.broker.read(start, end)
-
-    def execute(self, frame: Any, plan: BatchPlan) -> Any:
-        self.armed = plan.armed
+    def stream(self, frame: Any, plan: BatchPlan) -> Any:
+        self.armed = plan.decode.armed
         # every stage runs twice, as a speculated task would
         self._stages(frame, plan)
         reports, outcomes = self._stages(frame, plan)
         return reports, self._finished(outcomes, plan)
 
+    def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Any:
+        armed, done = self.armed, self.stream(self.broker.read(start, end), plan)
+        self.armed = armed
+        return done
+
     def _stages(self, frame: Any, plan: BatchPlan) -> Any:
-        shuffled = pa.Table.from_batches(tasks.decode(iter(frame), plan), schema=tasks.SHUFFLE)
+        decoded = pa.Table.from_batches(tasks.decode(iter(frame), plan.decode), tasks.DECODED)
         reports: list[Report] = []
         outcomes: list[TableOutcome] = []
-        for slot in range(plan.slots):
-            mine = shuffled.filter(pc.equal(shuffled.column("slot"), slot))
-            for result in tasks.merge(iter(mine.to_batches()), plan):
+        for slot in range(plan.decode.slots):
+            mine = decoded.filter(pc.equal(decoded.column("slot"), slot))
+            for result in tasks.merge(iter(mine.to_batches()), plan.lake):
                 for row in result.to_pylist():
                     if row["kind"] == tasks.REPORT:
                         reports.append(msgspec.msgpack.decode(row["blob"], type=Report))

@@ -308,7 +308,7 @@ class TableTask:
                 for number, (table, packet) in enumerate(done.packets):
                     assert table == TABLE
                     shuffled = packets.decode(packets.encode(packet))
-                    parts.append(Part(partition, (first << 8) + number, shuffled))
+                    parts.append(Part(str(partition), (first << 8) + number, shuffled))
         self.dice.shuffle(parts)
         return parts, after
 

@@ -69,7 +69,7 @@ def mirror(name, cut):
         for table in dict.fromkeys(t for t, _ in done.packets):
             mine = [p for t, p in done.packets if t == table]
             result = resolve(
-                [Part(0, n, packets.decode(packets.encode(p))) for n, p in enumerate(mine)],
+                [Part("0", n, packets.decode(packets.encode(p))) for n, p in enumerate(mine)],
                 floor=None,
                 pending=None,
                 read_rows=lambda keys: keys.slice(0, 0),

@@ -56,7 +56,7 @@ def process(*entries, start=None):
 
 
 def parts(*entries):
-    return [Part(0, n, p) for n, (_, p) in enumerate(process(*entries).packets)]
+    return [Part("0", n, p) for n, (_, p) in enumerate(process(*entries).packets)]
 
 
 def run(lake, found, *, floor=None, pending=None, version=1):
@@ -151,7 +151,7 @@ def _packet(value):
 
 
 def test_packets_of_two_schema_versions_meet_in_the_wider_type():
-    found = [Part(0, 0, _packet(pa.array([1], pa.int32()))), Part(0, 1, _packet(pa.array([2])))]
+    found = [Part("0", 0, _packet(pa.array([1], pa.int32()))), Part("0", 1, _packet(pa.array([2])))]
     result = resolve(
         found, floor=None, pending=None, read_rows=DictLake().read_rows, deletes="hard"
     )
@@ -160,7 +160,7 @@ def test_packets_of_two_schema_versions_meet_in_the_wider_type():
 
 
 def test_packets_whose_types_do_not_go_together_stop_the_table():
-    found = [Part(0, 0, _packet(pa.array(["x"]))), Part(0, 1, _packet(pa.array([2])))]
+    found = [Part("0", 0, _packet(pa.array(["x"]))), Part("0", 1, _packet(pa.array([2])))]
     with pytest.raises(TableError) as caught:
         resolve(found, floor=None, pending=None, read_rows=DictLake().read_rows, deletes="hard")
     assert caught.value.code == "schema-incompatible"
@@ -172,7 +172,7 @@ def test_one_key_in_two_partitions_goes_by_position():
     newer = parts(Entry("u", (3, 4), 1, 1, after=row(1, 6)))
     for first, second in ((0, 1), (1, 0)):
         lake = DictLake()
-        run(lake, [Part(first, 0, older[0].packet), Part(second, 0, newer[0].packet)])
+        run(lake, [Part(str(first), 0, older[0].packet), Part(str(second), 0, newer[0].packet)])
         assert lake.rows()[1]["a"] == 6
 
 

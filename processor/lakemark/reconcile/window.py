@@ -39,8 +39,8 @@ VERSION: Final = 1
 _MAGIC: Final = b"LKMW"
 
 CONTROL: Final = "control"
-TOUCHES: Final = "touches"
-MARKS: Final = "marks"
+TOUCHES: Final = touches.TOUCHES_KIND
+MARKS: Final = touches.MARKS_KIND
 CHUNK: Final = "chunk"
 
 RESTART: Final = "restart"

@@ -32,9 +32,9 @@ KeyChange = tuple[bytes, bytes]  # new key and position name it
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A packet and where it came from: parts of one Kafka partition compose in `order`."""
+    """A packet and the Kafka partition it came from: parts of one compose in `order`."""
 
-    partition: int
+    partition: str
     order: int
     packet: pa.Table
 
@@ -158,7 +158,7 @@ class _Batch:
     floor: bytes | None
     dropped: int = 0
     plain: dict[bytes, tuple[int, Part, int]] = field(default_factory=dict)
-    rest: dict[bytes, list[tuple[int, int, Step]]] = field(default_factory=dict)
+    rest: dict[bytes, list[tuple[str, int, Step]]] = field(default_factory=dict)
 
     def add(self, part: Part, offset: int) -> None:
         """Adds a part; parts come in the order of (partition, order)."""
@@ -248,9 +248,9 @@ def _net(step: Step) -> Net:
     return step if isinstance(step, Net) else step.net
 
 
-def _in_order(found: list[tuple[int, int, Step]]) -> list[Step]:
+def _in_order(found: list[tuple[str, int, Step]]) -> list[Step]:
     """Steps of one key: as they come inside a partition, by last position across partitions."""
-    by_partition: dict[int, list[Step]] = {}
+    by_partition: dict[str, list[Step]] = {}
     for partition, _, step in sorted(found, key=lambda one: one[:2]):
         by_partition.setdefault(partition, []).append(step)
     stretches = sorted(by_partition.values(), key=lambda steps: _net(steps[-1]).position)

@@ -1,6 +1,6 @@
-"""Which schema a record's key and images are read by; the same answer in both lanes.
+"""Which schema a record's key and images are read by; the same answer for tables and shards.
 
-Pure. The row lane and the reconcile lane must give a row the same canonical key, or a touch would
+Pure. Packets and touches must have the same canonical key for a row, or a touch would
 not meet its chunk row; so they ask here.
 """
 

@@ -135,9 +135,9 @@ class Records:
     headers: list[list[dict[str, Any]] | None]
 
 
-def process(records: Records, plan: Plan) -> Stretch:
-    """Turns one stretch into packets, dead letters and reports. Deterministic; never raises."""
-    heads = envelope.decode(
+def headers(records: Records, plan: Plan) -> Headers:
+    """The headers of a stretch. Never raises."""
+    return envelope.decode(
         records.values,
         records.keys,
         identity=plan.identity,
@@ -145,6 +145,17 @@ def process(records: Records, plan: Plan) -> Stretch:
         offsets=records.offsets,
         max_bytes=plan.max_event_bytes,
     )
+
+
+def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stretch:
+    """Turns one stretch into packets, dead letters and reports. Deterministic; never raises.
+
+    Args:
+        records: the stretch.
+        plan: how to decode.
+        heads: its headers, where they are known already.
+    """
+    heads = heads or headers(records, plan)
     start = plan.high_waters.get((records.topic, records.partition), HighWater())
     gated = gate(heads.kind, heads.position, heads.source_ts, start)
     out = Stretch(

@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from lakemark.tables import Offsets
 
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
 TASKS_PER_CORE: Final = 16
 _CLIENT: Final = {
-    # A consumer that is asked for the same records again, by the other lane, waits for the answer
-    # to its read ahead first: by default half a second in every task.
+    # A consumer that is asked for other records than those it has asked for ahead waits for that
+    # answer first: by default half a second.
     "kafka.fetch.max.wait.ms": "5",
     # A batch is read at once, not as it trickles in: the defaults are 500 records and 1 MB.
     "kafka.max.poll.records": "5000",
@@ -29,7 +28,7 @@ def change_stream(
     starting: str,
     max_events: int,
 ) -> DataFrame:
-    """One `readStream` on all change topics: both lanes derive from this very DataFrame.
+    """One `readStream` on all change topics.
 
     Args:
         spark: the session.
@@ -94,25 +93,6 @@ def bounded_read(
         .option("failOnDataLoss", "true")
         .load()
         .select(*COLUMNS)
-    )
-
-
-def log_lane(changes: DataFrame) -> DataFrame:
-    """The row lane: raw records, untouched."""
-    return changes.select(f.lit("log").alias("lane"), *COLUMNS)
-
-
-def survivor_lane(outputs: DataFrame) -> DataFrame:
-    """The operator's outputs in the shape of the row lane, so that both make one DataFrame."""
-    nothing = f.lit(None)
-    return outputs.select(
-        f.lit("reconcile").alias("lane"),
-        f.col("table").alias("topic"),
-        f.lit(0).alias("partition"),
-        f.lit(0).cast("long").alias("offset"),
-        f.col("kind").cast("binary").alias("key"),
-        f.col("blob").alias("value"),
-        nothing.cast("array<struct<key:string,value:binary>>").alias("headers"),
     )
 
 

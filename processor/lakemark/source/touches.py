@@ -1,4 +1,4 @@
-"""Packing of the reconcile lane: what the operator must know of the log, in few rows.
+"""Packing for the operator: what the operator must know of the log, in few rows.
 
 Pure. The price of the operator is paid per row that crosses into Python, so the touches of one
 input batch travel as one Arrow blob per shard, and the rare things that concern every shard as one
@@ -31,6 +31,10 @@ TOUCHES: Final = pa.schema(
         pa.field("new_key", pa.binary()),
     ]
 )
+
+# Kinds of the two sorts of blobs on their way to the operator.
+TOUCHES_KIND: Final = "touches"
+MARKS_KIND: Final = "marks"
 
 TRUNCATE: Final = "truncate"
 WINDOW: Final = "window"
