@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -93,9 +94,9 @@ def show(
     if not console.is_terminal:
         console = Console(width=100)
     console.print(f"[bold]{bench}[/]: " + ", ".join(f"{k} {v}" for k, v in settings.items()))
-    table = Table()
+    table = Table(box=SIMPLE_HEAD)
     for key, heading in HEADINGS.items():
-        table.add_column(heading, justify="left" if key == "who" else "right")
+        table.add_column(heading, justify="left" if key == "who" else "right", no_wrap=True)
     for run in runs:
         row = run.row()
         table.add_row(*(_cell(row[key]) for key in HEADINGS))

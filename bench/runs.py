@@ -7,6 +7,7 @@ the contestant itself noted it. `steady` leaves out everything up to the end of 
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -270,6 +271,36 @@ def write_config(
     for file, data in (("connector.json", connector), ("tables.yaml", schemas), (path, config)):
         (work / file).write_text(json.dumps(data, indent=1), encoding="utf-8")
     return path
+
+
+def warm_up(memory: str) -> None:
+    """Runs both once over a few events on a broker of their own, not measured.
+
+    Jars, Python's byte code and lakemark's archive of Java classes are then where they are on any
+    machine that has run them before.
+    """
+    table = "warmup"
+    orders = Orders(table, events=20_000, keys=4_000)
+    with local_kafka() as stack:
+        work = stack.directory / "work"
+        topic = topic_of(table)
+        stack.kafka.create_topic(topic, partitions=4)
+        produce(stack.kafka, topic, orders)
+        try:
+            lake = work / "usual" / "lake" / table
+            spec = Spec(
+                bootstrap=stack.kafka.bootstrap,
+                tables={topic: str(lake)},
+                checkpoint=str(work / "usual" / "checkpoint"),
+                max_events=20_000,
+                memory=memory,
+            )
+            run_usual(spec, work / "usual")
+            home = work / "lakemark"
+            config = write_config(home, stack.kafka, [table], max_events=20_000, memory=memory)
+            run_lakemark(config, home)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def check(run: Run, expected: Mapping[str, Orders], path_of: Mapping[str, str]) -> Run:

@@ -21,6 +21,7 @@ from bench.runs import (
     run_lakemark,
     run_usual,
     topic_of,
+    warm_up,
     write_config,
 )
 from bench.usual import Spec
@@ -33,6 +34,9 @@ def main(argv: list[str]) -> int:
     options = parse(argv)
     keys = options.keys or max(1, options.events // 5)
     orders = Orders(TABLE, events=options.events, keys=keys, full=options.full)
+    if options.warm_up:
+        say("both run once over a few events (not measured)")
+        warm_up(options.memory)
     before = report.machine()
     limit = limit_for(options.batch, options.partitions)
     runs: list[Run] = []
@@ -95,6 +99,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=200_000, help="events per micro-batch")
     parser.add_argument("--memory", default="2g", help="of Spark's driver, for both")
     parser.add_argument("--full", action="store_true", help="every field that Debezium 3.7 writes")
+    parser.add_argument("--no-warm-up", dest="warm_up", action="store_false")
     parser.add_argument("--only", choices=("usual", "lakemark"))
     parser.add_argument("--keep", action="store_true", help="keep logs and tables")
     parser.add_argument("--json", type=Path, metavar="FILE")

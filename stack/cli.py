@@ -87,7 +87,7 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
 
 def run_bench(name: str, arguments: Sequence[str]) -> int:
     """Run `bench/<name>.py`, or list what there is."""
-    names = sorted(p.stem for p in (ROOT / "bench").glob("*.py") if not p.stem.startswith("_"))
+    names = sorted(p.stem for p in (ROOT / "bench").glob("*.py") if "\ndef main(" in p.read_text())
     if name not in names:
         print(f"benchmarks: {', '.join(names) or '(none)'}")
         return 2 if name else 0

@@ -29,6 +29,7 @@ import psycopg
 import yaml
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.panel import Panel
 from rich.status import Status  # noqa: TC002 (no block for one name)
@@ -369,16 +370,16 @@ def _batches(lakemark: LakemarkProcess) -> list[tuple[float, int]]:
 
 
 def _comparison(found: Comparison, states: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="the lake against the source, row by row")
-    table.add_column("table")
-    table.add_column("state")
-    numbers = ("source", "lake", "missing", "extra", "different")
-    for name in (*numbers, "events"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    table = Table(title="the lake against the source, row by row", box=SIMPLE_HEAD)
+    table.add_column("table", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for name in ("source rows", "lake rows", "wrong", "events"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for one in found.tables:
         state = states.get(one.table, {})
-        counts = (one.source_rows, one.lake_rows, one.missing, one.extra, one.different)
+        wrong = one.missing + one.extra + one.different
+        counts = (one.source_rows, one.lake_rows, wrong)
         verdict = "[green]equal[/]" if one.is_equal else "[bold red]NOT EQUAL[/]"
         events = f"{state.get('events', 0):,}"
         name = str(state.get("state", "streaming" if state else "-"))

@@ -179,13 +179,19 @@ def _micros(text: str) -> int:
     return _clamped(text, FIRST_MICRO, LAST_MICRO)
 
 
+def _millis(text: str) -> int:
+    """Microseconds of a timestamp written in milliseconds; cut first, then clamped."""
+    cut = text if text.endswith("infinity") else str(int(text) // 1000 * 1000)
+    return _micros(cut)
+
+
 def _days(text: str) -> int:
     return _clamped(text, _FIRST_DAY, _LAST_DAY)
 
 
 def _zoneless(kind: str, *, millis: bool) -> Reading:
     if kind == "timestamp":
-        return Reading(_epoch(), (lambda t: _micros(t) // 1000 * 1000) if millis else _micros)
+        return Reading(_epoch(), _millis if millis else _micros)
     if millis:
         # Of a day's end java.time knows only the next day's beginning.
         return Reading(_CLOCK, lambda t: t[:-3] + "000")

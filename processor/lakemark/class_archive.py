@@ -42,7 +42,10 @@ class ClassArchive:
             return f"{_QUIET} -XX:SharedArchiveFile={self.path}"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError:
+            for left in self.path.parent.glob("*.part"):
+                if not _alive(int(left.suffixes[-2][1:])):
+                    left.unlink(missing_ok=True)
+        except (OSError, ValueError):
             return ""  # a cache that cannot be written: every start is a first one
         return f"{_QUIET} -XX:ArchiveClassesAtExit={self.part}"
 
@@ -65,3 +68,13 @@ def class_archive(classpath: Sequence[Path]) -> ClassArchive:
     said += [str(jars.pyspark_jars()), *map(str, classpath)]
     name = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
     return ClassArchive(jars.cache_dir() / FOLDER / f"{name}.jsa")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

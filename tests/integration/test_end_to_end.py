@@ -75,7 +75,8 @@ def test_with_the_schema_wrapper_no_catalog_is_needed(database: Database, tmp_pa
         running.wait_equal()
 
 
-def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database, tmp_path):
+@pytest.mark.parametrize("engine", ["auto", "spark-merge"])
+def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database, tmp_path, engine):
     """Each the smallest case of its kind, in a transaction of its own and all in one."""
     database.execute("CREATE TABLE small (id int PRIMARY KEY, note text)")
     database.execute("CREATE TABLE big (id int PRIMARY KEY, note text, bio text)")
@@ -84,7 +85,7 @@ def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database,
         database.execute("INSERT INTO small VALUES (%s, 'n')", [number])
         database.execute("INSERT INTO big VALUES (%s, 'n', %s)", [number, BIO + str(number)])
     database.start_connector()
-    with Running(database, tmp_path) as running:
+    with Running(database, tmp_path, {"lake": {"path": "./lake", "engine": engine}}) as running:
         running.equal_after_once()
 
         database.execute("TRUNCATE small")
@@ -106,6 +107,8 @@ def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database,
             connection.execute("INSERT INTO small SELECT n, 'gone' FROM generate_series(2, 50) n")
             connection.execute("TRUNCATE small")
             connection.execute("INSERT INTO small VALUES (7, 'same transaction')")
+        database.execute("ALTER TABLE small ADD COLUMN more numeric(10, 2) DEFAULT 1.5")
+        database.execute("INSERT INTO small VALUES (8, 'more', 2)")
         database.execute("UPDATE big SET note = 'plain' WHERE id > 10")
         database.execute("UPDATE big SET bio = NULL WHERE id = 11")
         database.execute("DELETE FROM big WHERE id = 12")
@@ -114,6 +117,9 @@ def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database,
         database.execute("DELETE FROM big WHERE id = 1013")
         running.wait_drained()
         running.equal_after_once()
+        kept = running.lakemark.progress()
+        wanted = "task-merge" if engine == "auto" else engine
+        assert {kept[f"public.{table}"]["engine"] for table in ("small", "big")} == {wanted}
 
 
 def test_soft_deletes_keep_the_rows_and_mark_them(database: Database, tmp_path):

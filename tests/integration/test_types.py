@@ -43,17 +43,7 @@ CREATE TABLE keyed (
 """
 
 
-# Known: in the mode `connect` (milliseconds) two extreme timestamps of a row differ.
-KNOWN = pytest.mark.xfail(strict=True, reason="extreme timestamps in the mode connect")
-
-
-@pytest.mark.parametrize(
-    "modes",
-    [
-        pytest.param(modes, id=name, marks=[KNOWN] if name == "connect-wrapped" else [])
-        for name, modes in MODES.items()
-    ],
-)
+@pytest.mark.parametrize("modes", MODES.values(), ids=MODES.keys())
 def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
     limits = every_type.Limits.of(modes)
     with database.connect() as connection:
