@@ -20,7 +20,7 @@ import yaml
 
 from lakemark import crashpoints
 from lakemark.config import load
-from lakemark.kafka import read_compacted
+from lakemark.records import read_compacted
 from stack.java import find_java
 from stack.local import Database
 from stack.processes import Server, StackError, wait_for

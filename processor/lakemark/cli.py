@@ -187,7 +187,7 @@ def run(
 def status(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
     """Show the state of the pipeline and of every table."""
     loaded = _load(config)
-    from lakemark.kafka import read_compacted  # noqa: PLC0415
+    from lakemark.records import read_compacted  # noqa: PLC0415
 
     topic = loaded.config.topics.progress
     records = read_compacted(loaded.config, topic)
@@ -247,7 +247,8 @@ def _control(given: Path | None, kind: str, table: str) -> None:
     config = _load(given).config
     if table:
         _known_form(table, config)
-    from lakemark.kafka import Cluster, publish  # noqa: PLC0415
+    from lakemark.kafka import Cluster  # noqa: PLC0415
+    from lakemark.records import publish  # noqa: PLC0415
 
     topic = config.topics.control
     with Cluster(config) as cluster:

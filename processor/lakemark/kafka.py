@@ -1,4 +1,4 @@
-"""The edge to Kafka: settings of both clients, our own topics, offsets, a producer.
+"""The edge to Kafka: settings of both clients, our own topics, offsets; for records see `records`.
 
 Every call has a deadline (``kafka.timeout``). A broker that does not answer is a `DependencyError`;
 what only a change of settings or rights can mend is an `InvalidConfig`.
@@ -12,12 +12,9 @@ from typing import Any, Final, Self
 
 import structlog
 from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
@@ -38,11 +35,10 @@ from lakemark.names import compile_java
 
 __all__ = [
     "Cluster",
+    "away",
     "java_options",
     "librdkafka_options",
-    "producer",
-    "publish",
-    "read_compacted",
+    "refused_settings",
     "topic_plan",
 ]
 
@@ -101,7 +97,7 @@ class Cluster:
         self._last_error: KafkaError | None = None
         self._met = False
         settings: dict[str, Any] = librdkafka_options(config) | {"error_cb": self._remember}
-        with _settings_of_the_client():
+        with refused_settings():
             self._admin = AdminClient(settings)
 
     def __enter__(self) -> Self:
@@ -139,7 +135,7 @@ class Cluster:
                 [Problem("kafka.security", message, "check kafka.security against the brokers")]
             )
         reason = f"{error.str()}" + (f" ({last.str()})" if last is not None else "")
-        return _away(self._config, reason)
+        return away(self._config, reason)
 
     def ensure_topics(self) -> list[str]:
         """Creates those of our own topics that are missing, and returns their names.
@@ -192,7 +188,7 @@ class Cluster:
         deadline = time.monotonic() + self._timeout
         while len(self.partition_counts(names)) < len(names):
             if time.monotonic() > deadline:
-                raise _away(self._config, f"created topics do not show: {', '.join(names)}")
+                raise away(self._config, f"created topics do not show: {', '.join(names)}")
             time.sleep(0.05)
 
     def _command(self, name: str, partitions: int, settings: Mapping[str, str]) -> str:
@@ -349,127 +345,13 @@ def _no_leader_yet(error: BaseException) -> bool:
     )
 
 
-def producer(config: Config, more: Mapping[str, Any] | None = None) -> Producer:
-    """A producer whose records are written once per partition and acknowledged by all replicas.
-
-    Args:
-        config: says where the brokers are.
-        more: settings on top, such as ``transactional.id``.
-    """
-    settings = librdkafka_options(config) | {
-        "acks": "all",
-        "enable.idempotence": True,
-        "compression.type": "lz4",
-        "message.max.bytes": config.dead_letters.max_record_bytes,
-        "delivery.timeout.ms": round(config.kafka.timeout.total_seconds() * 1000),
-        **(more or {}),
-    }
-    with _settings_of_the_client():
-        return Producer(settings)
-
-
-def publish(
-    config: Config,
-    topic: str,
-    records: Iterable[tuple[bytes, bytes | None]],
-    *,
-    client: Producer | None = None,
-) -> None:
-    """Writes (key, value) records and returns when all of them are acknowledged.
-
-    Args:
-        config: says where the brokers are.
-        topic: where to.
-        records: what.
-        client: a producer to use again: a new one takes half a second to be ready. It must not be
-            used again after an error.
-
-    Raises:
-        DependencyError: at least one was not; writing them all again is then safe for topics whose
-            records have an id.
-    """
-    client = client or producer(config)
-    failed: list[str] = []
-
-    def delivered(error: KafkaError | None, _: object) -> None:
-        if error is not None:
-            failed.append(error.str())
-
-    for key, value in records:
-        try:
-            client.produce(topic, value=value, key=key, on_delivery=delivered)
-        except BufferError:  # the client's queue is full: let it drain
-            client.flush(config.kafka.timeout.total_seconds())
-            client.produce(topic, value=value, key=key, on_delivery=delivered)
-        client.poll(0)
-    # A second more than a record may take, so that its own error is seen.
-    left = client.flush(config.kafka.timeout.total_seconds() + 1)
-    if failed or left:
-        raise _away(config, failed[0] if failed else f"{left} records were not acknowledged")
-
-
-def read_compacted(config: Config, topic: str) -> dict[bytes, bytes]:
-    """The newest value of every key of a compacted topic, up to its end as of now.
-
-    Returns:
-        values by key; a key whose newest value is a tombstone is left out, and so is all of a
-        topic that does not exist.
-
-    Raises:
-        DependencyError: the end was not reached within ``kafka.timeout``.
-    """
-    with Cluster(config) as cluster:
-        ends = {where: end for where, end in cluster.end_offsets([topic]).items() if end > 0}
-        starts = cluster.start_offsets([topic])
-    waiting = {where for where, end in ends.items() if starts.get(where, 0) < end}
-    found: dict[bytes, bytes] = {}
-    if not waiting:
-        return found
-    consumer = Consumer(
-        {
-            **librdkafka_options(config),
-            "group.id": f"{config.name}.reader",  # required by the client; nothing is committed
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in waiting])
-        _read_to_end(consumer, waiting, found, config)
-    finally:
-        consumer.close()
-    return found
-
-
-def _read_to_end(
-    consumer: Consumer, waiting: set[tuple[str, int]], found: dict[bytes, bytes], config: Config
-) -> None:
-    deadline = time.monotonic() + config.kafka.timeout.total_seconds()
-    while waiting:
-        left = deadline - time.monotonic()
-        message = consumer.poll(min(left, 1.0)) if left > 0 else None
-        if left <= 0:
-            raise _away(config, f"the end of {next(iter(waiting))[0]} was not reached in time")
-        if message is None:
-            continue
-        error = message.error()
-        if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                waiting.discard((str(message.topic()), int(message.partition() or 0)))
-            elif not error.retriable() and error.code() != KafkaError._TRANSPORT:  # noqa: SLF001
-                raise _away(config, error.str())
-            continue
-        key, value = message.key(), message.value()
-        if isinstance(key, bytes):
-            found.pop(key, None)
-            if isinstance(value, bytes):
-                found[key] = value
-
-
 @contextlib.contextmanager
-def _settings_of_the_client() -> Iterator[None]:
-    """Settings that the client itself refuses: unknown names, unreadable certificates."""
+def refused_settings() -> Iterator[None]:
+    """Explains settings that the client itself refuses: unknown names, unreadable certificates.
+
+    Raises:
+        InvalidConfig: it refused them.
+    """
     try:
         yield
     except KafkaException as error:
@@ -477,7 +359,8 @@ def _settings_of_the_client() -> Iterator[None]:
         raise InvalidConfig([problem]) from error
 
 
-def _away(config: Config, reason: str) -> DependencyError:
+def away(config: Config, reason: str) -> DependencyError:
+    """The error of a broker that does not answer."""
     return DependencyError(
         f"Kafka at {config.kafka.bootstrap_servers} is away: {reason}",
         code="kafka-unavailable",

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
-from lakemark import control, kafka
+from lakemark import control, kafka, records
 from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
@@ -187,7 +187,7 @@ class Supervisor:
         """A control record makes a batch where the source is silent."""
         record = {"type": "wake", "id": str(uuid.uuid4()), "ts_ms": int(time.time() * 1000)}
         topic = self.config.topics.control
-        kafka.publish(self.config, topic, [(b"_pipeline", json.dumps(record).encode())])
+        records.publish(self.config, topic, [(b"_pipeline", json.dumps(record).encode())])
 
     def _verdict(self) -> int:
         errored = {t: s for t, s in self.state.tables.items() if s.state == ERRORED}
@@ -240,9 +240,9 @@ class Supervisor:
             self._say([(table.encode(), blob) for table, blob in news.items()])
             self.published |= news
 
-    def _say(self, records: list[tuple[bytes, bytes]]) -> None:
-        client, self.progress = self.progress or kafka.producer(self.config), None
-        kafka.publish(self.config, self.config.topics.progress, records, client=client)
+    def _say(self, said: list[tuple[bytes, bytes]]) -> None:
+        client, self.progress = self.progress or records.producer(self.config), None
+        records.publish(self.config, self.config.topics.progress, said, client=client)
         self.progress = client
 
     def _publish_pipeline(self, state: str, error: LakemarkError | None = None) -> None:

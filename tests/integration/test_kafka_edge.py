@@ -7,7 +7,8 @@ import pytest
 
 from lakemark.config import Config
 from lakemark.errors import ConfigError, DependencyError, LakemarkError
-from lakemark.kafka import Cluster, producer, publish, read_compacted, topic_plan
+from lakemark.kafka import Cluster, topic_plan
+from lakemark.records import producer, publish, read_compacted
 from stack.local import LocalStack
 from stack.processes import free_port
 

@@ -68,7 +68,7 @@ def supervisor(monkeypatch):
 
 @pytest.fixture
 def kafka(monkeypatch):
-    """Stands in for the module that talks to the brokers."""
+    """Stands in for the modules that talk to the brokers."""
     stub = types.ModuleType("lakemark.kafka")
     stub.published, stub.records = [], {}
     stub.publish = lambda config, topic, records: stub.published.extend(
@@ -85,8 +85,9 @@ def kafka(monkeypatch):
 
     stub.Cluster = Cluster
     stub.read_compacted = lambda config, topic: stub.records
-    monkeypatch.setitem(sys.modules, "lakemark.kafka", stub)
-    monkeypatch.setattr(lakemark, "kafka", stub, raising=False)
+    for name in ("kafka", "records"):
+        monkeypatch.setitem(sys.modules, f"lakemark.{name}", stub)
+        monkeypatch.setattr(lakemark, name, stub, raising=False)
     return stub
 
 

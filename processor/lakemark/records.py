@@ -1,0 +1,129 @@
+"""Records of our own topics: written with acknowledgement, compacted topics read to their end."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+
+from lakemark.client_settings import librdkafka_options
+from lakemark.config import Config
+from lakemark.kafka import Cluster, away, refused_settings
+
+
+def producer(config: Config, more: Mapping[str, Any] | None = None) -> Producer:
+    """A producer whose records are written once per partition and acknowledged by all replicas.
+
+    Args:
+        config: says where the brokers are.
+        more: settings on top, such as ``transactional.id``.
+    """
+    settings = librdkafka_options(config) | {
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "message.max.bytes": config.dead_letters.max_record_bytes,
+        "delivery.timeout.ms": round(config.kafka.timeout.total_seconds() * 1000),
+        **(more or {}),
+    }
+    with refused_settings():
+        return Producer(settings)
+
+
+def publish(
+    config: Config,
+    topic: str,
+    records: Iterable[tuple[bytes, bytes | None]],
+    *,
+    client: Producer | None = None,
+) -> None:
+    """Writes (key, value) records and returns when all of them are acknowledged.
+
+    Args:
+        config: says where the brokers are.
+        topic: where to.
+        records: what.
+        client: a producer to use again: a new one takes half a second to be ready. It must not be
+            used again after an error.
+
+    Raises:
+        DependencyError: at least one was not; writing them all again is then safe for topics whose
+            records have an id.
+    """
+    client = client or producer(config)
+    failed: list[str] = []
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            failed.append(error.str())
+
+    for key, value in records:
+        try:
+            client.produce(topic, value=value, key=key, on_delivery=delivered)
+        except BufferError:  # the client's queue is full: let it drain
+            client.flush(config.kafka.timeout.total_seconds())
+            client.produce(topic, value=value, key=key, on_delivery=delivered)
+        client.poll(0)
+    # A second more than a record may take, so that its own error is seen.
+    left = client.flush(config.kafka.timeout.total_seconds() + 1)
+    if failed or left:
+        raise away(config, failed[0] if failed else f"{left} records were not acknowledged")
+
+
+def read_compacted(config: Config, topic: str) -> dict[bytes, bytes]:
+    """The newest value of every key of a compacted topic, up to its end as of now.
+
+    Returns:
+        values by key; a key whose newest value is a tombstone is left out, and so is all of a
+        topic that does not exist.
+
+    Raises:
+        DependencyError: the end was not reached within ``kafka.timeout``.
+    """
+    with Cluster(config) as cluster:
+        ends = {where: end for where, end in cluster.end_offsets([topic]).items() if end > 0}
+        starts = cluster.start_offsets([topic])
+    waiting = {where for where, end in ends.items() if starts.get(where, 0) < end}
+    found: dict[bytes, bytes] = {}
+    if not waiting:
+        return found
+    consumer = Consumer(
+        {
+            **librdkafka_options(config),
+            "group.id": f"{config.name}.reader",  # required by the client; nothing is committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in waiting])
+        _read_to_end(consumer, waiting, found, config)
+    finally:
+        consumer.close()
+    return found
+
+
+def _read_to_end(
+    consumer: Consumer, waiting: set[tuple[str, int]], found: dict[bytes, bytes], config: Config
+) -> None:
+    deadline = time.monotonic() + config.kafka.timeout.total_seconds()
+    while waiting:
+        left = deadline - time.monotonic()
+        message = consumer.poll(min(left, 1.0)) if left > 0 else None
+        if left <= 0:
+            raise away(config, f"the end of {next(iter(waiting))[0]} was not reached in time")
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                waiting.discard((str(message.topic()), int(message.partition() or 0)))
+            elif not error.retriable() and error.code() != KafkaError._TRANSPORT:  # noqa: SLF001
+                raise away(config, error.str())
+            continue
+        key, value = message.key(), message.value()
+        if isinstance(key, bytes):
+            found.pop(key, None)
+            if isinstance(value, bytes):
+                found[key] = value
