@@ -19,9 +19,9 @@ from rich.console import Console
 from lakemark import presentation
 from lakemark.config import Config, Loaded, load_with_origins
 from lakemark.errors import ConfigError, LakemarkError, PipelineError
-from lakemark.layers import InvalidConfig, Problem
-from lakemark.locate import config_file
 from lakemark.ops import log
+from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.locate import config_file
 
 OK: Final = 0
 FAILED: Final = 1
@@ -122,7 +122,7 @@ def _load(given: Path | None) -> Loaded:
 @_guarded
 def validate(config: ConfigOption = None) -> int:
     """Check everything that can be checked offline, and list every mistake at once."""
-    from lakemark.check import check  # noqa: PLC0415
+    from lakemark.settings.check import check  # noqa: PLC0415
 
     loaded = _load(config)
     problems = [*loaded.warnings, *check(loaded.config)]

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from lakemark.config import Config, SecurityConfig
-from lakemark.layers import InvalidConfig, Problem
-from lakemark.units import reveal
+from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.units import reveal
 
 _PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"

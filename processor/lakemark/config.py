@@ -24,10 +24,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lakemark.layers import ENV_PREFIX, InvalidConfig, Layers, Problem, dotted, read_layers
-from lakemark.mistakes import explain, shape_of
-from lakemark.names import InternalTopics
-from lakemark.units import (
+from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Layers, Problem, dotted, read_layers
+from lakemark.settings.mistakes import explain, shape_of
+from lakemark.settings.names import InternalTopics
+from lakemark.settings.units import (
     ClientSettings,
     Duration,
     ExistingFile,

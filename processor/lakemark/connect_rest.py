@@ -10,7 +10,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from lakemark.config import ConnectConfig
 from lakemark.errors import DependencyError
-from lakemark.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Problem
 
 # A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
 # and 0.5 + 1 + 2 s between them, four attempts end after 44 s at the latest.

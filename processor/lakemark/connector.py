@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
-from lakemark.layers import InvalidConfig, Problem
-from lakemark.names import compile_java, quoted, split_list, topic_regex, topic_safe
+from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.names import compile_java, quoted, split_list, topic_regex, topic_safe
 from lakemark.suitability import problems_with
 
 CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}

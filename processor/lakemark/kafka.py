@@ -30,8 +30,8 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.errors import DependencyError
-from lakemark.layers import InvalidConfig, Problem
-from lakemark.names import compile_java
+from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.names import compile_java
 
 __all__ = [
     "Cluster",

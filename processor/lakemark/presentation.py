@@ -17,8 +17,8 @@ from rich.table import Table
 
 from lakemark.config import Config, Loaded, leaves
 from lakemark.errors import LakemarkError
-from lakemark.layers import Problem
 from lakemark.ops.log import MASK
+from lakemark.settings.layers import Problem
 from lakemark.version import __version__
 
 Hide = Callable[[str], str]

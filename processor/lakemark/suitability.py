@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lakemark.config import Config
-from lakemark.layers import Problem
-from lakemark.names import split_list, topic_regex
+from lakemark.settings.layers import Problem
+from lakemark.settings.names import split_list, topic_regex
 
 _NAMING: Final = frozenset({"SchemaTopicNamingStrategy", "DefaultTopicNamingStrategy"})
 _UNWRAP: Final = frozenset({"ExtractNewRecordState", "ExtractNewDocumentState"})

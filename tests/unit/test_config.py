@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.config import Config, leaves, load, load_with_origins
-from lakemark.layers import InvalidConfig, Problem
-from lakemark.locate import config_file
+from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.locate import config_file
+from lakemark.settings.units import parse_duration, parse_size, show_duration
 from lakemark.sink.names import folder_of
 from lakemark.source.schema_file import read_schema_file
-from lakemark.units import parse_duration, parse_size, show_duration
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,8 +13,8 @@ from lakemark import connector
 from lakemark.config import Config, ConnectConfig
 from lakemark.connect_rest import ConnectRest
 from lakemark.errors import ConfigError, DependencyError
-from lakemark.layers import InvalidConfig
-from lakemark.names import compile_java, quoted, split_list, topic_regex, topic_safe
+from lakemark.settings.layers import InvalidConfig
+from lakemark.settings.names import compile_java, quoted, split_list, topic_regex, topic_safe
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 POSTGRES = {

@@ -7,7 +7,7 @@ import pytest
 from lakemark.client_settings import jaas_quoted, java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.kafka import Cluster, topic_plan
-from lakemark.layers import InvalidConfig
+from lakemark.settings.layers import InvalidConfig
 
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lakemark.layers import InvalidConfig
+from lakemark.settings.layers import InvalidConfig
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.schema import HandlingModes
 from lakemark.source.schema_file import read_schema_file, schemas_from_file

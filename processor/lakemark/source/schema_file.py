@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import yaml
 
-from lakemark.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
 

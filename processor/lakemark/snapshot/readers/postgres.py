@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from lakemark.config import DatabaseConfig
 from lakemark.connector import key_columns, wants_column
 from lakemark.errors import DependencyError
-from lakemark.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn
 from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
 

@@ -3,7 +3,7 @@
 from lakemark import connector
 from lakemark.client_settings import java_options
 from lakemark.config import Config
-from lakemark.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.source.schema_file import read_schema_file
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Union
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from lakemark.layers import Layers, Problem, SettingPath, Shape, dotted, env_name
+from lakemark.settings.layers import Layers, Problem, SettingPath, Shape, dotted, env_name
 
 # Longer values are cut: enough to recognise a typing mistake.
 _SHOWN: Final = 60

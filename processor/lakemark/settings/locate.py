@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from lakemark.layers import ENV_PREFIX, NOT_SETTINGS, InvalidConfig, Problem
+from lakemark.settings.layers import ENV_PREFIX, NOT_SETTINGS, InvalidConfig, Problem
 
 DEFAULT: Final = "lakemark.yaml"
 
