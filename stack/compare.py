@@ -187,7 +187,7 @@ class Comparer:
         if lake is None:
             problem = "" if not rows else "the lake has no such table"
             return TableComparison(table, len(rows), missing=len(rows), problem=problem)
-        held = lake.to_pyarrow_table()
+        held = whole(lake)
         held_as = {source: column for column, source in names.sources_of(held.schema).items()}
         lacking = [column.name for column in columns if column.name not in held_as]
         problem = f"the lake lacks the columns {', '.join(lacking)}" if lacking else ""
@@ -208,6 +208,12 @@ class Comparer:
             [(_key(row, at), row) for row in found],
             [column.name for column in columns],
         )  # fmt: skip
+
+
+def whole(table: DeltaTable) -> pa.Table:
+    """Read a table by delta-rs's own scan: unlike its PyArrow reader it knows deletion vectors."""
+    schema = pa.schema(table.schema().to_arrow())
+    return pa.table(table.scan()).select(schema.names).cast(schema)
 
 
 def _key(row: Row, at: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from lakemark.config import load
 from lakemark.sink.names import folder_of
 from stack import every_type
-from stack.compare import Comparer, Comparison
+from stack.compare import Comparer, Comparison, whole
 from stack.lakemark_process import Event, LakemarkProcess, write_config
 from stack.local import Database
 from stack.processes import wait_for
@@ -96,7 +96,7 @@ class Running:
 
     def rows(self, table: str) -> pa.Table:
         """All rows of the Delta table, `_cdc` and marked ones included."""
-        return self.table(table).to_pyarrow_table()
+        return whole(self.table(table))
 
     def version(self, table: str) -> int:
         """Version of the Delta table, -1 if there is none."""
