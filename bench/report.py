@@ -94,7 +94,7 @@ def show(
     if not console.is_terminal:
         console = Console(width=100)
     console.print(f"[bold]{bench}[/]: " + ", ".join(f"{k} {v}" for k, v in settings.items()))
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for key, heading in HEADINGS.items():
         table.add_column(heading, justify="left" if key == "who" else "right", no_wrap=True)
     for run in runs:
