@@ -370,17 +370,22 @@ def _batches(lakemark: LakemarkProcess) -> list[tuple[float, int]]:
 
 
 def _comparison(found: Comparison, states: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="the lake against the source, row by row", box=SIMPLE_HEAD)
-    table.add_column("table", no_wrap=True)
+    table = Table(
+        title="the lake against the source, row by row",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("table", overflow="fold")
     table.add_column("state", no_wrap=True)
-    for name in ("source rows", "lake rows", "wrong", "events"):
+    for name in ("source", "lake", "wrong", "events"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for one in found.tables:
         state = states.get(one.table, {})
         wrong = one.missing + one.extra + one.different
         counts = (one.source_rows, one.lake_rows, wrong)
-        verdict = "[green]equal[/]" if one.is_equal else "[bold red]NOT EQUAL[/]"
+        verdict = "[green]equal[/]" if one.is_equal else "[bold red]WRONG[/]"
         events = f"{state.get('events', 0):,}"
         name = str(state.get("state", "streaming" if state else "-"))
         table.add_row(one.table, name, *(f"{n:,}" for n in counts), events, verdict)
