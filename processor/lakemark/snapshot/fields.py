@@ -1,0 +1,257 @@
+"""The fields that signals have: each reader turns one JSON value into what it means.
+
+A reader takes the field's name, for its message, and the value. It raises `RefusedError` when the
+value is of a wrong type or makes no sense, and never shows what a key or a filter says.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final, cast
+
+import msgspec
+
+from lakemark.errors import LakemarkError
+from lakemark.settings.names import compile_java
+from lakemark.settings.units import parse_duration
+
+MAX_CHUNK_ROWS: Final = 10_000_000  # these two as in the configuration
+MAX_PARALLELISM: Final = 1024
+MAX_PRIORITY: Final = 1000  # more than anybody has runs; a typing mistake is noticed
+# Window rows name the run in `data`, for which Debezium's documentation suggests varchar(2048).
+MAX_ID: Final = 255
+
+_SHOWN: Final = 60  # characters of a name that are shown: enough to recognise a mistake
+
+# Numbers with a fraction keep every digit: a key of type numeric must be found again.
+_decode: Final = msgspec.json.Decoder(float_hook=Decimal).decode
+# What decoding raises: bad JSON or UTF-8, a number out of range, nesting without end.
+_UNREADABLE: Final = (ValueError, ArithmeticError, RecursionError)
+
+_JSON_WORDS: Final[tuple[tuple[Any, str], ...]] = (
+    (dict, "an object"),
+    (list, "a list"),
+    (str, "text"),
+    (bool, "a boolean"),
+    (int | Decimal, "a number"),
+    (object, "null"),
+)
+
+Scalar = str | int | Decimal | bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdditionalCondition:
+    """A filter for the tables that a pattern matches.
+
+    Attributes:
+        data_collection: Java regular expression, matched in full whatever the case.
+        filter: SQL of the source, as the user wrote it; never to be pasted into a statement.
+    """
+
+    data_collection: str
+    filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryKey:
+    """One key of a list of keys.
+
+    Attributes:
+        values: its parts. Numbers with a fraction are decimals, as exact as they were written.
+        columns: the column of each part; empty when the parts come in key order.
+    """
+
+    values: tuple[Scalar, ...]
+    columns: tuple[str, ...] = ()
+
+
+class RefusedError(LakemarkError):
+    """A signal that cannot be carried out; its sender is told so."""
+
+
+def json_object(value: object, what: str) -> dict[str, Any]:
+    """A JSON object, also one that is still bytes or text."""
+    if isinstance(value, bytes | str):
+        try:
+            value = _decode(value)
+        except _UNREADABLE:
+            raise RefusedError(
+                f"{what} is not JSON",
+                code="not-json",
+                hint='send {"id": "...", "type": "execute-snapshot", "data": {...}}',
+            ) from None
+    if not isinstance(value, dict):
+        raise wrong_type(what, "an object", value)
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """Text without the blanks around it."""
+    if not isinstance(value, str):
+        raise wrong_type(name, "text", value)
+    return value.strip()
+
+
+def identifier(name: str, value: Any) -> str:
+    """The id of a signal or a run."""
+    if not isinstance(value, str):
+        raise wrong_type(name, "text", value)
+    if not value.strip():
+        raise bad_value(f"{name} is empty", "write one, such as a UUID, or leave it out")
+    if len(value) > MAX_ID:
+        raise bad_value(f"{name} is longer than {MAX_ID} characters", "write a shorter one")
+    return value
+
+
+def snapshot_type(name: str, value: Any) -> str:
+    """The type of a snapshot, which is incremental, in any case."""
+    kind = text(name, value).lower()
+    if kind == "blocking":
+        raise RefusedError(
+            "blocking snapshots stop the log, which lakemark never does",
+            code="blocking",
+            hint="set type to incremental, or leave it out",
+        )
+    if kind != "incremental":
+        raise bad_value(f"{name} is {cut(kind)}", "set it to incremental, or leave it out")
+    return kind
+
+
+def patterns(name: str, value: Any) -> tuple[str, ...]:
+    """Java regular expressions for tables."""
+    if not isinstance(value, list):
+        raise wrong_type(name, 'a list, such as ["public.orders"]', value)
+    return tuple(_pattern(f"{name}[{at}]", entry) for at, entry in enumerate(value))
+
+
+def _pattern(name: str, value: Any) -> str:
+    pattern = text(name, value)
+    if not pattern:
+        raise bad_value(f"{name} is empty", "name a table, or remove it")
+    try:
+        compile_java(pattern)
+    except ValueError as error:
+        raise RefusedError(
+            f"{name}: {cut(str(error))}",
+            code="bad-regex",
+            hint=r"write a regular expression that matches schema.table; \ escapes a character",
+        ) from None
+    return pattern
+
+
+def conditions(name: str, value: Any) -> tuple[AdditionalCondition, ...]:
+    """Filters, each for the tables of a pattern."""
+    example = '[{"data-collection": "public.orders", "filter": "..."}]'
+    if not isinstance(value, list):
+        raise wrong_type(name, f"a list, such as {example}", value)
+    found = []
+    for at, entry in enumerate(value):
+        here = f"{name}[{at}]"
+        if not isinstance(entry, dict):
+            raise wrong_type(here, "an object with data-collection and filter", entry)
+        check_names(entry, ("data-collection", "filter"), here)
+        for part in ("data-collection", "filter"):
+            if entry.get(part) is None:
+                raise missing(f"{here}.{part}", f"both, such as {example}")
+        condition = text(f"{here}.filter", entry["filter"])
+        if not condition:
+            raise bad_value(f"{here}.filter is empty", "write a condition, or remove the entry")
+        pattern = _pattern(f"{here}.data-collection", entry["data-collection"])
+        found.append(AdditionalCondition(pattern, condition))
+    return tuple(found)
+
+
+def keys(name: str, value: Any) -> tuple[PrimaryKey, ...]:
+    """Keys, each a scalar, a list in key order or an object by column; all of one form."""
+    if not isinstance(value, list):
+        raise wrong_type(name, 'a list, such as [1, 2] or [{"id": 1}]', value)
+    if not value:
+        raise bad_value(f"{name} is empty", "list the keys to read, or leave it out for all rows")
+    found = tuple(_key(f"{name}[{at}]", entry) for at, entry in enumerate(value))
+    first = found[0]
+    for at, key in enumerate(found):
+        if len(key.values) != len(first.values) or set(key.columns) != set(first.columns):
+            raise bad_value(
+                f"{name}[{at}] has other parts than {name}[0]", "write all keys in one form"
+            )
+    return found
+
+
+def _key(name: str, value: Any) -> PrimaryKey:
+    columns: tuple[str, ...] = ()
+    if isinstance(value, dict):
+        columns, value = tuple(value), list(value.values())
+    parts = value if isinstance(value, list) else [value]
+    if not parts:
+        raise bad_value(f"{name} is empty", "write the key's values in key order, or by column")
+    for part in parts:
+        if not isinstance(part, Scalar):
+            raise wrong_type(name, "text, numbers or booleans, which keys consist of", part)
+    return PrimaryKey(tuple(parts), columns)
+
+
+def whole(least: int, most: int) -> Callable[[str, Any], int]:
+    """A reader of whole numbers within these bounds."""
+
+    def read(name: str, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise wrong_type(name, "a whole number", value)
+        if not least <= value <= most:
+            raise bad_value(f"{name} is out of range", f"set it to between {least} and {most}")
+        return value
+
+    return read
+
+
+def delay(name: str, value: Any) -> timedelta:
+    """A duration as in the configuration, such as ``5s``, or in ISO-8601, such as ``PT5S``."""
+    if not isinstance(value, str) and (value != 0 or isinstance(value, bool)):
+        raise wrong_type(name, "a duration such as 5s or PT5S", value)
+    try:
+        if isinstance(value, str) and value[:1] in {"P", "p"}:
+            return msgspec.convert(value, timedelta)
+        return cast("timedelta", parse_duration(value))
+    except (ValueError, OverflowError):
+        hint = "write it as 500ms, 5s or 2m, or as ISO-8601: PT5S"
+        raise bad_value(f"{name} is not a duration", hint) from None
+
+
+def check_names(found: Iterable[str], known: Sequence[str], where: str) -> None:
+    """Refuses the first name that is not known, and tells the nearest one that is."""
+    for name in found:
+        if name not in known:
+            raise RefusedError(
+                f"{where} has no field {cut(name)}",
+                code="unknown-field",
+                hint=nearest(name, known, f"it has {', '.join(known)}"),
+            )
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint with the known name that is most like this one; the other hint if none is."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else otherwise
+
+
+def missing(name: str, wanted: str) -> RefusedError:
+    """A field that must be there is not."""
+    return RefusedError(f"{name} is missing", code="missing-field", hint=f"write {wanted}")
+
+
+def bad_value(message: str, hint: str) -> RefusedError:
+    """A value of the right type makes no sense."""
+    return RefusedError(message, code="bad-value", hint=hint)
+
+
+def wrong_type(name: str, wanted: str, value: Any) -> RefusedError:
+    """A value is of another JSON type than the field."""
+    found = next(word for kinds, word in _JSON_WORDS if isinstance(value, kinds))
+    return RefusedError(f"{name} is {found}", code="wrong-type", hint=f"write {wanted}")
+
+
+def cut(text: str) -> str:
+    """So much of a text as is shown."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

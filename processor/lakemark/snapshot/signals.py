@@ -1,0 +1,309 @@
+"""Signals: what a record of the topic ``<name>.signals`` asks for, or why it is refused.
+
+Debezium's format: the key is the pipeline's name, the value ``{"id", "type", "data"}``, where
+`data` is an object or, as in Debezium's signal table, the text of one.
+
+| type | asks for |
+|---|---|
+| execute-snapshot | a run over some tables, over rows by condition, or over a list of keys |
+| stop-snapshot | the end of all runs, or of some tables in them |
+| pause-snapshot, resume-snapshot | a pause of all runs, and its end |
+| set-snapshot | other chunk rows, parallelism or delay for one run (lakemark's own) |
+
+Pure, and nothing here raises on what a user sent. A condition is only carried: it is text until it
+has been parsed against the columns of its table.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from lakemark.settings.names import compile_java
+from lakemark.snapshot import fields
+from lakemark.snapshot.fields import AdditionalCondition, PrimaryKey, RefusedError
+
+_ANY: Final = ".*"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteSnapshot:
+    """A run is asked for. None means: as configured.
+
+    Attributes:
+        id: the signal's id, and the run's.
+        data_collections: Java regular expressions for `matching`, at least one.
+        conditions: filters; see `filter_for`.
+        surrogate_key: column that orders the chunks instead of the primary key.
+        keys: the only rows to read, all of the same columns; empty = all rows.
+        chunk_rows: rows of one chunk.
+        parallelism: chunks read at once.
+        delay: pause after each chunk.
+        priority: a run of a higher one goes first.
+    """
+
+    id: str
+    data_collections: tuple[str, ...]
+    conditions: tuple[AdditionalCondition, ...] = ()
+    surrogate_key: str | None = None
+    keys: tuple[PrimaryKey, ...] = ()
+    chunk_rows: int | None = None
+    parallelism: int | None = None
+    delay: timedelta | None = None
+    priority: int = 0
+
+    def filter_for(self, table: str) -> str:
+        """The first filter whose pattern matches the table, as in Debezium; empty if none does."""
+        for condition in self.conditions:
+            if matching([condition.data_collection], [table], ignore_case=True).tables:
+                return condition.filter
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopSnapshot:
+    """Runs are to end: those of the tables that the patterns match, all if there are none."""
+
+    id: str
+    data_collections: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PauseSnapshot:
+    """All runs are to pause until a `ResumeSnapshot`."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSnapshot:
+    """All runs are to go on."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetSnapshot:
+    """A run is to be changed while it is active: at least one of the last three is not None.
+
+    Attributes:
+        id: the signal's id.
+        run: id of the run, which is that of its execute-snapshot signal.
+        chunk_rows: rows of the chunks that are cut from now on.
+        parallelism: chunks read at once.
+        delay: pause after each chunk.
+    """
+
+    id: str
+    run: str
+    chunk_rows: int | None = None
+    parallelism: int | None = None
+    delay: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A signal that is not carried out. Never shows values of keys or filters.
+
+    Attributes:
+        id: the signal's id, or the one given to a signal without a readable one.
+        code: stable name of the reason, kebab case.
+        message: what is wrong, one sentence.
+        hint: what the sender should do.
+    """
+
+    id: str
+    code: str
+    message: str
+    hint: str
+
+
+Signal = ExecuteSnapshot | StopSnapshot | PauseSnapshot | ResumeSnapshot | SetSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Tables that patterns chose.
+
+    Attributes:
+        tables: in the order of the patterns, then in that of the known tables; none twice.
+        unmatched: the patterns that chose none.
+    """
+
+    tables: tuple[str, ...]
+    unmatched: tuple[str, ...]
+
+
+def read(
+    key: bytes | None, value: bytes | None, *, pipeline: str, unnamed: str
+) -> Signal | Rejection:
+    """What a record of the signals topic asks for. Never raises.
+
+    Args:
+        key: the record's key.
+        value: the record's value.
+        pipeline: name of the pipeline that reads.
+        unnamed: id for a signal that has none of its own: the same whenever this record is read,
+            so that it is carried out once.
+    """
+    name = unnamed
+    try:
+        given = fields.json_object(value, "the signal")
+        name = _own_id(given) or unnamed
+        _check_key(key, pipeline)
+        return _signal(name, given)
+    except RefusedError as refused:
+        return Rejection(name, refused.code, refused.message, refused.hint)
+
+
+def matching(
+    patterns: Sequence[str], tables: Iterable[str], *, ignore_case: bool = False
+) -> Matched:
+    """The tables that a signal means, by Debezium's rules for its PostgreSQL connector.
+
+    A pattern is a Java regular expression that must match the whole of ``schema.table``, without
+    the database. One that matches no table is taken as the name of one, with or without quotes.
+
+    Args:
+        patterns: of a signal that `read` gave, so each is a regular expression.
+        tables: the known tables, each ``schema.table``.
+        ignore_case: as Debezium does for additional conditions, and only for them.
+    """
+    known = list(tables)
+    chosen: dict[str, None] = {}
+    unmatched = []
+    for pattern in dict.fromkeys(patterns):
+        regex = compile_java(pattern, ignore_case=ignore_case)
+        found = [table for table in known if regex.fullmatch(table)]
+        found = found or [table for table in known if pattern in {table, _quoted(table)}]
+        chosen.update(dict.fromkeys(found))
+        if not found:
+            unmatched.append(pattern)
+    return Matched(tuple(chosen), tuple(unmatched))
+
+
+def _quoted(table: str) -> str:
+    schema, _, name = table.partition(".")
+    return f'"{schema}"."{name}"'
+
+
+def _own_id(given: Mapping[str, Any]) -> str:
+    """The signal's id, empty when it has none; a number is none, but names the rejection."""
+    found = given.get("id")
+    if isinstance(found, int) and not isinstance(found, bool):
+        return str(found)
+    return found if isinstance(found, str) and found.strip() else ""
+
+
+def _check_key(key: bytes | None, pipeline: str) -> None:
+    if key == pipeline.encode():
+        return
+    hint = f"send it with the key {pipeline}, the pipeline's name, as plain text"
+    if not key:
+        raise RefusedError("the record has no key", code="no-key", hint=hint)
+    shown = fields.cut(key.decode(errors="replace"))
+    raise RefusedError(
+        f"the record's key is {shown}, not {pipeline}", code="other-pipeline", hint=hint
+    )
+
+
+def _signal(name: str, given: Mapping[str, Any]) -> Signal:
+    fields.check_names(given, ("id", "type", "data"), "the signal")
+    if given.get("id") is not None:
+        fields.identifier("id", given["id"])
+    kind = given.get("type")
+    if kind is None:
+        raise fields.missing("type", f"one of {', '.join(_TYPES)}")
+    if not isinstance(kind, str):
+        raise fields.wrong_type("type", "text", kind)
+    if kind not in _TYPES:
+        raise _unknown_type(kind)
+    data = given.get("data")
+    if data is None or (isinstance(data, str) and not data.strip()):
+        data = {}
+    readers, build = _TYPES[kind]
+    known = fields.json_object(data, "data")
+    fields.check_names(known, tuple(readers), f"data of {kind}")
+    return build(name, {n: readers[n](n, v) for n, v in known.items() if v is not None})
+
+
+def _execute(name: str, found: Mapping[str, Any]) -> ExecuteSnapshot:
+    tables = found.get("data-collections", ())
+    if not tables:
+        raise fields.missing("data-collections", 'at least one table, such as ["public.orders"]')
+    conditions = found.get("additional-conditions", ())
+    if for_all := found.get("additional-condition"):
+        if conditions:
+            raise fields.bad_value(
+                "additional-condition and additional-conditions are both set",
+                "move the first into the list: it is the old form",
+            )
+        conditions = (AdditionalCondition(_ANY, for_all),)
+    return ExecuteSnapshot(
+        id=name,
+        data_collections=tables,
+        conditions=conditions,
+        surrogate_key=found.get("surrogate-key") or None,
+        keys=found.get("keys", ()),
+        chunk_rows=found.get("chunk-rows"),
+        parallelism=found.get("parallelism"),
+        delay=found.get("delay"),
+        priority=found.get("priority", 0),
+    )
+
+
+def _stop(name: str, found: Mapping[str, Any]) -> StopSnapshot:
+    return StopSnapshot(name, found.get("data-collections", ()))
+
+
+def _set(name: str, found: Mapping[str, Any]) -> SetSnapshot:
+    if "id" not in found:
+        raise fields.missing("data.id", "the id of the run to change")
+    if len(found) == 1:
+        raise fields.missing("chunk-rows, parallelism or delay", "what to change")
+    return SetSnapshot(
+        id=name,
+        run=found["id"],
+        chunk_rows=found.get("chunk-rows"),
+        parallelism=found.get("parallelism"),
+        delay=found.get("delay"),
+    )
+
+
+def _unknown_type(kind: str) -> RefusedError:
+    hint = fields.nearest(kind, _TYPES, f"lakemark knows {', '.join(_TYPES)}")
+    if kind in _OF_CONNECTORS:
+        hint = "send it to the connector's own signal channel: it is carried out there"
+    return RefusedError(f"{fields.cut(kind)} is not known here", code="unknown-type", hint=hint)
+
+
+# Debezium's own, which only its connectors carry out.
+_OF_CONNECTORS: Final = {
+    *("log", "schema-changes", "set-binlog-position", "drop-transaction"),
+    *("snapshot-window-open", "snapshot-window-close"),
+}
+_CHANGEABLE: Final = {
+    "chunk-rows": fields.whole(1, fields.MAX_CHUNK_ROWS),
+    "parallelism": fields.whole(1, fields.MAX_PARALLELISM),
+    "delay": fields.delay,
+}
+_Readers = Mapping[str, Callable[[str, Any], Any]]
+_TYPES: Final[dict[str, tuple[_Readers, Callable[[str, Mapping[str, Any]], Signal]]]] = {
+    "execute-snapshot": (
+        {
+            "data-collections": fields.patterns,
+            "type": fields.snapshot_type,
+            "additional-conditions": fields.conditions,
+            "additional-condition": fields.text,
+            "surrogate-key": fields.text,
+            "keys": fields.keys,
+            **_CHANGEABLE,
+            "priority": fields.whole(-fields.MAX_PRIORITY, fields.MAX_PRIORITY),
+        },
+        _execute,
+    ),
+    "stop-snapshot": ({"data-collections": fields.patterns, "type": fields.snapshot_type}, _stop),
+    "pause-snapshot": ({"type": fields.snapshot_type}, lambda name, _: PauseSnapshot(name)),
+    "resume-snapshot": ({"type": fields.snapshot_type}, lambda name, _: ResumeSnapshot(name)),
+    "set-snapshot": ({"id": fields.identifier, **_CHANGEABLE}, _set),
+}
