@@ -21,7 +21,8 @@ WORDS = {"errors", "events", "positions"}
 
 PURE = {
     *("keys", "source.envelope", "source.schema", "source.rows"),
-    *("reconcile.window", "snapshot.chunks"),
+    *("reconcile.window", "snapshot.chunks", "snapshot.fields", "snapshot.signals"),
+    "snapshot.notifications",
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

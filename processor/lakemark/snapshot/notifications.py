@@ -1,0 +1,205 @@
+"""Notifications: the answers to signals on ``<name>.notifications``, in Debezium's format.
+
+| type | sent when | about |
+|---|---|---|
+| STARTED | the signal was accepted and its run is armed | run |
+| IN_PROGRESS | chunks were settled | table |
+| TABLE_SCAN_COMPLETED | all chunks of a table are settled, or it cannot be read | table |
+| COMPLETED | all tables are | run |
+| PAUSED, RESUMED | asked for | run |
+| ABORTED | stopped or failed; then with a reason and a hint | run |
+| REJECTED | the signal is not carried out (lakemark's own) | signal |
+
+The fields have Debezium's names wherever it has them: `total_rows_scanned`, `total_rows`,
+`chunk_index` (here the number of settled chunks: they are read in parallel), `total_chunks`.
+lakemark's own are `percent`, `rows_per_second`, `eta_seconds`, `code`, `reason`, `hint`. All
+values are text, as in Debezium. Keys of rows, which Debezium shows, are left out.
+
+Pure: the time is an argument.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from lakemark.snapshot.signals import Rejection
+
+AGGREGATE_TYPE: Final = "Incremental Snapshot"
+
+_DELIMITER: Final = ","  # Debezium's, without a space
+
+
+class ScanStatus(StrEnum):
+    """How the scan of a table ended, in Debezium's words."""
+
+    SUCCEEDED = "SUCCEEDED"
+    EMPTY = "EMPTY"
+    NO_PRIMARY_KEY = "NO_PRIMARY_KEY"
+    SKIPPED = "SKIPPED"
+    SQL_EXCEPTION = "SQL_EXCEPTION"
+    UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One record of the notifications topic, its fields in Debezium's order.
+
+    Attributes:
+        id: id of the signal that is answered.
+        type: what happened.
+        aggregate_type: Debezium's name of the subject.
+        additional_data: details by name.
+        timestamp: milliseconds since the epoch.
+    """
+
+    id: str
+    type: str
+    aggregate_type: str
+    additional_data: dict[str, str]
+    timestamp: int
+
+    def key(self) -> bytes:
+        """The record's key, as Debezium writes it without schemas."""
+        return msgspec.json.encode({"id": self.id})
+
+    def value(self) -> bytes:
+        """The record's value, as Debezium writes it without schemas."""
+        return msgspec.json.encode(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a notification is about.
+
+    Attributes:
+        id: id of the signal that is answered.
+        pipeline: shown as `connector_name`, the place where Debezium says who speaks.
+        tables: all tables of the run, each ``schema.table``.
+    """
+
+    id: str
+    pipeline: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a table or a run has come.
+
+    Attributes:
+        chunks: settled ones.
+        total_chunks: all that are known by now.
+        rows: read in settled chunks.
+        seconds: spent on them, pauses left out.
+        total_rows: the database's estimate of all rows; None if it has none.
+    """
+
+    chunks: int
+    total_chunks: int
+    rows: int
+    seconds: float
+    total_rows: int | None = None
+
+    def percent(self) -> int:
+        """Whole percent of the chunks, cut: 100 only when all are settled."""
+        if self.total_chunks <= 0:
+            return 0
+        return min(100, 100 * self.chunks // self.total_chunks)
+
+    def rows_per_second(self) -> int | None:
+        """Rounded; None while no time has passed."""
+        return round(self.rows / self.seconds) if self.seconds > 0 else None
+
+    def eta_seconds(self) -> int | None:
+        """Seconds to go at the pace so far, rounded up; None before the first chunk."""
+        if self.chunks <= 0 or self.seconds <= 0:
+            return None
+        return math.ceil(self.seconds * max(0, self.total_chunks - self.chunks) / self.chunks)
+
+
+def started(subject: Subject, *, ts_ms: int) -> Notification:
+    """The run was accepted and goes over these tables."""
+    return _of_run(subject, "STARTED", {}, ts_ms)
+
+
+def in_progress(subject: Subject, *, table: str, progress: Progress, ts_ms: int) -> Notification:
+    """One table of the run has come this far."""
+    details = {"current_collection_in_progress": table, **_numbers(progress)}
+    return _of_run(subject, "IN_PROGRESS", details, ts_ms)
+
+
+def table_scan_completed(
+    subject: Subject, *, table: str, status: ScanStatus, progress: Progress, ts_ms: int
+) -> Notification:
+    """One table of the run has been read, or will not be, as the status says."""
+    details = {"scanned_collection": table, "status": status.value, **_numbers(progress)}
+    return _of_run(subject, "TABLE_SCAN_COMPLETED", details, ts_ms)
+
+
+def completed(subject: Subject, *, progress: Progress, ts_ms: int) -> Notification:
+    """The run is over; all its rows are in the tables."""
+    return _of_run(subject, "COMPLETED", _numbers(progress), ts_ms)
+
+
+def paused(subject: Subject, *, ts_ms: int) -> Notification:
+    """The run reads no more chunks until it is resumed."""
+    return _of_run(subject, "PAUSED", {}, ts_ms)
+
+
+def resumed(subject: Subject, *, ts_ms: int) -> Notification:
+    """The run goes on where it was paused."""
+    return _of_run(subject, "RESUMED", {}, ts_ms)
+
+
+def aborted(
+    subject: Subject, *, stopped: Sequence[str], ts_ms: int, reason: str = "", hint: str = ""
+) -> Notification:
+    """These tables of the run are no longer read.
+
+    Args:
+        subject: the run, or the signal that stopped it.
+        stopped: the tables that it ends for.
+        ts_ms: milliseconds since the epoch.
+        reason: why it failed, one sentence; empty when it was stopped by a signal.
+        hint: what to do about the failure.
+    """
+    why = {name: text for name, text in (("reason", reason), ("hint", hint)) if text}
+    details = {"data_collections": _DELIMITER.join(stopped), **why}
+    return _of_run(subject, "ABORTED", details, ts_ms)
+
+
+def rejected(rejection: Rejection, *, pipeline: str, ts_ms: int) -> Notification:
+    """The signal is not carried out, and why."""
+    details = {
+        "connector_name": pipeline,
+        "code": rejection.code,
+        "reason": rejection.message,
+        "hint": rejection.hint,
+    }
+    return Notification(rejection.id, "REJECTED", AGGREGATE_TYPE, details, ts_ms)
+
+
+def _of_run(subject: Subject, kind: str, details: dict[str, str], ts_ms: int) -> Notification:
+    data = {
+        "connector_name": subject.pipeline,
+        "data_collections": _DELIMITER.join(subject.tables),
+        **details,
+    }
+    return Notification(subject.id, kind, AGGREGATE_TYPE, data, ts_ms)
+
+
+def _numbers(progress: Progress) -> dict[str, str]:
+    found = {
+        "chunk_index": progress.chunks,
+        "total_chunks": progress.total_chunks,
+        "total_rows_scanned": progress.rows,
+        "total_rows": progress.total_rows,
+        "percent": progress.percent(),
+        "rows_per_second": progress.rows_per_second(),
+        "eta_seconds": progress.eta_seconds(),
+    }
+    return {name: str(number) for name, number in found.items() if number is not None}
