@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -146,6 +148,45 @@ def test_a_racing_writer_with_the_same_version(spark, engine, tmp_path, monkeypa
     part = engine.staging.stage(path, rows, key=["id"], app_id="q/t/stream", version=1, part=7)
     spark_merge.merge(spark, path, [part], deletes="hard", app_id="q/t/stream", version=1)
     assert engine.read(path).num_rows == 1
+
+
+def test_another_attempt_of_a_task_changes_nothing(spark, engine, tmp_path):
+    """A speculated task stages the same part again, while Spark reads it and after the commit."""
+    from lakemark.sink import spark_merge
+
+    path = str(tmp_path / "t")
+    engine.ensure(path, table_schema(COLUMNS), key=("id",))
+    more = {"key": ["id"], "app_id": "q/t/stream"}
+    seconds = 0
+    for version in range(1, 4):
+        changes = [upsert(row(str(i), f"v{version}"), at(version)) for i in range(3000)]
+        rows = write_set(changes, COLUMNS)
+        merged = threading.Event()
+
+        def attempts(rows=rows, version=version, merged=merged):
+            count = 0
+            while not merged.is_set():
+                engine.staging.stage(path, rows, version=version, **more)
+                count += 1
+            return count
+
+        part = engine.staging.stage(path, rows, version=version, **more)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(attempts)
+            spark_merge.merge(
+                spark, path, [part], deletes="hard", app_id="q/t/stream", version=version
+            )
+            merged.set()
+            seconds += other.result()
+        again = engine.staging.stage(path, rows, version=version, **more)
+        repeated = spark_merge.merge(
+            spark, path, [again], deletes="hard", app_id="q/t/stream", version=version
+        )
+        assert repeated.skipped
+        found = engine.read(path)
+        assert found.num_rows == 3000
+        assert set(found.column("a").to_pylist()) == {f"v{version}"}
+    assert seconds >= 3
 
 
 def test_a_failed_statement_leaves_no_settings_behind(spark, engine, tmp_path, monkeypatch):
