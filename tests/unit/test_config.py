@@ -419,6 +419,7 @@ def test_every_setting_can_be_listed(write):
 def test_the_file_is_looked_for_in_order(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAKEMARK_CONFIG", raising=False)
+    monkeypatch.setenv("LAKEMARK_CACHE", str(tmp_path))  # says nothing about the pipeline
     with pytest.raises(InvalidConfig) as caught:
         config_file(None)
     hint = caught.value.problems[0].hint

@@ -22,7 +22,7 @@ Shape = Literal["scalar", "list", "map", "section", "unknown"]
 
 ENV_PREFIX: Final = "LAKEMARK_"
 # Variables with our prefix that are not settings.
-NOT_SETTINGS: Final = frozenset({"LAKEMARK_CONFIG"})
+NOT_SETTINGS: Final = frozenset({"LAKEMARK_CONFIG", "LAKEMARK_CACHE"})
 # Deeper than any setting; stops a YAML alias that contains itself.
 _MAX_DEPTH: Final = 16
 _PLACEHOLDER: Final = re.compile(r"\$\$\{|\$\{([^{}\n]*)\}")
