@@ -1,8 +1,6 @@
 """The reconcile lane in a real query: packing, state, restart, and a state that is too new."""
 
 import json
-import os
-import sys
 
 import msgspec
 import pyarrow as pa
@@ -35,25 +33,6 @@ RAW_DDL = (
     "topic string, partition int, offset long, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
-
-
-@pytest.fixture(scope="module")
-def spark(java_home):
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.stateStore.providerClass", provider)
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 class Lane:

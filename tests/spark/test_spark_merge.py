@@ -1,7 +1,5 @@
 """The Spark engine keeps the contract of the write engines, and stays out of others' way."""
 
-import os
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -17,33 +15,6 @@ from tests.kit.sink_contract import COLUMNS, SinkContract, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def spark(java_home):
-    from pyspark.sql import SparkSession
-
-    from lakemark.jars import runtime_jars
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", ",".join(map(str, runtime_jars())))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        )
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .config("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "1500m")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 class SparkEngine:
