@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakemark.jars import Progress, cache_dir, fetch
@@ -49,6 +49,9 @@ log.cleaner.dedupe.buffer.size=16777216
 num.network.threads=2
 num.io.threads=4
 """
+
+
+_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 def kafka_jars(progress: Progress | None = None) -> list[Path]:
@@ -162,15 +165,27 @@ class Kafka(Server):
         return {name: len(topic.partitions) for name, topic in listed.items()}
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the end offset of each partition of a topic."""
+        """Return the end offset of each partition of a topic.
+
+        A topic made a moment ago has no leader for a while: that is waited for.
+        """
         consumer = Consumer(self._client_settings(group_id=f"ends-{uuid.uuid4()}"))
+
+        def ends() -> dict[int, int] | None:
+            try:
+                return {
+                    partition: consumer.get_watermark_offsets(
+                        TopicPartition(topic, partition), timeout=10
+                    )[1]
+                    for partition in range(self.topics()[topic])
+                }
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_LEADER_YET:
+                    raise
+                return None
+
         try:
-            return {
-                partition: consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=10
-                )[1]
-                for partition in range(self.topics()[topic])
-            }
+            return wait_for(ends, 15, f"a leader of {topic}") or {}
         finally:
             consumer.close()
 
