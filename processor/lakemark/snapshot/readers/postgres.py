@@ -11,7 +11,7 @@ from psycopg.rows import tuple_row
 
 from lakemark.config import DatabaseConfig
 from lakemark.connector import key_columns, wants_column
-from lakemark.errors import DependencyError
+from lakemark.errors import DependencyError, LakemarkError
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn
 from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
@@ -75,41 +75,62 @@ def read_schemas(
         ) as session:
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             session.execute(f"SET LOCAL statement_timeout = {_STATEMENT_TIMEOUT_MS}")
-            pairs = _pairs(session, tables)
-            parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
-            rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
-    except (errors.InsufficientPrivilege, errors.InvalidPassword) as error:
-        raise _refused(error) from error
+            names = tables if tables is not None else _all_tables(session)
+            found = schemas_of(session, names, modes, settings=settings)
     except psycopg.Error as error:
-        if any(sign in str(error) for sign in _REFUSED):
-            raise _refused(error) from error
-        raise DependencyError(
-            f"the database is away: {_one_line(error)}",
-            code="database-unavailable",
-            hint="start it, or correct the section database",
-        ) from error
-    return dict(_schemas(rows, modes, settings))
+        raise unavailable(error) from error
+    return {table: schema for table, (schema, _) in found.items()}
 
 
-def _pairs(session: psycopg.Connection[Any], tables: Sequence[str] | None) -> list[tuple[str, str]]:
-    if tables is None:
-        return [(schema, table) for schema, table in session.execute(_ALL_TABLES).fetchall()]
-    found = []
-    for name in dict.fromkeys(tables):
-        schema, _, table = name.partition(".")
-        found.append((schema, table))
+def schemas_of(
+    session: psycopg.Connection[Any],
+    tables: Sequence[str],
+    modes: HandlingModes,
+    *,
+    settings: Mapping[str, str],
+) -> dict[str, tuple[TableSchema, tuple[CatalogColumn, ...]]]:
+    """Schemas as the session's transaction sees them, and the catalog's columns behind them.
+
+    Args and returns as `read_schemas`; the catalog's columns are those of the schema, in its order.
+
+    Raises:
+        psycopg.Error: whatever the session raises.
+    """
+    pairs = [name.partition(".")[::2] for name in dict.fromkeys(tables)]
+    parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
+    rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
+    found = {}
+    for table, columns, key in _kept(rows, settings):
+        schema = from_catalog(table, columns, key, modes)
+        found[table] = schema, tuple(c for c in columns if c.name in schema.by_name)
     return found
 
 
-def _schemas(
-    rows: Sequence[tuple[Any, ...]], modes: HandlingModes, settings: Mapping[str, str]
-) -> Iterator[tuple[str, TableSchema]]:
+def _all_tables(session: psycopg.Connection[Any]) -> list[str]:
+    return [f"{schema}.{table}" for schema, table in session.execute(_ALL_TABLES).fetchall()]
+
+
+def _kept(
+    rows: Sequence[tuple[Any, ...]], settings: Mapping[str, str]
+) -> Iterator[tuple[str, list[CatalogColumn], list[str]]]:
     for table, group in groupby(rows, key=lambda row: f"{row[0]}.{row[1]}"):
         columns = [CatalogColumn(*row[2:]) for row in group]
         placed = [(c.key_position, c.name) for c in columns if c.key_position]
         key = key_columns(settings, table) or [name for _, name in sorted(placed)]
         kept = [c for c in columns if c.name in key or wants_column(settings, table, c.name)]
-        yield table, from_catalog(table, kept, key, modes)
+        yield table, kept, list(key)
+
+
+def unavailable(error: psycopg.Error) -> LakemarkError:
+    """What an error of the connection means: the database is away, or it refuses us."""
+    refused = isinstance(error, errors.InsufficientPrivilege | errors.InvalidPassword)
+    if refused or any(sign in str(error) for sign in _REFUSED):
+        return _refused(error)
+    return DependencyError(
+        f"the database is away: {_one_line(error)}",
+        code="database-unavailable",
+        hint="start it, or correct the section database",
+    )
 
 
 def _refused(error: psycopg.Error) -> InvalidConfig:

@@ -1,0 +1,245 @@
+"""Ranges of keys: what one chunk reads, as SQL that the database itself compares.
+
+Pure. A boundary is the text of a key as PostgreSQL writes it, one text a key column. It is opaque:
+nothing here orders, parses or rounds it. The database compares it with the columns by their own
+types and collations, as ``(a, b) > (x, y)``.
+
+Ranges that `ranges` makes of any boundaries in the database's order cover every possible key
+exactly once, also keys that are inserted later: the first and last range are open, and the end of
+one is the beginning of the next. Whether the boundaries split the rows evenly is a matter of speed
+alone.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from lakemark.errors import TableError
+from lakemark.snapshot.cells import quoted
+from lakemark.source.columns import Column
+
+Boundary = tuple[str, ...]
+
+# A sample of blocks: so many a chunk keep chunk sizes within about a third of what was asked.
+_BLOCKS_PER_CHUNK: Final = 10
+# Up to here all keys are read: an index scan of some hundred milliseconds, and exact.
+_EXACT_ROWS: Final = 200_000
+# More sampled keys than this are not sorted: about 100 MB of work_mem and two seconds.
+_MOST_SAMPLED: Final = 1_000_000
+# Of a larger part of the table a sample costs as much as the whole.
+_MOST_PERCENT: Final = 30.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One column of a table's key.
+
+    Attributes:
+        name: the column.
+        type: SQL of its base type without length or scale, qualified: what a text is cast to.
+        nullable: whether the database allows null.
+    """
+
+    name: str
+    type: str
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The keys after one boundary, up to and with another; None is open.
+
+    Attributes:
+        after: the greatest key that is not in the range.
+        upto: the greatest key that may be in the range.
+    """
+
+    after: Boundary | None = None
+    upto: Boundary | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """JSON-ready; `from_data` gives an equal range back."""
+        return {
+            "after": None if self.after is None else list(self.after),
+            "upto": None if self.upto is None else list(self.upto),
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> "KeyRange":
+        """The range that `to_data` described."""
+        after, upto = data["after"], data["upto"]
+        return cls(None if after is None else tuple(after), None if upto is None else tuple(upto))
+
+
+WHOLE: Final = KeyRange()
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A boolean SQL expression over a table's columns.
+
+    Attributes:
+        sql: the expression, ``%s`` for each parameter and ``%%`` for a percent sign.
+        parameters: their values, in order. They are bound, never pasted.
+    """
+
+    sql: str
+    parameters: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How boundaries are found.
+
+    Attributes:
+        percent: of the table's blocks that are read; None for all keys.
+        step: every step-th of the keys found is a boundary.
+    """
+
+    percent: float | None
+    step: int
+
+
+def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:
+    """How to find the boundaries of chunks of about so many rows.
+
+    Args:
+        rows: about how many the table has.
+        blocks: how many it has.
+        chunk_rows: rows a chunk should have, at least 1.
+
+    Small tables are split exactly. Of larger ones about ten blocks a chunk are read, because rows
+    of one block have similar keys, but never more than a million keys.
+    """
+    if rows <= _EXACT_ROWS:
+        return Sampling(None, chunk_rows)
+    blocks_per_chunk = max(1.0, chunk_rows * blocks / rows)
+    percent = 100.0 * min(_BLOCKS_PER_CHUNK / blocks_per_chunk, _MOST_SAMPLED / rows)
+    if percent > _MOST_PERCENT:
+        return Sampling(None, chunk_rows)
+    return Sampling(percent, max(1, round(chunk_rows * percent / 100.0)))
+
+
+def ranges(boundaries: Sequence[Boundary]) -> list[KeyRange]:
+    """The ranges between boundaries that are in the database's order; at least one range."""
+    distinct = list(dict.fromkeys(boundaries))
+    ends: list[Boundary | None] = [None, *distinct, None]
+    return [KeyRange(after, upto) for after, upto in pairwise(ends)]
+
+
+def halves(span: KeyRange, middle: Boundary | None) -> list[KeyRange]:
+    """The two halves of a range, or the range itself when it has no middle.
+
+    Args:
+        span: the range.
+        middle: a key in it other than its last, None if it has no two keys.
+    """
+    if middle is None or middle in (span.after, span.upto):
+        return [span]
+    return [KeyRange(span.after, middle), KeyRange(middle, span.upto)]
+
+
+def range_condition(parts: Sequence[KeyPart], span: KeyRange) -> Condition:
+    """Which rows are in a range.
+
+    A row with a null in its key is in exactly one range too: in the last one whose beginning it is
+    known to be after.
+    """
+    sides: list[str] = []
+    parameters: list[str] = []
+    row = _row([escaped(part.name) for part in parts])
+    nullable = any(part.nullable for part in parts)
+    for boundary, operator in ((span.after, ">"), (span.upto, "<=")):
+        if boundary is None:
+            continue
+        if len(boundary) != len(parts):
+            raise TableError(
+                "a chunk's boundary has not as many values as the key has columns",
+                code="schema-changed",
+                hint="the key was changed: the run is started again for this table",
+            )
+        values = _row([f"%s::text::{part.type.replace('%', '%%')}" for part in parts])
+        if nullable and operator == "<=":
+            sides.append(f"({row} > {values}) IS NOT TRUE")
+        else:
+            sides.append(f"{row} {operator} {values}")
+        parameters.extend(boundary)
+    return Condition(" AND ".join(sides) or "true", tuple(parameters))
+
+
+def keys_condition(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
+    """Which rows have one of these keys, each given as the texts of its columns."""
+    if not keys:
+        return Condition("false")
+    names = [f"k{at}" for at in range(len(parts))]
+    casts = [f"{n}::{p.type.replace('%', '%%')}" for n, p in zip(names, parts, strict=True)]
+    arrays = ", ".join(["%s::text[]"] * len(parts))
+    columns = [list(column) for column in zip(*keys, strict=True)]
+    row = _row([escaped(part.name) for part in parts])
+    given = f"SELECT {', '.join(casts)} FROM unnest({arrays}) AS k({', '.join(names)})"  # noqa: S608 (quoted)
+    return Condition(f"{row} IN ({given})", tuple(columns))
+
+
+def all_of(*conditions: Condition | None) -> Condition:
+    """What holds where all of the conditions hold."""
+    given = [c for c in conditions if c is not None]
+    sql = " AND ".join(f"({c.sql})" for c in given) or "true"
+    return Condition(sql, tuple(p for c in given for p in c.parameters))
+
+
+def escaped(*names: str) -> str:
+    """Identifiers joined by dots, as SQL with placeholders has them."""
+    return quoted(*names).replace("%", "%%")
+
+
+def _row(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"({', '.join(items)})"
+
+
+def key_texts(keys: Sequence[bytes], columns: Sequence[Column]) -> list[Boundary]:
+    """Canonical keys as texts that PostgreSQL understands, for `keys_condition`.
+
+    Args:
+        keys: canonical keys, as `lakemark.keys` writes them.
+        columns: the key columns in key order.
+
+    Raises:
+        TableError: ``key-unreadable``: a key has another number of values than there are columns,
+            or one that PostgreSQL cannot be asked for (null, a nested value, a bit string).
+    """
+    return [_texts(key, columns) for key in keys]
+
+
+def _texts(key: bytes, columns: Sequence[Column]) -> Boundary:
+    try:
+        values = msgspec.json.decode(key, type=list[Any])
+        return tuple(_text(v, c) for v, c in zip(values, columns, strict=True))
+    except (msgspec.MsgspecError, ValueError, OverflowError):
+        raise TableError(
+            "a key of the list is none that the table can be asked for",
+            code="key-unreadable",
+            hint="correct the list of keys, or take a snapshot of the table",
+        ) from None
+
+
+def _text(value: Any, column: Column) -> str:
+    kind = column.type
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if pa.types.is_date32(kind) and isinstance(value, int):
+        return (_EPOCH + timedelta(days=value)).date().isoformat()
+    if pa.types.is_timestamp(kind) and isinstance(value, int):
+        moment = (_EPOCH + timedelta(microseconds=value)).isoformat(sep=" ")
+        return moment if kind.tz else moment.removesuffix("+00:00")
+    if kind == pa.binary() and isinstance(value, str) and not column.encoding:
+        return "\\x" + base64.b64decode(value, validate=True).hex()
+    if isinstance(value, int | float) or (isinstance(value, str) and kind != pa.binary()):
+        return str(value)
+    raise ValueError("key")

@@ -1,0 +1,359 @@
+"""PostgreSQL: the rows of a range of keys, typed as the event path types them, with their proof.
+
+    open_table    lock, then snapshot, then what the catalog says: one moment for all that follows
+    boundaries    where to cut a table
+    middle        where to cut a range that took too long
+    read_chunk    the rows
+
+PostgreSQL writes the rows as CSV by COPY and Arrow reads them a column at a time: a row is never a
+Python object.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from lakemark.errors import TableError
+from lakemark.keys import canonical_from_columns
+from lakemark.snapshot.boundaries import (
+    WHOLE,
+    Boundary,
+    Condition,
+    KeyPart,
+    KeyRange,
+    all_of,
+    escaped,
+    keys_condition,
+    range_condition,
+    sampling,
+)
+from lakemark.snapshot.cells import Cell, cell, quoted, selected
+from lakemark.snapshot.readers.postgres import schemas_of
+from lakemark.snapshot.readers.postgres_session import Session, current_snapshot, translated
+from lakemark.snapshot.visibility import Snapshot
+from lakemark.source.modes import HandlingModes
+from lakemark.source.moments import Tally
+from lakemark.source.schema import TableSchema
+
+# Arrow parses blocks of whole rows; a block is at least this and holds the longest row twice.
+_LEAST_BLOCK: Final = 8 << 20
+_PARSE: Final = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+_PARTS: Final = """
+WITH RECURSIVE base AS (
+    SELECT a.attname, a.attnotnull, t.oid, t.typtype, t.typbasetype, t.typnamespace
+    FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    WHERE n.nspname = %s AND c.relname = %s AND a.attname = ANY (%s::text[])
+      AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT b.attname, b.attnotnull, t.oid, t.typtype, t.typbasetype, t.typnamespace
+    FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typbasetype
+    WHERE b.typtype = 'd'
+)
+SELECT b.attname::text, pg_catalog.format_type(b.oid, -1), NOT b.attnotnull, n.nspname::text
+FROM base b JOIN pg_catalog.pg_namespace n ON n.oid = b.typnamespace
+WHERE b.typtype <> 'd'
+"""
+_SIZE: Final = """
+SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::float8,
+       coalesce(sum(greatest(c.relpages, 0)), 0)::float8,
+       coalesce(sum(pg_catalog.pg_relation_size(c.oid)), 0)::float8
+         / pg_catalog.current_setting('block_size')::float8
+FROM pg_catalog.pg_class c
+WHERE c.relkind = 'r' AND (c.oid = %(table)s::regclass OR c.oid IN (
+    SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::regclass) WHERE isleaf))
+"""
+_ROWS_PER_BLOCK: Final = 100  # of a table that was never analysed
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTable:
+    """A table as one transaction sees it.
+
+    Attributes:
+        session: where the transaction is open.
+        schema: as `read_schemas` gives it.
+        cells: how its columns are read, in the order of the schema.
+        parts: the columns of its key, in key order.
+        source: SQL after FROM: the table without those that inherit from it, whose rows have
+            events of their own; a partitioned table with its partitions.
+        snapshot: what the transaction sees.
+    """
+
+    session: Session
+    schema: TableSchema
+    cells: tuple[Cell, ...]
+    parts: tuple[KeyPart, ...]
+    source: str
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of a table, all as of one snapshot.
+
+    Attributes:
+        rows: the schema's columns with their canonical types; in no order.
+        keys: canonical keys, one a row, never null.
+        schema: the table's schema when it was read.
+        snapshot: the proof for `visibility.visible`.
+        bad: (canonical key, reason code, message) of rows that the connector could not carry
+            either, such as NaN in a numeric when decimals are precise. They are not in `rows`.
+        clamped: values clamped to what Delta can hold.
+    """
+
+    rows: pa.Table
+    keys: pa.ChunkedArray
+    schema: TableSchema
+    snapshot: Snapshot
+    bad: list[tuple[bytes, str, str]] = field(default_factory=list)
+    clamped: int = 0
+
+
+@contextmanager
+def open_table(
+    session: Session, table: str, modes: HandlingModes, *, settings: Mapping[str, str]
+) -> Iterator[OpenTable]:
+    """Begin a read-only transaction that sees one moment of a table.
+
+    1. The table is locked (ACCESS SHARE: only TRUNCATE and schema changes wait).
+    2. The snapshot is taken. Before the lock it would be too early: a table that TRUNCATE or a
+       rewriting ALTER TABLE committed in between looks empty to an older snapshot.
+    3. The catalog is read. It cannot change while the lock is held.
+
+    Args:
+        session: of `connect`, outside a transaction.
+        table: ``schema.table``.
+        modes: how the connector writes values.
+        settings: the connector's configuration, as for `read_schemas`.
+
+    Raises:
+        TableError: ``not-a-table`` (a view, a foreign table), ``table-gone``, ``no-key``.
+        DependencyError, ConfigError: as `translated` says; errors of the block as well.
+    """
+    schema_name, _, name = table.partition(".")
+    target = quoted(schema_name, name)
+    with translated(table), session.transaction():
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        session.execute(f"LOCK TABLE {target} IN ACCESS SHARE MODE".encode())
+        snapshot = current_snapshot(session)
+        kind = session.execute(
+            "SELECT relkind FROM pg_catalog.pg_class WHERE oid = %s::regclass", [target]
+        ).fetchone()
+        found = schemas_of(session, [table], modes, settings=settings).get(table)
+        if kind is None or kind[0] not in ("r", "p") or found is None:
+            raise TableError(
+                f"{table} is no table",
+                code="not-a-table",
+                hint="name the table behind it: only tables have events",
+            )
+        schema, columns = found
+        cells = [cell(c, target, modes) for c, target in zip(columns, schema.columns, strict=True)]
+        parts = _key_parts(session, schema)
+        source = target if kind[0] == "p" else f"ONLY {target}"
+        yield OpenTable(session, schema, tuple(cells), parts, source, snapshot)
+
+
+def _key_parts(session: Session, schema: TableSchema) -> tuple[KeyPart, ...]:
+    if not schema.key:
+        raise TableError(
+            f"{schema.table} has no key",
+            code="no-key",
+            hint="give it a primary key, or set message.key.columns of the connector",
+        )
+    namespace, _, name = schema.table.partition(".")
+    rows = session.execute(_PARTS, [namespace, name, list(schema.by_name)]).fetchall()
+    # Operators of a type (citext) are found by the path alone, or else those of text are taken.
+    path = dict.fromkeys(["pg_catalog", *(type_schema for *_, type_schema in rows)])
+    session.execute(
+        "SELECT pg_catalog.set_config('search_path', %s, true)",
+        [", ".join(quoted(schema) for schema in path)],
+    )
+    by_name = {name: KeyPart(name, kind, nullable) for name, kind, nullable, _ in rows}
+    return tuple(by_name[key] for key in schema.key)
+
+
+def boundaries(
+    table: OpenTable, chunk_rows: int, *, condition: Condition | None = None
+) -> list[Boundary]:
+    """Keys that cut a table into chunks of about so many rows, in the database's order.
+
+    Args:
+        table: an open table.
+        chunk_rows: rows of a chunk.
+        condition: only rows for which it holds count.
+
+    Returns:
+        for `ranges`; none for a table of one chunk, or whose key the database cannot order.
+    """
+    rows, blocks = _size(table)
+    how = sampling(rows, blocks, chunk_rows)
+    sample = f" TABLESAMPLE SYSTEM ({how.percent!r})" if how.percent is not None else ""
+    wanted = all_of(_no_nulls(table), condition)
+    names = ", ".join(escaped(part.name) for part in table.parts)
+    query = (
+        f"SELECT {_texts(table.parts)} FROM ("  # noqa: S608 (names are quoted, values bound)
+        f"SELECT {names}, row_number() OVER w AS place, lead(true) OVER w AS more"
+        f" FROM {table.source.replace('%', '%%')}{sample} WHERE {wanted.sql}"
+        f" WINDOW w AS (ORDER BY {names})) AS numbered"
+        f" WHERE place %% {how.step} = 0 AND more ORDER BY place"
+    )
+    try:
+        with table.session.transaction():
+            found = table.session.execute(query.encode(), wanted.parameters).fetchall()
+    except psycopg.errors.UndefinedFunction:
+        return []  # json, point ...: a key that message.key.columns made of such a column
+    return [tuple(row) for row in found]
+
+
+def middle(
+    table: OpenTable, span: KeyRange, *, condition: Condition | None = None
+) -> Boundary | None:
+    """The key in the middle of a range, for `halves`; None if the range has no two keys.
+
+    Reads keys only, in most cases from the index alone, so it is much faster than the rows were.
+
+    Args:
+        table: an open table.
+        span: the range.
+        condition: only rows for which it holds count.
+    """
+    wanted = all_of(_no_nulls(table), range_condition(table.parts, span), condition)
+    names = ", ".join(escaped(part.name) for part in table.parts)
+    source = table.source.replace("%", "%%")
+    query = (
+        f"SELECT {_texts(table.parts)} FROM ("  # noqa: S608 (names are quoted, values bound)
+        f"SELECT {names} FROM {source} WHERE {wanted.sql} ORDER BY {names}"
+        f" OFFSET (SELECT (count(*) - 1) / 2 FROM {source} WHERE {wanted.sql}) LIMIT 1) AS found"
+        f" WHERE (SELECT count(*) FROM (SELECT FROM {source} WHERE {wanted.sql} LIMIT 2) AS n) = 2"
+    )
+    row = table.session.execute(query.encode(), wanted.parameters * 3).fetchone()
+    return None if row is None else tuple(row)
+
+
+def read_chunk(
+    table: OpenTable,
+    *,
+    span: KeyRange = WHOLE,
+    condition: Condition | None = None,
+    keys: Sequence[Boundary] | None = None,
+) -> Chunk:
+    """The rows of a range, as of the open table's snapshot.
+
+    Args:
+        table: an open table.
+        span: which keys.
+        condition: only rows for which it holds.
+        keys: only rows with one of these keys, as `key_texts` gives them.
+
+    Guarantee: types, values and canonical keys equal those of the same rows' events. The ranges of
+    `ranges`, each read whenever, hold every row once that was there all the time.
+
+    Raises:
+        DependencyError: ``statement-timeout``: cut the range by `middle` and read the halves.
+    """
+    wanted = all_of(
+        range_condition(table.parts, span),
+        condition,
+        None if keys is None else keys_condition(table.parts, keys),
+    )
+    columns = zip(table.schema.columns, table.cells, strict=True)
+    expressions = ", ".join(selected(column.name, one) for column, one in columns)
+    # COPY takes no parameters of its own: libpq writes them as literals.
+    where = psycopg.ClientCursor(table.session).mogrify(wanted.sql.encode(), wanted.parameters)
+    rows = f"SELECT {expressions} FROM {table.source} WHERE {where}"  # noqa: S608 (see above)
+    query = f"COPY ({rows}) TO STDOUT (FORMAT csv)"
+    data, longest = _copied(table.session, query)
+    return _typed(table, _parsed(data, longest, len(table.cells)))
+
+
+def _size(table: OpenTable) -> tuple[float, int]:
+    """Rows and blocks, about: by the present size and the density when last analysed."""
+    name = table.source.removeprefix("ONLY ")
+    row = table.session.execute(_SIZE, {"table": name}).fetchone() or (0.0, 0.0, 0.0)
+    counted, pages, blocks = row
+    density = counted / pages if counted and pages else _ROWS_PER_BLOCK
+    return density * blocks, int(blocks)
+
+
+def _no_nulls(table: OpenTable) -> Condition:
+    nullable = [part for part in table.parts if part.nullable]
+    return Condition(" AND ".join(f"{escaped(p.name)} IS NOT NULL" for p in nullable) or "true")
+
+
+def _texts(parts: Sequence[KeyPart]) -> str:
+    # format, not ::text, which would take the padding from char(n)
+    return ", ".join(f"format('%%s', {escaped(part.name)})" for part in parts)
+
+
+def _copied(session: Session, query: str) -> tuple[pa.Buffer, int]:
+    """The CSV of a query, and the length of its longest row in bytes."""
+    sink = pa.BufferOutputStream()
+    longest = 0
+    with session.cursor() as cursor, cursor.copy(query.encode()) as copy:
+        for row in copy:  # PostgreSQL sends a row a message
+            sink.write(row)
+            longest = max(longest, len(row))
+    return sink.getvalue(), longest
+
+
+def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[pa.RecordBatch]:
+    """Batches of string columns; an unquoted nothing is null, a quoted one an empty text."""
+    if not data.size:
+        return
+    names = [f"c{at}" for at in range(count)]
+    reader = pa_csv.open_csv(
+        pa.BufferReader(data),
+        pa_csv.ReadOptions(
+            column_names=names, use_threads=False, block_size=max(_LEAST_BLOCK, 2 * longest)
+        ),
+        _PARSE,
+        pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    yield from reader
+
+
+def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> Chunk:
+    schema = table.schema
+    tally = Tally()
+    bad: list[tuple[bytes, str, str]] = []
+    rows: list[pa.RecordBatch] = []
+    keys: list[pa.Array] = []
+    for batch in batches:
+        arrays: list[pa.Array] = []
+        wrong: dict[int, tuple[str, str]] = {}
+        for column, one, texts in zip(schema.columns, table.cells, batch.columns, strict=True):
+            array, reasons = one.array(texts, tally)
+            arrays.append(array)
+            for at, reason in reasons.items():
+                wrong.setdefault(at, (reason, f"column {column.name!r} cannot be read"))
+        typed = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow())
+        key_columns = [schema.column(name) for name in schema.key]
+        places = [schema.columns.index(column) for column in key_columns]
+        canonical = canonical_from_columns([arrays[at] for at in places], key_columns)
+        if wrong:
+            bad.extend((canonical[at].as_py(), *wrong[at]) for at in sorted(wrong))
+            good = pa.array([at not in wrong for at in range(len(batch))])
+            typed, canonical = typed.filter(good), canonical.filter(good)
+        rows.append(typed)
+        keys.append(canonical)
+    return Chunk(
+        rows=pa.Table.from_batches(rows, schema.arrow()),
+        keys=pa.chunked_array(keys, pa.binary()),
+        schema=schema,
+        snapshot=table.snapshot,
+        bad=bad,
+        clamped=tally.clamped,
+    )
