@@ -22,7 +22,8 @@ WORDS = {"errors", "events", "positions"}
 PURE = {
     *("keys", "source.envelope", "source.schema", "source.rows"),
     *("reconcile.window", "snapshot.chunks", "snapshot.fields", "snapshot.signals"),
-    "snapshot.notifications",
+    *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
+    "snapshot.visibility",
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

@@ -26,12 +26,13 @@ from lakemark.source.columns import Column
 
 Boundary = tuple[str, ...]
 
-# A sample of blocks: so many a chunk keep chunk sizes within about a third of what was asked.
-_BLOCKS_PER_CHUNK: Final = 10
+# Rows of one block have similar keys, so the number of blocks decides: with so many a chunk, chunks
+# differ by about a quarter from what was asked.
+_BLOCKS_PER_CHUNK: Final = 20
 # Up to here all keys are read: an index scan of some hundred milliseconds, and exact.
 _EXACT_ROWS: Final = 200_000
-# More sampled keys than this are not sorted: about 100 MB of work_mem and two seconds.
-_MOST_SAMPLED: Final = 1_000_000
+# More sampled keys than this are not sorted (some seconds); the others are dropped at random.
+_MOST_SAMPLED: Final = 2_000_000
 # Of a larger part of the table a sample costs as much as the whole.
 _MOST_PERCENT: Final = 30.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -100,10 +101,12 @@ class Sampling:
 
     Attributes:
         percent: of the table's blocks that are read; None for all keys.
-        step: every step-th of the keys found is a boundary.
+        keep: part of the keys found there that is kept, above 0 and up to 1.
+        step: every step-th of the keys kept is a boundary.
     """
 
     percent: float | None
+    keep: float
     step: int
 
 
@@ -115,16 +118,16 @@ def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:
         blocks: how many it has.
         chunk_rows: rows a chunk should have, at least 1.
 
-    Small tables are split exactly. Of larger ones about ten blocks a chunk are read, because rows
-    of one block have similar keys, but never more than a million keys.
+    Small tables, and those whose chunks have few blocks, are split exactly.
     """
     if rows <= _EXACT_ROWS:
-        return Sampling(None, chunk_rows)
+        return Sampling(None, 1.0, chunk_rows)
     blocks_per_chunk = max(1.0, chunk_rows * blocks / rows)
-    percent = 100.0 * min(_BLOCKS_PER_CHUNK / blocks_per_chunk, _MOST_SAMPLED / rows)
+    percent = 100.0 * _BLOCKS_PER_CHUNK / blocks_per_chunk
     if percent > _MOST_PERCENT:
-        return Sampling(None, chunk_rows)
-    return Sampling(percent, max(1, round(chunk_rows * percent / 100.0)))
+        return Sampling(None, 1.0, chunk_rows)
+    keep = min(1.0, _MOST_SAMPLED / (rows * percent / 100.0))
+    return Sampling(percent, keep, max(1, round(chunk_rows * keep * percent / 100.0)))
 
 
 def ranges(boundaries: Sequence[Boundary]) -> list[KeyRange]:

@@ -195,8 +195,11 @@ def boundaries(
     """
     rows, blocks = _size(table)
     how = sampling(rows, blocks, chunk_rows)
-    sample = f" TABLESAMPLE SYSTEM ({how.percent!r})" if how.percent is not None else ""
-    wanted = all_of(_no_nulls(table), condition)
+    sample, kept = "", None
+    if how.percent is not None:
+        sample = f" TABLESAMPLE SYSTEM ({how.percent:.12f}) REPEATABLE (0)"
+        kept = Condition("random() < %s", (how.keep,)) if how.keep < 1 else None
+    wanted = all_of(kept, _no_nulls(table), condition)
     names = ", ".join(escaped(part.name) for part in table.parts)
     query = (
         f"SELECT {_texts(table.parts)} FROM ("  # noqa: S608 (names are quoted, values bound)

@@ -1,7 +1,7 @@
 """PostgreSQL: sessions that read alike everywhere, and its errors in our words."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ def connect(
         application_name: as pg_stat_activity shows it.
 
     Raises:
-        DependencyError: ``database-unavailable``, also from inside the block when it goes away.
+        DependencyError: ``database-unavailable``.
         ConfigError: it refuses us, or is older than PostgreSQL 13.
     """
     timeouts = {
@@ -61,15 +61,16 @@ def connect(
             autocommit=True,
             row_factory=tuple_row,
         )
-        with session:
+    with closing(session):
+        with translated():
             for name, value in {**SESSION_SETTINGS, **timeouts}.items():
                 session.execute("SELECT set_config(%s, %s, false)", [name, value])
-            if session.info.server_version < _LEAST_VERSION:
-                raise ConfigError(
-                    "snapshots need PostgreSQL 13 or later",
-                    hint="update the database, or leave snapshots to the connector",
-                )
-            yield session
+        if session.info.server_version < _LEAST_VERSION:
+            raise ConfigError(
+                "snapshots need PostgreSQL 13 or later",
+                hint="update the database, or leave snapshots to the connector",
+            )
+        yield session
 
 
 def current_snapshot(session: Session) -> Snapshot:
