@@ -1,10 +1,12 @@
 """The PostgreSQL reader against a real server: types, coverage, proof, windows, privileges."""
 
+import json
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from uuid import uuid4
 
+import jsonschema
 import psycopg
 import pyarrow as pa
 import pytest
@@ -20,6 +22,8 @@ from lakemark.snapshot.boundaries import (
     KeyRange,
     halves,
     key_texts,
+    keys_condition,
+    range_condition,
     ranges,
 )
 from lakemark.snapshot.readers.postgres import read_schemas
@@ -36,7 +40,7 @@ from lakemark.source.modes import HandlingModes
 from stack import every_type
 from stack.compare import _PINNED, _key, _lake_values, _source_rows
 from stack.expected import columns_of, key_of, reading
-from stack.local import Database, LocalStack
+from stack.local import ROOT, Database, LocalStack
 
 pytestmark = pytest.mark.integration
 
@@ -392,6 +396,27 @@ def test_what_cannot_be_read_is_refused(source: Database, name, code):
     assert caught.value.code == code
 
 
+def test_a_key_that_events_lack_and_a_text_that_is_no_utf8_are_refused(source: Database):
+    source.execute("CREATE TABLE t (id pg_lsn PRIMARY KEY)")
+    with pytest.raises(TableError, match="leaves out") as caught:
+        whole(source, "public.t")
+    assert caught.value.code == "no-key"
+    name = f"{source.name}_ascii"
+    source.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    odd = DatabaseConfig(url=source.dsn.replace(source.name, name))
+    with connect(odd) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        session.execute(r"INSERT INTO t VALUES (1, E'secret\xff')")
+        with (
+            pytest.raises(TableError) as unreadable,
+            open_table(session, "public.t", DEFAULTS, settings={}) as opened,
+        ):
+            read_chunk(opened)
+    assert unreadable.value.code == "text-unreadable"
+    assert "secret" not in str(unreadable.value)
+    source.execute(f"DROP DATABASE {name}")
+
+
 def test_the_snapshot_is_taken_after_the_lock(source: Database):
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     source.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 10) i")
@@ -473,6 +498,10 @@ def test_window_rows_and_the_transaction_that_is_waited_for(source: Database):
         after = write_window(session, SIGNAL, closes=third, opens=None)
         assert not isinstance(after, Watermark)
         assert after.xmax >= newest.after.xmax
+    schema = json.loads((ROOT / "schemas" / "window-row.json").read_text())
+    for id_, type_, data in source.execute("SELECT id, type, data FROM debezium_signal"):
+        jsonschema.validate({"id": id_, "type": type_, "data": data}, schema)
+        assert json.loads(data).keys() == {"run", "oldest", "serverStart", "timeline"}
     rows = source.execute("SELECT id, type FROM debezium_signal ORDER BY xmin::text::int, type")
     assert rows == [
         (f"{first.uuid}-open", "snapshot-window-open"),
@@ -583,3 +612,43 @@ def test_errors_of_the_database_are_ours(source: Database):
     source.execute("CREATE TABLE z (id timestamptz PRIMARY KEY)")
     source.execute("INSERT INTO z VALUES ('2024-01-01 00:00:00+00')")
     assert whole(source, "public.z").keys.to_pylist() == [b"[1704067200000000]"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "after", "upto"),
+    [
+        ("k int PRIMARY KEY", "i", ("500",), ("600",)),
+        ('k text COLLATE "de-x-icu" PRIMARY KEY', "'k' || i", ("k500",), ("k501",)),
+        (
+            "k timestamptz PRIMARY KEY",
+            "'epoch'::timestamptz + i * interval '1 d'",
+            ("1970-06-01",),
+            ("1970-06-09",),
+        ),
+        ("k citext PRIMARY KEY", "'k' || i", ("k500",), ("k501",)),
+        ("k char(9), n int, PRIMARY KEY (k, n)", "i / 9, i", ("500", "4500"), ("502", "4700")),
+    ],
+    ids=["integer", "text", "timestamptz", "citext", "composite"],
+)
+def test_a_range_and_a_list_of_keys_are_found_by_the_index(
+    source: Database, columns, values, after, upto
+):
+    source.execute("CREATE EXTENSION citext")
+    source.execute(f"CREATE TABLE t ({columns}, pad text)")
+    source.execute(
+        f"INSERT INTO t SELECT {values}, repeat('x', 90) FROM generate_series(1, 9999) i"
+    )
+    source.execute("ANALYZE t")
+    with (
+        connect(config(source)) as session,
+        open_table(session, "public.t", DEFAULTS, settings={}) as opened,
+    ):
+        for wanted in (
+            range_condition(opened.parts, KeyRange(after, upto)),
+            keys_condition(opened.parts, [after, upto]),
+        ):
+            query = f"EXPLAIN SELECT * FROM {opened.source} WHERE {wanted.sql}"
+            where = psycopg.ClientCursor(session).mogrify(query, wanted.parameters)
+            plan = "\n".join(line for (line,) in session.execute(where.encode()).fetchall())
+            assert "Index Cond" in plan, plan
+            assert "Seq Scan" not in plan, plan

@@ -168,6 +168,12 @@ def _key_parts(session: Session, schema: TableSchema) -> tuple[KeyPart, ...]:
             code="no-key",
             hint="give it a primary key, or set message.key.columns of the connector",
         )
+    if set(schema.key) - schema.by_name.keys():
+        raise TableError(
+            f"the key of {schema.table} has a column that the connector leaves out of its events",
+            code="no-key",
+            hint="set message.key.columns of the connector to columns of other types",
+        )
     namespace, _, name = schema.table.partition(".")
     rows = session.execute(_PARTS, [namespace, name, list(schema.by_name)]).fetchall()
     # Operators of a type (citext) are found by the path alone, or else those of text are taken.
@@ -261,6 +267,7 @@ def read_chunk(
 
     Raises:
         DependencyError: ``statement-timeout``: cut the range by `middle` and read the halves.
+        TableError: ``text-unreadable``: the database holds a text that is no UTF-8.
     """
     wanted = all_of(
         range_condition(table.parts, span),
@@ -312,20 +319,16 @@ def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[pa.RecordBatc
     if not data.size:
         return
     names = [f"c{at}" for at in range(count)]
-    reader = pa_csv.open_csv(
-        pa.BufferReader(data),
-        pa_csv.ReadOptions(
-            column_names=names, use_threads=False, block_size=max(_LEAST_BLOCK, 2 * longest)
-        ),
-        _PARSE,
-        pa_csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
+    blocks = pa_csv.ReadOptions(
+        column_names=names, use_threads=False, block_size=max(_LEAST_BLOCK, 2 * longest)
     )
-    yield from reader
+    texts = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    yield from pa_csv.open_csv(pa.BufferReader(data), blocks, _PARSE, texts)
 
 
 def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> Chunk:

@@ -99,7 +99,8 @@ def translated(table: str = "") -> Iterator[None]:
     Raises:
         DependencyError: ``statement-timeout`` (halve the chunk), ``table-locked``,
             ``database-unavailable``.
-        TableError: ``table-gone``, ``schema-changed``, ``not-a-table``, ``query-failed``.
+        TableError: ``table-gone``, ``schema-changed``, ``not-a-table``, ``text-unreadable``,
+            ``query-failed``.
         ConfigError: a privilege is missing; the hint is the SQL that grants it.
     """
     try:
@@ -154,6 +155,11 @@ _KNOWN: Final[tuple[tuple[tuple[type[psycopg.Error], ...], str, str], ...]] = (
         (errors.UndefinedColumn, errors.UndefinedObject, errors.DatatypeMismatch),
         "schema-changed",
         "the chunk is read again with the new schema",
+    ),
+    (
+        (errors.CharacterNotInRepertoire, errors.UntranslatableCharacter),
+        "text-unreadable",
+        "the database's encoding is SQL_ASCII: mend the text, or leave the column out",
     ),
 )
 
