@@ -513,6 +513,26 @@ def test_window_rows_and_the_transaction_that_is_waited_for(source: Database):
     ]
 
 
+@pytest.mark.parametrize(
+    ("default", "used"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")]
+)
+def test_window_rows_are_never_committed_weaker_than_on(source: Database, default, used):
+    source.execute("CREATE TABLE seen (how text)")
+    source.execute(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO public.seen VALUES (current_setting('synchronous_commit')); RETURN NEW;"
+        " END $$"
+    )
+    source.execute(
+        "CREATE TRIGGER note BEFORE INSERT ON debezium_signal FOR EACH ROW EXECUTE FUNCTION note()"
+    )
+    source.execute(f"ALTER DATABASE {source.name} SET synchronous_commit = {default}")
+    with connect(config(source)) as session:
+        write_window(session, SIGNAL, closes=None, opens=window())
+        assert session.execute("SHOW synchronous_commit").fetchone() == (default,)
+    assert source.execute("SELECT how FROM seen") == [(used,)]
+
+
 def test_the_least_privileges_are_enough_and_their_lack_says_what_to_grant(source: Database):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source.execute("INSERT INTO t VALUES (1)")
