@@ -2,7 +2,7 @@
 
 The first local pipeline that stops in good order leaves an archive of the classes it used in the
 cache (Java's dynamic archive, JEP 350; about 200 MB); later ones map it instead of loading and
-checking some 20,000 classes. An archive that does not fit is ignored by Java and by us: its name
+checking every class. An archive that does not fit is ignored by Java and by us: its name
 says which Java and which jars it belongs to.
 """
 
@@ -37,9 +37,9 @@ class ClassArchive:
         return self.path.with_suffix(f".{os.getpid()}.part")
 
     def options(self) -> str:
-        """Java's options: use the archive, or write it at the end."""
+        """Java's options, quoted for Spark: use the archive, or write it at the end."""
         if self.path.exists():
-            return f"{_QUIET} -XX:SharedArchiveFile={self.path}"
+            return f'{_QUIET} "-XX:SharedArchiveFile={self.path}"'
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for left in self.path.parent.glob("*.part"):
@@ -47,7 +47,7 @@ class ClassArchive:
                     left.unlink(missing_ok=True)
         except (OSError, ValueError):
             return ""  # a cache that cannot be written: every start is a first one
-        return f"{_QUIET} -XX:ArchiveClassesAtExit={self.part}"
+        return f'{_QUIET} "-XX:ArchiveClassesAtExit={self.part}"'
 
     def finish(self) -> None:
         """Puts what Java wrote at its end in its place; to be called when it has ended."""

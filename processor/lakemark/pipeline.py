@@ -214,10 +214,8 @@ class Pipeline:
             elif record.get("type") == "new-epoch":
                 tables.new_epoch(state, settle.start_offsets(before, state.offsets))
                 log.warning("pipeline.new_epoch", epoch=len(state.epochs))
-            elif record.get("type") == window.RUN_START:
-                state.runs.add(str(record.get("run", "")))
-            elif record.get("type") == window.RUN_END:
-                state.runs.discard(str(record.get("run", "")))
+            else:
+                window.arm(state.runs, record)
         for name, entry in state.tables.items():
             if entry.state == tables.ERRORED and entry.retried:
                 tables.resume(state, name)

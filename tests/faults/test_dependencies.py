@@ -18,7 +18,7 @@ from tests.kit.running import STATE_S, Running
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
 # How long the broker hangs. Longer than the session and request timeouts that could give up: 60.
-FREEZE_S = float(os.environ.get("LAKEMARK_TEST_FREEZE_S", "20"))
+FREEZE_S = float(os.environ.get("LAKEMARK_TEST_FREEZE_S", "60"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Java's class archive: made once, used afterwards, never in the way."""
 
 import os
+import shlex
 
 import pytest
 
@@ -11,6 +12,11 @@ from lakemark.class_archive import ClassArchive
 @pytest.fixture
 def archive(tmp_path):
     return ClassArchive(tmp_path / "classes" / "0123.jsa")
+
+
+def test_a_folder_with_a_space_stays_one_option(tmp_path):
+    archive = ClassArchive(tmp_path / "my cache" / "0123.jsa")
+    assert shlex.split(archive.options())[-1] == f"-XX:ArchiveClassesAtExit={archive.part}"
 
 
 def test_the_first_start_writes_it_and_the_next_one_maps_it(archive):

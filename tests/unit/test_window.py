@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -34,7 +35,6 @@ def log(*events: tuple) -> bytes:
 
 
 def marks(*found: Mark) -> bytes:
-    import msgspec
 
     return msgspec.msgpack.encode(list(found))
 
@@ -312,3 +312,24 @@ def test_equals_a_plain_dict(batches):
             assert found[A, key][1:] == (at(barrier), link)
         elif not barrier:
             assert found[A, key][1] == positions.LOWEST
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [{"type": "run-start", "run": "r", "tables": [A]}],
+        [{"type": "run-start", "run": "r", "tables": [A]}, {"type": "run-end", "run": "r"}],
+        [{"type": "run-start", "run": "", "tables": [A]}],
+        [{"type": "run-start", "tables": [A]}],
+        [{"type": "run-start", "run": 7, "tables": [A]}],
+        [{"type": "run-start", "run": "r", "tables": "x"}],
+        [{"type": "run-end", "run": "never"}, {"type": "table-pause", "table": A}],
+    ],
+)
+def test_the_driver_arms_exactly_when_a_shard_does(records):
+    runs: set[str] = set()
+    for record in records:
+        window.arm(runs, record)
+    blobs = [msgspec.json.encode(record) for record in records]
+    folded = window.fold(None, {window.CONTROL: blobs})
+    assert runs == set(window.decode_state(folded.state).runs)

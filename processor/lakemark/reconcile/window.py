@@ -160,6 +160,18 @@ def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]]) -> Folded:
     return Folded(None if blob == state else blob, outputs)
 
 
+def arm(runs: set[str], record: object) -> None:
+    """Notes in `runs` which run a decoded control record arms or disarms, as `fold` does."""
+    try:
+        control = msgspec.convert(record, type=_Control)
+    except msgspec.ValidationError:
+        return
+    if control.type == RUN_START and control.run:
+        runs.add(control.run)
+    elif control.type == RUN_END:
+        runs.discard(control.run)
+
+
 def encode_state(state: State) -> bytes:
     """The blob of a state: magic, version, msgpack."""
     return _MAGIC + VERSION.to_bytes(2) + msgspec.msgpack.encode(state)

@@ -110,10 +110,12 @@ class _Fold:
         named = [key for key in canonical if key is not None]
         newest = dict(zip(named, run, strict=True))
         slow, forced = self._odd(run, named)
+        shared: set[bytes] = set()
         if len(newest) < len(named):
             deleted = {key for key, i in zip(named, run, strict=True) if self.heads.op[i] == "d"}
             found = _gather(run, named, deleted)
-            slow |= {key for key, events in found.items() if self._shared(events)}
+            shared = {key for key, events in found.items() if self._shared(events)}
+            slow |= shared
         partial, images = rows.may_have_placeholder(self.schema, self.modes), self.heads.after
         last = {
             key: index
@@ -123,7 +125,7 @@ class _Fold:
         slow |= newest.keys() - last.keys()
         slow |= self._newest(last, forced)
         if slow:
-            self._one_by_one(_gather(run, named, slow))
+            self._one_by_one(_gather(run, named, slow), shared)
 
     def _keyed(
         self, run: Sequence[int], canonical: Sequence[bytes | None]
@@ -209,14 +211,14 @@ class _Fold:
                 found.update(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)))
         return found
 
-    def _whole(self, decoded: rows.Rows) -> set[int]:
-        """Rows with a value outside the key: of a delete, REPLICA IDENTITY is FULL."""
+    def _whole(self, decoded: rows.Rows, deletes: Sequence[int]) -> set[int]:
+        """Which of the deletes' rows have a value outside the key: REPLICA IDENTITY is FULL."""
+        at = pa.array(deletes, pa.int64())
         found: set[int] = set()
         for column in self.schema.columns:
             if column.name not in self.schema.key:
-                values = decoded.columns.field(column.name)
-                if values.null_count < len(values):
-                    found.update(np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False)))
+                valid = decoded.columns.field(column.name).take(at).is_valid()
+                found.update(np.array(deletes)[valid.to_numpy(zero_copy_only=False)].tolist())
         return found
 
     def _image(self, index: int) -> bytes:
@@ -254,8 +256,8 @@ class _Fold:
             self.out.packets.append(packet)
         return {names[at] for at in doubtful}
 
-    def _one_by_one(self, events: dict[bytes, list[int]]) -> None:
-        """Packs keys event by event."""
+    def _one_by_one(self, events: dict[bytes, list[int]], shared: Container[bytes]) -> None:
+        """Packs keys event by event; `shared` ones may have had two rows."""
         order = [index for found in events.values() for index in found]
         # A before image that cannot be read is no loss: the key alone names the row.
         deletes = [index for index in order if self.heads.op[index] == "d"]
@@ -263,13 +265,13 @@ class _Fold:
         bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
         slot = {index: at for at, index in enumerate(order)}
         useless = bad.keys() | self._keyless(decoded)
-        whole = self._whole(decoded)
+        whole = self._whole(decoded, [slot[index] for index in deletes])
         slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in useless})
         items: list[packets.Record] = []
         for key, found in events.items():
             moved = any(index in self.old_keys for index in found)
-            shared = whole.intersection(slot[i] for i in found) and self._shared(found)
-            log = _Log(key, items, apart=moved or bool(shared))
+            told_apart = key in shared and any(slot[index] in whole for index in found)
+            log = _Log(key, items, apart=moved or told_apart)
             for index in found:
                 at = slot[index]
                 if at in bad:

@@ -1,0 +1,95 @@
+"""One task may read several Kafka partitions, in any cut of Arrow batches."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark import packets, tasks
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.modes import HandlingModes
+from lakemark.source.stretch import Plan
+from lakemark.tasks import DecodePlan, Report
+from tests.kit.memory_pipeline import Broker
+from tests.kit.shop import ITEMS, ORDERS, event, schema_of
+
+PLAN = DecodePlan(
+    Plan(
+        SourceIdentity("postgresql", "shop"),
+        HandlingModes(),
+        schemas={t: schema_of(t, id="int4", v="text") for t in (ORDERS, ITEMS)},
+    ),
+    shards=3,
+    slots=2,
+)
+
+
+@pytest.fixture(scope="module")
+def records() -> pa.Table:
+    """Three partitions of two topics, one after the other."""
+    broker = Broker()
+    for number in range(12):
+        table = ITEMS if number % 3 == 2 else ORDERS
+        partition = number % 2 if table == ORDERS else 0
+        row = {"id": number, "v": f"v{number}"}
+        key, value = msgspec.json.encode({"id": number}), event("c", 100 + number, row, table=table)
+        broker.put(f"shop.{table}", partition, key, value)
+    return pa.Table.from_batches(broker.read({}, broker.ends()))
+
+
+def decoded(batches, plan=PLAN):
+    rows = pa.Table.from_batches(tasks.decode(batches, plan), tasks.DECODED).to_pylist()
+    keys = sorted(
+        (row["table"], row["source"], row["slot"], key)
+        for row in rows
+        if row["kind"] == tasks.PACKET
+        for key in packets.decode(row["blob"]).column("key").to_pylist()
+    )
+    reports = [
+        msgspec.msgpack.decode(r["blob"], type=Report) for r in rows if r["kind"] == "report"
+    ]
+    ends = sorted((r.topic, r.partition, r.first, r.last, sum(r.kinds.values())) for r in reports)
+    return keys, ends, sorted(row["kind"] for row in rows)
+
+
+@given(cuts=st.lists(st.integers(0, 12), max_size=5))
+def test_a_batch_may_end_anywhere(records, cuts):
+    edges = [0, *sorted(cuts), records.num_rows]
+    pieces = [
+        batch
+        for begin, end in itertools.pairwise(edges)
+        for batch in records.slice(begin, end - begin).combine_chunks().to_batches()
+    ]
+    keys, ends, _ = decoded(pieces)
+    assert len(keys) == 12
+    assert len(ends) == 3  # a partition is one stretch, however it was cut
+    assert (keys, ends) == decoded(records.to_batches())[:2]
+
+
+def test_touches_only_for_an_armed_batch(records):
+    batches = records.to_batches()
+    assert set(decoded(batches)[2]) == {"packet", "report"}
+    armed = decoded(batches, replace(PLAN, armed=True))
+    assert set(armed[2]) == {"packet", "report", "touches"}
+    assert armed[:2] == decoded(batches)[:2]
+
+
+@pytest.mark.parametrize(("full", "kind"), [(False, packets.NET), (True, packets.LEAVE)])
+def test_an_insert_deleted_in_its_transaction_is_kept_apart_only_where_a_key_can_be_shared(
+    full, kind
+):
+    """Only with REPLICA IDENTITY FULL; elsewhere (outboxes) it is one net change, without a read."""
+    gone = json.loads(event("d", 101, {"id": 1}, tx=90))
+    if full:
+        gone["before"] = {"id": 1, "v": "a"}
+    broker = Broker()
+    for value in (event("c", 100, {"id": 1, "v": "a"}, tx=90), json.dumps(gone).encode()):
+        broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', value)
+    rows = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN)).to_pylist()
+    (packet,) = (row["blob"] for row in rows if row["kind"] == tasks.PACKET)
+    assert packets.decode(packet).column("record").to_pylist()[-1] == kind
