@@ -21,7 +21,8 @@ WORDS = {"errors", "events", "positions"}
 
 PURE = {
     *("keys", "source.envelope", "source.schema", "source.rows"),
-    *("reconcile.window", "snapshot.chunks", "snapshot.fields", "snapshot.signals"),
+    *("reconcile.window", "reconcile.chunks", "reconcile.remembered", "reconcile.state"),
+    *("snapshot.chunks", "snapshot.fields", "snapshot.signals"),
     *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
     "snapshot.visibility",
 }

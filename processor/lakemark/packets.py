@@ -13,8 +13,10 @@ put side by side.
 | MOVED | new key | old key | the key change's | the old key's row just below it |
 | AWAITED | new key | old key | the key change's | the new key's columns |
 | DISPLACED | its key | | its newest step's | the row that a create displaced, if it may be back |
+| FILL | its key | | the chunk's `lo` | a chunk's row that lost to an event of its key |
 
-The last three are what `sink.resolve` leaves for later batches.
+MOVED, AWAITED and DISPLACED are what `sink.resolve` leaves for later batches, FILL comes from
+snapshots.
 """
 
 import json
@@ -34,6 +36,7 @@ TRUNCATE: Final = 3
 MOVED: Final = 4
 AWAITED: Final = 5
 DISPLACED: Final = 6
+FILL: Final = 7
 
 _NAMES: Final = pa.list_(pa.string())
 CONTROL: Final = pa.schema(
@@ -142,6 +145,18 @@ def build_simple(
         absent,
     ]
     return _packet(arrays, rows, table=table, key_columns=key_columns)
+
+
+def as_of(packet: pa.Table, position: bytes, *, record: int = NET) -> pa.Table:
+    """A chunk's rows with the position that the chunk got, as records of this kind."""
+    count = packet.num_rows
+    at = pa.array([position], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
+    kind = pa.array(np.full(count, record, dtype=np.int8))
+    columns = {"record": kind, "position": at, "net_position": at}
+    for name, column in columns.items():
+        number = packet.schema.get_field_index(name)
+        packet = packet.set_column(number, packet.schema.field(number), column)
+    return packet
 
 
 def truncates(positions_of: Sequence[bytes], *, table: str) -> pa.Table:

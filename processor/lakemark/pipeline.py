@@ -27,7 +27,7 @@ from lakemark.errors import DependencyError, LakemarkError
 from lakemark.handover import Known
 from lakemark.plans import Waters
 from lakemark.reconcile import operator, window
-from lakemark.settle import Settled
+from lakemark.settle import Left, News
 from lakemark.sink import bigtable
 from lakemark.sink.apply import TableOutcome
 from lakemark.sink.commits import SPARK_MERGE
@@ -44,7 +44,22 @@ CHUNK_RECORDS: Final = 256  # per batch: 900 kB each, so at most 230 MB
 CONTROL_RECORDS: Final = 10_000
 
 
-Results = tuple[list[Report], list[TableOutcome]]
+@dataclass(slots=True)
+class Results:
+    """What the tasks of a step say: of stretches, of tables, and what the operator said."""
+
+    reports: list[Report] = field(default_factory=list)
+    outcomes: list[TableOutcome] = field(default_factory=list)
+    said: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def take(self, kind: str, blob: bytes) -> None:
+        """Adds one row that a task gave."""
+        if kind == tasks.REPORT:
+            self.reports.append(msgspec.msgpack.decode(blob, type=Report))
+        elif kind == tasks.OUTCOME:
+            self.outcomes.append(msgspec.msgpack.decode(blob, type=TableOutcome))
+        else:
+            self.said.append((kind, blob))
 
 
 class BatchFailedError(Exception):
@@ -69,6 +84,7 @@ class Pipeline:
     Attributes:
         controls: reads the control records of a batch: (batch) -> decoded JSON objects.
         publish: writes the tables' states to the progress topic.
+        snapshots: is told what a batch says of snapshots, when all it did is durable.
     """
 
     spark: SparkSession
@@ -83,6 +99,7 @@ class Pipeline:
     end_offsets: Callable[[Sequence[str]], Offsets]
     controls: Callable[[int, int], list[dict[str, Any]]]
     publish: Callable[[PipelineState], None]
+    snapshots: Callable[[PipelineState, News], None]
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
@@ -110,7 +127,11 @@ class Pipeline:
             return tasks.decode(batches, handover.told(known))
 
         return operator.reconciled(
-            changes.mapInArrow(decode, tasks.DECODED_DDL), chunks, control, shards=stream.shards
+            changes.mapInArrow(decode, tasks.DECODED_DDL),
+            chunks,
+            control,
+            shards=stream.shards,
+            slot_of=lambda table: handover.told(known).slot(table),
         )
 
     def on_batch(self, frame: DataFrame, batch: int) -> None:
@@ -154,10 +175,12 @@ class Pipeline:
             stopped=state.not_streaming(),
             selected=None,
         )
-        reports, outcomes = self.stream(frame, plan)
+        results = self.stream(frame, plan)
+        reports, outcomes = results.reports, results.outcomes
         applied = monotonic()
         start = settle.start_offsets(before, state.offsets, reports)
         settled = settle.settle(state, before, start, reports, outcomes, catalog=self.catalog.live)
+        news = settle.chunks(state, plan.lake.stopped, results.said)
         settle.high_waters(state, reports)
         self.loads.update(settle.loads(reports))
 
@@ -169,6 +192,7 @@ class Pipeline:
         crashpoints.reach(crashpoints.BEFORE_STATE)
         self.checkpoint.save(state)
         self.publish(state)
+        self.snapshots(state, news)
         log.info(
             "batch.done",
             batch=batch,
@@ -211,6 +235,9 @@ class Pipeline:
                 )
             elif record.get("type") == "table-resume":
                 tables.resume(state, table)
+            elif record.get("type") == "table-read" and table in state.tables:
+                until, keys = int(record.get("until", -1)), record.get("keys")
+                tables.reread(state.tables[table], until=until, keys=keys)
             elif record.get("type") == "new-epoch":
                 tables.new_epoch(state, settle.start_offsets(before, state.offsets))
                 log.warning("pipeline.new_epoch", epoch=len(state.epochs))
@@ -242,29 +269,20 @@ class Pipeline:
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return tasks.merge(batches, plan.lake)
 
-        rows = (
-            frame.repartitionById(plan.decode.slots, "slot")
-            .mapInArrow(merge, tasks.RESULT_DDL)
-            .collect()
-        )
-        reports = [
-            msgspec.msgpack.decode(row["blob"], type=Report)
-            for row in rows
-            if row["kind"] == tasks.REPORT
-        ]
-        outcomes = [
-            msgspec.msgpack.decode(row["blob"], type=TableOutcome)
-            for row in rows
-            if row["kind"] == tasks.OUTCOME
-        ]
-        return reports, self._finished(outcomes, plan)
+        results = Results()
+        slots = plan.decode.slots
+        for row in (
+            frame.repartitionById(slots, "slot").mapInArrow(merge, tasks.RESULT_DDL).collect()
+        ):
+            results.take(row["kind"], bytes(row["blob"]))
+        return self._finished(results, plan)
 
-    def _finished(self, outcomes: list[TableOutcome], plan: BatchPlan) -> list[TableOutcome]:
-        self._by_spark(outcomes, plan)
-        for outcome in outcomes:
+    def _finished(self, results: Results, plan: BatchPlan) -> Results:
+        self._by_spark(results.outcomes, plan)
+        for outcome in results.outcomes:
             if outcome.trace:
                 log.error("table.internal_error", table=outcome.table, trace=outcome.trace)
-        return outcomes
+        return results
 
     def _by_spark(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
         """The driver's part for tables of the Spark engine: SQL only, no rows."""
@@ -341,7 +359,7 @@ class Pipeline:
                     )
                 tables.repartition(entry, old_ends={topic: old})
 
-    def _refresh(self, state: PipelineState, settled: Settled) -> None:
+    def _refresh(self, state: PipelineState, settled: Left) -> None:
         """Reads the catalog again for tables whose records do not fit what was read before."""
         if not settled.refresh:
             return
@@ -358,7 +376,7 @@ class Pipeline:
             log.info("table.schema_read", table=table, columns=len(schema.columns))
             tables.resume(state, table)
 
-    def _retry(self, state: PipelineState, settled: Settled) -> None:
+    def _retry(self, state: PipelineState, settled: Left) -> None:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
 
         Raises:
@@ -392,8 +410,9 @@ class Pipeline:
                 selected=frozenset([name]),
             )
             entry.code = entry.reason = ""
-            reports, outcomes = self.reread(start, end, plan)
-            errored = settle.settle(state, state, start, reports, outcomes, catalog=False)
+            results = self.reread(start, end, plan)
+            reports = results.reports
+            errored = settle.settle(state, state, start, reports, results.outcomes, catalog=False)
             if entry.state == tables.CATCHING_UP and not entry.code:
                 waters = settle.waters_of(reports)
                 tables.advance(entry, end, waters, state.offsets, state.batch)

@@ -41,11 +41,14 @@ def lake_plan(
                 floor=bytes.fromhex(entry.floor) if entry.floor else None,
                 pending=entry.pending,
                 settled=_settled(entry, waters, state.offsets),
+                horizon=bytes.fromhex(entry.horizon) if entry.horizon else None,
+                partial=entry.partial,
             )
             for name, entry in state.tables.items()
         },
         new_table=NewTable(config),
         options=config.lake.options(),
+        stopped=state.not_streaming() if step == "stream" else frozenset(),
     )
 
 

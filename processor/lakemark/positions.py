@@ -44,6 +44,15 @@ def is_own_snapshot(position: bytes) -> bool:
     return position[4:12] == bytes(8)
 
 
+def outside_stream(position: bytes) -> bytes:
+    """The position of a read that was not taken in the stream: older than any event.
+
+    Debezium's incremental reads carry the position of their close row, which is newer than what
+    they saw; in a table nothing must lose against them.
+    """
+    return position[:4] + bytes(8) + position[12:]
+
+
 def below_truncate(position: bytes, truncate: bytes) -> bool:
     """Whether a truncate at `truncate` removes a row at `position`.
 

@@ -196,8 +196,9 @@ def _notes(name: str, state: Mapping[str, Any]) -> Iterator[str]:
     if state.get("resnapshot"):
         yield f"{name}: may hold rows that the source no longer has: {state['resnapshot']}"
         yield "    → take a new snapshot of it"
-    if state.get("reread_count"):
-        yield f"{name}: {state['reread_count']} rows went to dead letters and are not up to date"
+    if waiting := len(state.get("reread_keys", ())):
+        many = "more than " if state.get("reread_missed", -1) >= 0 else ""
+        yield f"{name}: {many}{waiting} rows are to be read again from the source"
         yield "    → their keys are in `lakemark status --output json`"
 
 

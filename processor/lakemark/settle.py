@@ -4,11 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from lakemark import tables
+from lakemark.reconcile import window
+from lakemark.reconcile.chunks import Settled
+from lakemark.reconcile.window import Size, Swept
 from lakemark.sink.apply import TableOutcome
 from lakemark.tables import Offsets, PipelineState, TableState, Water
 from lakemark.tasks import Report
 
+TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
 HINTS: Final = {
     "schema-unknown": "set database.url or source.schema_file, or let the connector write schemas "
@@ -21,7 +27,26 @@ HINTS: Final = {
 
 
 @dataclass(slots=True)
-class Settled:
+class News:
+    """What a batch says of snapshots.
+
+    Attributes:
+        batch: the batch.
+        settled: attempts that a shard decided.
+        swept: sweeps that went out.
+        restarts: tables that the connector reads anew.
+        sizes: what the shards hold.
+    """
+
+    batch: int
+    settled: list[Settled] = field(default_factory=list)
+    swept: list[Swept] = field(default_factory=list)
+    restarts: set[str] = field(default_factory=set)
+    sizes: list[Size] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Left:
     """What is left to do after the reports of one step are in.
 
     Attributes:
@@ -42,7 +67,7 @@ def settle(
     outcomes: Sequence[TableOutcome],
     *,
     catalog: bool,
-) -> Settled:
+) -> Left:
     """Takes the reports and outcomes of one step into `state`.
 
     Args:
@@ -53,7 +78,7 @@ def settle(
         outcomes: one per table that had packets.
         catalog: whether a database catalog is there to be asked about schemas.
     """
-    done = Settled()
+    done = Left()
     known_rows = {table: entry.rows for table, entry in before.tables.items()}
     for report in reports:
         _count(state, report)
@@ -109,7 +134,7 @@ def _count(state: PipelineState, report: Report) -> None:
             entry.clamped += found.clamped
             entry.dead_letters += found.bad
             entry.newest_ts = max(entry.newest_ts, found.newest_ts)
-            tables.note_reread(entry, found.reread)
+            tables.note_reread(entry, found.reread, batch=state.batch)
 
 
 def _outcome(
@@ -117,7 +142,7 @@ def _outcome(
     before: PipelineState,
     start: Offsets,
     outcome: TableOutcome,
-    done: Settled,
+    done: Left,
 ) -> None:
     entry = state.tables.setdefault(outcome.table, TableState(since_batch=state.batch))
     if outcome.needs and not outcome.code:  # the driver has made the table fit: read it again
@@ -154,6 +179,8 @@ def _outcome(
     entry.engine = outcome.engine
     entry.key = outcome.key or entry.key
     entry.unavailable += outcome.unavailable
+    entry.partial |= outcome.partial
+    tables.note_reread(entry, outcome.reread, batch=state.batch)
     entry.pending = state.batch if outcome.pending else -1
 
 
@@ -172,7 +199,40 @@ def _own_snapshots(
         entry = state.tables.get(table)
         if entry is not None and found_lsns and not entry.code:
             rows = known_rows.get(table, rows_before.get(table, 0))
-            tables.note_own_snapshot(entry, found_lsns, rows_before=rows)
+            tables.note_own_snapshot(entry, found_lsns, rows_before=rows, batch=state.batch)
+
+
+def chunks(
+    state: PipelineState, stopped: frozenset[str], said: Sequence[tuple[str, bytes]]
+) -> News:
+    """What the operator said in a batch, with the tables' say: a chunk counts if its table streams.
+
+    Args:
+        state: the state being made, with all outcomes of the batch in it.
+        stopped: tables that did not stream when the batch began.
+        said: kinds and blobs, see `window.Output`.
+    """
+    stopped |= state.not_streaming()
+    news = News(state.batch)
+    for kind, blob in sorted(said):
+        if kind == window.SETTLED:
+            settled = msgspec.json.decode(blob, type=Settled)
+            if settled.table in stopped and not settled.void:
+                settled = msgspec.structs.replace(settled, void=TABLE_STOPPED)
+            news.settled.append(settled)
+        elif kind == window.SWEPT:
+            swept = msgspec.json.decode(blob, type=Swept)
+            void = TABLE_STOPPED if swept.table in stopped else ""
+            news.swept.append(msgspec.structs.replace(swept, void=void))
+        elif kind == window.SIZE:
+            news.sizes.append(msgspec.json.decode(blob, type=Size))
+        elif kind == window.RESTART:
+            news.restarts.add(blob.decode())
+    for done in news.settled:
+        if not done.void and done.survivors + done.fills:
+            entry = state.tables.setdefault(done.table, TableState(since_batch=state.batch))
+            entry.horizon = max(entry.horizon, done.hi)
+    return news
 
 
 def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:

@@ -151,6 +151,7 @@ class Supervisor:
             end_offsets=self._end_offsets,
             controls=lambda start, end: control.read(config, start, end),
             publish=self._publish,
+            snapshots=lambda _state, _news: None,
             schemas={t: s for t, s in schemas.items() if t in connector.tables},
         )
 

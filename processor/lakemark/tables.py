@@ -23,7 +23,7 @@ from lakemark.positions import LOWEST
 
 FORMAT: Final = 1
 EARLIEST: Final = -2  # Kafka's word for a partition's first offset
-REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that only the number is kept
+REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that a whole snapshot is better
 STREAMING: Final = "streaming"
 CATCHING_UP: Final = "catching-up"
 PAUSED: Final = "paused"
@@ -54,7 +54,13 @@ class TableState(msgspec.Struct, omit_defaults=True):
         floor: hex position of the newest truncate.
         own_snapshot: LSN of the connector's snapshot the table was loaded by.
         resnapshot: why the table may hold rows that the source no longer has; empty = it does not.
-        reread: keys that need to be read again from the source (dead letters), oldest first.
+        resnapshot_since: batch that last said so.
+        horizon: hex position of the highest close row of the chunks that were applied: up to it
+            the table's rows may be ahead of their positions.
+        partial: whether any event so far lacked a column.
+        reread_keys: keys that need to be read again from the source (dead letters, columns that
+            nothing else gives), oldest first, and the batch that last said so.
+        reread_missed: last batch in which there were more of them than are listed; -1 = never.
         pending: batch that last left halves of key changes beside the table; -1 = none are left.
     """
 
@@ -72,6 +78,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     floor: str = ""
     own_snapshot: int = 0
     resnapshot: str = ""
+    resnapshot_since: int = -1
     engine: str = ""
     rows: int = 0
     bytes: int = 0
@@ -82,8 +89,10 @@ class TableState(msgspec.Struct, omit_defaults=True):
     unavailable: int = 0
     pending: int = -1
     dead_letters: int = 0
-    reread: list[str] = msgspec.field(default_factory=list)
-    reread_count: int = 0
+    horizon: str = ""
+    partial: bool = False
+    reread_keys: dict[str, int] = msgspec.field(default_factory=dict)
+    reread_missed: int = -1
     newest_ts: int = 0
 
 
@@ -212,6 +221,7 @@ def new_epoch(state: PipelineState, start: Offsets) -> None:
         entry.resnapshot = (
             "a new epoch began: rows of the source as it was before may still be here"
         )
+        entry.resnapshot_since = state.batch
         if entry.code == "position-regressed":
             resume(state, table)
 
@@ -305,15 +315,33 @@ def advance(
         stream(entry, batch)
 
 
-def note_reread(entry: TableState, keys: Iterable[str]) -> None:
+def note_reread(entry: TableState, keys: Iterable[str], *, batch: int) -> None:
     """Remembers keys whose rows must be read again, without growing for ever."""
     for key in keys:
-        entry.reread_count += 1
-        if key not in entry.reread and len(entry.reread) < REREAD_LIMIT:
-            entry.reread.append(key)
+        entry.reread_keys.pop(key, None)  # to the end
+        if len(entry.reread_keys) < REREAD_LIMIT:
+            entry.reread_keys[key] = batch
+        else:
+            entry.reread_missed = batch
 
 
-def note_own_snapshot(entry: TableState, lsns: Iterable[int], *, rows_before: int) -> None:
+def reread(entry: TableState, *, until: int, keys: Iterable[str] | None = None) -> None:
+    """Rows were read again that had been asked for up to a batch: these keys, or all rows.
+
+    With all rows, ghosts are gone too: the run ended with a sweep.
+    """
+    if keys is None and entry.reread_missed <= until:
+        entry.reread_missed = -1
+    if keys is None and entry.resnapshot_since <= until:
+        entry.resnapshot, entry.resnapshot_since = "", -1
+    for key in list(entry.reread_keys) if keys is None else keys:
+        if entry.reread_keys.get(key, until + 1) <= until:
+            del entry.reread_keys[key]
+
+
+def note_own_snapshot(
+    entry: TableState, lsns: Iterable[int], *, rows_before: int, batch: int
+) -> None:
     """Rows of the connector's own snapshot came: were they the table's first?
 
     A table that already had rows may keep some that the source deleted while the connector was
@@ -327,4 +355,5 @@ def note_own_snapshot(entry: TableState, lsns: Iterable[int], *, rows_before: in
                 "the connector took a snapshot of its own over a table that had rows: rows deleted "
                 "in between may still be here"
             )
+            entry.resnapshot_since = batch
         entry.own_snapshot = lsn

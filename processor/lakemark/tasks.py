@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from lakemark import crashpoints, packets
 from lakemark.errors import LakemarkError
+from lakemark.reconcile import window
 from lakemark.sink import apply, dead_letter
 from lakemark.sink.apply import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
-from lakemark.source import envelope, key_schema, stretch, touches
+from lakemark.source import key_schema, stretch, touches
 from lakemark.source.envelope import Headers
 from lakemark.source.stretch import Plan, Records, Stretch, TableReport
 from lakemark.tables import Offsets
@@ -255,15 +256,8 @@ def _packets(done: Stretch, plan: DecodePlan) -> list[_Row]:
 
 def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
     """What the shards must know of a stretch: never raises, a bad record is a dead letter."""
-    changed = {
-        at: new
-        for at, found in enumerate(records.headers)
-        if found and (new := envelope.key_change(found)[0]) is not None
-    }
-    canonical, new_keys = key_schema.canonical(
-        heads, records.keys, schemas=plan.stretch.schemas, changed=changed
-    )
-    packed = touches.pack_touches(heads, canonical, shards=plan.shards, new_keys=new_keys)
+    canonical = key_schema.canonical(heads, records.keys, schemas=plan.stretch.schemas)
+    packed = touches.pack_touches(heads, canonical, shards=plan.shards)
     source, first = f"{records.topic}/{records.partition}", records.offsets[0]
     rows: list[_Row] = [
         (shard, touches.TOUCHES_KIND, "", source, first, 0, blob)
@@ -285,24 +279,25 @@ def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
 
 
 def merge(batches: Iterable[pa.RecordBatch], plan: LakePlan) -> Iterator[pa.RecordBatch]:
-    """Second stage: the packets of some tables into the lake; reports pass through.
+    """Second stage: the packets of some tables into the lake; what is for the driver passes.
 
-    What the operator says itself is left alone: no table needs it before there are snapshots.
+    Rows of snapshots are left alone where the table does not stream: their chunks are read again.
 
     One table's error is its own: it comes back as an outcome, the other tables go on.
     """
     parts: dict[str, list[Part]] = {}
-    reports: list[bytes] = []
+    said: list[tuple[str, bytes]] = []
     for batch in batches:
         for row in batch.to_pylist():
-            if row["kind"] == REPORT:
-                reports.append(row["blob"])
-            elif row["kind"] == PACKET:
+            kind, table = row["kind"], row["table"]
+            if kind not in {PACKET, window.SURVIVORS}:
+                said.append((kind, row["blob"]))
+            elif kind == PACKET or table not in plan.stopped:
                 part = Part(row["source"], row["first"], packets.decode(row["blob"]))
-                parts.setdefault(row["table"], []).append(part)
-    outcomes = [_apply(table, found, plan) for table, found in parts.items()]
-    blobs = [*reports, *(msgspec.msgpack.encode(outcome) for outcome in outcomes)]
-    kinds = [REPORT] * len(reports) + [OUTCOME] * len(outcomes)
+                parts.setdefault(table, []).append(part)
+    for table, found in parts.items():
+        said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan))))
+    kinds, blobs = [kind for kind, _ in said], [blob for _, blob in said]
     yield pa.RecordBatch.from_arrays(
         [pa.array(kinds, pa.string()), pa.array(blobs, pa.binary())], schema=RESULT
     )

@@ -8,19 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark import tables, tasks
 from lakemark.config import Config
 from lakemark.connector import parse
-from lakemark.pipeline import Pipeline
-from lakemark.sink.apply import TableOutcome
+from lakemark.pipeline import Pipeline, Results
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.tables import Offsets, PipelineState
-from lakemark.tasks import BatchPlan, Report
+from lakemark.tasks import BatchPlan
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORDS = pa.schema(
@@ -140,8 +138,7 @@ class MemoryPipeline(Pipeline):
         self.armed = plan.decode.armed
         # every stage runs twice, as a speculated task would
         self._stages(frame, plan)
-        reports, outcomes = self._stages(frame, plan)
-        return reports, self._finished(outcomes, plan)
+        return self._finished(self._stages(frame, plan), plan)
 
     def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Any:
         armed, done = self.armed, self.stream(self.broker.read(start, end), plan)
@@ -150,17 +147,13 @@ class MemoryPipeline(Pipeline):
 
     def _stages(self, frame: Any, plan: BatchPlan) -> Any:
         decoded = pa.Table.from_batches(tasks.decode(iter(frame), plan.decode), tasks.DECODED)
-        reports: list[Report] = []
-        outcomes: list[TableOutcome] = []
+        results = Results()
         for slot in range(plan.decode.slots):
             mine = decoded.filter(pc.equal(decoded.column("slot"), slot))
             for result in tasks.merge(iter(mine.to_batches()), plan.lake):
                 for row in result.to_pylist():
-                    if row["kind"] == tasks.REPORT:
-                        reports.append(msgspec.msgpack.decode(row["blob"], type=Report))
-                    else:
-                        outcomes.append(msgspec.msgpack.decode(row["blob"], type=TableOutcome))
-        return reports, outcomes
+                    results.take(row["kind"], row["blob"])
+        return results
 
 
 @dataclass
@@ -220,6 +213,7 @@ class World:
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
             controls=lambda start, end: self.records[start:end],
             publish=lambda state: None,
+            snapshots=lambda state, news: None,
             schemas=dict(self.schemas),
         )
         pipeline.broker = self.broker

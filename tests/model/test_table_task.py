@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark import changes
+from lakemark.sink import moves
 from lakemark.sink import resolve as resolving
 from lakemark.source import stretch
 from lakemark.source.gate import Gated, HighWater
@@ -178,15 +179,16 @@ def _truncates_gated(monkeypatch):
 
 
 def _no_floor(monkeypatch):
-    monkeypatch.setattr(resolving, "_below", lambda position, floor: False)
+    monkeypatch.setattr(moves, "below", lambda position, floor: False)
+    monkeypatch.setattr(resolving, "below", lambda position, floor: False)
 
 
 def _no_carried_columns(monkeypatch):
-    monkeypatch.setattr(resolving._Waiting, "_filled", lambda self, key, row: row)
+    monkeypatch.setattr(moves.Waiting, "_filled", lambda self, key, row: row)
 
 
 def _no_late_columns(monkeypatch):
-    monkeypatch.setattr(resolving._Waiting, "load", lambda self, pending, offset: None)
+    monkeypatch.setattr(moves.Waiting, "load", lambda self, pending, offset: None)
 
 
 def _no_shift_rule(monkeypatch):
@@ -212,7 +214,7 @@ def _shifts_everywhere(monkeypatch):
 
 
 def _fills_any_incarnation(monkeypatch):
-    old = resolving._Waiting._filled
+    old = moves.Waiting._filled
 
     def filled(self, key, row):
         if row is not None and row.unavailable and row.barrier is not None:
@@ -220,7 +222,7 @@ def _fills_any_incarnation(monkeypatch):
             row = replace(row, barrier=found[0]) if found else row
         return old(self, key, row)
 
-    monkeypatch.setattr(resolving._Waiting, "_filled", filled)
+    monkeypatch.setattr(moves.Waiting, "_filled", filled)
 
 
 def _arrivals_come_twice(monkeypatch):

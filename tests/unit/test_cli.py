@@ -305,7 +305,7 @@ STATES = {
         }
     ).encode(),
     # Defaults are left out of the records.
-    b"public.customers": b'{"table": "public.customers", "batch": 7, "resnapshot": "why", "reread_count": 2}',
+    b"public.customers": b'{"table": "public.customers", "batch": 7, "resnapshot": "why", "reread_keys": {"[1]": 7, "[2]": 7}}',
     b"public.odd": b"{",
 }
 
@@ -327,7 +327,7 @@ def test_status_shows_every_table_and_what_to_do(folder, kafka):
     assert "public.orders: total: int64 to string (schema-incompatible; it is not retried)" in text
     assert "→ lakemark table resume public.orders" in text
     assert "public.customers: may hold rows that the source no longer has: why" in text
-    assert "public.customers: 2 rows went to dead letters" in text
+    assert "public.customers: 2 rows are to be read again" in text
 
 
 def test_status_as_json(folder, kafka):

@@ -2,7 +2,6 @@
 
 import json
 
-import pyarrow as pa
 import pytest
 
 from lakemark import positions
@@ -348,17 +347,3 @@ def test_without_sequence_only_the_own_snapshot_has_a_position():
     out = decode(case("flink_postgres_replica_identity"), identity)
     assert [Kind(k) for k in out.kind] == [Kind.OWN_SNAPSHOT] * 9 + [Kind.BAD] * 7
     assert set(out.reason[9:]) == {"missing-position"}
-
-
-def test_key_change_headers():
-    table = samples(wrapped=False)
-    labels = ["pk_change_1_d", "c_orders_default_identity", "pk_change_2_c", "heartbeat"]
-    expected = [(b'{"id":30}', None), (None, None), (None, b'{"id":3}'), (None, None)]
-    assert [envelope.key_change(table[name].headers) for name in labels] == expected
-    assert envelope.key_change(None) == (None, None)
-    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    column = pa.array([None, *(table[name].headers for name in labels)], kind)
-    changes = {1: expected[0], 3: expected[2]}
-    assert envelope.key_changes(column) == changes
-    assert envelope.key_changes(column.slice(2)) == {1: expected[2]}
-    assert envelope.key_changes(column.slice(4)) == {}

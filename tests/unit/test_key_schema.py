@@ -2,7 +2,6 @@
 
 import json
 
-import pyarrow as pa
 import pytest
 
 from lakemark.source import envelope, key_schema, stretch
@@ -32,14 +31,11 @@ def row_lane(records: list[Golden], schemas: dict[str, TableSchema]) -> set[tupl
 
 def reconcile_lane(
     records: list[Golden], schemas: dict[str, TableSchema], identity: SourceIdentity = IDENTITY
-) -> tuple[set[tuple[str, bytes]], dict[int, bytes]]:
+) -> set[tuple[str, bytes]]:
     raw_keys = [r.key for r in records]
     heads = envelope.decode([r.value for r in records], raw_keys, identity=identity, epoch=0)
-    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    changes = envelope.key_changes(pa.array([r.headers for r in records], kind))
-    changed = {at: new for at, (new, _) in changes.items() if new}
-    keys, new_keys = key_schema.canonical(heads, raw_keys, schemas=schemas, changed=changed)
-    return {(heads.table[i], key) for i, key in enumerate(keys) if key is not None}, new_keys
+    keys = key_schema.canonical(heads, raw_keys, schemas=schemas)
+    return {(heads.table[i], key) for i, key in enumerate(keys) if key is not None}
 
 
 def changes_of(records: dict[str, Golden]) -> list[Golden]:
@@ -63,10 +59,9 @@ def schemas_of_samples() -> dict[str, TableSchema]:
 def test_the_samples_have_the_same_keys_in_both_lanes(wrapped):
     records = [r for r in changes_of(samples(wrapped=wrapped)) if r.key]
     schemas = {} if wrapped else schemas_of_samples()
-    found, new_keys = reconcile_lane(records, schemas)
+    found = reconcile_lane(records, schemas)
     assert found == row_lane(records, schemas)
     assert {("public.customers", b"[3]"), ("public.composite", b'[1,"k"]')} <= found
-    assert list(new_keys.values()) == [b"[30]"]
 
 
 def test_keys_of_integers_and_strings_need_no_schema():
@@ -81,7 +76,7 @@ def test_other_projects_changes_all_have_a_key(name):
         [r.value for r in records], [r.key for r in records], identity=IDENTITY, epoch=0
     )
     raw_keys = [r.key for r in records]
-    keys, _ = key_schema.canonical(heads, raw_keys, schemas={}, changed={})
+    keys = key_schema.canonical(heads, raw_keys, schemas={})
     for at, kind in enumerate(heads.kind):
         assert (keys[at] is not None) == (kind == Kind.CHANGE)
 
@@ -99,7 +94,7 @@ def test_an_unreadable_key_is_none_and_raises_nothing():
         b'{"id":"\xff"}',
     ):
         broken = Golden("x", TOPIC, 0, key, r.value, [])
-        found, _ = reconcile_lane([broken], schemas_of_samples())
+        found = reconcile_lane([broken], schemas_of_samples())
         assert found == set()
 
 

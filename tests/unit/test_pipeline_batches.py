@@ -172,7 +172,7 @@ def test_a_value_of_another_type_is_checked_against_the_catalog_before_it_is_a_d
     assert shop.values() == {1: 1, 2: 1 << 40, 4: 4}
     assert {letter.reason for letter in letters} == {"wrong-type"}
     assert {letter.offset for letter in letters} == {2}
-    assert shop.state.tables[ORDERS].reread == ["[3]"]
+    assert shop.state.tables[ORDERS].reread_keys == {"[3]": shop.batch}
 
 
 def test_poison_becomes_dead_letters_and_the_rest_of_the_batch_lands(shop, letters):

@@ -9,6 +9,8 @@ from jsonschema import Draft202012Validator
 
 from lakemark import positions
 from lakemark.reconcile import window
+from lakemark.reconcile.chunks import Header
+from lakemark.reconcile.state import Run, decode_state
 from lakemark.sink.dead_letter import headers
 from lakemark.source.stretch import DeadLetter
 from lakemark.tables import TableState
@@ -68,18 +70,22 @@ def test_real_window_rows(wrapped):
 
 
 def test_chunk_header():
-    header = PART | {"shard": 0, "part": 0, "rows": 10, "lo": LO}
+    header = PART | {"shard": 0, "part": 0}
     assert fits("chunk-header", header)
-    assert not fits("chunk-header", header | {"lo": "00"})
+    assert msgspec.convert(header, type=Header).attempt == 1
+    assert not fits("chunk-header", header | {"part": "00"})
     assert not fits("chunk-header", {k: v for k, v in header.items() if k != "shard"})
 
 
 CONTROLS = [
     {"type": "run-start", "run": "r1", "tables": ["public.a"]},
     {"type": "run-end", "run": "r1"},
-    {"type": "chunk", **PART, "parts": {"0": 2}, "lo": LO},
+    {"type": "chunk", **PART, "parts": {"0": 2}, "lo": "w1", "hi": "w2"},
     {"type": "void", **PART, "reason": "schema-changed"},
-    {"type": "fence", "run": "r1", "hi": LO},
+    {"type": "attempts", "attempt": 7},
+    {"type": "fence", "position": LO},
+    {"type": "sweep", "run": "r1", "table": "public.a", "position": LO},
+    {"type": "table-read", "table": "public.a", "until": 5},
     {"type": "table-pause", "table": "public.a", "id": "x", "ts_ms": 1},
     {"type": "table-resume", "table": "public.a"},
     {"type": "wake", "id": "x", "ts_ms": 1},
@@ -91,12 +97,12 @@ def test_control_records(record):
     validator("control").validate(record)
     for name in set(record) - {"id", "ts_ms"}:
         assert not fits("control", {k: v for k, v in record.items() if k != name}), name
-    window.fold(None, {window.CONTROL: [json.dumps(record).encode()]})
+    window.fold(None, {window.CONTROL: [json.dumps(record).encode()]}, shard=0)
 
 
 def test_what_the_operator_takes_for_a_run_is_one():
-    armed = window.fold(None, {window.CONTROL: [json.dumps(CONTROLS[0]).encode()]})
-    assert window.decode_state(armed.state).runs == {"r1": ["public.a"]}
+    armed = window.fold(None, {window.CONTROL: [json.dumps(CONTROLS[0]).encode()]}, shard=0)
+    assert decode_state(armed.state).runs == {"r1": Run(["public.a"], windows="r1")}
 
 
 def test_progress_records():

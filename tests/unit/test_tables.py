@@ -124,24 +124,40 @@ def test_an_empty_new_partition_changes_nothing() -> None:
 
 def test_own_snapshot_into_an_empty_table_is_its_load() -> None:
     entry = TableState()
-    tables.note_own_snapshot(entry, [700], rows_before=0)
-    tables.note_own_snapshot(entry, [700], rows_before=50)
+    tables.note_own_snapshot(entry, [700], rows_before=0, batch=2)
+    tables.note_own_snapshot(entry, [700], rows_before=50, batch=2)
     assert entry.resnapshot == ""
-    tables.note_own_snapshot(entry, [900], rows_before=50)
+    tables.note_own_snapshot(entry, [900], rows_before=50, batch=2)
     assert "deleted" in entry.resnapshot
 
 
 def test_own_snapshot_over_rows_may_leave_ghosts() -> None:
     entry = TableState()
-    tables.note_own_snapshot(entry, [700], rows_before=1)
+    tables.note_own_snapshot(entry, [700], rows_before=1, batch=2)
     assert entry.resnapshot
 
 
 def test_the_list_of_keys_to_read_again_is_bounded_but_counted() -> None:
     entry = TableState()
-    tables.note_reread(entry, (f"[{n}]" for n in range(tables.REREAD_LIMIT + 5)))
-    assert len(entry.reread) == tables.REREAD_LIMIT
-    assert entry.reread_count == tables.REREAD_LIMIT + 5
+    keys = [f"[{n}]" for n in range(tables.REREAD_LIMIT + 5)]
+    tables.note_reread(entry, keys, batch=3)
+    assert list(entry.reread_keys) == keys[: tables.REREAD_LIMIT]
+    assert entry.reread_missed == 3
+
+
+def test_what_was_read_again_is_asked_for_no_more() -> None:
+    entry = TableState(resnapshot="why", resnapshot_since=4)
+    tables.note_reread(entry, ["[1]", "[2]"], batch=3)
+    tables.note_reread(entry, ["[2]", "[3]"], batch=5)
+    tables.reread(entry, until=4, keys=["[1]", "[2]", "[9]"])
+    assert entry.reread_keys == {"[2]": 5, "[3]": 5}
+    tables.reread(entry, until=3)
+    assert (entry.reread_keys, entry.resnapshot) == ({"[2]": 5, "[3]": 5}, "why")
+    entry.reread_missed = 6
+    tables.reread(entry, until=5)
+    assert (entry.reread_keys, entry.resnapshot, entry.reread_missed) == ({}, "", 6)
+    tables.reread(entry, until=6)
+    assert entry.reread_missed == -1
 
 
 def test_a_newer_state_is_refused_by_name() -> None:

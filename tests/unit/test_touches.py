@@ -49,7 +49,6 @@ RECORDS = st.lists(
         st.one_of(st.none(), st.binary(max_size=6)),
         st.sampled_from("cud"),
         st.integers(0, 50),
-        st.one_of(st.none(), st.binary(max_size=4)),
     ),
     max_size=40,
 )
@@ -58,16 +57,15 @@ RECORDS = st.lists(
 @settings(deadline=None)
 @given(RECORDS, st.integers(1, 5))
 def test_round_trip(records, shards):
-    heads = heads_of([(Kind.CHANGE, table, op, at(n)) for table, _, op, n, _ in records])
+    heads = heads_of([(Kind.CHANGE, table, op, at(n)) for table, _, op, n in records])
     keys = [key for _, key, *_ in records]
-    new_keys = {i: new for i, (*_, new) in enumerate(records) if new is not None}
-    packed = touches.pack_touches(heads, keys, shards=shards, new_keys=new_keys)
+    packed = touches.pack_touches(heads, keys, shards=shards)
     expected: dict[int, list[tuple]] = {}
-    for table, key, op, n, new in records:
+    for table, key, op, n in records:
         if key is not None:
             shard = crc32(table.encode() + b"\0" + key) % shards
             assert shard == touches.shard_of(table, key, shards)
-            expected.setdefault(shard, []).append((table, key, at(n), op != "u", new))
+            expected.setdefault(shard, []).append((table, key, at(n), op != "u"))
     found: dict[int, list[tuple]] = {}
     for shard, row in unpacked(packed):
         found.setdefault(shard, []).append(row)
@@ -117,12 +115,10 @@ def test_samples():
         [r.value for r in records], [r.key for r in records], identity=SHOP, epoch=1
     )
     keys = [r.key for r in records]
-    new_keys = {list(table).index("pk_change_1_d"): b"[30]"}
-    packed = touches.pack_touches(heads, keys, shards=3, new_keys=new_keys)
+    packed = touches.pack_touches(heads, keys, shards=3)
     rows = [row for _, row in unpacked(packed)]
     keyed = [n for n in table if n.startswith(("c_", "u_", "d_", "pk_")) and "nopk" not in n]
     assert len(rows) == len(keyed)
-    assert [row[4] for row in rows if row[4]] == [b"[30]"]
     marks = touches.unpack_marks(packed.marks)
     assert {(m.kind, m.table) for m in marks} == {
         ("truncate", "public.nopk"),

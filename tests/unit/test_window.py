@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from lakemark import positions
 from lakemark.errors import StateVersionError
-from lakemark.reconcile import window
+from lakemark.reconcile import state, window
+from lakemark.reconcile.state import Run, State, Window, decode_state, encode_state
 from lakemark.source import touches
 from lakemark.source.touches import Mark
 
@@ -22,14 +23,12 @@ def at(n: int) -> bytes:
 
 
 def log(*events: tuple) -> bytes:
-    """Touches: (table, key, op, n) or (table, key, op, n, new key)."""
-    rows = [(*e, None)[:5] for e in events]
+    """Touches: (table, key, op, n)."""
     columns = [
-        pa.array([t for t, *_ in rows]).dictionary_encode(),
-        pa.array([k for _, k, *_ in rows], pa.binary()),
-        pa.array([at(n) for *_, n, _ in rows], pa.binary(positions.WIDTH)),
-        pa.array([op != "u" for _, _, op, *_ in rows]),
-        pa.array([new for *_, new in rows], pa.binary()),
+        pa.array([t for t, *_ in events]).dictionary_encode(),
+        pa.array([k for _, k, *_ in events], pa.binary()),
+        pa.array([at(n) for *_, n in events], pa.binary(positions.WIDTH)),
+        pa.array([op != "u" for _, _, op, _ in events]),
     ]
     return touches.encode_touches(pa.RecordBatch.from_arrays(columns, schema=touches.TOUCHES))
 
@@ -66,23 +65,23 @@ class Shard:
             window.TOUCHES: log,
             window.MARKS: marks,
         }
-        first, again = window.fold(self.state, records), window.fold(self.state, records)
+        first, again = (window.fold(self.state, records, shard=0) for _ in "12")
         assert first == again
-        self.outputs += first.outputs
+        self.outputs += [out for out in first.outputs if out.kind != window.SIZE]
         if first.state is None:
             return False
         self.state = first.state
         return True
 
     def touches(self) -> dict:
-        rows = window.remembered(self.state).to_pylist()
-        found = {(r["table"], r["key"]): (r["position"], r["barrier"], r["new_key"]) for r in rows}
+        rows = window.touched(self.state).to_pylist()
+        found = {(r["table"], r["key"]): (r["position"], r["barrier"]) for r in rows}
         assert len(found) == len(rows)
         return found
 
     @property
-    def now(self) -> window.State:
-        return window.decode_state(self.state)
+    def now(self) -> State:
+        return decode_state(self.state)
 
 
 def test_without_a_run_nothing_is_remembered_or_written():
@@ -96,36 +95,28 @@ def test_without_a_run_nothing_is_remembered_or_written():
 def test_an_armed_run_remembers_its_tables_from_the_batch_that_arms_it():
     shard = Shard()
     assert shard.batch(control=[start()], log=[log((A, b"[1]", "u", 5), (B, b"[1]", "u", 6))])
-    assert shard.touches() == {(A, b"[1]"): (at(5), positions.LOWEST, None)}
+    assert shard.touches() == {(A, b"[1]"): (at(5), positions.LOWEST)}
     assert not shard.batch(log=[log((B, b"[1]", "u", 7))])
     assert not shard.batch()
 
 
 def test_touches_keep_the_newest_position_and_the_newest_barrier():
     shard = Shard()
-    shard.batch(control=[start()], log=[log((A, b"[1]", "c", 5), (A, b"[2]", "d", 6, b"[3]"))])
+    shard.batch(control=[start()], log=[log((A, b"[1]", "c", 5), (A, b"[2]", "d", 6))])
     shard.batch(log=[log((A, b"[1]", "u", 9), (A, b"[2]", "u", 4))])
     assert shard.touches() == {
-        (A, b"[1]"): (at(9), at(5), None),
-        (A, b"[2]"): (at(6), at(6), b"[3]"),
+        (A, b"[1]"): (at(9), at(5)),
+        (A, b"[2]"): (at(6), at(6)),
     }
     shard.batch(log=[log((A, b"[2]", "c", 8))])
-    assert shard.touches()[A, b"[2]"] == (at(8), at(8), None)
+    assert shard.touches()[A, b"[2]"] == (at(8), at(8))
 
 
 def test_late_touches_of_lower_positions_do_not_go_back():
     shard = Shard()
     shard.batch(control=[start()], log=[log((A, b"[1]", "c", 3), (A, b"[1]", "u", 10))])
-    shard.batch(log=[log((A, b"[1]", "d", 8, b"[9]"))])
-    assert shard.touches()[A, b"[1]"] == (at(10), at(8), b"[9]")
-
-
-def test_equal_positions_the_later_record_wins():
-    shard = Shard()
-    shard.batch(control=[start()], log=[log((A, b"[1]", "c", 5), (A, b"[1]", "d", 5, b"[2]"))])
-    assert shard.touches()[A, b"[1]"] == (at(5), at(5), b"[2]")
-    shard.batch(log=[log((A, b"[1]", "c", 5))])
-    assert shard.touches()[A, b"[1]"] == (at(5), at(5), None)
+    shard.batch(log=[log((A, b"[1]", "d", 8))])
+    assert shard.touches()[A, b"[1]"] == (at(10), at(8))
 
 
 def test_the_end_of_the_last_run_leaves_one_position():
@@ -134,7 +125,7 @@ def test_the_end_of_the_last_run_leaves_one_position():
         control=[start()], log=[log((A, b"[1]", "u", 5))], marks=[marks(row("w", "open", 7))]
     )
     assert shard.batch(control=[end()])
-    assert shard.now == window.State(forgotten_below=at(7))
+    assert shard.now == State(forgotten_below=at(7))
     assert not shard.batch(log=[log((A, b"[1]", "u", 9))])
 
 
@@ -231,14 +222,14 @@ def test_an_own_snapshot_of_a_table_under_a_run_restarts_it_once():
     assert shard.outputs == []
     shard.batch(control=[start()], marks=[marks(*own)])
     shard.batch(marks=[marks(*own)])
-    assert shard.outputs == [window.Output(window.RESTART, A, positions.pack(1, 0, 7))]
+    assert shard.outputs == [window.Output(window.RESTART, A, A.encode())]
 
 
 def test_state_of_a_newer_version_is_refused_by_name():
-    newer = b"LKMW" + (window.VERSION + 1).to_bytes(2) + b"anything"
+    newer = b"LKMW" + (state.VERSION + 1).to_bytes(2) + b"anything"
     with pytest.raises(StateVersionError) as caught:
-        window.fold(newer, {})
-    assert f"up to {window.VERSION}" in caught.value.message
+        window.fold(newer, {}, shard=0)
+    assert f"up to {state.VERSION}" in caught.value.message
     assert "newer" in caught.value.hint
 
 
@@ -247,21 +238,21 @@ def test_state_of_a_newer_version_is_refused_by_name():
 )
 def test_a_damaged_state_is_refused(blob):
     with pytest.raises(StateVersionError) as caught:
-        window.decode_state(blob)
+        decode_state(blob)
     assert caught.value.hint
 
 
 def test_state_round_trip():
-    state = window.State(
-        runs={"r": [A]},
+    before = State(
+        runs={"r": Run([A])},
         forgotten_below=at(1),
         highest=at(2),
         segments=[b"x"],
         rows=[1],
         floors={A: at(3)},
-        windows={"w": window.Window(at(1), b"")},
+        windows={"w": Window(at(1), b"")},
     )
-    assert window.decode_state(window.encode_state(state)) == state
+    assert decode_state(encode_state(before)) == before
 
 
 EVENTS = st.lists(
@@ -270,7 +261,6 @@ EVENTS = st.lists(
         st.sampled_from([b"[1]", b"[2]", b"[3]", b""]),
         st.sampled_from("cud"),
         st.integers(1, 60),
-        st.sampled_from([None, b"[9]"]),
     ),
     max_size=8,
 )
@@ -293,12 +283,12 @@ def test_equals_a_plain_dict(batches):
             if f"w{n}" not in {f"w{w}" for w in windows}:
                 found = [row(f"w{n}", "open", n, oldest=oldest)]
         shard.batch(log=[log(*events)] if events else [], marks=[marks(*found)] if found else [])
-        for table, key, op, position, new in events:
+        for table, key, op, position in events:
             if table == A and position > forgotten:
-                top, barrier, link = newest.get(key, (0, 0, None))
-                if op != "u" and position >= barrier:
-                    barrier, link = position, new
-                newest[key] = (max(top, position), barrier, link)
+                top, barrier = newest.get(key, (0, 0))
+                if op != "u":
+                    barrier = max(barrier, position)
+                newest[key] = (max(top, position), barrier)
         if found and n >= forgotten:
             windows.append(n)
             if oldest:
@@ -306,10 +296,10 @@ def test_equals_a_plain_dict(batches):
                 newest = {k: v for k, v in newest.items() if v[0] > forgotten}
     found = shard.touches()
     assert set(found) == {(A, key) for key in newest}
-    for key, (top, barrier, link) in newest.items():
+    for key, (top, barrier) in newest.items():
         assert found[A, key][0] == at(top)
         if barrier > forgotten:  # one below decides nothing any more
-            assert found[A, key][1:] == (at(barrier), link)
+            assert found[A, key][1] == at(barrier)
         elif not barrier:
             assert found[A, key][1] == positions.LOWEST
 
@@ -331,5 +321,5 @@ def test_the_driver_arms_exactly_when_a_shard_does(records):
     for record in records:
         window.arm(runs, record)
     blobs = [msgspec.json.encode(record) for record in records]
-    folded = window.fold(None, {window.CONTROL: blobs})
-    assert runs == set(window.decode_state(folded.state).runs)
+    folded = window.fold(None, {window.CONTROL: blobs}, shard=0)
+    assert runs == set(decode_state(folded.state).runs)

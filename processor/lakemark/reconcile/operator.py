@@ -12,7 +12,7 @@ sources and their order, the number of shards, the operator and its state schema
 column, versioned by `window`). No timeouts: only Kafka records decide.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
@@ -32,7 +32,12 @@ _FOLDED: Final = frozenset({window.TOUCHES, window.MARKS, window.CHUNK, window.C
 
 
 def reconciled(
-    decoded: DataFrame, chunks: DataFrame, control: DataFrame, *, shards: int
+    decoded: DataFrame,
+    chunks: DataFrame,
+    control: DataFrame,
+    *,
+    shards: int,
+    slot_of: Callable[[str], int],
 ) -> DataFrame:
     """What the shards let pass and what they say: `OUTPUT_DDL`, for the latter see `window.Output`.
 
@@ -41,6 +46,7 @@ def reconciled(
         chunks: raw records of the chunks topic: key = chunk header (JSON), value = Arrow IPC.
         control: raw records of the control topic.
         shards: number of shards; fixed with the checkpoint.
+        slot_of: the merge task of a table; asked in the tasks.
 
     Raises (in the query):
         StateVersionError: the checkpoint was written by a newer lakemark.
@@ -50,8 +56,14 @@ def reconciled(
         .unionByName(_chunk_parts(chunks, shards))
         .unionByName(_to_every_shard(control, shards))
     )
+
+    def fold(
+        key: tuple[int], frames: Iterable["pd.DataFrame"], state: "GroupState"
+    ) -> Iterator["pd.DataFrame"]:
+        return fold_group(key, frames, state, slot_of=slot_of)
+
     return rows.groupBy("shard").applyInPandasWithState(
-        fold_group,
+        fold,
         outputStructType=OUTPUT_DDL,
         stateStructType=STATE_DDL,
         outputMode="append",
@@ -90,7 +102,11 @@ def _place() -> list[Any]:
 
 
 def fold_group(
-    _key: tuple[int], frames: Iterable["pd.DataFrame"], state: "GroupState"
+    key: tuple[int],
+    frames: Iterable["pd.DataFrame"],
+    state: "GroupState",
+    *,
+    slot_of: Callable[[str], int],
 ) -> Iterator["pd.DataFrame"]:
     """One shard's share of a micro-batch: `window.fold` with Spark's state around it."""
     import pandas as pd  # noqa: PLC0415 - in the worker only
@@ -109,7 +125,8 @@ def fold_group(
     if not records:
         return
     before = state.get[0] if state.exists else None
-    folded = window.fold(None if before is None else bytes(before), records)
+    shard = int(key[0])
+    folded = window.fold(None if before is None else bytes(before), records, shard=shard)
     if folded.state is not None:
         state.update((folded.state,))
     if folded.outputs:
@@ -117,9 +134,12 @@ def fold_group(
             {
                 "kind": [out.kind for out in folded.outputs],
                 "table": [out.table for out in folded.outputs],
-                "source": "",
-                "first": 0,
-                "slot": 0,
+                "source": [out.source for out in folded.outputs],
+                "first": shard,
+                "slot": [
+                    slot_of(out.table) if out.kind == window.SURVIVORS else 0
+                    for out in folded.outputs
+                ],
                 "blob": [out.blob for out in folded.outputs],
             }
         )

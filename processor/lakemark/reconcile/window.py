@@ -6,37 +6,39 @@ what goes out. It reads no clock, no broker and no file, so a repeated batch giv
 While no run is armed nothing is remembered and the state is not rewritten. A run is armed by a
 `run-start` record and disarmed by its `run-end`; in between the shard keeps, of the run's tables:
 
-* touches: per key its newest position, its *barrier* (position of the newest c or d) and, if the
-  barrier is a d with a new key, that key;
+* touches (`remembered`): per key its newest position and its *barrier*, that of the newest c or d;
 * floors (truncates), blind spots (changes whose key cannot be read) and snapshots of the
   connector's own: per table the newest position;
-* windows: id, position of the open row, position of the close row.
+* windows: id, position of the open row, position of the close row and the server that wrote it;
+* attempts (`chunks`): parts and manifests of chunks that are not decided yet.
 
 A window row announces the oldest window that any chunk may still use: touches at or below that
 window's open row are forgotten, and `forgotten_below` says so. A chunk may only be decided here if
 its `lo` is the open row of a window this shard has seen since the run was armed, and not below
 `forgotten_below`; the run's start has gone through a committed batch before its first open row is
 written, so every touch above such a `lo` is remembered.
-
-The state is one blob: magic, version, msgpack. Older versions are read, newer ones refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakemark import positions
-from lakemark.errors import StateVersionError
+from lakemark import packets, positions
+from lakemark.reconcile import chunks, remembered
+from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled
+from lakemark.reconcile.state import (
+    ORDER_MODE,
+    TABLE_MODE,
+    Run,
+    State,
+    Window,
+    decode_state,
+    encode_state,
+)
 from lakemark.source import touches
 from lakemark.source.touches import Mark, WindowRow
-
-VERSION: Final = 1
-_MAGIC: Final = b"LKMW"
 
 CONTROL: Final = "control"
 TOUCHES: Final = touches.TOUCHES_KIND
@@ -44,72 +46,60 @@ MARKS: Final = touches.MARKS_KIND
 CHUNK: Final = "chunk"
 
 RESTART: Final = "restart"
+SURVIVORS: Final = "survivors"
+SETTLED: Final = "settled"
+SWEPT: Final = "swept"
+SIZE: Final = "size"
 
 RUN_START: Final = "run-start"
 RUN_END: Final = "run-end"
-
-REMEMBERED: Final = pa.schema(
-    [
-        pa.field("table", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("key", pa.binary(), nullable=False),
-        pa.field("position", pa.binary(positions.WIDTH), nullable=False),
-        # LOWEST where no c or d of the key is remembered.
-        pa.field("barrier", pa.binary(positions.WIDTH), nullable=False),
-        pa.field("new_key", pa.binary()),
-    ]
-)
-_PARTS: Final = np.dtype([("epoch", ">u4"), ("major", ">u8"), ("minor", ">u8")])
-
-
-class Window(msgspec.Struct):
-    """One window: positions of its rows; empty while a row has not been seen."""
-
-    open: bytes = b""
-    close: bytes = b""
-
-
-class State(msgspec.Struct):
-    """What one shard remembers.
-
-    Attributes:
-        runs: tables of each armed run.
-        forgotten_below: a chunk with a lower `lo` cannot be decided any more.
-        highest: highest position of anything remembered since the first run was armed.
-        segments: touches as Arrow IPC of `REMEMBERED`, each at most half as large as the one
-            before, so that a touch is rewritten only a logarithmic number of times.
-        rows: number of touches per segment.
-        floors, blind, own: newest truncate, unreadable key, own snapshot per table.
-        windows: by uuid.
-    """
-
-    runs: dict[str, list[str]] = {}
-    forgotten_below: bytes = positions.LOWEST
-    highest: bytes = positions.LOWEST
-    segments: list[bytes] = []
-    rows: list[int] = []
-    floors: dict[str, bytes] = {}
-    blind: dict[str, bytes] = {}
-    own: dict[str, bytes] = {}
-    windows: dict[str, Window] = {}
-
-    def tables(self) -> set[str]:
-        """Tables that an armed run reads."""
-        return {table for tables in self.runs.values() for table in tables}
+MANIFEST: Final = "chunk"
+VOID: Final = "void"
+ATTEMPTS: Final = "attempts"
+FENCE: Final = "fence"
+SWEEP: Final = "sweep"
 
 
 class Output(msgspec.Struct, frozen=True):
     """Something a shard says.
 
     Attributes:
-        kind: RESTART: the connector began to read a table anew while a run reads it: the run
-            starts that table again. Every shard says so; the receiver counts one per position.
-        table: the table concerned.
-        blob: of a RESTART the 20 bytes of the snapshot's position.
+        kind: one of
+
+            | kind | blob | |
+            |---|---|---|
+            | SURVIVORS | packet | rows, fills and truncates for the table |
+            | SETTLED | `chunks.Settled`, JSON | an attempt is decided |
+            | SWEPT | `Swept`, JSON | the truncate of a sweep went out; shard 0 says so |
+            | RESTART | the table | the connector reads it anew; every shard says so |
+            | SIZE | `Size`, JSON | what the shard holds, in every batch under a run |
+        table: the table concerned; empty for SIZE.
+        blob: see `kind`.
+        source: of SURVIVORS: stretches of one source compose in order.
     """
 
     kind: str
     table: str
     blob: bytes
+    source: str = ""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """What a shard holds: touches, rows' parts that wait, bytes of its state."""
+
+    shard: int
+    touches: int
+    parts: int
+    bytes: int
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """A sweep went out: rows below the position (hex) are ghosts. `void`: the table was stopped."""
+
+    run: str
+    table: str
+    position: str
+    void: str = ""
 
 
 class Folded(msgspec.Struct, frozen=True):
@@ -123,24 +113,33 @@ class _Control(msgspec.Struct):
     type: str = ""
     run: str = ""
     tables: list[str] = []
+    mode: str = TABLE_MODE
+    windows: str = ""
+    table: str = ""
+    attempt: int = 0
+    position: str = ""
 
 
-class _WindowData(msgspec.Struct):
+class _WindowData(msgspec.Struct, rename="camel"):
     run: str = ""
     oldest: str = ""
+    server_start: str = ""
+    timeline: int = 0
 
 
-def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]]) -> Folded:
+def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: int) -> Folded:
     """One batch of one shard.
 
     Args:
         state: the blob of the batch before; None at the beginning.
         records: blobs by kind, each kind in a fixed order: CONTROL records (JSON, in offset order),
-            TOUCHES and MARKS as `source.touches` packs them. CHUNK parts are not decided in this
-            version: a chunk that is never settled is read again, so nothing is lost.
+            TOUCHES and MARKS as `source.touches` packs them, CHUNK parts (four bytes of the
+            header's length, the header as JSON, a packet).
+        shard: number of the shard.
 
-    Order of effects: runs are armed and disarmed, then touches and marks are remembered, then what
-    the newest window row allows is forgotten.
+    Order of effects: control records arm, disarm and close; touches, marks and parts are
+    remembered; attempts that are complete are decided; then what the newest window row allows is
+    forgotten.
 
     Raises:
         StateVersionError: the state was written by a newer lakemark.
@@ -148,16 +147,27 @@ def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]]) -> Folded:
     now = decode_state(state)
     if not now.runs and not records.get(CONTROL):
         return Folded(None, [])
-    _control(now, records.get(CONTROL, ()))
-    outputs: list[Output] = []
+    outputs = _control(now, records.get(CONTROL, ()), shard)
     if now.runs:
-        marks = [m for blob in records.get(MARKS, ()) for m in touches.unpack_marks(blob)]
+        found = [m for blob in records.get(MARKS, ()) for m in touches.unpack_marks(blob)]
         _remember(now, records.get(TOUCHES, ()))
-        outputs = _mark(now, sorted(marks, key=lambda m: (m.position, m.kind, m.table, m.data)))
+        oldest = _mark(now, sorted(found, key=_mark_order), outputs)
+        _take_parts(now, records.get(CHUNK, ()), shard)
+        outputs += _decide(now, shard)
+        if oldest is not None:
+            _forget(now, oldest)
     else:
         now = State(forgotten_below=max(now.forgotten_below, now.highest))
     blob = None if now == State() else encode_state(now)
+    if now.runs:
+        parts = sum(len(attempt.parts) for attempt in now.attempts.values())
+        size = Size(shard, sum(now.rows), parts, len(blob or b""))
+        outputs.append(Output(SIZE, "", msgspec.json.encode(size)))
     return Folded(None if blob == state else blob, outputs)
+
+
+def _mark_order(mark: Mark) -> tuple[bytes, str, str, bytes]:
+    return mark.position, mark.kind, mark.table, mark.data
 
 
 def arm(runs: set[str], record: object) -> None:
@@ -172,87 +182,130 @@ def arm(runs: set[str], record: object) -> None:
         runs.discard(control.run)
 
 
-def encode_state(state: State) -> bytes:
-    """The blob of a state: magic, version, msgpack."""
-    return _MAGIC + VERSION.to_bytes(2) + msgspec.msgpack.encode(state)
+def touched(state: bytes | None) -> pa.RecordBatch:
+    """The touches in a state, one row per table and key, schema `remembered.REMEMBERED`."""
+    return _touched(decode_state(state))
 
 
-def decode_state(blob: bytes | None) -> State:
-    """Inverse of `encode_state`; None is the empty state.
-
-    Raises:
-        StateVersionError: the blob is of a newer version, or no state at all.
-    """
-    if blob is None:
-        return State()
-    version = int.from_bytes(blob[4:6])
-    if blob[:4] != _MAGIC or not version:
-        raise StateVersionError(
-            "the checkpoint's reconcile state was not written by lakemark",
-            hint="point `checkpoint` at a folder of its own",
-        )
-    if version > VERSION:
-        raise StateVersionError(
-            f"the checkpoint's reconcile state has version {version}, this lakemark reads up to "
-            f"{VERSION}: it was written by a newer one",
-            hint="run the version of lakemark that wrote the checkpoint, or a newer one",
-        )
-    try:
-        return msgspec.msgpack.decode(blob[6:], type=State)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StateVersionError(
-            "the checkpoint's reconcile state is damaged",
-            hint="restore the checkpoint from a copy, or start a new one and run a snapshot",
-        ) from error
+def _touched(now: State) -> pa.RecordBatch:
+    return remembered.newest([remembered.read(segment) for segment in now.segments])
 
 
-def remembered(state: bytes | None) -> pa.RecordBatch:
-    """The touches in a state, one row per table and key, schema `REMEMBERED`."""
-    return _newest([_read(segment) for segment in decode_state(state).segments])
-
-
-def _control(now: State, records: Iterable[bytes]) -> None:
-    """Arms and disarms. Records of other types are for others; unreadable ones for nobody."""
-    ended = False
+def _control(now: State, records: Iterable[bytes], shard: int) -> list[Output]:
+    """Arms, disarms, closes. Records of other types are for others, unreadable ones for nobody."""
+    outputs: list[Output] = []
     for blob in records:
         try:
             record = msgspec.json.decode(blob, type=_Control)
         except (msgspec.MsgspecError, ValueError):
             continue
         if record.type == RUN_START and record.run:
-            now.runs.setdefault(record.run, sorted(set(record.tables)))
-        elif record.type == RUN_END:
-            ended |= now.runs.pop(record.run, None) is not None
-    if ended:
-        _drop_tables(now)
+            _arm(now, record)
+        elif record.type == RUN_END and now.runs.pop(record.run, None) is not None:
+            _drop_tables(now)
+        elif record.type == MANIFEST:
+            _manifest(now, blob)
+        elif record.type == VOID:
+            _close(now, record.attempt)
+        elif record.type == ATTEMPTS:
+            _close_below(now, record.attempt)
+        elif record.type == FENCE:
+            now.fence = max(now.fence, _position(record.position))
+        elif record.type == SWEEP and shard == 0:
+            outputs += _sweep(now, record)
+    return outputs
+
+
+def _arm(now: State, record: _Control) -> None:
+    if not now.runs:
+        now.closed = Closed(below=record.attempt)
+    tables = sorted(set(record.tables))
+    now.runs.setdefault(record.run, Run(tables, record.mode, record.windows or record.run))
+
+
+def _position(text: str) -> bytes:
+    try:
+        position = bytes.fromhex(text)
+    except ValueError:
+        return positions.LOWEST
+    return position if len(position) == positions.WIDTH else positions.LOWEST
+
+
+def _sweep(now: State, record: _Control) -> list[Output]:
+    """A truncate below which nothing of the source is: a run has written every row since."""
+    run, position = now.runs.get(record.run), _position(record.position)
+    if run is None or record.table not in run.tables or position == positions.LOWEST:
+        return []
+    packet = packets.truncates([position], table=record.table)
+    swept = Swept(record.run, record.table, record.position)
+    return [
+        Output(SURVIVORS, record.table, packets.encode(packet), f"sweep/{record.run}"),
+        Output(SWEPT, record.table, msgspec.json.encode(swept)),
+    ]
+
+
+def _manifest(now: State, blob: bytes) -> None:
+    try:
+        manifest = msgspec.json.decode(blob, type=Manifest)
+    except (msgspec.MsgspecError, ValueError):
+        return
+    attempt = _attempt(now, manifest)
+    if attempt is not None:
+        attempt.manifest = manifest
+
+
+def _attempt(now: State, of: Manifest | Header) -> Attempt | None:
+    """The attempt, if it may still be decided."""
+    run = now.runs.get(of.run)
+    if run is None or of.table not in run.tables or of.attempt in now.closed:
+        return None
+    return now.attempts.setdefault(of.attempt, Attempt(of.run, of.table, of.chunk))
+
+
+def _take_parts(now: State, blobs: Iterable[bytes], shard: int) -> None:
+    for blob in blobs:
+        size = int.from_bytes(blob[:4])
+        try:
+            header = msgspec.json.decode(blob[4 : 4 + size], type=Header)
+        except (msgspec.MsgspecError, ValueError):
+            continue
+        attempt = _attempt(now, header) if header.shard == shard else None
+        if attempt is not None:
+            attempt.parts.setdefault(header.part, blob[4 + size :])
+
+
+def _close(now: State, attempt: int) -> None:
+    now.attempts.pop(attempt, None)
+    now.closed.add(attempt)
+
+
+def _close_below(now: State, attempt: int) -> None:
+    now.closed.raise_to(attempt)
+    now.attempts = {n: of for n, of in now.attempts.items() if n not in now.closed}
 
 
 def _drop_tables(now: State) -> None:
-    """Forgets tables that no run reads any more."""
+    """Forgets tables that no run reads any more, and attempts of runs that are over."""
     tables = now.tables()
-    kept = [_of_tables(_read(segment), tables) for segment in now.segments]
+    kept = [remembered.of_tables(remembered.read(segment), tables) for segment in now.segments]
     _set_segments(now, [batch for batch in kept if batch.num_rows])
-    for found in (now.floors, now.blind, now.own):
+    for found in (now.floors, now.blind, now.own, now.decided):
         for table in set(found) - tables:
             del found[table]
+    for attempt in [n for n, of in now.attempts.items() if of.run not in now.runs]:
+        _close(now, attempt)
 
 
 def _remember(now: State, blobs: Sequence[bytes]) -> None:
-    tables = now.tables()
-    fresh = []
-    for blob in blobs:
-        batch = _of_tables(touches.unpack_touches(blob), tables)
-        # A late touch that low beats no chunk that can still be decided.
-        batch = batch.filter(_above(batch.column("position"), now.forgotten_below))
-        if batch.num_rows:
-            fresh.append(_as_remembered(batch))
+    # A late touch below `forgotten_below` beats no chunk that can still be decided.
+    fresh = remembered.fresh(blobs, tables=now.tables(), above=now.forgotten_below)
     if not fresh:
         return
-    new = _newest(fresh)
-    now.highest = max(now.highest, _highest(new))
-    batches = [_read(segment) for segment in now.segments]
+    new = remembered.newest(fresh)
+    now.highest = max(now.highest, remembered.highest(new))
+    batches = [remembered.read(segment) for segment in now.segments]
     while batches and batches[-1].num_rows < 2 * new.num_rows:
-        new = _newest([batches.pop(), new])
+        new = remembered.newest([batches.pop(), new])
     _set_segments(now, [*batches, new], same=len(batches))
 
 
@@ -262,13 +315,16 @@ def _set_segments(now: State, batches: list[pa.RecordBatch], *, same: int = 0) -
     now.rows = [batch.num_rows for batch in batches]
 
 
-def _mark(now: State, marks: Sequence[Mark]) -> list[Output]:
-    """Floors, blind spots, own snapshots and windows; marks come in position order."""
+def _mark(now: State, marks: Sequence[Mark], outputs: list[Output]) -> bytes | None:
+    """Floors, blind spots, own snapshots and windows; marks come in position order.
+
+    Returns the position below which touches may be forgotten, if it has risen.
+    """
     tables = now.tables()
-    outputs = []
+    oldest = now.forgotten_below
     for mark in marks:
         if mark.kind == touches.WINDOW:
-            _window(now, mark)
+            oldest = max(oldest, _window(now, mark))
             continue
         if mark.table not in tables:
             continue
@@ -277,33 +333,105 @@ def _mark(now: State, marks: Sequence[Mark]) -> list[Output]:
             continue
         found[mark.table] = mark.position
         if mark.kind == touches.OWN_SNAPSHOT:
-            outputs.append(Output(RESTART, mark.table, mark.position))
+            outputs.append(Output(RESTART, mark.table, mark.table.encode()))
         else:
             now.highest = max(now.highest, mark.position)
-    return outputs
+    return oldest if oldest > now.forgotten_below else None
 
 
-def _window(now: State, mark: Mark) -> None:
-    """An open or close row of one of our runs: rows of others, Debezium's own too, are ignored."""
+def _window(now: State, mark: Mark) -> bytes:
+    """An open or close row of ours: rows of others, Debezium's own too, are ignored.
+
+    Returns the open row's position of the window that it announces as the oldest in use.
+    """
     try:
         row = msgspec.json.decode(mark.data, type=WindowRow)
         data = msgspec.json.decode(row.data, type=_WindowData)
     except (msgspec.MsgspecError, ValueError):
-        return
+        return b""
     uuid, _, end = row.id.rpartition("-")
-    if data.run not in now.runs or not uuid or row.type != f"snapshot-window-{end}":
-        return
+    ours = any(data.run == run.windows for run in now.runs.values())
+    if not ours or not uuid or row.type != f"snapshot-window-{end}":
+        return b""
     if mark.position < now.forgotten_below:
-        return  # a replay of a window that nobody uses any more
+        return b""  # a replay of a window that nobody uses any more
     window = now.windows.setdefault(uuid, Window())
     if end == "open":
         window.open = window.open or mark.position
-    else:
-        window.close = window.close or mark.position
+    elif not window.close:
+        window.close = mark.position
+        window.server_start, window.timeline = data.server_start, data.timeline
     now.highest = max(now.highest, mark.position)
     oldest = now.windows.get(data.oldest)
-    if oldest is not None and oldest.open > now.forgotten_below:
-        _forget(now, oldest.open)
+    return oldest.open if oldest is not None else b""
+
+
+def _decide(now: State, shard: int) -> list[Output]:
+    """Decides the attempts that are complete, in the order of their numbers."""
+    outputs: list[Output] = []
+    touched: pa.RecordBatch | None = None
+    for number in sorted(now.attempts):
+        attempt = now.attempts[number]
+        span = _span(now, attempt) if attempt.whole(shard) else None
+        if attempt.manifest is None or span is None:
+            continue
+        low, high = span
+        settled = Settled(
+            attempt.run, attempt.table, attempt.chunk, number, shard,
+            lo=low.open.hex(), hi=high.close.hex(),
+        )  # fmt: skip
+        void = _doubt(now, attempt, low, high)
+        if void:
+            settled = msgspec.structs.replace(settled, void=void)
+        else:
+            if touched is None:
+                touched = _touched(now)
+            floor = now.floors.get(attempt.table, b"")
+            of_table = remembered.of_tables(touched, [attempt.table])
+            decision = chunks.decide(attempt.parts, low.open, of_table, floor=floor)
+            if decision.packet is not None:
+                blob = packets.encode(decision.packet)
+                outputs.append(Output(SURVIVORS, attempt.table, blob, f"chunk/{number}"))
+            settled = msgspec.structs.replace(
+                settled,
+                rows=decision.rows, survivors=decision.survivors, fills=decision.fills,
+            )  # fmt: skip
+            if now.runs[attempt.run].mode == ORDER_MODE:
+                by_run = now.decided.setdefault(attempt.table, {})
+                by_run[attempt.run] = max(by_run.get(attempt.run, b""), low.open)
+        outputs.append(Output(SETTLED, attempt.table, msgspec.json.encode(settled)))
+        _close(now, number)
+    return outputs
+
+
+def _span(now: State, attempt: Attempt) -> tuple[Window, Window] | None:
+    """The windows of an attempt's `lo` and `hi`, once all has come that it waits for."""
+    manifest = attempt.manifest
+    low = now.windows.get(manifest.lo) if manifest else None
+    high = now.windows.get(manifest.hi) if manifest else None
+    if low is None or high is None or not low.open or not high.close:
+        return None
+    if now.runs[attempt.run].mode == ORDER_MODE and now.fence < high.close:
+        return None
+    return low, high
+
+
+def _doubt(now: State, attempt: Attempt, low: Window, high: Window) -> str:
+    """Why an attempt is void; empty if it counts."""
+    manifest, table = attempt.manifest, attempt.table
+    if manifest is not None and (manifest.server_start, manifest.timeline) != (
+        high.server_start,
+        high.timeline,
+    ):
+        return chunks.RESTARTED  # what the SELECT saw may not have outlived the server
+    others = now.decided.get(table, {})
+    bounds = Bounds(
+        forgotten_below=now.forgotten_below,
+        blind=now.blind.get(table, b""),
+        own=now.own.get(table, b""),
+        other=max((lo for run, lo in others.items() if run != attempt.run), default=b""),
+    )
+    return bounds.doubt(low.open)
 
 
 def _forget(now: State, below: bytes) -> None:
@@ -314,113 +442,7 @@ def _forget(now: State, below: bytes) -> None:
         for uuid, window in now.windows.items()
         if (window.open or window.close) >= below
     }
-    batches = [_read(segment) for segment in now.segments]
-    kept = [batch.filter(_above(batch.column("position"), below)) for batch in batches]
+    batches = [remembered.read(segment) for segment in now.segments]
+    kept = [batch.filter(remembered.is_above(batch.column("position"), below)) for batch in batches]
     if sum(now.rows) > sum(batch.num_rows for batch in kept):
         _set_segments(now, [batch for batch in kept if batch.num_rows])
-
-
-def _read(segment: bytes) -> pa.RecordBatch:
-    return touches.unpack_touches(segment)
-
-
-def _of_tables(batch: pa.RecordBatch, tables: set[str]) -> pa.RecordBatch:
-    column = batch.column("table")
-    wanted = pc.is_in(column.dictionary, pa.array(sorted(tables), pa.string()))
-    if pc.all(wanted).as_py():
-        return batch
-    return batch.filter(wanted.take(column.indices))
-
-
-def _as_remembered(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Touches of the log as remembered ones: the barrier is the position of a c or d."""
-    none = pa.scalar(positions.LOWEST, pa.binary(positions.WIDTH))
-    barrier = pc.if_else(batch.column("is_barrier"), batch.column("position"), none)
-    return pa.RecordBatch.from_arrays(
-        [
-            batch.column("table"),
-            batch.column("key"),
-            batch.column("position"),
-            barrier,
-            batch.column("new_key"),
-        ],
-        schema=REMEMBERED,
-    )
-
-
-def _newest(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One row per table and key: newest position, newest barrier with its new key.
-
-    At equal positions the later row wins: those of one key come in the order of their offsets.
-    """
-    if not batches:
-        return _empty()
-    rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()[0]
-    group = _groups(rows)
-    by_position = _last_of_each(group, rows.column("position"))
-    by_barrier = _last_of_each(group, rows.column("barrier"))
-    newest, barrier = rows.take(pa.array(by_position)), rows.take(pa.array(by_barrier))
-    return pa.RecordBatch.from_arrays(
-        [
-            newest.column("table"),
-            newest.column("key"),
-            newest.column("position"),
-            barrier.column("barrier"),
-            barrier.column("new_key"),
-        ],
-        schema=REMEMBERED,
-    )
-
-
-def _empty() -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([], field.type) for field in REMEMBERED], schema=REMEMBERED
-    )
-
-
-def _groups(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """A number per row, equal for equal table and key."""
-    keys = rows.column("key").dictionary_encode()
-    table = rows.column("table").indices.to_numpy().astype(np.int64)
-    numbers: npt.NDArray[np.int64] = table * max(1, len(keys.dictionary)) + keys.indices.to_numpy()
-    return numbers
-
-
-def _last_of_each(
-    group: npt.NDArray[np.int64], column: pa.FixedSizeBinaryArray
-) -> npt.NDArray[np.int64]:
-    """Row with the highest position of each group, groups in a fixed order."""
-    parts = _parts(column)
-    order = np.lexsort(
-        (
-            parts["minor"].astype(np.uint64),
-            parts["major"].astype(np.uint64),
-            parts["epoch"].astype(np.uint32),
-            group,
-        )
-    )
-    ends = np.flatnonzero(np.diff(group[order], append=-1))
-    last: npt.NDArray[np.int64] = order[ends]
-    return last
-
-
-def _parts(column: pa.FixedSizeBinaryArray) -> npt.NDArray[np.void]:
-    data = column.buffers()[1]
-    start = column.offset * positions.WIDTH
-    return np.frombuffer(data, _PARTS, count=len(column), offset=start)
-
-
-def _above(column: pa.FixedSizeBinaryArray, bound: bytes) -> pa.Array:
-    epoch, major, minor = positions.unpack(bound)
-    parts = _parts(column)
-    above = (parts["epoch"] > epoch) | (
-        (parts["epoch"] == epoch)
-        & ((parts["major"] > major) | ((parts["major"] == major) & (parts["minor"] > minor)))
-    )
-    return pa.array(above)
-
-
-def _highest(batch: pa.RecordBatch) -> bytes:
-    column = batch.column("position")
-    zeros = np.zeros(len(column), np.int64)
-    return bytes(column[int(_last_of_each(zeros, column)[0])].as_py())

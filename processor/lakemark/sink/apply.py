@@ -29,6 +29,7 @@ from deltalake import DeltaTable
 from lakemark import crashpoints, packets
 from lakemark.errors import LakemarkError
 from lakemark.sink import commits, delta, evolve, pending, staging
+from lakemark.sink import resolve as resolving
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
@@ -43,6 +44,8 @@ class TablePlan:
 
     Attributes:
         settled: position that every partition of the table has passed.
+        horizon: highest close row of the chunks that earlier batches applied.
+        partial: whether any event of the table so far lacked a column.
     """
 
     path: str
@@ -51,6 +54,8 @@ class TablePlan:
     floor: bytes | None = None
     pending: int = -1
     settled: bytes | None = None
+    horizon: bytes | None = None
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class LakePlan:
         step: `stream` or `catchup`: part of the app id.
         tables: plans by table id.
         new_table: the plan of a table not seen before.
+        stopped: tables that do not stream: chunks of theirs are not applied.
         options: storage options of delta-rs.
     """
 
@@ -72,6 +78,7 @@ class LakePlan:
     new_table: Callable[[str], TablePlan]
     tables: dict[str, TablePlan] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
+    stopped: frozenset[str] = frozenset()
 
     def app_id(self, table: str) -> str:
         """The app id under which this step's commits to the table are recorded."""
@@ -82,6 +89,8 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     """What happened to one table; `code` is empty where all went well.
 
     Attributes:
+        partial: whether an event lacked a column.
+        reread: keys whose rows only the source can make whole again.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
     """
@@ -103,6 +112,8 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     updated: int = 0
     deleted: int = 0
     unavailable: int = 0
+    partial: bool = False
+    reread: list[str] = msgspec.field(default_factory=list)
     pending: bool = False
     seconds: float = 0.0
     changes: list[str] = msgspec.field(default_factory=list)
@@ -124,11 +135,13 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     key = packets.key_columns(part.packet for part in parts).names
     outcome = TableOutcome(table, key=list(key), engine=own.engine)
     outcome.truncate = _truncate(parts, own.floor)
+    outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
 
     # 1. already committed?
     recorded = delta.committed(own.path, app_id, options)
     if recorded is not None and recorded >= plan.batch:
         outcome.skipped = True
+        outcome.reread = _texts(_key_changes(parts))  # more than needed, but none is left out
         left = pending.load(own.path, query=plan.query, batch=plan.batch, options=options)
         outcome.pending = left is not None
         opened = delta.open_table(own.path, options)
@@ -190,6 +203,7 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     outcome.deleted += merged.deleted
     outcome.rows, outcome.bytes = merged.rows, merged.bytes
     outcome.unavailable = resolution.unavailable
+    outcome.reread = _texts(resolution.reread)
 
     # 7. upkeep, now and then
     if delta.wants_maintenance(merged):
@@ -231,7 +245,25 @@ def _stage(
             storage_options=options,
         )
     outcome.unavailable = resolution.unavailable
+    outcome.reread = _texts(resolution.reread)
     return outcome
+
+
+def _key_changes(parts: Sequence[Part]) -> frozenset[bytes]:
+    kinds = pa.array([packets.LEAVE, packets.ARRIVE], pa.int8())
+    return frozenset(
+        key
+        for part in parts
+        for name in ("key", "other_key")
+        for key in part.packet.column(name)
+        .filter(pc.is_in(part.packet.column("record"), kinds))
+        .to_pylist()
+        if key
+    )
+
+
+def _texts(keys: frozenset[bytes]) -> list[str]:
+    return sorted(key.decode("utf-8", "replace") for key in keys)
 
 
 def fits(table: DeltaTable, schema: pa.Schema) -> bool:
@@ -274,4 +306,6 @@ def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolutio
         read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=plan.options),
         deletes=own.deletes,
         settled=own.settled,
+        horizon=own.horizon,
+        partial=own.partial,
     )

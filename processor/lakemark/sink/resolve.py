@@ -8,26 +8,31 @@ Pure: it reads the table through a function. In order:
 4. keys that take part in key changes start from the table's row and take their steps one by one
    (`changes.advance`); what a delete with a new key leaves behind is a *move*;
 5. rows that arrived with unavailable columns take them from their move, chains included: now, or
-   in a later batch when the two halves arrive apart (`Resolution.pending`);
+   in a later batch when the two halves arrive apart (`Resolution.pending`); what is still missing
+   then, a chunk's row that lost gives (`packets.FILL`);
 6. the result is laid out as the write set of the engines.
+
+A snapshot's row shows its key as it was at some moment up to the chunk's close row, the *horizon*,
+though its position is that of the open row. A key change from below the horizon that comes later
+may find a row that is ahead of it: it carries nothing over, and its keys are read again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import changes, packets, positions
-from lakemark.changes import Arrive, Leave, Net, State, Step
+from lakemark import changes, packets
+from lakemark.changes import Arrive, Leave, Net, Step
+from lakemark.sink.moves import Special, Waiting, below, net_of
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import Pool, cdc_type
 
 __all__ = ["CDC", "Part", "ReadRows", "Resolution", "cdc_type", "resolve"]
 
 ReadRows = Callable[[pa.Table], pa.Table]
-KeyChange = tuple[bytes, bytes]  # new key and position name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Resolution:
         pending: what later batches need of this one's key changes, as a packet; None = nothing.
         unavailable: rows of the write set that still have unavailable columns.
         dropped: changes below the truncate floor.
+        reread: keys whose rows only the source can make whole again.
     """
 
     write_set: pa.Table
@@ -56,6 +62,7 @@ class Resolution:
     pending: pa.Table | None
     unavailable: int
     dropped: int
+    reread: frozenset[bytes] = frozenset()
 
 
 def resolve(
@@ -66,6 +73,8 @@ def resolve(
     read_rows: ReadRows,
     deletes: str,
     settled: bytes | None = None,
+    horizon: bytes | None = None,
+    partial: bool = True,
 ) -> Resolution:
     """The write set of one table's packets.
 
@@ -81,6 +90,8 @@ def resolve(
         deletes: `hard` or `soft`.
         settled: every partition of the table's topic has passed this position: what waits for the
             other half of a key change below it waits in vain and is forgotten.
+        horizon: highest close row of the chunks that earlier batches applied.
+        partial: whether the table may have rows with unavailable columns.
 
     Raises:
         TableError: `schema-incompatible`: the packets' own types do not go together.
@@ -97,9 +108,11 @@ def resolve(
     batch = _Batch(pool, floor)
     for number, part in enumerate(ordered):
         batch.add(part, pool.offsets[number])
-    waiting = _Waiting(pool, floor, settled)
+    waiting = Waiting(pool, floor, settled, horizon or b"")
     if pending is not None:
         waiting.load(pending, pool.offsets[-1])
+    if not (partial or any(is_partial(table) for table in tables)):
+        batch.fills.clear()
     nets, special = batch.compose(waiting)
     if special:
         nets += waiting.settle(special, _read(special, pool, read_rows, floor))
@@ -107,7 +120,14 @@ def resolve(
     if nets:
         write_set = pa.concat_tables([write_set, pool.net_rows(nets)])
     unknown = sum(1 for net in nets if (net.missing if net.base else net.unavailable))
-    return Resolution(write_set, truncate, waiting.pack(), unknown, batch.dropped)
+    left = waiting.pack()
+    return Resolution(write_set, truncate, left, unknown, batch.dropped, frozenset(waiting.reread))
+
+
+def is_partial(packet: pa.Table) -> bool:
+    """Whether any record has an unavailable column."""
+    column = packet.column("unavailable")
+    return bool(column.null_count < len(column))
 
 
 def _truncates(tables: Sequence[pa.Table]) -> list[bytes]:
@@ -118,27 +138,15 @@ def _truncates(tables: Sequence[pa.Table]) -> list[bytes]:
     return found
 
 
-def _below(position: bytes, floor: bytes | None) -> bool:
-    return floor is not None and positions.below_truncate(position, floor)
-
-
-@dataclass(slots=True)
-class _Special:
-    """A key that starts from the table's row: its steps, and a pool row with its key columns."""
-
-    row: int
-    steps: list[Step] = field(default_factory=list)
-
-
 def _read(
-    special: dict[bytes, _Special], pool: Pool, read_rows: ReadRows, floor: bytes | None
+    special: dict[bytes, Special], pool: Pool, read_rows: ReadRows, floor: bytes | None
 ) -> dict[bytes, Net]:
     """The table's rows of special keys, without those that a truncate removes."""
     rows = read_rows(pool.key_table([one.row for one in special.values()]))
     if not rows.num_rows:
         return {}
     found = pool.add_lake_rows(rows)
-    return {key: net for key, net in found.items() if not _below(net.position, floor)}
+    return {key: net for key, net in found.items() if not below(net.position, floor)}
 
 
 # -- packets → plain rows, nets and steps by key -------------------------------------------------
@@ -152,6 +160,7 @@ class _Batch:
         plain: pool row, part and place in the part of a key's only record, if that says everything.
         rest: partition, pool row and step of every record of the other keys, in any order: pool
             rows of one partition are in log order.
+        fills: rows of chunks that lost, by key.
     """
 
     pool: Pool
@@ -159,6 +168,7 @@ class _Batch:
     dropped: int = 0
     plain: dict[bytes, tuple[int, Part, int]] = field(default_factory=dict)
     rest: dict[bytes, list[tuple[str, int, Step]]] = field(default_factory=dict)
+    fills: dict[bytes, list[Net]] = field(default_factory=dict)
 
     def add(self, part: Part, offset: int) -> None:
         """Adds a part; parts come in the order of (partition, order)."""
@@ -168,7 +178,7 @@ class _Batch:
         at_position = packet.column("position").to_pylist()
         rest = []
         for at in np.flatnonzero(simple).tolist():
-            if _below(at_position[at], self.floor):
+            if below(at_position[at], self.floor):
                 self.dropped += 1
             elif names[at] in self.plain or names[at] in self.rest:
                 rest.append(at)
@@ -182,8 +192,11 @@ class _Batch:
         for record in packets.records_of(part.packet, at, offset=offset):
             if record.net is None:
                 continue
-            if _below(record.position, self.floor):
+            if below(record.position, self.floor):
                 self.dropped += 1
+                continue
+            if record.record == packets.FILL:
+                self.fills.setdefault(record.key, []).append(record.net)
                 continue
             self.take_out(record.key)
             found = self.rest.setdefault(record.key, [])
@@ -202,25 +215,27 @@ class _Batch:
         """Pool rows that go straight through."""
         return [row for row, _, _ in self.plain.values()]
 
-    def compose(self, waiting: "_Waiting") -> tuple[list[Net], dict[bytes, _Special]]:
+    def compose(self, waiting: "Waiting") -> tuple[list[Net], dict[bytes, Special]]:
         """Nets that the engine applies alone, and keys that need the table's row."""
         watched = waiting.watched(
             step for found in self.rest.values() for *_, step in found if isinstance(step, Leave)
         )
-        for key in watched:
+        for key in (*watched, *self.fills):
             self.take_out(key)
         nets: list[Net] = []
-        special: dict[bytes, _Special] = {}
+        special: dict[bytes, Special] = {}
         for key, found in self.rest.items():
             steps = _in_order(found)
-            whole = None if key in watched else _whole(steps)
+            whole = None if key in watched or key in self.fills else _whole(steps)
             if whole is not None:
                 nets.append(whole)
             else:
-                special[key] = _Special(_net(steps[0]).row, steps)
+                special[key] = Special(net_of(steps[0]).row, steps)
         for key, row in watched.items():
             if row >= 0 and key not in special:
-                special[key] = _Special(row)
+                special[key] = Special(row)
+        for key, fills in self.fills.items():
+            special.setdefault(key, Special(fills[0].row)).fills = fills
         return nets, special
 
 
@@ -244,16 +259,12 @@ def _step(record: packets.Record, net: Net) -> Step:
     return net
 
 
-def _net(step: Step) -> Net:
-    return step if isinstance(step, Net) else step.net
-
-
 def _in_order(found: list[tuple[str, int, Step]]) -> list[Step]:
     """Steps of one key: as they come inside a partition, by last position across partitions."""
     by_partition: dict[str, list[Step]] = {}
     for partition, _, step in sorted(found, key=lambda one: one[:2]):
         by_partition.setdefault(partition, []).append(step)
-    stretches = sorted(by_partition.values(), key=lambda steps: _net(steps[-1]).position)
+    stretches = sorted(by_partition.values(), key=lambda steps: net_of(steps[-1]).position)
     return [step for steps in stretches for step in steps]
 
 
@@ -265,144 +276,3 @@ def _whole(steps: list[Step]) -> Net | None:
             return None
         whole = changes.then(whole, step)
     return whole
-
-
-# -- key changes ----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Moved:
-    """What a key change left behind of the old key's row; None = nothing is known of it."""
-
-    old_key: bytes
-    image: Net | None
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """Halves of key changes: those of earlier batches and of this one.
-
-    Attributes:
-        moved: by key change: the delete was seen.
-        awaited: by key change: the create was seen; its old key and a pool row of the new key.
-        displaced: by key: position of its newest step, and the row that a create found there. None:
-            that row's delete was seen; sent again, it must not reach the engine as a plain delete.
-    """
-
-    pool: Pool
-    floor: bytes | None
-    settled: bytes | None
-    moved: dict[KeyChange, _Moved] = field(default_factory=dict)
-    awaited: dict[KeyChange, tuple[bytes, int]] = field(default_factory=dict)
-    displaced: dict[bytes, tuple[bytes, Net | None]] = field(default_factory=dict)
-
-    def load(self, pending: pa.Table, offset: int) -> None:
-        """Takes up what earlier batches left."""
-        for record in packets.records_of(pending, np.arange(pending.num_rows), offset=offset):
-            change = (record.key, record.position)
-            other = record.other_key or b""
-            if _below(record.position, self.floor):
-                continue
-            if record.record == packets.MOVED:
-                self.moved[change] = _Moved(other, record.net)
-            elif record.record == packets.AWAITED:
-                if record.net is not None:
-                    self.awaited[change] = (other, record.net.row)
-            elif record.net is None or not _below(record.net.position, self.floor):
-                self.displaced[record.key] = (record.position, record.net)
-
-    def watched(self, leaves: Iterable[Leave]) -> dict[bytes, int]:
-        """Keys that what waits makes special, and a pool row with the key, -1 if not needed.
-
-        A key with a displaced row is special when it has steps. A key that waits for columns is
-        special as soon as any move is seen: through chains it may be the one.
-        """
-        found = dict.fromkeys(self.displaced, -1)
-        if any(leave.new_key is not None for leave in leaves):
-            found.update({change[0]: row for change, (_, row) in self.awaited.items()})
-        return found
-
-    def settle(self, special: dict[bytes, _Special], base: dict[bytes, Net]) -> list[Net]:
-        """Final rows of the special keys, those that did not change left out."""
-        rows: dict[bytes, Net | None] = {}
-        for key, one in special.items():
-            rows[key] = self._walk(key, base.get(key), one.steps)
-        for change, moved in sorted(self.moved.items(), key=lambda item: item[0][1]):
-            self.moved[change] = replace(moved, image=self._filled(moved.old_key, moved.image))
-        return [
-            final
-            for key, row in rows.items()
-            if (final := self._filled(key, row)) is not None and final is not base.get(key)
-        ]
-
-    def _walk(self, key: bytes, row: Net | None, steps: list[Step]) -> Net | None:
-        position, displaced = self.displaced.pop(key, (b"", None))
-        shared = bool(position)
-        state = State(row, displaced)
-        for step in steps:
-            after, left = changes.advance(state, step, same=self.pool.same)
-            if isinstance(step, Leave) and step.new_key is not None:
-                self._leave((step.new_key, step.net.position), key, left)
-            elif isinstance(step, Arrive) and after is not state:
-                self.awaited[key, step.net.position] = (step.old_key, step.net.row)
-            shared = shared or after.displaced is not None
-            state, position = after, _net(step).position
-        if shared:
-            self.displaced[key] = (position, state.displaced)
-        return state.row
-
-    def _leave(self, change: KeyChange, old_key: bytes, image: Net | None) -> None:
-        """A delete that comes again finds nothing: what it found the first time counts."""
-        known = self.moved.get(change)
-        if known is None or known.image is None:
-            self.moved[change] = _Moved(old_key, image)
-
-    def _filled(self, key: bytes, row: Net | None) -> Net | None:
-        """`row` with the columns that the move it arrived by can give."""
-        if row is None or row.barrier is None or not row.unavailable:
-            return row
-        source = self.moved.get((key, row.barrier))
-        if source is None or source.image is None:
-            return row
-        left = row.unavailable & source.image.unavailable
-        if left == row.unavailable:
-            return row
-        given = {name: source.image.cell(name) for name in row.unavailable - left}
-        return replace(
-            row,
-            cells={**row.cells, **given},
-            unavailable=left,
-            missing=row.missing & left,
-            barrier=row.barrier if left else None,
-        )
-
-    def pack(self) -> pa.Table | None:
-        """What later batches need: halves without the other, moves that may still get columns."""
-        open_changes: set[KeyChange] = set()
-        items: list[packets.Record] = []
-        for change in sorted(self.moved.keys() | self.awaited.keys(), key=lambda one: one[1]):
-            key, position = change
-            if self.settled is not None and position < self.settled:
-                continue
-            moved = self.moved.get(change)
-            image = moved.image if moved else None
-            if moved is None or (
-                image is not None
-                and image.unavailable
-                and (moved.old_key, image.barrier or b"") in open_changes
-            ):
-                open_changes.add(change)
-            elif change in self.awaited:
-                continue
-            if moved is not None:
-                items.append(packets.Record(packets.MOVED, key, position, image, moved.old_key))
-            if change in self.awaited:
-                old_key, row = self.awaited[change]
-                net = Net(changes.UPSERT, "c", position, row=row)
-                items.append(packets.Record(packets.AWAITED, key, position, net, old_key))
-        for key, (position, found) in self.displaced.items():
-            if self.settled is None or position >= self.settled:
-                items.append(packets.Record(packets.DISPLACED, key, position, found))
-        if not items:
-            return None
-        return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key)

@@ -9,19 +9,16 @@ Reason codes: invalid-json, invalid-utf8, not-debezium, unknown-op, missing-imag
 missing-position, foreign-connector, record-too-large.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakemark import positions
 from lakemark.source.record import NO_SOURCE, NULL, Envelope, Kind, Source, read
 
-__all__ = ["Headers", "Kind", "SourceIdentity", "decode", "key_change", "key_changes"]
+__all__ = ["Headers", "Kind", "SourceIdentity", "decode"]
 
 # 64 MiB: Kafka's own default limit is 1 MiB, the largest row image PostgreSQL can send is about
 # 1 GiB; one record of this size is what a worker of 1 GB still holds several times over.
@@ -315,37 +312,3 @@ def _is_null_key(key: bytes | None) -> bool:
     if not key or key.strip() == NULL:
         return True
     return key.startswith(b'{"schema":') and key.endswith(b'"payload":null}')
-
-
-def key_change(
-    headers: Sequence[Mapping[str, object]] | None,
-) -> tuple[bytes | None, bytes | None]:
-    """(new key, old key) from a record's Kafka headers, raw as Debezium wrote them.
-
-    A delete whose row lives on under another key has the first, the create of that key the second;
-    the tombstone after the delete repeats the first.
-    """
-    new = old = None
-    for header in headers or ():
-        name, value = header.get("key"), header.get("value")
-        if isinstance(value, bytes):
-            if name == NEW_KEY_HEADER:
-                new = value
-            elif name == OLD_KEY_HEADER:
-                old = value
-    return new, old
-
-
-def key_changes(headers: pa.Array) -> dict[int, tuple[bytes | None, bytes | None]]:
-    """`key_change` of a whole column, only records that have one: index → (new key, old key).
-
-    Args:
-        headers: list<struct<key: string, value: binary>>, as Spark's Kafka source gives it.
-    """
-    names = pc.list_flatten(headers).field("key")
-    hits = pc.is_in(names, value_set=pa.array([NEW_KEY_HEADER, OLD_KEY_HEADER], names.type))
-    flat = np.flatnonzero(hits.to_numpy(zero_copy_only=False))
-    if not len(flat):
-        return {}
-    parents = pc.list_parent_indices(headers).take(pa.array(flat))
-    return {at: key_change(headers[at].as_py()) for at in set(parents.to_pylist())}

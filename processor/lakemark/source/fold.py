@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakemark import changes, keys, packets
+from lakemark import changes, keys, packets, positions
 from lakemark.changes import Net
 from lakemark.source import rows
 from lakemark.source.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
@@ -295,7 +295,8 @@ class _Fold:
         position, source_ts = heads.position[index], heads.source_ts[index]
         kind, op = heads.kind[index], heads.op[index]
         if kind == Kind.INCREMENTAL:
-            log.net(changes.incremental_read(position=position, source_ts=source_ts, row=row))
+            at = positions.outside_stream(position)
+            log.net(changes.incremental_read(position=at, source_ts=source_ts, row=row))
         elif op == "d":
             gone = changes.delete(position=position, source_ts=source_ts, row=row)
             log.leave(gone, self.new_keys.get(index))

@@ -52,25 +52,16 @@ def schema_of(
 
 
 def canonical(
-    heads: Headers,
-    raw_keys: Sequence[bytes | None],
-    *,
-    schemas: Mapping[str, TableSchema],
-    changed: Mapping[int, bytes],
-) -> tuple[list[bytes | None], dict[int, bytes]]:
+    heads: Headers, raw_keys: Sequence[bytes | None], *, schemas: Mapping[str, TableSchema]
+) -> list[bytes | None]:
     """Canonical keys of the change events among decoded records; None elsewhere. Never raises.
 
     Args:
         heads: headers of the records.
         raw_keys: their Kafka keys.
         schemas: tables known from catalog or file.
-        changed: raw new key of records that a key change deleted, by index.
-
-    Returns:
-        One canonical key per record, and the canonical new keys by index.
     """
     out: list[bytes | None] = [None] * len(heads)
-    new_keys: dict[int, bytes] = {}
     change = int(Kind.CHANGE)
     groups: dict[tuple[str, bytes | None], list[int]] = {}
     for at, (kind, table, raw) in enumerate(
@@ -84,11 +75,7 @@ def canonical(
         schema = schema_of(table, raw_schema=raw_schema, raw_key=first, schemas=schemas)
         for at, key in zip(places, keys.canonical_keys(found, schema), strict=True):
             out[at] = key
-        for at in changed.keys() & set(places):
-            (new_key,) = keys.canonical_keys([changed[at]], schema)
-            if new_key is not None:
-                new_keys[at] = new_key
-    return out, new_keys
+    return out
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ A touch is a change event of a row: op c, u or d. Op r is never one: Debezium's 
 positions that are newer than what they saw.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 from zlib import crc32
@@ -28,7 +28,6 @@ TOUCHES: Final = pa.schema(
         pa.field("position", pa.binary(positions.WIDTH), nullable=False),
         # The newest c or d of a key begins an incarnation: nothing older may fill its columns.
         pa.field("is_barrier", pa.bool_(), nullable=False),
-        pa.field("new_key", pa.binary()),
     ]
 )
 
@@ -86,37 +85,26 @@ def shard_of(table: str, key: bytes, shards: int) -> int:
     return crc32(key, crc32(table.encode() + b"\0")) % shards
 
 
-def pack_touches(
-    heads: Headers,
-    keys: Sequence[bytes | None],
-    *,
-    shards: int,
-    new_keys: Mapping[int, bytes] | None = None,
-) -> Packed:
+def pack_touches(heads: Headers, keys: Sequence[bytes | None], *, shards: int) -> Packed:
     """Packs decoded records, in any number of topics and partitions.
 
     Args:
         heads: headers of the records.
         keys: their canonical keys; None where there is none or it cannot be read.
         shards: number of shards, fixed when the checkpoint is created.
-        new_keys: canonical new key of records that a key change deleted, by index.
 
     Records of one key keep their order.
     """
     change = int(Kind.CHANGE)
     rows = [at for at, kind in enumerate(heads.kind) if kind == change and keys[at] is not None]
     return Packed(
-        touches=_touches(heads, keys, rows, shards, new_keys or {}) if rows else {},
+        touches=_touches(heads, keys, rows, shards) if rows else {},
         marks=_marks(heads, keys) if len(rows) < len(heads) else None,
     )
 
 
 def _touches(
-    heads: Headers,
-    keys: Sequence[bytes | None],
-    rows: list[int],
-    shards: int,
-    new_keys: Mapping[int, bytes],
+    heads: Headers, keys: Sequence[bytes | None], rows: list[int], shards: int
 ) -> dict[int, bytes]:
     names: list[bytes] = [keys[at] or b"" for at in rows]
     tables = [heads.table[at] for at in rows]
@@ -135,9 +123,6 @@ def _touches(
                 pa.binary(positions.WIDTH), len(rows), [None, pa.py_buffer(data)]
             ),
             pa.array([heads.op[at] != "u" for at in rows], pa.bool_()),
-            pa.array([new_keys.get(at) for at in rows], pa.binary())
-            if new_keys
-            else pa.nulls(len(rows), pa.binary()),
         ],
         schema=TOUCHES,
     )

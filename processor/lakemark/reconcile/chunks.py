@@ -1,0 +1,219 @@
+"""Chunks against touches: which rows of a snapshot chunk count, and what the others still give.
+
+Pure. A chunk is one SELECT over some keys. Its rows reach a shard as parts: packets, columnar,
+never a Python object per row. An *attempt* is one reading of one chunk; a shard decides it when
+all of these are there, in whatever order they came:
+
+| what | says | from |
+| --- | --- | --- |
+| manifest | number of parts per shard, windows of `lo` and `hi`, server read | control |
+| parts | the rows of this shard | chunks topic |
+| window rows | positions of `lo` and `hi`, the server that wrote the close row | the log |
+| fence | every event up to `hi` has been applied (order mode only) | control |
+
+A row survives if its key has no touch above `lo`; its version is `lo`, never `hi`. One that does
+not survive gives the columns that the winning row lacks (a *fill*), unless an incarnation of the
+key began or ended above `lo`: the row may be of another one than the fill would meet, also of one
+whose events are still on their way.
+
+A key of an explicit list that the database does not have comes as a delete, and survives likewise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark import changes, packets, positions
+from lakemark.reconcile import remembered
+
+# Why an attempt is void: its chunk is read again.
+BLIND: Final = "unreadable-key"
+FORGOTTEN: Final = "window-forgotten"
+OVERLAP: Final = "overlapping-run"
+OWN_SNAPSHOT: Final = "own-snapshot"
+RESTARTED: Final = "server-restarted"
+
+
+class Header(msgspec.Struct, frozen=True):
+    """Key of a record of the chunks topic.
+
+    Attributes:
+        run: id of the run.
+        table: ``schema.table``.
+        chunk: number of the chunk within run and table.
+        attempt: number of this reading, unique within the pipeline and increasing.
+        shard: whose rows these are.
+        part: counted from 0 within attempt and shard.
+    """
+
+    run: str
+    table: str
+    chunk: int
+    attempt: int
+    shard: int
+    part: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Control record `chunk`: all parts of an attempt are written.
+
+    Attributes:
+        parts: number of parts by shard; a shard that is not named has none.
+        lo: window whose open row bounds the chunk from below.
+        hi: window whose close row is the first written after the SELECT ended.
+        server_start, timeline: the server that was read.
+    """
+
+    run: str
+    table: str
+    chunk: int
+    attempt: int
+    parts: dict[str, int]
+    lo: str
+    hi: str
+    server_start: str = ""
+    timeline: int = 0
+
+
+class Attempt(msgspec.Struct):
+    """What a shard has of an attempt."""
+
+    run: str
+    table: str
+    chunk: int
+    parts: dict[int, bytes] = {}
+    manifest: Manifest | None = None
+
+    def whole(self, shard: int) -> bool:
+        """Whether all rows of a shard are here."""
+        return self.manifest is not None and len(self.parts) >= self.manifest.parts.get(
+            str(shard), 0
+        )
+
+
+class Closed(msgspec.Struct):
+    """Attempts that are over: late parts of them are dropped. All below `below`, and some above."""
+
+    below: int = 0
+    above: list[int] = []
+
+    def __contains__(self, attempt: int) -> bool:
+        return attempt < self.below or attempt in self.above
+
+    def add(self, attempt: int) -> None:
+        """Closes one attempt."""
+        if attempt not in self:
+            self.above.append(attempt)
+            self._settle()
+
+    def raise_to(self, below: int) -> None:
+        """Closes all attempts below this one."""
+        self.below = max(self.below, below)
+        self._settle()
+
+    def _settle(self) -> None:
+        while self.below in self.above:
+            self.below += 1
+        self.above = sorted(n for n in self.above if n >= self.below)
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A shard has decided an attempt.
+
+    Attributes:
+        rows: that the shard had.
+        survivors, fills: that go to the table.
+        void: why none does, and the chunk is to be read again; empty if it counts.
+        lo, hi: positions (hex) of the open and the close row.
+    """
+
+    run: str
+    table: str
+    chunk: int
+    attempt: int
+    shard: int
+    rows: int = 0
+    survivors: int = 0
+    fills: int = 0
+    void: str = ""
+    lo: str = ""
+    hi: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a shard knows of a chunk's table, as positions (empty = none).
+
+    Attributes:
+        forgotten_below: touches at or below it may be forgotten.
+        blind: of the newest event whose key cannot be read.
+        own: of the newest snapshot of the connector's own.
+        other: highest `lo` of chunks of other runs (order mode only).
+    """
+
+    forgotten_below: bytes
+    blind: bytes = b""
+    own: bytes = b""
+    other: bytes = b""
+
+    def doubt(self, lo: bytes) -> str:
+        """Why a chunk from `lo` must be read again; empty if it can be decided."""
+        if lo < self.forgotten_below:
+            return FORGOTTEN
+        if self.blind > lo:
+            return BLIND
+        # An LSN sampled outside the stream: compared with the open row's own one.
+        if self.own and not positions.below_truncate(self.own, lo):
+            return OWN_SNAPSHOT
+        if self.other > lo:
+            return OVERLAP
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A whole attempt's rows in one shard, decided: `packet` holds the survivors and fills."""
+
+    packet: pa.Table | None = None
+    rows: int = 0
+    survivors: int = 0
+    fills: int = 0
+
+
+def decide(
+    parts: Mapping[int, bytes], lo: bytes, touched: pa.RecordBatch, *, floor: bytes
+) -> Decision:
+    """Which rows survive, and which fill.
+
+    Args:
+        parts: packets of upserts (rows) and deletes (keys without a row), by number.
+        lo: position of the open row.
+        touched: the touches of the table that the shard remembers, schema `REMEMBERED`.
+        floor: position of the table's newest truncate; empty = none.
+
+    A chunk without any row has an empty packet: it says which columns the table has.
+    """
+    if not parts:
+        return Decision()
+    rows = pa.concat_tables([packets.decode(parts[at]) for at in sorted(parts)])
+    if floor and positions.below_truncate(lo, floor):
+        return Decision(rows=rows.num_rows)
+    newer = touched.filter(remembered.is_above(touched.column("position"), lo))
+    if not newer.num_rows:
+        return Decision(packets.as_of(rows, lo), rows.num_rows, rows.num_rows)
+    beaten_by = pc.index_in(rows.column("key"), value_set=newer.column("key"))
+    lost = pc.is_valid(beaten_by)
+    survivors = packets.as_of(rows.filter(pc.invert(lost)), lo)
+    barriers = newer.column("barrier").take(beaten_by.drop_null().combine_chunks())
+    losers = rows.filter(lost)
+    same = pc.and_(
+        pc.invert(remembered.is_above(barriers, lo)),
+        pc.equal(losers.column("action"), changes.UPSERT),
+    )
+    fills = packets.as_of(losers.filter(same), lo, record=packets.FILL)
+    packet = pa.concat_tables([survivors, fills]) if fills.num_rows else survivors
+    return Decision(packet, rows.num_rows, survivors.num_rows, fills.num_rows)

@@ -1,0 +1,138 @@
+"""Touches that a shard remembers, as Arrow columns: newest position and barrier of every key.
+
+Pure. They are kept in segments, each at most half as large as the one before, so that a touch is
+rewritten only a logarithmic number of times.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark import positions
+from lakemark.source import touches
+
+REMEMBERED: Final = pa.schema(
+    [
+        pa.field("table", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("position", pa.binary(positions.WIDTH), nullable=False),
+        # Position of the newest c or d; LOWEST where none is remembered.
+        pa.field("barrier", pa.binary(positions.WIDTH), nullable=False),
+    ]
+)
+_PARTS: Final = np.dtype([("epoch", ">u4"), ("major", ">u8"), ("minor", ">u8")])
+
+
+def read(segment: bytes) -> pa.RecordBatch:
+    """A segment's touches."""
+    return touches.unpack_touches(segment)
+
+
+def fresh(blobs: Iterable[bytes], *, tables: Iterable[str], above: bytes) -> list[pa.RecordBatch]:
+    """Packed touches of the log (`source.touches`) that are worth remembering.
+
+    Args:
+        blobs: as they were packed.
+        tables: only these.
+        above: only positions above this one.
+    """
+    found = []
+    for blob in blobs:
+        batch = of_tables(touches.unpack_touches(blob), tables)
+        batch = batch.filter(is_above(batch.column("position"), above))
+        if batch.num_rows:
+            found.append(_as_remembered(batch))
+    return found
+
+
+def of_tables(batch: pa.RecordBatch, tables: Iterable[str]) -> pa.RecordBatch:
+    """The touches of these tables."""
+    column = batch.column("table")
+    wanted = pc.is_in(column.dictionary, pa.array(sorted(tables), pa.string()))
+    if pc.all(wanted).as_py():
+        return batch
+    return batch.filter(wanted.take(column.indices))
+
+
+def newest(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One row per table and key: newest position, newest barrier."""
+    if not batches:
+        return _empty()
+    rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()[0]
+    group = _groups(rows)
+    by_position = rows.take(pa.array(_last_of_each(group, rows.column("position"))))
+    barrier = rows.column("barrier").take(pa.array(_last_of_each(group, rows.column("barrier"))))
+    return pa.RecordBatch.from_arrays(
+        [*(by_position.column(name) for name in ("table", "key", "position")), barrier],
+        schema=REMEMBERED,
+    )
+
+
+def highest(batch: pa.RecordBatch) -> bytes:
+    """The highest position of a batch that has rows."""
+    column = batch.column("position")
+    zeros = np.zeros(len(column), np.int64)
+    return bytes(column[int(_last_of_each(zeros, column)[0])].as_py())
+
+
+def is_above(column: pa.FixedSizeBinaryArray, bound: bytes) -> pa.BooleanArray:
+    """Which positions are above a bound."""
+    epoch, major, minor = positions.unpack(bound)
+    parts = _parts(column)
+    above = (parts["epoch"] > epoch) | (
+        (parts["epoch"] == epoch)
+        & ((parts["major"] > major) | ((parts["major"] == major) & (parts["minor"] > minor)))
+    )
+    return pa.array(above)
+
+
+def _as_remembered(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Touches of the log as remembered ones: the barrier is the position of a c or d."""
+    none = pa.scalar(positions.LOWEST, pa.binary(positions.WIDTH))
+    barrier = pc.if_else(batch.column("is_barrier"), batch.column("position"), none)
+    return pa.RecordBatch.from_arrays(
+        [*(batch.column(name) for name in ("table", "key", "position")), barrier],
+        schema=REMEMBERED,
+    )
+
+
+def _empty() -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([], field.type) for field in REMEMBERED], schema=REMEMBERED
+    )
+
+
+def _groups(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """A number per row, equal for equal table and key."""
+    keys = rows.column("key").dictionary_encode()
+    table = rows.column("table").indices.to_numpy().astype(np.int64)
+    numbers: npt.NDArray[np.int64] = table * max(1, len(keys.dictionary)) + keys.indices.to_numpy()
+    return numbers
+
+
+def _last_of_each(
+    group: npt.NDArray[np.int64], column: pa.FixedSizeBinaryArray
+) -> npt.NDArray[np.int64]:
+    """Row with the highest position of each group, groups in a fixed order."""
+    parts = _parts(column)
+    order = np.lexsort(
+        (
+            parts["minor"].astype(np.uint64),
+            parts["major"].astype(np.uint64),
+            parts["epoch"].astype(np.uint32),
+            group,
+        )
+    )
+    ends = np.flatnonzero(np.diff(group[order], append=-1))
+    last: npt.NDArray[np.int64] = order[ends]
+    return last
+
+
+def _parts(column: pa.FixedSizeBinaryArray) -> npt.NDArray[np.void]:
+    data = column.buffers()[1]
+    start = column.offset * positions.WIDTH
+    return np.frombuffer(data, _PARTS, count=len(column), offset=start)

@@ -1,0 +1,111 @@
+"""What one shard remembers between batches, as one blob: magic, version, msgpack.
+
+Older versions are read, newer ones refused.
+"""
+
+from typing import Final
+
+import msgspec
+
+from lakemark import positions
+from lakemark.errors import StateVersionError
+from lakemark.reconcile.chunks import Attempt, Closed
+
+VERSION: Final = 2
+_MAGIC: Final = b"LKMW"
+
+TABLE_MODE: Final = "table"
+ORDER_MODE: Final = "order"
+
+
+class Window(msgspec.Struct):
+    """One window: positions of its rows, empty while not seen, and the close row's server."""
+
+    open: bytes = b""
+    close: bytes = b""
+    server_start: str = ""
+    timeline: int = 0
+
+
+class Run(msgspec.Struct):
+    """An armed run.
+
+    Attributes:
+        tables: that it reads.
+        mode: TABLE_MODE, or ORDER_MODE if its chunks wait for a fence.
+        windows: what its window rows name as their run.
+    """
+
+    tables: list[str]
+    mode: str = TABLE_MODE
+    windows: str = ""
+
+
+class State(msgspec.Struct):
+    """What one shard remembers.
+
+    Attributes:
+        runs: armed runs.
+        forgotten_below: a chunk with a lower `lo` cannot be decided any more.
+        highest: highest position of anything remembered since the first run was armed.
+        segments: touches as Arrow IPC, see `remembered`.
+        rows: number of touches per segment.
+        floors, blind, own: newest truncate, unreadable key, own snapshot per table.
+        windows: by uuid.
+        attempts: attempts that are not decided yet.
+        closed: attempts that are over.
+        fence: every event up to this position has been applied.
+        decided: highest `lo` of decided chunks by table and run, of tables in order mode.
+    """
+
+    runs: dict[str, Run] = {}
+    forgotten_below: bytes = positions.LOWEST
+    highest: bytes = positions.LOWEST
+    segments: list[bytes] = []
+    rows: list[int] = []
+    floors: dict[str, bytes] = {}
+    blind: dict[str, bytes] = {}
+    own: dict[str, bytes] = {}
+    windows: dict[str, Window] = {}
+    attempts: dict[int, Attempt] = {}
+    closed: Closed = msgspec.field(default_factory=Closed)
+    fence: bytes = positions.LOWEST
+    decided: dict[str, dict[str, bytes]] = {}
+
+    def tables(self) -> set[str]:
+        """Tables that an armed run reads."""
+        return {table for run in self.runs.values() for table in run.tables}
+
+
+def encode_state(state: State) -> bytes:
+    """The blob of a state: magic, version, msgpack."""
+    return _MAGIC + VERSION.to_bytes(2) + msgspec.msgpack.encode(state)
+
+
+def decode_state(blob: bytes | None) -> State:
+    """Inverse of `encode_state`; None is the empty state.
+
+    Raises:
+        StateVersionError: the blob is of a newer version, or no state at all.
+    """
+    if blob is None:
+        return State()
+    version = int.from_bytes(blob[4:6])
+    if blob[:4] != _MAGIC or not version:
+        raise StateVersionError(
+            "the checkpoint's reconcile state was not written by lakemark",
+            hint="point `checkpoint` at a folder of its own",
+        )
+    if version > VERSION:
+        raise StateVersionError(
+            f"the checkpoint's reconcile state has version {version}, this lakemark reads up to "
+            f"{VERSION}: it was written by a newer one",
+            hint="run the version of lakemark that wrote the checkpoint, or a newer one",
+        )
+    try:
+        return msgspec.msgpack.decode(blob[6:], type=State)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StateVersionError(
+            "the checkpoint's reconcile state is damaged",
+            hint="restore the checkpoint from a copy, or start a new one and run a snapshot",
+        ) from error

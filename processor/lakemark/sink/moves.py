@@ -1,0 +1,216 @@
+"""Key changes of one table: a row that leaves one key and arrives under another, perhaps later.
+
+Pure; used by `resolve`. Each key that takes part starts from the table's row and takes its steps
+one by one (`changes.advance`). What a delete with a new key leaves behind is a *move*; rows that
+arrived with unavailable columns take them from their move, and what is still missing then from a
+chunk's row that lost (`packets.FILL`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from lakemark import changes, packets, positions
+from lakemark.changes import Arrive, Leave, Net, State, Step
+from lakemark.sink.pool import Pool
+
+KeyChange = tuple[bytes, bytes]  # new key and position name it
+
+
+def below(position: bytes, floor: bytes | None) -> bool:
+    """Whether a truncate at `floor` removes what is at `position`."""
+    return floor is not None and positions.below_truncate(position, floor)
+
+
+@dataclass(slots=True)
+class Special:
+    """A key that starts from the table's row: its steps, and a pool row with its key columns."""
+
+    row: int
+    steps: list[Step] = field(default_factory=list)
+    fills: list[Net] = field(default_factory=list)
+
+
+def net_of(step: Step) -> Net:
+    """The net of a step."""
+    return step if isinstance(step, Net) else step.net
+
+
+@dataclass(slots=True)
+class _Moved:
+    """What a key change left behind of the old key's row; None = nothing is known of it."""
+
+    old_key: bytes
+    image: Net | None
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Halves of key changes: those of earlier batches and of this one.
+
+    Attributes:
+        moved: by key change: the delete was seen.
+        awaited: by key change: the create was seen; its old key and a pool row of the new key.
+        displaced: by key: position of its newest step, and the row that a create found there. None:
+            that row's delete was seen; sent again, it must not reach the engine as a plain delete.
+        reread: keys that need the source.
+        partial: barriers of the rows that are left with unavailable columns, by key.
+    """
+
+    pool: Pool
+    floor: bytes | None
+    settled: bytes | None
+    horizon: bytes
+    moved: dict[KeyChange, _Moved] = field(default_factory=dict)
+    awaited: dict[KeyChange, tuple[bytes, int]] = field(default_factory=dict)
+    displaced: dict[bytes, tuple[bytes, Net | None]] = field(default_factory=dict)
+    reread: set[bytes] = field(default_factory=set)
+    partial: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    def load(self, pending: pa.Table, offset: int) -> None:
+        """Takes up what earlier batches left."""
+        for record in packets.records_of(pending, np.arange(pending.num_rows), offset=offset):
+            change = (record.key, record.position)
+            other = record.other_key or b""
+            if below(record.position, self.floor):
+                continue
+            if record.record == packets.MOVED:
+                self.moved[change] = _Moved(other, record.net)
+            elif record.record == packets.AWAITED:
+                if record.net is not None:
+                    self.awaited[change] = (other, record.net.row)
+            elif record.net is None or not below(record.net.position, self.floor):
+                self.displaced[record.key] = (record.position, record.net)
+
+    def watched(self, leaves: Iterable[Leave]) -> dict[bytes, int]:
+        """Keys that what waits makes special, and a pool row with the key, -1 if not needed.
+
+        A key with a displaced row is special when it has steps. A key that waits for columns is
+        special as soon as any move is seen: through chains it may be the one.
+        """
+        found = dict.fromkeys(self.displaced, -1)
+        if any(leave.new_key is not None for leave in leaves):
+            found.update({change[0]: row for change, (_, row) in self.awaited.items()})
+        return found
+
+    def settle(self, special: dict[bytes, Special], base: dict[bytes, Net]) -> list[Net]:
+        """Final rows of the special keys, those that did not change left out."""
+        rows: dict[bytes, Net | None] = {}
+        for key, one in special.items():
+            rows[key] = self._walk(key, base.get(key), one.steps)
+        for change, moved in sorted(self.moved.items(), key=lambda item: item[0][1]):
+            self.moved[change] = replace(moved, image=self._filled(moved.old_key, moved.image))
+        changed: list[Net] = []
+        for key, row in rows.items():
+            final = self._filled(key, row)
+            for fill in special[key].fills:
+                final = _fill(final, fill)
+            if final is not None and final.unavailable and final.action != changes.DELETE:
+                self.partial[key] = final.barrier
+            if final is not None and final is not base.get(key):
+                changed.append(final)
+        return changed
+
+    def _walk(self, key: bytes, row: Net | None, steps: list[Step]) -> Net | None:
+        position, displaced = self.displaced.pop(key, (b"", None))
+        shared = bool(position)
+        state = State(row, displaced)
+        for step in steps:
+            after, left = changes.advance(state, step, same=self.pool.same)
+            if not isinstance(step, Net) and step.net.position <= self.horizon:
+                left = None  # the row may be ahead of this step
+                self._doubt(key, step)
+            if isinstance(step, Leave) and step.new_key is not None:
+                self._leave((step.new_key, step.net.position), key, left)
+            elif isinstance(step, Arrive) and after is not state:
+                self.awaited[key, step.net.position] = (step.old_key, step.net.row)
+            shared = shared or after.displaced is not None
+            state, position = after, net_of(step).position
+        if shared:
+            self.displaced[key] = (position, state.displaced)
+        return state.row
+
+    def _doubt(self, key: bytes, step: Leave | Arrive) -> None:
+        self.reread.add(key)
+        other = step.new_key if isinstance(step, Leave) else step.old_key
+        if other:
+            self.reread.add(other)
+
+    def _leave(self, change: KeyChange, old_key: bytes, image: Net | None) -> None:
+        """A delete that comes again finds nothing: what it found the first time counts."""
+        known = self.moved.get(change)
+        if known is None or known.image is None:
+            self.moved[change] = _Moved(old_key, image)
+
+    def _filled(self, key: bytes, row: Net | None) -> Net | None:
+        """`row` with the columns that the move it arrived by can give."""
+        if row is None or row.barrier is None or not row.unavailable:
+            return row
+        source = self.moved.get((key, row.barrier))
+        if source is None or source.image is None:
+            return row
+        left = row.unavailable & source.image.unavailable
+        if left == row.unavailable:
+            return row
+        given = {name: source.image.cell(name) for name in row.unavailable - left}
+        return replace(
+            row,
+            cells={**row.cells, **given},
+            unavailable=left,
+            missing=row.missing & left,
+            barrier=row.barrier if left else None,
+        )
+
+    def pack(self) -> pa.Table | None:
+        """What later batches need: halves without the other, moves that may still get columns."""
+        open_changes: set[KeyChange] = set()
+        items: list[packets.Record] = []
+        kept: set[KeyChange] = set()
+        for change in sorted(self.moved.keys() | self.awaited.keys(), key=lambda one: one[1]):
+            key, position = change
+            moved = self.moved.get(change)
+            image = moved.image if moved else None
+            if self.settled is not None and position < self.settled:
+                if image is None and change in self.awaited:
+                    self.reread.add(key)  # nothing will give its columns
+                continue
+            if moved is None or (
+                image is not None
+                and image.unavailable
+                and (moved.old_key, image.barrier or b"") in open_changes
+            ):
+                open_changes.add(change)
+            elif change in self.awaited:
+                continue
+            kept.add(change)
+            if moved is not None:
+                items.append(packets.Record(packets.MOVED, key, position, image, moved.old_key))
+            if change in self.awaited:
+                old_key, row = self.awaited[change]
+                net = Net(changes.UPSERT, "c", position, row=row)
+                items.append(packets.Record(packets.AWAITED, key, position, net, old_key))
+        for key, (position, found) in self.displaced.items():
+            if self.settled is None or position >= self.settled:
+                items.append(packets.Record(packets.DISPLACED, key, position, found))
+        self.reread |= {key for key, at in self.partial.items() if (key, at or b"") not in kept}
+        if not items:
+            return None
+        return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
+
+
+def _fill(row: Net | None, fill: Net) -> Net | None:
+    """`row` with its unavailable columns from a chunk's row of the same incarnation."""
+    if row is None or row.action == changes.DELETE or not row.unavailable:
+        return row
+    if row.barrier is not None and row.barrier > fill.position:
+        return row
+    given = dict.fromkeys(row.unavailable, fill.row)
+    return replace(
+        row,
+        cells={**row.cells, **given},
+        unavailable=changes.NOTHING,
+        missing=changes.NOTHING,
+        barrier=None,
+    )
