@@ -1,0 +1,136 @@
+"""Acceptance: from an execute-snapshot signal to a run, or to the reason why there is none.
+
+Pure: what the database and the connector say is an argument.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from lakemark.snapshot.boundaries import Condition
+from lakemark.snapshot.fields import PrimaryKey, RefusedError, Scalar, nearest
+from lakemark.snapshot.runs import Run, TableRun
+from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, matching
+from lakemark.source.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a signal is checked against.
+
+    Attributes:
+        schemas: the tables that the connector captures.
+        condition: parses a filter for a table; raises RefusedError.
+    """
+
+    schemas: Mapping[str, TableSchema]
+    condition: Callable[[str, str], Condition]
+
+
+def accept(signal: ExecuteSnapshot, known: Known) -> tuple[Run, tuple[str, ...]] | Rejection:
+    """The run of a signal, and those of its patterns that match no table.
+
+    A table without a key is taken in and said to be one when its turn comes; the others are read.
+    """
+    try:
+        return _accept(signal, known)
+    except RefusedError as refused:
+        return Rejection(signal.id, refused.code, refused.message, refused.hint)
+
+
+def _accept(signal: ExecuteSnapshot, known: Known) -> tuple[Run, tuple[str, ...]]:
+    chosen = matching(signal.data_collections, known.schemas)
+    if not chosen.tables:
+        first = signal.data_collections[0]
+        raise RefusedError(
+            "no table that the connector captures matches data-collections",
+            code="unknown-table",
+            hint=nearest(first, known.schemas, "it captures " + ", ".join(list(known.schemas)[:5])),
+        )
+    _check_conditions(signal, chosen.tables)
+    if signal.surrogate_key:
+        _check_surrogate(signal.surrogate_key, chosen.tables, known)
+    tables = [_table(signal, name, known) for name in chosen.tables]
+    if signal.keys:
+        _one_table(signal, chosen.tables)
+        tables[0].keys = _keys(signal.keys, chosen.tables[0], known)
+    run = Run(
+        signal.id,
+        tables,
+        chunk_rows=signal.chunk_rows,
+        parallelism=signal.parallelism,
+        delay=None if signal.delay is None else signal.delay.total_seconds(),
+        priority=signal.priority,
+        surrogate=signal.surrogate_key,
+    )
+    return run, chosen.unmatched
+
+
+def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
+    text = signal.filter_for(name)
+    if text:
+        known.condition(name, text)  # so that it is refused now, and not in the middle of the run
+    return TableRun(name, condition=text)
+
+
+def _check_conditions(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:
+    for condition in signal.conditions:
+        if not matching([condition.data_collection], tables, ignore_case=True).tables:
+            raise RefusedError(
+                "a filter's data-collection matches none of the tables",
+                code="bad-condition",
+                hint="name one of the tables in data-collections",
+            )
+
+
+def _check_surrogate(column: str, tables: Sequence[str], known: Known) -> None:
+    for table in tables:
+        names = known.schemas[table].by_name
+        if column not in names:
+            raise RefusedError(
+                f"{table} has no column {column} to order its chunks by",
+                code="unknown-column",
+                hint=nearest(column, names, "name a column in surrogate-key, or leave it out"),
+            )
+
+
+def _one_table(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:
+    if len(tables) > 1:
+        raise RefusedError(
+            f"keys are of one table, and data-collections matches {len(tables)}",
+            code="bad-value",
+            hint="send one signal for each table",
+        )
+    if signal.conditions or signal.surrogate_key:
+        raise RefusedError(
+            "keys go with neither filters nor surrogate-key",
+            code="bad-value",
+            hint="leave them out: the keys say which rows",
+        )
+
+
+def _keys(given: Sequence[PrimaryKey], table: str, known: Known) -> list[list[str]]:
+    columns = known.schemas[table].key
+    if not columns:
+        raise RefusedError(
+            f"{table} has no key", code="no-key", hint="leave keys out, or give it a primary key"
+        )
+    found = []
+    for key in given:
+        names = key.columns or columns
+        if len(key.values) != len(columns) or set(names) != set(columns):
+            raise RefusedError(
+                f"a key of {table} consists of {', '.join(columns)}",
+                code="bad-value",
+                hint='write {"' + '": …, "'.join(columns) + '": …}, or a list in this order',
+            )
+        by_name = dict(zip(names, key.values, strict=True))
+        found.append([_text(by_name[column]) for column in columns])
+    return found
+
+
+def _text(value: Scalar) -> str:
+    """As PostgreSQL reads it: what it means is for the column's type to say."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return format(value, "f") if isinstance(value, Decimal) else str(value)

@@ -1,0 +1,211 @@
+"""Runs: what accepted signals cause, how far it has come, and how that is kept.
+
+    run        set by                          meaning
+    ---------  ------------------------------  ----------------------------------------------------
+    arming     an accepted signal              the shards are told; a batch must have gone through
+    reading    a batch with the run's start    chunks are read and settled
+    completed  the last table is done          every row is in its table
+    stopped    stop-snapshot                   what was read stays in the tables
+    failed     an error only a person mends    as stopped; code, reason and hint say why
+
+    table      set by                          meaning
+    ---------  ------------------------------  ----------------------------------------------------
+    waiting    the run; a table begun again    it is not cut into chunks yet
+    cutting    its turn                        the database is asked where
+    reading    its cut                         chunks are read and settled
+    checking   its last chunk                  the schema and incomplete rows are looked at
+    sweeping   the check, if all rows are read ghosts are being removed
+    done       the check, or the sweep
+    failed     an error                        the run goes on with its other tables
+    stopped    stop-snapshot
+
+A run is *paused* by pause-snapshot: no chunk of it is begun; those under way are settled.
+
+Pure. A run is kept as a record of the compacted progress topic, and its chunks in pages, so that a
+settled chunk rewrites one page and not the list of all.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lakemark.snapshot.boundaries import KeyRange
+
+ARMING: Final = "arming"
+READING: Final = "reading"
+COMPLETED: Final = "completed"
+STOPPED: Final = "stopped"
+FAILED: Final = "failed"
+ENDED: Final = frozenset({COMPLETED, STOPPED, FAILED})
+
+WAITING: Final = "waiting"
+CUTTING: Final = "cutting"
+CHECKING: Final = "checking"
+SWEEPING: Final = "sweeping"
+DONE: Final = "done"
+
+RUN_PREFIX: Final = b"_run/"
+PAGE_PREFIX: Final = b"_chunks/"
+PAGE: Final = 200  # chunks: some 20 kB to rewrite when one of them is settled
+
+Boundary = list[str] | None
+
+
+class Chunk(msgspec.Struct, array_like=True):
+    """One chunk: a range of keys, or a list of keys.
+
+    Attributes:
+        after, upto: the range, see `boundaries.KeyRange`.
+        keys: the list, each key as the texts of its columns; None for a range.
+        done: it is settled in every shard, or other chunks took its place.
+        attempt: that is reading or settling it; -1 = none. Not kept.
+    """
+
+    after: Boundary = None
+    upto: Boundary = None
+    keys: list[list[str]] | None = None
+    done: bool = False
+    attempt: int = -1
+
+    @classmethod
+    def of(cls, span: KeyRange) -> "Chunk":
+        """The chunk of a range."""
+        data = span.to_data()
+        return cls(data["after"], data["upto"])
+
+    @property
+    def span(self) -> KeyRange:
+        """The range."""
+        return KeyRange(_key(self.after), _key(self.upto))
+
+
+def _key(boundary: Boundary) -> tuple[str, ...] | None:
+    return None if boundary is None else tuple(boundary)
+
+
+class TableRun(msgspec.Struct, omit_defaults=True):
+    """One table of a run.
+
+    Attributes:
+        armed: batch in or after which its present reading began.
+        condition: the user's filter, as written; empty = all rows.
+        keys: keys asked for, as in `Chunk`; None = all rows.
+        reread: canonical keys among them that the table asked for.
+        fingerprint: of the schema that its chunks were read with.
+        begun: how often it was begun.
+        total: rows that the database estimates; -1 = not known.
+        rows, settled: rows and chunks settled so far.
+        chunks: number of chunks, as far as it is cut.
+        first_lo: hex position of the lowest open row of its settled chunks.
+        repairs: how often keys were read again that the reading had left incomplete.
+        repaired: batch up to which such keys were asked for.
+    """
+
+    table: str
+    state: str = WAITING
+    armed: int = -1
+    condition: str = ""
+    keys: list[list[str]] | None = None
+    reread: list[str] = []
+    fingerprint: str = ""
+    begun: int = 0
+    total: int = -1
+    rows: int = 0
+    settled: int = 0
+    chunks: int = 0
+    first_lo: str = ""
+    repairs: int = 0
+    repaired: int = -1
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows are read, so that what is older is a ghost."""
+        return not self.condition and self.keys is None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state in {DONE, FAILED, STOPPED}
+
+
+class Run(msgspec.Struct, omit_defaults=True):
+    """One run.
+
+    Attributes:
+        id: that of its signal.
+        number: runs are accepted one after the other.
+        query: id of the streaming query it was armed in: another one knows nothing of it.
+        chunk_rows, parallelism, delay: as the signal or set-snapshot says; None = as configured.
+        surrogate: column that orders the chunks.
+        accepted, ended: milliseconds since the epoch.
+        seconds: spent reading, pauses left out, up to `since` (not kept).
+    """
+
+    id: str
+    tables: list[TableRun]
+    number: int = 0
+    state: str = ARMING
+    query: str = ""
+    paused: bool = False
+    chunk_rows: int | None = None
+    parallelism: int | None = None
+    delay: float | None = None
+    priority: int = 0
+    surrogate: str | None = None
+    accepted: int = 0
+    ended: int = 0
+    seconds: float = 0.0
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.state in ENDED
+
+    def names(self) -> tuple[str, ...]:
+        """Its tables."""
+        return tuple(one.table for one in self.tables)
+
+
+def run_key(run: str) -> bytes:
+    """Key of a run's progress record."""
+    return RUN_PREFIX + run.encode()
+
+
+def page_key(run: str, table: TableRun, page: int) -> bytes:
+    """Key of the progress record of some of a table's chunks."""
+    return PAGE_PREFIX + msgspec.json.encode([run, table.table, table.begun, page])
+
+
+def page_value(chunks: list[Chunk]) -> bytes:
+    """Value of such a record."""
+    return msgspec.json.encode([Chunk(c.after, c.upto, c.keys, c.done) for c in chunks])
+
+
+def loaded(records: Mapping[bytes, bytes]) -> Iterator[tuple[Run, dict[str, list[Chunk]]]]:
+    """The runs of the progress topic, and the chunks of their tables; oldest run first."""
+    pages: dict[tuple[Any, ...], list[Chunk]] = {}
+    for key, value in records.items():
+        if key.startswith(PAGE_PREFIX):
+            place = tuple(msgspec.json.decode(key.removeprefix(PAGE_PREFIX)))
+            pages[place] = msgspec.json.decode(value, type=list[Chunk])
+    runs = [
+        msgspec.json.decode(value, type=Run)
+        for key, value in records.items()
+        if key.startswith(RUN_PREFIX)
+    ]
+    for run in sorted(runs, key=lambda one: one.number):
+        chunks: dict[str, list[Chunk]] = {}
+        for table in run.tables:
+            count = -(-table.chunks // PAGE)
+            found = [pages.get((run.id, table.table, table.begun, n)) for n in range(count)]
+            whole = [page for page in found if page is not None]
+            if len(whole) == count:
+                chunks[table.table] = [chunk for page in whole for chunk in page]
+        yield run, chunks
