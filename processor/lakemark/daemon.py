@@ -13,9 +13,17 @@ from pyspark import daemon
 import lakemark.handover
 import lakemark.plans
 import lakemark.reconcile.operator
+import lakemark.snapshot.jobs
 import lakemark.tasks
 
-MODULES = (lakemark.handover, lakemark.plans, lakemark.reconcile.operator, lakemark.tasks, pd)
+MODULES = (
+    lakemark.handover,
+    lakemark.plans,
+    lakemark.reconcile.operator,
+    lakemark.snapshot.jobs,
+    lakemark.tasks,
+    pd,
+)
 
 
 def main() -> None:

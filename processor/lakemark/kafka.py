@@ -69,10 +69,13 @@ def topic_plan(config: Config) -> dict[str, tuple[int, dict[str, str]]]:
     return {
         topics.signals: (1, month),
         topics.notifications: (1, month),
-        # A record holds at most 900 kB of rows; the rest is for key, headers and the batch.
+        # A record holds at most 900 kB of rows, unless a single row is larger.
         topics.chunks: (
             shards,
-            {"retention.ms": str(7 * _DAY_MS), "max.message.bytes": str(2 * 1024**2)},
+            {
+                "retention.ms": str(7 * _DAY_MS),
+                "max.message.bytes": str(max(2 * 1024**2, config.dead_letters.max_record_bytes)),
+            },
         ),
         topics.control: (1, month),
         topics.progress: (1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),

@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from lakemark import positions
 from lakemark.changes import Net
 
 NET: Final = 0
@@ -150,13 +151,64 @@ def build_simple(
 def as_of(packet: pa.Table, position: bytes, *, record: int = NET) -> pa.Table:
     """A chunk's rows with the position that the chunk got, as records of this kind."""
     count = packet.num_rows
-    at = pa.array([position], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
+    at = pa.repeat(pa.scalar(position, pa.binary()), count)
     kind = pa.array(np.full(count, record, dtype=np.int8))
     columns = {"record": kind, "position": at, "net_position": at}
     for name, column in columns.items():
         number = packet.schema.get_field_index(name)
         packet = packet.set_column(number, packet.schema.field(number), column)
     return packet
+
+
+def reads(
+    keys: pa.Array, rows: pa.StructArray, *, source_ts: int, table: str, key_columns: KeyColumns
+) -> pa.Table:
+    """The packet of a chunk's rows: upserts with op r, made column by column.
+
+    Their positions are zeros until the shard knows the chunk's.
+
+    Args:
+        keys: canonical keys (binary), one a row.
+        rows: the rows, one child per source column.
+        source_ts: when they were read, microseconds since the epoch by the database's clock.
+        table: id of the table, `schema.table`.
+        key_columns: of its key.
+    """
+    control = _chunk_control(keys, source_ts, action="upsert", op="r")
+    return _packet(control, rows, table=table, key_columns=key_columns)
+
+
+def absences(
+    keys: pa.Array, rows: pa.StructArray, *, source_ts: int, table: str, key_columns: KeyColumns
+) -> pa.Table:
+    """As `reads`, of keys that the database has no row of: deletes with op d.
+
+    `rows` has the key's columns only.
+    """
+    control = _chunk_control(keys, source_ts, action="delete", op="d")
+    return _packet(control, rows, table=table, key_columns=key_columns)
+
+
+def _chunk_control(keys: pa.Array, source_ts: int, *, action: str, op: str) -> list[pa.Array]:
+    count = len(keys)
+    absent, names = pa.nulls(count, pa.binary()), pa.nulls(count, _NAMES)
+    at = pa.repeat(pa.scalar(positions.LOWEST, pa.binary()), count)
+    false = pa.array(np.zeros(count, dtype=bool))
+    return [
+        pa.array(np.full(count, NET, dtype=np.int8)),
+        keys,
+        absent,
+        at,
+        pa.repeat(action, count),
+        pa.repeat(op, count),
+        at,
+        pa.array(np.full(count, source_ts, dtype=np.int64)),
+        names,
+        names,
+        false,
+        false,
+        absent,
+    ]
 
 
 def truncates(positions_of: Sequence[bytes], *, table: str) -> pa.Table:

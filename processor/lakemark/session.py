@@ -56,6 +56,8 @@ LOCAL_CHECKPOINT: Final = {
 
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+MASTER: Final = "spark.master"
+PARALLELISM: Final = "spark.default.parallelism"
 
 
 @contextmanager
@@ -79,8 +81,8 @@ def session(config: Config) -> Iterator[SparkSession]:
         settings["spark.jars"] = ",".join(map(str, found))
     else:
         archive = class_archive(found)
-        settings |= _local(found)
-    settings |= config.spark_options()
+        settings |= _local(found, config)
+    settings |= _chosen(settings, config.spark_options())
     if archive is not None:
         settings[JAVA_OPTIONS] = _java_options(archive, settings.get(JAVA_OPTIONS, ""))
     builder = SparkSession.builder.appName(f"lakemark {config.name}")
@@ -105,15 +107,30 @@ def _start_python(spark: SparkSession) -> None:
         spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
 
 
-def _local(found: Sequence[Path]) -> dict[str, str]:
+def _local(found: Sequence[Path], config: Config) -> dict[str, str]:
+    """A session on this machine.
+
+    It has slots for chunks beyond those of the stream, so that neither waits for the other: a task
+    that reads a chunk mostly waits for the database. `defaultParallelism`, from which the stream
+    counts its tasks, stays the number of cores.
+    """
     cores = os.cpu_count() or 2
+    slots = cores + (config.snapshot.parallelism if config.database is not None else 0)
     return {
-        "spark.master": f"local[{cores},4]",
+        MASTER: f"local[{slots},4]",
+        PARALLELISM: str(cores),
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraClassPath": os.pathsep.join(map(str, found)),
     }
+
+
+def _chosen(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
+    """The user's settings; with a master of theirs, our number of cores is not theirs."""
+    if MASTER in theirs and PARALLELISM not in theirs:
+        ours.pop(PARALLELISM, None)
+    return theirs
 
 
 def _java_options(archive: ClassArchive, own: str) -> str:

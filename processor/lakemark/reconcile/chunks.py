@@ -199,7 +199,8 @@ def decide(
     """
     if not parts:
         return Decision()
-    rows = pa.concat_tables([packets.decode(parts[at]) for at in sorted(parts)])
+    found = [packets.decode(parts[at]) for at in sorted(parts)]
+    rows = pa.concat_tables(found, promote_options="permissive")  # absent keys are keys only
     if floor and positions.below_truncate(lo, floor):
         return Decision(rows=rows.num_rows)
     newer = touched.filter(remembered.is_above(touched.column("position"), lo))

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from lakemark.errors import TableError
 from lakemark.snapshot.cells import quoted
-from lakemark.source.columns import Column
+from lakemark.source import civil
+from lakemark.source.columns import TIMESTAMP, TIMESTAMP_UTC, Column
 
 Boundary = tuple[str, ...]
 
@@ -36,6 +37,11 @@ _MOST_SAMPLED: Final = 2_000_000
 # Of a larger part of the table a sample costs as much as the whole.
 _MOST_PERCENT: Final = 30.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ENDS: Final = {
+    pa.date32(): (civil.FIRST_DAY, civil.LAST_DAY),
+    TIMESTAMP: (civil.FIRST_MICRO, civil.LAST_MICRO),
+    TIMESTAMP_UTC: (civil.FIRST_MICRO, civil.LAST_MICRO),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +52,16 @@ class KeyPart:
         name: the column.
         type: SQL of its base type without length or scale, qualified: what a text is cast to.
         nullable: whether the database allows null.
+        width: of char(n) its n, else 0.
+        exact: whether a canonical value always says which value of the database it is. The
+            connector's handling modes may round.
     """
 
     name: str
     type: str
     nullable: bool = False
+    width: int = 0
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +194,34 @@ def keys_condition(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condit
         return Condition("false")
     names = [f"k{at}" for at in range(len(parts))]
     casts = [f"{n}::{p.type.replace('%', '%%')}" for n, p in zip(names, parts, strict=True)]
-    arrays = ", ".join(["%s::text[]"] * len(parts))
-    columns = [list(column) for column in zip(*keys, strict=True)]
     row = _row([escaped(part.name) for part in parts])
-    given = f"SELECT {', '.join(casts)} FROM unnest({arrays}) AS k({', '.join(names)})"  # noqa: S608 (quoted)
-    return Condition(f"{row} IN ({given})", tuple(columns))
+    given = _given(casts, keys)
+    return Condition(f"{row} IN ({given.sql})", given.parameters)
+
+
+def keys_query(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
+    """A query of these keys as a table would have them: its SQL, and the values bound in it.
+
+    Args:
+        parts: the columns of the key.
+        keys: at least one, each as the texts of its columns.
+    """
+    columns = []
+    for at, part in enumerate(parts):
+        text = f"k{at}"
+        if part.width:  # a column pads its values, a cast without the length does not
+            padded = f"rpad({text}, {part.width})"
+            text = f"CASE WHEN length({text}) < {part.width} THEN {padded} ELSE {text} END"
+        columns.append(f"({text})::{part.type.replace('%', '%%')} AS {escaped(part.name)}")
+    return _given(columns, keys)
+
+
+def _given(columns: Sequence[str], keys: Sequence[Boundary]) -> Condition:
+    """A query of columns made of k0, k1 ..., the texts of the keys."""
+    names = [f"k{at}" for at in range(len(columns))]
+    arrays = ", ".join(["%s::text[]"] * len(columns))
+    query = f"SELECT {', '.join(columns)} FROM unnest({arrays}) AS k({', '.join(names)})"  # noqa: S608 (quoted)
+    return Condition(query, tuple(list(column) for column in zip(*keys, strict=True)))
 
 
 def all_of(*conditions: Condition | None) -> Condition:
@@ -215,7 +249,8 @@ def key_texts(keys: Sequence[bytes], columns: Sequence[Column]) -> list[Boundary
 
     Raises:
         TableError: ``key-unreadable``: a key has another number of values than there are columns,
-            or one that PostgreSQL cannot be asked for (null, a nested value, a bit string).
+            or one that PostgreSQL cannot be asked for (null, a nested value, a bit string, a
+            clamped date).
     """
     return [_texts(key, columns) for key in keys]
 
@@ -236,6 +271,8 @@ def _text(value: Any, column: Column) -> str:
     kind = column.type
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value in _ENDS.get(kind, ()):
+        raise ValueError("clamped")  # it may have been any time before or after
     if pa.types.is_date32(kind) and isinstance(value, int):
         return (_EPOCH + timedelta(days=value)).date().isoformat()
     if pa.types.is_timestamp(kind) and isinstance(value, int):

@@ -34,6 +34,9 @@ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
 ORDER BY 1, 2
 """
 
+_GENERATED_VERSION: Final = 180_000
+_GENERATED: Final = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s AND pubgencols = 's'"
+
 
 def conninfo(database: DatabaseConfig) -> str:
     """How to connect, the password included."""
@@ -100,7 +103,9 @@ def schemas_of(
     parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
     rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
     found = {}
-    for table, columns, key in _kept(rows, settings):
+    generated = any(CatalogColumn(*row[2:]).generated for row in rows)
+    sent = generated and _sends_generated(session, settings)
+    for table, columns, key in _kept(rows, settings, generated=sent):
         schema = from_catalog(table, columns, key, modes)
         found[table] = schema, tuple(c for c in columns if c.name in schema.by_name)
     return found
@@ -111,14 +116,26 @@ def _all_tables(session: psycopg.Connection[Any]) -> list[str]:
 
 
 def _kept(
-    rows: Sequence[tuple[Any, ...]], settings: Mapping[str, str]
+    rows: Sequence[tuple[Any, ...]], settings: Mapping[str, str], *, generated: bool
 ) -> Iterator[tuple[str, list[CatalogColumn], list[str]]]:
     for table, group in groupby(rows, key=lambda row: f"{row[0]}.{row[1]}"):
-        columns = [CatalogColumn(*row[2:]) for row in group]
+        found = [CatalogColumn(*row[2:]) for row in group]
+        columns = [c for c in found if generated or not c.generated]
         placed = [(c.key_position, c.name) for c in columns if c.key_position]
         key = key_columns(settings, table) or [name for _, name in sorted(placed)]
         kept = [c for c in columns if c.name in key or wants_column(settings, table, c.name)]
         yield table, kept, list(key)
+
+
+def _sends_generated(session: psycopg.Connection[Any], settings: Mapping[str, str]) -> bool:
+    """Whether generated columns are in the log: from PostgreSQL 18 on, if the publication says so.
+
+    Otherwise they are in rows of the connector's own snapshot and in no other event.
+    """
+    if session.info.server_version < _GENERATED_VERSION:
+        return False
+    name = settings.get("publication.name", "dbz_publication")
+    return session.execute(_GENERATED, [name]).fetchone() is not None
 
 
 def unavailable(error: psycopg.Error) -> LakemarkError:

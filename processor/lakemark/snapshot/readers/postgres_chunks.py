@@ -18,7 +18,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lakemark.errors import TableError
+from lakemark.errors import DependencyError, TableError
 from lakemark.keys import canonical_from_columns
 from lakemark.snapshot.boundaries import (
     WHOLE,
@@ -36,12 +36,15 @@ from lakemark.snapshot.cells import Cell, cell, quoted, selected
 from lakemark.snapshot.readers.postgres import schemas_of
 from lakemark.snapshot.readers.postgres_session import Session, current_snapshot, translated
 from lakemark.snapshot.visibility import Snapshot
+from lakemark.source.catalog import CatalogColumn
 from lakemark.source.modes import HandlingModes
 from lakemark.source.moments import Tally
 from lakemark.source.schema import TableSchema
 
 # Arrow parses blocks of whole rows; a block is at least this and holds the longest row twice.
 _LEAST_BLOCK: Final = 8 << 20
+# Of CSV. A worker needs about six times as much for a moment.
+MAX_CHUNK_BYTES: Final = 64 << 20
 _PARSE: Final = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 _PARTS: Final = """
 WITH RECURSIVE base AS (
@@ -71,6 +74,14 @@ WHERE c.relkind = 'r' AND (c.oid = %(table)s::regclass OR c.oid IN (
     SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::regclass) WHERE isleaf))
 """
 _ROWS_PER_BLOCK: Final = 100  # of a table that was never analysed
+# Types whose canonical values are exact whatever the connector's handling modes are.
+_EXACT: Final = frozenset(
+    [
+        *("bool", "int2", "int4", "int8", "oid", "float4", "float8", "date", "timestamptz"),
+        *("text", "varchar", "bpchar", "citext", "char"),
+        *("uuid", "inet", "cidr", "macaddr", "macaddr8"),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +167,17 @@ def open_table(
             )
         schema, columns = found
         cells = [cell(c, target, modes) for c, target in zip(columns, schema.columns, strict=True)]
-        parts = _key_parts(session, schema)
+        parts = _key_parts(session, schema, columns, modes)
         source = target if kind[0] == "p" else f"ONLY {target}"
         yield OpenTable(session, schema, tuple(cells), parts, source, snapshot)
 
 
-def _key_parts(session: Session, schema: TableSchema) -> tuple[KeyPart, ...]:
+def _key_parts(
+    session: Session,
+    schema: TableSchema,
+    columns: Sequence[CatalogColumn],
+    modes: HandlingModes,
+) -> tuple[KeyPart, ...]:
     if not schema.key:
         raise TableError(
             f"{schema.table} has no key",
@@ -182,8 +198,27 @@ def _key_parts(session: Session, schema: TableSchema) -> tuple[KeyPart, ...]:
         "SELECT pg_catalog.set_config('search_path', %s, true)",
         [", ".join(quoted(schema) for schema in path)],
     )
-    by_name = {name: KeyPart(name, kind, nullable) for name, kind, nullable, _ in rows}
+    of_name = {column.name: column for column in columns}
+    by_name = {
+        name: KeyPart(name, kind, nullable, _width(of_name[name]), _exact(of_name[name], modes))
+        for name, kind, nullable, _ in rows
+    }
     return tuple(by_name[key] for key in schema.key)
+
+
+def _width(column: CatalogColumn) -> int:
+    return max(0, column.typmod - 4) if column.type_name == "bpchar" else 0
+
+
+def _exact(column: CatalogColumn, modes: HandlingModes) -> bool:
+    name = column.type_name
+    if name == "timestamp":
+        return modes.time_precision != "connect"
+    if name == "numeric":
+        return modes.decimal != "double"
+    if name == "bytea":
+        return modes.binary == "bytes"
+    return column.is_enum or name in _EXACT
 
 
 def boundaries(
@@ -253,6 +288,7 @@ def read_chunk(
     span: KeyRange = WHOLE,
     condition: Condition | None = None,
     keys: Sequence[Boundary] | None = None,
+    max_bytes: int = MAX_CHUNK_BYTES,
 ) -> Chunk:
     """The rows of a range, as of the open table's snapshot.
 
@@ -261,12 +297,14 @@ def read_chunk(
         span: which keys.
         condition: only rows for which it holds.
         keys: only rows with one of these keys, as `key_texts` gives them.
+        max_bytes: of all rows as text, unless there is only one.
 
     Guarantee: types, values and canonical keys equal those of the same rows' events. The ranges of
     `ranges`, each read whenever, hold every row once that was there all the time.
 
     Raises:
-        DependencyError: ``statement-timeout``: cut the range by `middle` and read the halves.
+        DependencyError: ``statement-timeout``, ``chunk-too-large``: cut the range by `middle` and
+            read the halves, in another transaction.
         TableError: ``text-unreadable``: the database holds a text that is no UTF-8.
     """
     wanted = all_of(
@@ -274,14 +312,22 @@ def read_chunk(
         condition,
         None if keys is None else keys_condition(table.parts, keys),
     )
+    return read_rows(table, wanted, max_bytes)
+
+
+def read_rows(table: OpenTable, wanted: Condition, max_bytes: int = MAX_CHUNK_BYTES) -> Chunk:
+    """The rows for which a condition holds, as `read_chunk` gives them."""
     columns = zip(table.schema.columns, table.cells, strict=True)
     expressions = ", ".join(selected(column.name, one) for column, one in columns)
-    # COPY takes no parameters of its own: libpq writes them as literals.
-    where = psycopg.ClientCursor(table.session).mogrify(wanted.sql.encode(), wanted.parameters)
+    where = literally(table.session, wanted)
     rows = f"SELECT {expressions} FROM {table.source} WHERE {where}"  # noqa: S608 (see above)
-    query = f"COPY ({rows}) TO STDOUT (FORMAT csv)"
-    data, longest = _copied(table.session, query)
+    data, longest = _copied(table, f"COPY ({rows}) TO STDOUT (FORMAT csv)", max_bytes)
     return _typed(table, _parsed(data, longest, len(table.cells)))
+
+
+def literally(session: Session, query: Condition) -> str:
+    """The SQL with its values as literals: COPY takes no parameters of its own."""
+    return psycopg.ClientCursor(session).mogrify(query.sql.encode(), query.parameters)
 
 
 def _size(table: OpenTable) -> tuple[float, int]:
@@ -303,14 +349,21 @@ def _texts(parts: Sequence[KeyPart]) -> str:
     return ", ".join(f"format('%%s', {escaped(part.name)})" for part in parts)
 
 
-def _copied(session: Session, query: str) -> tuple[pa.Buffer, int]:
+def _copied(table: OpenTable, query: str, limit: int) -> tuple[pa.Buffer, int]:
     """The CSV of a query, and the length of its longest row in bytes."""
     sink = pa.BufferOutputStream()
-    longest = 0
-    with session.cursor() as cursor, cursor.copy(query.encode()) as copy:
+    size = longest = 0
+    with table.session.cursor() as cursor, cursor.copy(query.encode()) as copy:
         for row in copy:  # PostgreSQL sends a row a message
             sink.write(row)
             longest = max(longest, len(row))
+            size += len(row)
+            if size > limit and size > longest:
+                raise DependencyError(
+                    f"a chunk of {table.schema.table} has more than {limit >> 20} MiB",
+                    code="chunk-too-large",
+                    hint="its halves are read instead; set snapshot.chunk_rows lower",
+                )
     return sink.getvalue(), longest
 
 

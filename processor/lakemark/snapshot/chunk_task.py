@@ -1,0 +1,314 @@
+"""One chunk, as a task reads and writes it: database → typed rows → parts in the chunks topic.
+
+Plain functions without Spark, which `jobs` calls in Spark's Python workers. A worker process keeps
+its database session and its Kafka producer for the next chunk; an error drops them.
+
+Order of effects of `run_chunk`:
+
+1. the rows are read in one read-only transaction, which ends before anything is written;
+2. the parts are written;
+3. the result is returned when all of them are acknowledged.
+
+An error anywhere ends the attempt: some of its parts may be in the topic, and another chunk must
+never be read under its number.
+"""
+
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from confluent_kafka import KafkaError, KafkaException
+
+from lakemark import records
+from lakemark.config import Config, DatabaseConfig
+from lakemark.errors import ConfigError, LakemarkError
+from lakemark.kafka import away
+from lakemark.snapshot import chunks
+from lakemark.snapshot.boundaries import KeyRange, halves
+from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Part, Rows
+from lakemark.snapshot.readers.postgres_chunks import (
+    Chunk,
+    OpenTable,
+    middle,
+    open_table,
+    read_chunk,
+)
+from lakemark.snapshot.readers.postgres_keys import absent_keys, key_unreadable
+from lakemark.snapshot.readers.postgres_session import STATEMENT_TIMEOUT, Session, connect
+from lakemark.source.modes import HandlingModes
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# A worker lives on with the stream when no run is active: its session must not.
+_IDLE_SESSION: Final = "60s"
+_IDLE_VERSION: Final = 140_000  # idle_session_timeout
+_HALVED: Final = frozenset({chunks.STATEMENT_TIMEOUT, chunks.TOO_LARGE})
+_REPORT: Final = "this is a defect of lakemark: please report it with the log of the worker"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """What a worker needs to read chunks; it holds secrets, so it is never shown.
+
+    Attributes:
+        config: the pipeline's settings.
+        modes: how the connector writes values.
+        connector: the connector's configuration.
+        statement_timeout: of the SELECT.
+    """
+
+    config: Config = field(repr=False)
+    modes: HandlingModes
+    connector: Mapping[str, str] = field(repr=False)
+    statement_timeout: timedelta = STATEMENT_TIMEOUT
+
+    @property
+    def database(self) -> DatabaseConfig:
+        """Where the database is.
+
+        Raises:
+            ConfigError: none is configured.
+        """
+        if self.config.database is None:
+            raise ConfigError(
+                "there is no database to read snapshots from", hint="add the section database"
+            )
+        return self.config.database
+
+
+def run_chunk(spec: ChunkSpec, settings: ReadSettings, *, again: bool = False) -> ChunkResult:
+    """Reads a chunk and writes its parts. Never raises: what went wrong stands in the result.
+
+    Args:
+        spec: what to read.
+        settings: how, and where to write.
+        again: whether Spark runs this task for another time. It reads nothing then: the first may
+            still be writing under the same attempt.
+    """
+    begun = time.monotonic()
+    if again:
+        return ChunkResult(
+            attempt=spec.attempt,
+            error=ChunkError(
+                code=chunks.RETRIED,
+                message="a task that read a chunk was lost",
+                hint="the chunk is read again under another attempt",
+                retried=True,
+            ),
+        )
+    try:
+        return _run(spec, settings, begun)
+    except LakemarkError as error:
+        _drop()
+        return _failed(spec, settings, begun, error)
+    except Exception as error:  # noqa: BLE001 - a failed task would be run again under its number
+        _drop()
+        return ChunkResult(
+            attempt=spec.attempt,
+            seconds=time.monotonic() - begun,
+            error=ChunkError(
+                code=chunks.INTERNAL,
+                message=type(error).__name__,
+                hint=_REPORT,
+                trace=_trace(error),
+            ),
+        )
+
+
+def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
+    session = _session(settings)
+    with open_table(session, spec.table, settings.modes, settings=settings.connector) as table:
+        source_ts = clock(table)
+        chunk, absent = _rows(table, spec)
+    read = time.monotonic()
+    parts = chunks.parts(
+        spec,
+        chunk.schema,
+        Rows(chunk.keys, chunk.rows),
+        absent=None if absent is None else Rows(absent.keys, absent.rows),
+        source_ts=source_ts,
+        max_record_bytes=settings.config.dead_letters.max_record_bytes,
+    )
+    counts, size = _write(parts, spec, settings.config)
+    bad = [(key.decode(), code) for key, code, _ in chunk.bad[: chunks.MAX_BAD]]
+    return ChunkResult(
+        attempt=spec.attempt,
+        rows=chunk.rows.num_rows,
+        absent=0 if absent is None else absent.rows.num_rows,
+        parts=counts,
+        snapshot=chunk.snapshot,
+        fingerprint=chunk.schema.fingerprint(),
+        bad=tuple(bad),
+        bad_rows=len(chunk.bad),
+        clamped=chunk.clamped,
+        bytes=size,
+        seconds=time.monotonic() - begun,
+        read_seconds=read - begun,
+    )
+
+
+def clock(table: OpenTable) -> int:
+    """When the transaction began by the database's clock, microseconds since the epoch."""
+    row = table.session.execute("SELECT pg_catalog.transaction_timestamp()").fetchone()
+    moment: datetime = row[0] if row else _EPOCH
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _rows(table: OpenTable, spec: ChunkSpec) -> tuple[Chunk, Chunk | None]:
+    span, condition = spec.span, spec.condition
+    try:
+        chunk = read_chunk(table, span=span, condition=condition, keys=spec.keys)
+        if spec.keys is None:
+            return chunk, None
+        return chunk, absent_keys(table, spec.keys, chunk, span=span, condition=condition)
+    except psycopg.DataError as error:
+        if spec.keys is None or condition is not None:
+            raise
+        raise key_unreadable(spec.table) from error
+
+
+def _write(parts: Iterator[Part], spec: ChunkSpec, config: Config) -> tuple[dict[int, int], int]:
+    """Writes the parts, made one by one, and waits for all: their number by shard, and bytes."""
+    client = _producer(config)
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    counts: dict[int, int] = {}
+    size = 0
+    for part in parts:
+        try:
+            client.produce(config.topics.chunks, part.value, part.key, on_delivery=delivered)
+        except (BufferError, KafkaException) as error:
+            raise _refused(error.args[0], spec, config) from error
+        client.poll(0)
+        counts[part.shard] = counts.get(part.shard, 0) + 1
+        size += len(part.value)
+    # A second more than a record may take, so that its own error is seen.
+    left = client.flush(config.kafka.timeout.total_seconds() + 1)
+    if failed:
+        raise _refused(failed[0], spec, config)
+    if left:
+        raise away(config, f"{left} parts of a chunk were not acknowledged")
+    return counts, size
+
+
+def _refused(error: object, spec: ChunkSpec, config: Config) -> LakemarkError:
+    code = error.code() if isinstance(error, KafkaError) else None
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return chunks.row_too_large(spec.table, config.dead_letters.max_record_bytes)
+    return away(config, error.str() if isinstance(error, KafkaError) else "the queue is full")
+
+
+# -- what a worker process keeps ----------------------------------------------------------------
+
+
+@dataclass
+class _Kept:
+    """What a worker process has open, and for whom."""
+
+    stack: ExitStack = field(default_factory=ExitStack)
+    settings: tuple[DatabaseConfig, timedelta] | None = None
+    session: Session | None = None
+    config: Config | None = None
+    producer: "Producer | None" = None
+
+
+_kept = _Kept()
+
+
+def _session(settings: ReadSettings) -> Session:
+    """The process's session, checked, or a new one."""
+    wanted = settings.database, settings.statement_timeout
+    if _kept.session is not None and _kept.settings == wanted:
+        try:
+            _kept.session.execute("SELECT 1")
+        except psycopg.Error:  # it was closed meanwhile
+            pass
+        else:
+            return _kept.session
+    _drop_session()
+    session = _kept.stack.enter_context(
+        connect(settings.database, statement_timeout=settings.statement_timeout)
+    )
+    if session.info.server_version >= _IDLE_VERSION:
+        session.execute(
+            "SELECT pg_catalog.set_config('idle_session_timeout', %s, false)", [_IDLE_SESSION]
+        )
+    _kept.session, _kept.settings = session, wanted
+    return session
+
+
+def _producer(config: Config) -> "Producer":
+    if _kept.producer is None or _kept.config != config:
+        _kept.producer, _kept.config = records.producer(config), config
+    return _kept.producer
+
+
+def _drop() -> None:
+    """Closes what is kept: after an error nothing of it is trusted.
+
+    Records that wait in the producer are given up; those on their way belong to an attempt that is
+    over.
+    """
+    _drop_session()
+    producer, _kept.producer = _kept.producer, None
+    if producer is not None:
+        producer.purge()
+
+
+def _drop_session() -> None:
+    stack, _kept.stack, _kept.session = _kept.stack, ExitStack(), None
+    try:
+        stack.close()
+    except psycopg.Error:
+        return  # it is gone already
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def _failed(
+    spec: ChunkSpec, settings: ReadSettings, begun: float, error: LakemarkError
+) -> ChunkResult:
+    cut: tuple[KeyRange, ...] = ()
+    if error.code in _HALVED and spec.keys is None:
+        try:
+            cut = _halves(spec, settings)
+        except LakemarkError:
+            _drop()  # then the whole is read again
+        except Exception:  # noqa: BLE001
+            _drop()
+    return ChunkResult(
+        attempt=spec.attempt,
+        seconds=time.monotonic() - begun,
+        error=ChunkError(
+            code=error.code,
+            message=error.message,
+            hint=error.hint,
+            retried=error.retried,
+            halves=cut,
+        ),
+    )
+
+
+def _halves(spec: ChunkSpec, settings: ReadSettings) -> tuple[KeyRange, ...]:
+    session = _session(settings)
+    with open_table(session, spec.table, settings.modes, settings=settings.connector) as table:
+        found = halves(spec.span, middle(table, spec.span, condition=spec.condition))
+    return tuple(found) if len(found) > 1 else ()
+
+
+def _trace(error: BaseException) -> str:
+    """Where it happened, without the messages, which may quote values."""
+    frames = traceback.extract_tb(error.__traceback__)[-20:]
+    return "".join(f"{f.filename}:{f.lineno} in {f.name}\n" for f in frames) + type(error).__name__

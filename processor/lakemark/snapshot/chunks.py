@@ -1,0 +1,250 @@
+"""Chunks: what is asked of one read, what it answers, and its rows as records of the chunks topic.
+
+Pure. The rows of a chunk go to the shards of their keys, as packets of at most `MAX_PART_BYTES`;
+each is a *part*, a record of its own. The manifest (a control record) says how many parts each
+shard gets: `ChunkResult.parts`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+from zlib import crc32
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakemark import packets
+from lakemark.errors import TableError
+from lakemark.packets import KeyColumns
+from lakemark.snapshot.boundaries import WHOLE, Boundary, Condition, KeyRange
+from lakemark.snapshot.visibility import Snapshot
+from lakemark.source.schema import TableSchema
+
+MAX_PART_BYTES: Final = 900_000
+# What a record has besides key and value; Kafka's format needs less than a tenth of it.
+_RECORD_OVERHEAD: Final = 1024
+
+# Codes of `ChunkError` that the coordinator looks at.
+STATEMENT_TIMEOUT: Final = "statement-timeout"
+TOO_LARGE: Final = "chunk-too-large"
+ROW_TOO_LARGE: Final = "row-too-large"
+RETRIED: Final = "retried"
+JOB_FAILED: Final = "job-failed"
+INTERNAL: Final = "internal-error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSpec:
+    """One read of one chunk.
+
+    Attributes:
+        run: the run it belongs to.
+        table: ``schema.table``.
+        chunk: its number in the run and table.
+        attempt: of this read; unique and increasing over all reads of the pipeline.
+        span: which keys.
+        condition: only rows for which it holds.
+        keys: only these keys, as `boundaries.key_texts` gives them; those that the table does not
+            have become deletes. None for all keys.
+        shards: number of shards, fixed with the checkpoint.
+    """
+
+    run: str
+    table: str
+    chunk: int
+    attempt: int
+    shards: int
+    span: KeyRange = WHOLE
+    condition: Condition | None = None
+    keys: tuple[Boundary, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkError:
+    """Why a chunk was not read. Parts of its attempt may have been written: the attempt is over.
+
+    Attributes:
+        code: stable name of the failure, kebab case.
+        message: what happened, without cell values.
+        hint: what to do about it.
+        retried: whether reading again can help without anybody's doing.
+        halves: of a range that took too long or is too large: read these instead. Empty if it has
+            no two keys, and for a list of keys: cut the list.
+        trace: of an `internal-error`, for the log.
+    """
+
+    code: str
+    message: str
+    hint: str = ""
+    retried: bool = False
+    halves: tuple[KeyRange, ...] = ()
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkResult:
+    """What became of one read. Without `error` all parts are acknowledged.
+
+    Attributes:
+        attempt: as in the spec.
+        rows: rows written.
+        absent: keys of the list that the table does not have.
+        parts: number of parts by shard; shards that got none are not named.
+        snapshot: what the read saw; also known of an error that came after it.
+        fingerprint: `TableSchema.fingerprint` of the table when it was read.
+        bad: (canonical key, reason code) of rows that the connector could not carry either; the
+            first `MAX_BAD`.
+        bad_rows: how many there are.
+        clamped: values clamped to what Delta can hold.
+        bytes: of the parts.
+        seconds: from the beginning of the task to the last acknowledgement.
+        read_seconds: of these until the rows were read and typed.
+        error: why it failed.
+    """
+
+    attempt: int
+    rows: int = 0
+    absent: int = 0
+    parts: Mapping[int, int] = field(default_factory=dict)
+    snapshot: Snapshot | None = None
+    fingerprint: str = ""
+    bad: tuple[tuple[str, str], ...] = ()
+    bad_rows: int = 0
+    clamped: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    read_seconds: float = 0.0
+    error: ChunkError | None = None
+
+
+MAX_BAD: Final = 1000  # a result travels to the driver
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Typed rows and their canonical keys.
+
+    Attributes:
+        keys: canonical keys, one a row, never null.
+        rows: columns with their canonical types.
+    """
+
+    keys: pa.ChunkedArray
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One record of the chunks topic."""
+
+    shard: int
+    key: bytes
+    value: bytes
+
+
+def parts(
+    spec: ChunkSpec,
+    schema: TableSchema,
+    found: Rows,
+    *,
+    absent: Rows | None = None,
+    source_ts: int,
+    max_record_bytes: int,
+    max_part_bytes: int = MAX_PART_BYTES,
+) -> Iterator[Part]:
+    """The records of a chunk. One without any row has one, empty, for shard 0.
+
+    Args:
+        spec: what was asked.
+        schema: the table's schema when it was read.
+        found: the rows.
+        absent: keys of the spec's list that the table does not have, with the key's columns.
+        source_ts: of the rows, microseconds since the epoch.
+        max_record_bytes: of a record with its key: what producer and topic take.
+        max_part_bytes: of a value, unless a single row is larger.
+
+    Raises:
+        TableError: ``row-too-large``: a row alone is larger than a record may be.
+    """
+    key = KeyColumns(schema.key, frozenset(c.name for c in schema.columns if c.padded))
+    counts: dict[int, int] = {}
+    for make, rows in ((packets.reads, found), (packets.absences, absent)):
+        if rows is None:
+            continue
+        for shard, keys, images in _by_shard(rows, spec):
+            packet = make(keys, images, source_ts=source_ts, table=spec.table, key_columns=key)
+            for value in _values(packet, max_part_bytes):
+                part = counts.get(shard, 0)
+                counts[shard] = part + 1
+                yield _part(spec, shard, part, value, max_record_bytes)
+    if not counts:
+        nothing = _struct(found.rows.slice(0, 0))
+        packet = packets.reads(
+            pa.array([], pa.binary()), nothing, source_ts=0, table=spec.table, key_columns=key
+        )
+        yield _part(spec, 0, 0, packets.encode(packet), max_record_bytes)
+
+
+def shards_of(table: str, keys: Sequence[bytes], shards: int) -> npt.NDArray[np.uint32]:
+    """The shard of each key of a table, as `touches.shard_of` says."""
+    seed = crc32(table.encode() + b"\0")
+    return np.array([crc32(key, seed) for key in keys], np.uint32) % np.uint32(shards)
+
+
+def _by_shard(rows: Rows, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.StructArray]]:
+    """The rows of each shard that has any."""
+    keys, images = _whole(rows.keys), _struct(rows.rows)
+    if spec.shards == 1:
+        if len(keys):
+            yield 0, keys, images
+        return
+    shard = shards_of(spec.table, keys.to_pylist(), spec.shards)
+    order = np.argsort(shard, kind="stable")
+    edges = np.searchsorted(shard[order], np.arange(spec.shards + 1)).tolist()
+    for number, (begin, end) in enumerate(pairwise(edges)):
+        if begin < end:
+            at = pa.array(order[begin:end])
+            yield number, keys.take(at), images.take(at)
+
+
+def _values(packet: pa.Table, limit: int) -> Iterator[bytes]:
+    """The packet in pieces of at most so many bytes, cut between rows; one row is never cut."""
+    value = packets.encode(packet)
+    if len(value) <= limit or packet.num_rows <= 1:
+        yield value
+        return
+    # A tenth more pieces than the mean needs: most are then right at once.
+    count = min(packet.num_rows, -(-len(value) * 11 // (limit * 10)))
+    edges = [packet.num_rows * at // count for at in range(count + 1)]
+    for begin, end in pairwise(edges):
+        yield from _values(packet.slice(begin, end - begin), limit)
+
+
+def _part(spec: ChunkSpec, shard: int, part: int, value: bytes, limit: int) -> Part:
+    header = {"run": spec.run, "table": spec.table, "chunk": spec.chunk, "attempt": spec.attempt}
+    key = msgspec.json.encode({**header, "shard": shard, "part": part})
+    if len(key) + len(value) + _RECORD_OVERHEAD > limit:
+        raise row_too_large(spec.table, limit)
+    return Part(shard, key, value)
+
+
+def row_too_large(table: str, limit: int) -> TableError:
+    """A row that no record can hold."""
+    return TableError(
+        f"a row of {table} is larger than a record may be ({limit} bytes)",
+        code=ROW_TOO_LARGE,
+        hint="raise dead_letters.max_record_bytes, and max.message.bytes of the chunks topic",
+    )
+
+
+def _struct(table: pa.Table) -> pa.StructArray:
+    arrays = [_whole(column) for column in table.columns]
+    return pa.StructArray.from_arrays(arrays, fields=list(table.schema))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole

@@ -1,0 +1,161 @@
+"""Chunks as Spark jobs: one job of one task each, so that more executors mean more readers.
+
+The jobs run in a scheduler pool of their own beside the stream's. What a task needs, secrets among
+it, is in its pickled function: never in a local property, a job's description or a plan, which
+Spark shows and logs.
+"""
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import structlog
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from lakemark.errors import TableError
+from lakemark.handover import PROPERTY
+from lakemark.snapshot import chunks
+from lakemark.snapshot.boundaries import Condition, KeyRange, ranges
+from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
+from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec
+from lakemark.snapshot.readers.postgres import read_schemas
+from lakemark.snapshot.readers.postgres_chunks import boundaries, open_table
+from lakemark.snapshot.readers.postgres_session import connect
+from lakemark.source.schema import TableSchema
+
+log = structlog.get_logger(__name__)
+
+POOL: Final = "snapshot"
+_POOL: Final = "spark.scheduler.pool"
+_DESCRIPTION: Final = "spark.job.description"
+
+
+def read(spark: SparkSession, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
+    """Reads one chunk in a Spark task and waits for it. From any thread; never raises.
+
+    A job that fails, is cancelled or loses its worker is an error of the result.
+    """
+
+    def task(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        again = context is not None and context.attemptNumber() > 0
+        result = run_chunk(spec, settings, again=again)
+        yield pa.RecordBatch.from_pydict({"blob": [pickle.dumps(result)]})
+
+    try:
+        with _in_pool(spark, f"snapshot {spec.table} chunk {spec.chunk}", tag(spec.attempt)):
+            (row,) = spark.range(0, 1, 1, 1).mapInArrow(task, "blob binary").collect()
+        result: ChunkResult = pickle.loads(row["blob"])  # noqa: S301 - our own
+    except Exception as error:
+        log.debug("snapshot.job_failed", table=spec.table, chunk=spec.chunk, exc_info=True)
+        return ChunkResult(
+            attempt=spec.attempt,
+            error=ChunkError(
+                code=chunks.JOB_FAILED,
+                message=f"Spark did not finish the job of a chunk: {type(error).__name__}",
+                hint="the chunk is read again; see the log of Spark if that does not help",
+                retried=True,
+            ),
+        )
+    return result
+
+
+def cancel(spark: SparkSession, attempt: int) -> None:
+    """Ends the job of an attempt, if it runs; its `read` then returns an error."""
+    spark.sparkContext.cancelJobsWithTag(tag(attempt))
+
+
+def tag(attempt: int) -> str:
+    """Spark's tag of an attempt's job."""
+    return f"lakemark-chunk-{attempt}"
+
+
+def readers(spark: SparkSession, parallelism: int) -> int:
+    """How many chunks may be read at once, so that the stream always finds a free slot.
+
+    A local session has slots for them (see `session`); on a cluster one slot is left free.
+    """
+    master = spark.sparkContext.master or ""
+    if master.startswith("local"):
+        return parallelism
+    return max(1, min(parallelism, spark.sparkContext.defaultParallelism - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class TableCut:
+    """A table as its run begins.
+
+    Attributes:
+        spans: the chunks, which cover every key once; at least one.
+        schema: as its chunks will have it, if nothing changes.
+    """
+
+    spans: tuple[KeyRange, ...]
+    schema: TableSchema
+
+    @property
+    def fingerprint(self) -> str:
+        """That of a chunk's result with the same schema."""
+        return self.schema.fingerprint()
+
+
+def cut(
+    settings: ReadSettings, table: str, chunk_rows: int, *, condition: Condition | None = None
+) -> TableCut:
+    """Where to cut a table; runs here, reads keys only and keeps boundaries only.
+
+    Args:
+        settings: as for `read`.
+        table: ``schema.table``.
+        chunk_rows: rows a chunk should have.
+        condition: only rows for which it holds are read.
+
+    Raises:
+        TableError, DependencyError, ConfigError: as `open_table` and `translated` say.
+    """
+    with (
+        connect(settings.database, statement_timeout=settings.statement_timeout) as session,
+        open_table(session, table, settings.modes, settings=settings.connector) as opened,
+    ):
+        found = ranges(boundaries(opened, chunk_rows, condition=condition))
+        return TableCut(tuple(found), opened.schema)
+
+
+def fingerprint(settings: ReadSettings, table: str) -> str:
+    """The fingerprint of a table's schema as it is now.
+
+    Raises:
+        TableError: ``table-gone``.
+        DependencyError, InvalidConfig: as `read_schemas` says.
+    """
+    connector = settings.connector
+    found = read_schemas(settings.database, [table], settings.modes, settings=connector)
+    if table not in found:
+        raise TableError(
+            f"there is no table {table}",
+            code="table-gone",
+            hint="correct the name, or take the table out of the configuration",
+        )
+    return found[table].fingerprint()
+
+
+@contextmanager
+def _in_pool(spark: SparkSession, description: str, job_tag: str) -> Iterator[None]:
+    """Jobs of this thread go to the pool; afterwards its properties are as before."""
+    context = spark.sparkContext
+    # The stream's plan is none of a chunk's business: a thread may have inherited it.
+    wanted: dict[str, Any] = {_POOL: POOL, _DESCRIPTION: description, PROPERTY: None}
+    before: dict[str, Any] = {name: context.getLocalProperty(name) for name in wanted}
+    for name, value in wanted.items():
+        context.setLocalProperty(name, value)
+    context.addJobTag(job_tag)
+    try:
+        yield
+    finally:
+        context.removeJobTag(job_tag)
+        for name, value in before.items():
+            context.setLocalProperty(name, value)

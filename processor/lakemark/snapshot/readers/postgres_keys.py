@@ -1,0 +1,94 @@
+"""PostgreSQL: which of some keys a table has no row of, so that they become deletes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark.errors import TableError
+from lakemark.snapshot.boundaries import (
+    WHOLE,
+    Boundary,
+    Condition,
+    KeyRange,
+    keys_query,
+    range_condition,
+)
+from lakemark.snapshot.readers.postgres_chunks import (
+    Chunk,
+    OpenTable,
+    literally,
+    read_chunk,
+    read_rows,
+)
+from lakemark.source.schema import TableSchema
+
+
+def absent_keys(
+    table: OpenTable,
+    keys: Sequence[Boundary],
+    chunk: Chunk,
+    *,
+    span: KeyRange = WHOLE,
+    condition: Condition | None = None,
+) -> Chunk:
+    """Those of some keys that the table has no row of, as of the same snapshot.
+
+    Keys are compared as the lake compares them, by their canonical form. A row that is there but
+    outside of the condition is not absent.
+
+    Args:
+        table: an open table.
+        keys: as they were given to `read_chunk`.
+        chunk: what it returned for them, the span and the condition.
+        span: which keys.
+        condition: only rows for which it holds were read.
+
+    Returns:
+        the keys, each once, and rows that have the key's columns only, in key order.
+
+    Raises:
+        TableError: ``key-inexact``: the connector's settings round the key, so that a row cannot
+            be looked up by it; ``key-unreadable``: a key is none that the table can have.
+    """
+    narrow = _keys_only(table)
+    if not keys:
+        none = narrow.schema.arrow().empty_table()
+        return Chunk(none, chunk.keys.slice(0, 0), narrow.schema, table.snapshot)
+    inexact = [part.name for part in table.parts if not part.exact]
+    if inexact:
+        raise TableError(
+            f"rows of {table.schema.table} cannot be looked up by key: the connector's settings"
+            f" do not keep the values of {', '.join(inexact)} as they are",
+            code="key-inexact",
+            hint="take a snapshot of the whole table",
+        )
+    if condition is not None:
+        chunk = read_chunk(narrow, span=span, keys=keys)
+    query = keys_query(table.parts, keys)
+    source = f"({literally(table.session, query)}) AS given"
+    given = read_rows(replace(narrow, source=source), range_condition(table.parts, span))
+    if given.bad:
+        raise key_unreadable(table.schema.table)
+    there = pa.array([*chunk.keys.to_pylist(), *(key for key, *_ in chunk.bad)], pa.binary())
+    first = dict.fromkeys(given.keys.to_pylist())
+    place = pc.index_in(pa.array(list(first), pa.binary()), given.keys)
+    chosen = place.filter(pc.invert(pc.is_in(given.keys.take(place), there)))
+    return replace(given, rows=given.rows.take(chosen), keys=given.keys.take(chosen))
+
+
+def _keys_only(table: OpenTable) -> OpenTable:
+    by_name = dict(zip(table.schema.by_name, table.cells, strict=True))
+    columns = tuple(table.schema.column(name) for name in table.schema.key)
+    schema = TableSchema(table.schema.table, columns, table.schema.key)
+    return replace(table, schema=schema, cells=tuple(by_name[name] for name in schema.key))
+
+
+def key_unreadable(table: str) -> TableError:
+    """A list of keys has one that the table's key columns cannot hold."""
+    return TableError(
+        f"a key of the list is none that {table} can have",
+        code="key-unreadable",
+        hint="correct the list of keys, or take a snapshot of the table",
+    )

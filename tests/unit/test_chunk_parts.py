@@ -1,0 +1,187 @@
+"""Chunks: their rows as parts of the chunks topic, by shard and size."""
+
+import json
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark import changes, packets, positions
+from lakemark.errors import TableError
+from lakemark.snapshot import chunks
+from lakemark.snapshot.boundaries import Condition, KeyRange
+from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Rows
+from lakemark.snapshot.visibility import Server, Snapshot
+from lakemark.source.columns import Column
+from lakemark.source.schema import TableSchema
+from lakemark.source.touches import shard_of
+
+TABLE = "public.orders"
+SCHEMA = TableSchema(
+    TABLE,
+    (
+        Column("id", pa.int64(), wire="int64"),
+        Column("code", pa.string(), padded=True),
+        Column("note", pa.string()),
+    ),
+    ("id", "code"),
+)
+LIMIT = 11 * 1024**2
+
+
+def spec(**changed) -> ChunkSpec:
+    given = {"run": "r1", "table": TABLE, "chunk": 3, "attempt": 17, "shards": 4}
+    return ChunkSpec(**{**given, **changed})
+
+
+def rows(notes: list[str], *, first: int = 0) -> Rows:
+    ids = list(range(first, first + len(notes)))
+    table = pa.table({"id": ids, "code": ["ab  "] * len(ids), "note": notes}, schema=SCHEMA.arrow())
+    keys = pa.chunked_array([[f'[{i},"ab"]'.encode() for i in ids]], pa.binary())
+    return Rows(keys, table)
+
+
+def made(found: Rows, what: ChunkSpec | None = None, **options) -> list[chunks.Part]:
+    options = {"source_ts": 1_700, "max_record_bytes": LIMIT, **options}
+    return list(chunks.parts(what or spec(), SCHEMA, found, **options))
+
+
+def records(parts: list[chunks.Part]) -> list[dict]:
+    return [row for part in parts for row in packets.decode(part.value).to_pylist()]
+
+
+def test_every_row_is_an_upsert_at_no_position_in_the_shard_of_its_key():
+    found = rows([f"note {i}" for i in range(200)])
+    parts = made(found)
+    assert sorted(part.shard for part in parts) == [0, 1, 2, 3]
+    for part in parts:
+        packet = packets.decode(part.value)
+        assert packets.table_of(packet) == TABLE
+        assert packets.key_columns_of(packet) == packets.KeyColumns(
+            ("id", "code"), frozenset({"code"})
+        )
+        assert packet.schema.names == [*packets.CONTROL.names, "row"]
+        for row in packet.to_pylist():
+            assert shard_of(TABLE, row["key"], 4) == part.shard
+            assert row["position"] == row["net_position"] == positions.LOWEST
+            assert (row["record"], row["action"], row["op"]) == (packets.NET, changes.UPSERT, "r")
+            assert row["source_ts"] == 1_700
+            assert row["base"] is row["force"] is False
+            assert [row[n] for n in ("other_key", "unavailable", "missing", "barrier")] == [
+                None
+            ] * 4
+    back = sorted(records(parts), key=lambda row: row["row"]["id"])
+    assert [row["row"] for row in back] == found.rows.to_pylist()
+    assert [row["key"] for row in back] == found.keys.to_pylist()
+
+
+def test_a_packet_of_reads_is_what_build_simple_makes_of_the_same_rows():
+    found = rows(["a", "", "c"])
+    keys, images = found.keys.combine_chunks(), found.rows.to_struct_array().combine_chunks()
+    key = packets.KeyColumns(("id",))
+    same = {"rows": images, "table": TABLE, "key_columns": key}
+    for make, op in ((packets.reads, "r"), (packets.absences, "d")):
+        made_fast = make(keys, images, source_ts=5, table=TABLE, key_columns=key)
+        expected = packets.build_simple(
+            keys=keys.to_pylist(),
+            ops=[op] * 3,
+            position=[bytes(20)] * 3,
+            source_ts=[5] * 3,
+            force=[False] * 3,
+            **same,
+        )
+        assert made_fast.equals(expected, check_metadata=True)
+        made_fast.validate(full=True)
+    records_of = packets.records_of(made_fast, np.arange(3), offset=7)
+    assert [r.net.action for r in records_of] == [changes.DELETE] * 3
+    assert [r.net.row for r in records_of] == [7, 8, 9]
+
+
+def test_headers_name_the_part_and_count_per_shard():
+    parts = made(rows(["x" * 1000] * 400), max_part_bytes=20_000)
+    seen: dict[int, list[int]] = {}
+    for part in parts:
+        header = json.loads(part.key)
+        assert list(header) == ["run", "table", "chunk", "attempt", "shard", "part"]
+        assert (header["run"], header["table"]) == ("r1", TABLE)
+        assert (header["chunk"], header["attempt"], header["shard"]) == (3, 17, part.shard)
+        seen.setdefault(part.shard, []).append(header["part"])
+    assert len(parts) > 20
+    assert seen == {shard: list(range(len(found))) for shard, found in seen.items()}
+
+
+@given(st.lists(st.integers(0, 30_000), max_size=30), st.integers(1, 5))
+def test_parts_hold_every_row_once_and_are_as_small_as_they_can_be(sizes, shards):
+    limit = 20_000
+    found = rows(["n" * size for size in sizes])
+    parts = made(found, spec(shards=shards), max_part_bytes=limit)
+    assert sorted(row["row"]["id"] for row in records(parts)) == list(range(len(sizes)))
+    for part in parts:
+        assert len(part.value) <= limit or packets.decode(part.value).num_rows == 1
+        assert 0 <= part.shard < shards
+    assert len({part.key for part in parts}) == len(parts)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=20), st.integers(1, 64), st.text(max_size=9))
+def test_shards_are_those_of_touches(keys, shards, table):
+    assert chunks.shards_of(table, keys, shards).tolist() == [
+        shard_of(table, key, shards) for key in keys
+    ]
+
+
+def test_a_chunk_without_rows_is_one_empty_part_of_shard_0_with_the_schema():
+    (part,) = made(rows([]))
+    packet = packets.decode(part.value)
+    assert (part.shard, json.loads(part.key)["part"], packet.num_rows) == (0, 0, 0)
+    assert [f.name for f in packet.schema.field("row").type] == ["id", "code", "note"]
+    assert packets.table_of(packet) == TABLE
+
+
+def test_absent_keys_are_deletes_with_the_key_alone_after_the_rows_of_their_shard():
+    gone = rows(["", ""], first=500)
+    absent = Rows(gone.keys, gone.rows.select(["id", "code"]))
+    parts = made(rows(["a", "b"]), spec(shards=1), absent=absent)
+    assert [json.loads(part.key)["part"] for part in parts] == [0, 1]
+    deletes = records(parts[1:])
+    assert [row["row"] for row in deletes] == [
+        {"id": 500, "code": "ab  "},
+        {"id": 501, "code": "ab  "},
+    ]
+    assert {(row["action"], row["op"], row["position"]) for row in deletes} == {
+        ("delete", "d", bytes(20))
+    }
+    (alone,) = made(rows([]), spec(shards=1), absent=absent)
+    assert len(records([alone])) == 2
+
+
+def test_a_row_that_no_record_can_hold_is_refused_without_its_values():
+    made(rows(["secret" * 10_000]), max_record_bytes=70_000)
+    with pytest.raises(TableError) as caught:
+        made(rows(["secret" * 10_000]), max_record_bytes=60_000)
+    assert caught.value.code == "row-too-large"
+    assert TABLE in str(caught.value)
+    assert "secret" not in repr(caught.value) + caught.value.hint
+
+
+def test_chunked_and_sliced_columns_are_read_from_where_they_begin():
+    many = pa.concat_tables([rows(["a", "b"]).rows, rows(["c", "d"], first=2).rows]).slice(1, 2)
+    keys = pa.chunked_array([[b"[0]", b"[1]"], [b"[2]", b"[3]"]], pa.binary()).slice(1, 2)
+    found = records(made(Rows(keys, many), spec(shards=1)))
+    assert [(row["key"], row["row"]["note"]) for row in found] == [(b"[1]", "b"), (b"[2]", "c")]
+
+
+def test_what_is_asked_and_answered_survives_the_way_to_a_worker_and_back():
+    asked = spec(
+        span=KeyRange(("1",), None), condition=Condition("a = %s", (1,)), keys=(("1", "ü"),)
+    )
+    answer = ChunkResult(
+        attempt=17,
+        parts={0: 1, 3: 2},
+        snapshot=Snapshot(1, 2, Server("now", 1)),
+        error=ChunkError(code="statement-timeout", message="late", halves=(KeyRange(),)),
+    )
+    for value in (asked, answer):
+        assert pickle.loads(pickle.dumps(value)) == value
