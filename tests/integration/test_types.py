@@ -4,35 +4,25 @@ import pytest
 
 from stack import every_type
 from stack.local import Database
+from tests.kit.handling_modes import MODES
 from tests.kit.running import Running
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
 WRAPPED = {"value.converter.schemas.enable": "true"}
-MODES = {
-    "defaults": {},
+NUMERIC = {"value.converter.decimal.format": "NUMERIC"}
+CASES = {
+    "defaults": MODES["defaults"],
     "defaults-wrapped": WRAPPED,
-    "texts": {
-        "decimal.handling.mode": "string",
-        "time.precision.mode": "isostring",
-        "interval.handling.mode": "string",
-        "hstore.handling.mode": "map",
-        "binary.handling.mode": "base64-url-safe",
-    },
-    "numbers": {
-        "decimal.handling.mode": "double",
-        "time.precision.mode": "nanoseconds",
-        "binary.handling.mode": "hex",
-        "value.converter.decimal.format": "NUMERIC",
-    },
+    "texts": MODES["texts"],
+    "numbers": {**MODES["numbers"], **NUMERIC},
     "connect-wrapped": {
         **WRAPPED,
+        **MODES["connect"],
+        **NUMERIC,
         "decimal.handling.mode": "precise",
-        "time.precision.mode": "connect",
-        "value.converter.decimal.format": "NUMERIC",
-        "binary.handling.mode": "base64",
     },
-    "structs": {"time.precision.mode": "structured"},
+    "structs": MODES["structs"],
 }
 KEYED = """
 CREATE TABLE keyed (
@@ -43,7 +33,7 @@ CREATE TABLE keyed (
 """
 
 
-@pytest.mark.parametrize("modes", MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize("modes", CASES.values(), ids=CASES.keys())
 def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
     limits = every_type.Limits.of(modes)
     with database.connect() as connection:
