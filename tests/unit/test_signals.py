@@ -1,4 +1,4 @@
-"""Signals: what is understood, what is refused and how, which tables are meant."""
+"""Signals: what is understood, what is refused and how."""
 
 import json
 from datetime import timedelta
@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from lakemark.config import SnapshotConfig
-from lakemark.settings.names import quoted
 from lakemark.snapshot import fields
 from lakemark.snapshot.fields import AdditionalCondition, PrimaryKey
 from lakemark.snapshot.signals import (
@@ -26,30 +25,13 @@ from lakemark.snapshot.signals import (
     read,
 )
 from tests.kit.golden import samples
+from tests.kit.signals import EXECUTE, TABLES, answer, bytes_of, execute, signal
 
 SCHEMA = Draft202012Validator(
     json.loads((Path(__file__).parents[2] / "schemas" / "signal.json").read_text())
 )
-EXECUTE = {"data-collections": ["public.orders"]}
 KINDS = ["execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot", "set-snapshot"]
 ANSWERS = (ExecuteSnapshot, StopSnapshot, PauseSnapshot, ResumeSnapshot, SetSnapshot, Rejection)
-
-
-def signal(kind, data, **more):
-    return {"id": "s1", "type": kind, "data": data, **more}
-
-
-def bytes_of(message):
-    return message if isinstance(message, bytes | None) else json.dumps(message).encode()
-
-
-def answer(message, key=b"shop"):
-    return read(key, bytes_of(message), pipeline="shop", unnamed="signals-0-17")
-
-
-def execute(**data):
-    return answer(signal("execute-snapshot", {**EXECUTE, **data}))
-
 
 GOOD = [
     (signal("execute-snapshot", EXECUTE), ExecuteSnapshot("s1", ("public.orders",))),
@@ -357,74 +339,14 @@ def test_the_bounds_are_those_of_the_configuration():
         assert isinstance(execute(**{name.replace("_", "-"): most}), ExecuteSnapshot)
 
 
-TABLES = ["public.orders", "public.orders_2024", "public.Orders", "sales.orders", "public.a$b"]
-
-
-@pytest.mark.parametrize(
-    ("patterns", "expected", "unmatched"),
-    [
-        (["public.orders"], ["public.orders"], []),
-        (["public\\.orders.*"], ["public.orders", "public.orders_2024"], []),
-        (["orders"], [], ["orders"]),
-        (["shop.public.orders"], [], ["shop.public.orders"]),
-        (["ublic.order"], [], ["ublic.order"]),
-        (
-            [".*orders", "public.*"],
-            ["public.orders", "sales.orders", "public.orders_2024", "public.Orders", "public.a$b"],
-            [],
-        ),
-        (["public.a$b"], ["public.a$b"], []),
-        ([r"public\.a\$b"], ["public.a$b"], []),
-        (['"public"."orders"'], ["public.orders"], []),
-        (["x.y", "sales.orders", "x.y"], ["sales.orders"], ["x.y"]),
-        (["public.orders|sales.orders"], ["public.orders", "sales.orders"], []),
-        ([], [], []),
-    ],
-)
-def test_tables_that_patterns_match(patterns, expected, unmatched):
-    found = matching(patterns, TABLES)
-    assert list(found.tables) == expected
-    assert list(found.unmatched) == unmatched
-
-
-def test_case_counts_for_tables_but_not_for_conditions():
-    assert matching(["PUBLIC.ORDERS"], TABLES).unmatched == ("PUBLIC.ORDERS",)
-    assert matching(["PUBLIC.ORDERS"], TABLES, ignore_case=True).tables == (
-        "public.orders",
-        "public.Orders",
-    )
-
-
-def test_the_first_condition_that_matches_a_table_counts():
-    found = execute(
-        **{
-            "additional-conditions": [
-                {"data-collection": "PUBLIC.o.*", "filter": "a = 1"},
-                {"data-collection": ".*", "filter": "b = 2"},
-                {"data-collection": "sales.x", "filter": "c = 3"},
-            ]
-        }
-    )
-    assert found.filter_for("public.orders") == "a = 1"
-    assert found.filter_for("sales.x") == "b = 2"
-    assert execute().filter_for("public.orders") == ""
-    assert execute(**{"additional-condition": "x = 1"}).filter_for("any.thing") == "x = 1"
-
-
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
-
-
-@given(st.lists(st.builds("{}.{}".format, NAMES, NAMES), unique=True))
-def test_a_quoted_name_matches_only_itself(tables):
-    for table in tables:
-        assert matching([quoted(table)], tables).tables == (table,)
-
-
 FIELDS = [*EXECUTE, "type", "additional-conditions", "additional-condition", "surrogate-key",
           "keys", "chunk-rows", "parallelism", "delay", "priority", "id", "data-collection",
           "filter"]  # fmt: skip
+
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+
 LEAVES |= st.sampled_from(["incremental", "blocking", "5s", "PT1S", "public.a", "(", "\\p{X}"])
+
 JSON = st.recursive(
     LEAVES,
     lambda inner: (
@@ -433,6 +355,7 @@ JSON = st.recursive(
     ),
     max_leaves=12,
 )
+
 SIGNALS = st.fixed_dictionaries(
     {"type": st.sampled_from(KINDS) | JSON},
     optional={

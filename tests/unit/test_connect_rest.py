@@ -1,0 +1,107 @@
+"""The connector's settings from a file and from Connect's REST API."""
+
+import json
+
+import httpx
+import pytest
+
+from lakemark import connector
+from lakemark.config import ConnectConfig
+from lakemark.connect_rest import ConnectRest
+from lakemark.errors import ConfigError, DependencyError
+from lakemark.settings.layers import InvalidConfig
+from tests.kit.connector_settings import POSTGRES, config
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_the_connector_s_file_in_both_forms(tmp_path, wrapped):
+    settings = {**POSTGRES, "tasks.max": 1, "tombstones.on.delete": True, "gone": None}
+    settings["database.password"] = "${file:/secrets:pw}"
+    file = tmp_path / "shop.json"
+    file.write_text(json.dumps({"name": "named", "config": settings} if wrapped else settings))
+    found = connector.read(config(source={"connector_file": str(file)}))
+    assert found.name == ("named" if wrapped else "shop")
+    assert found.settings["tasks.max"] == "1"
+    assert found.settings["tombstones.on.delete"] == "true"
+    assert found.settings["database.password"] == "${file:/secrets:pw}"
+    assert "gone" not in found.settings
+    assert connector.offsets(config(source={"connector_file": str(file)})) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"x"', '{"config": []}'])
+def test_a_file_that_is_no_connector(tmp_path, text):
+    file = tmp_path / "shop.json"
+    file.write_text(text)
+    with pytest.raises(InvalidConfig, match=r"shop\.json"):
+        connector.read(config(source={"connector_file": str(file)}))
+
+
+def rest(answer) -> ConnectRest:
+    connect = ConnectConfig(
+        url="http://c:8083", connector="my shop/eu", username="u", password="pw-word"
+    )
+    client = ConnectRest(connect, transport=httpx.MockTransport(answer))
+    client.backoff = 0
+    return client
+
+
+def test_rest_reads_settings_and_offsets():
+    asked = []
+
+    def answer(request):
+        asked.append((request.url.raw_path, request.headers["authorization"]))
+        if request.url.path.endswith("/offsets"):
+            return httpx.Response(200, json={"offsets": [{"partition": {}, "offset": {"lsn": 1}}]})
+        return httpx.Response(200, json=POSTGRES)
+
+    with rest(answer) as client:
+        assert client.settings() == POSTGRES
+        assert client.offsets()[0]["offset"] == {"lsn": 1}
+    assert [path for path, _ in asked] == [
+        b"/connectors/my%20shop%2Feu/config",
+        b"/connectors/my%20shop%2Feu/offsets",
+    ]
+    assert all(auth.startswith("Basic ") for _, auth in asked)
+
+
+def test_rest_waits_out_a_rebalance():
+    answers = iter([httpx.Response(409), httpx.Response(503), httpx.Response(200, json=POSTGRES)])
+    assert rest(lambda _: next(answers)).settings() == POSTGRES
+
+
+def test_rest_gives_up_after_four_attempts():
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(DependencyError, match="is away: refused") as caught:
+        rest(answer).settings()
+    assert len(asked) == 4
+    assert caught.value.retried
+    assert "connector_file" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("status", "json_body", "words"),
+    [
+        (401, {}, "refuses us"),
+        (404, {}, "has no connector 'my shop/eu'"),
+        (200, [], "does not answer like"),
+    ],
+)
+def test_rest_mistakes_are_configuration_and_not_tried_again(status, json_body, words):
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        if request.url.path == "/connectors":
+            return httpx.Response(200, json=["my-shop/eu", "other"])
+        return httpx.Response(status, json=json_body)
+
+    with pytest.raises(ConfigError, match=words) as caught:
+        rest(answer).settings()
+    assert len(asked) == (2 if status == 404 else 1)
+    if status == 404:
+        assert "did you mean my-shop/eu?" in caught.value.hint

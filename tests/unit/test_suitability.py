@@ -1,0 +1,137 @@
+"""What cannot work with a connector's settings, and what should not be done."""
+
+import pytest
+
+from lakemark import connector
+from lakemark.settings.layers import InvalidConfig
+from tests.kit.connector_settings import JSON, POSTGRES, config, parse
+
+
+def errors(found) -> dict[str, str]:
+    return {p.path: p.hint for p in found.problems if not p.warning}
+
+
+def warnings(found) -> dict[str, str]:
+    return {p.path: p.message for p in found.problems if p.warning}
+
+
+def test_a_good_connector_has_no_problems():
+    assert parse({"plugin.name": "decoderbufs", "exactly.once.support": "required"}).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "words"),
+    [
+        (
+            {"connector.class": "io.debezium.connector.mysql.MySqlConnector"},
+            "connector.class",
+            "supported:",
+        ),
+        ({"topic.prefix": ""}, "topic.prefix", "set topic.prefix"),
+        ({"topic.prefix": "${file:/x:prefix}"}, "topic.prefix", "write topic.prefix"),
+        (
+            {
+                "transforms": "route, unwrap",
+                "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+                "transforms.route.type": "x.InsertHeader",
+            },
+            "transforms.unwrap",
+            "remove unwrap from transforms",
+        ),
+        (
+            {
+                "transforms": "r",
+                "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+            },
+            "transforms.r",
+            "source.topics",
+        ),
+        (
+            {"transforms": "o", "transforms.o.type": "io.debezium.transforms.outbox.EventRouter"},
+            "transforms.o",
+            "remove o",
+        ),
+        ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, "value.converter", JSON),
+        (
+            {"key.converter": "org.apache.kafka.connect.storage.StringConverter"},
+            "key.converter",
+            JSON,
+        ),
+        ({"skipped.operations": "u,t"}, "skipped.operations", "none"),
+        ({"topic.naming.strategy": "com.acme.Naming"}, "topic.naming.strategy", "source.topics"),
+        ({"sourceinfo.struct.maker": "com.acme.Maker"}, "sourceinfo.struct.maker", "remove"),
+    ],
+)
+def test_errors_name_the_setting_and_the_way_out(settings, path, words):
+    found = parse(settings)
+    assert words in errors(found)[f"connector: {path}"]
+    with pytest.raises(InvalidConfig) as caught:
+        found.require()
+    assert [p.path for p in caught.value.problems] == [f"connector: {path}"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "words"),
+    [
+        ({"skipped.operations": "t"}, "skipped.operations", "truncates"),
+        ({"errors.tolerance": "all"}, "errors.tolerance", "lost"),
+        (
+            {"event.processing.failure.handling.mode": "skip"},
+            "event.processing.failure.handling.mode",
+            "lost",
+        ),
+        ({"slot.drop.on.stop": "true"}, "slot.drop.on.stop", "lost"),
+        (
+            {"transforms": "f", "transforms.f.type": "io.debezium.transforms.Filter"},
+            "transforms.f",
+            "drops",
+        ),
+        ({"transforms": "x", "transforms.x.type": "com.acme.Odd"}, "transforms.x", "com.acme.Odd"),
+        ({"column.mask.hash.SHA-256": "x"}, "column.mask.hash.SHA-256", "rewrites"),
+        ({"signal.data.collection": ""}, "signal.data.collection", "rejected"),
+        ({"field.name.adjustment.mode": "avro"}, "field.name.adjustment.mode", "renames"),
+    ],
+)
+def test_warnings_do_not_stop_the_start(settings, path, words):
+    found = parse(settings)
+    assert words in warnings(found)[f"connector: {path}"]
+    found.require()
+
+
+def test_truncates_are_skipped_by_debezium_s_default():
+    settings = {k: v for k, v in POSTGRES.items() if k != "skipped.operations"}
+    found = connector.parse(settings, config=config())
+    assert "connector: skipped.operations" in warnings(found)
+
+
+def test_the_worker_s_converter_cannot_be_known():
+    settings = {k: v for k, v in POSTGRES.items() if k != "value.converter"}
+    found = connector.parse(settings, config=config())
+    assert "connector: value.converter" in warnings(found)
+    assert found.schemas_enabled is None
+
+
+def test_plain_json_needs_a_database_or_a_schema_file(tmp_path):
+    plain = {"value.converter.schemas.enable": "false"}
+    assert errors(parse(plain, database=None))
+    assert not errors(parse(plain))
+    assert parse(plain).schemas_enabled is False
+    assert parse().schemas_enabled is True
+
+
+def test_a_transform_with_a_predicate_may_leave_tables_alone():
+    unwrap = {
+        "transforms": "u",
+        "transforms.u.type": "io.debezium.transforms.ExtractNewRecordState",
+        "transforms.u.predicate": "outbox",
+    }
+    assert not errors(parse(unwrap))
+    assert "connector: transforms.u" in warnings(parse(unwrap))
+
+
+def test_a_router_is_fine_when_the_topics_are_given():
+    router = {
+        "transforms": "r",
+        "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+    }
+    assert parse(router, source__topics="orders.*").problems == ()
