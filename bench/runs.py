@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -273,34 +273,68 @@ def write_config(
     return path
 
 
+def contest(
+    orders: Orders,
+    *,
+    partitions: int,
+    max_events: int,
+    memory: str,
+    only: str | None = None,
+    keep: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Run]:
+    """Both over one table's events, one after the other, on a broker of their own; checked.
+
+    Args:
+        orders: the events.
+        partitions: of their topic.
+        max_events: limit of a batch, as each contestant is told.
+        memory: of Spark's driver, for both.
+        only: `usual` or `lakemark`; None is both.
+        keep: keeps logs and tables.
+        say: told in a few words what takes time.
+    """
+    table, topic = orders.table, topic_of(orders.table)
+    runs: list[Run] = []
+    with local_kafka() as stack:
+        stack.kafka.create_topic(topic, partitions=partitions)
+        say(f"writing {len(orders):,} events to {partitions} partitions")
+        produce(stack.kafka, topic, orders)
+        work = stack.directory / "work"
+        try:
+            if only != "lakemark":
+                say("the usual pipeline")
+                path = str(work / "usual" / "lake" / table)
+                spec = Spec(
+                    bootstrap=stack.kafka.bootstrap,
+                    tables={topic: path},
+                    checkpoint=str(work / "usual" / "checkpoint"),
+                    max_events=max_events,
+                    memory=memory,
+                )
+                runs.append(check(run_usual(spec, work / "usual"), {table: orders}, {table: path}))
+            if only != "usual":
+                say("lakemark")
+                home = work / "lakemark"
+                config = write_config(
+                    home, stack.kafka, [table], max_events=max_events, memory=memory
+                )
+                path = str(home / "lake" / SCHEMA / table)
+                runs.append(check(run_lakemark(config, home), {table: orders}, {table: path}))
+        finally:
+            if not keep:
+                shutil.rmtree(work, ignore_errors=True)
+    return runs
+
+
 def warm_up(memory: str) -> None:
-    """Runs both once over a few events on a broker of their own, not measured.
+    """Runs both once over a few events, not measured.
 
     Jars, Python's byte code and lakemark's archive of Java classes are then where they are on any
     machine that has run them before.
     """
-    table = "warmup"
-    orders = Orders(table, events=20_000, keys=4_000)
-    with local_kafka() as stack:
-        work = stack.directory / "work"
-        topic = topic_of(table)
-        stack.kafka.create_topic(topic, partitions=4)
-        produce(stack.kafka, topic, orders)
-        try:
-            lake = work / "usual" / "lake" / table
-            spec = Spec(
-                bootstrap=stack.kafka.bootstrap,
-                tables={topic: str(lake)},
-                checkpoint=str(work / "usual" / "checkpoint"),
-                max_events=20_000,
-                memory=memory,
-            )
-            run_usual(spec, work / "usual")
-            home = work / "lakemark"
-            config = write_config(home, stack.kafka, [table], max_events=20_000, memory=memory)
-            run_lakemark(config, home)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+    orders = Orders("warmup", events=20_000, keys=4_000)
+    contest(orders, partitions=4, max_events=20_000, memory=memory)
 
 
 def check(run: Run, expected: Mapping[str, Orders], path_of: Mapping[str, str]) -> Run:

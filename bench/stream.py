@@ -6,25 +6,12 @@ The same topic, one contestant after the other, on the same machine. See bench/R
 """
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 
 from bench import report
-from bench.events import SCHEMA, Orders
-from bench.runs import (
-    Run,
-    check,
-    limit_for,
-    local_kafka,
-    produce,
-    run_lakemark,
-    run_usual,
-    topic_of,
-    warm_up,
-    write_config,
-)
-from bench.usual import Spec
+from bench.events import Orders
+from bench.runs import contest, limit_for, warm_up
 
 TABLE = "orders"
 
@@ -38,46 +25,21 @@ def main(argv: list[str]) -> int:
         say("both run once over a few events (not measured)")
         warm_up(options.memory)
     before = report.machine()
-    limit = limit_for(options.batch, options.partitions)
-    runs: list[Run] = []
-    with local_kafka() as stack:
-        topic = topic_of(TABLE)
-        stack.kafka.create_topic(topic, partitions=options.partitions)
-        say(f"writing {options.events:,} events to {options.partitions} partitions")
-        produce(stack.kafka, topic, orders)
-        size = next(len(value) for _, value in orders.records(len(orders) // 2))
-        work = stack.directory / "work"
-        try:
-            if options.only != "lakemark":
-                say("the usual pipeline")
-                lake = work / "usual" / "lake" / TABLE
-                spec = Spec(
-                    bootstrap=stack.kafka.bootstrap,
-                    tables={topic: str(lake)},
-                    checkpoint=str(work / "usual" / "checkpoint"),
-                    max_events=limit,
-                    memory=options.memory,
-                )
-                run = run_usual(spec, work / "usual")
-                runs.append(check(run, {TABLE: orders}, {TABLE: str(lake)}))
-            if options.only != "usual":
-                say("lakemark")
-                home = work / "lakemark"
-                config = write_config(
-                    home, stack.kafka, [TABLE], max_events=limit, memory=options.memory
-                )
-                run = run_lakemark(config, home)
-                path = str(home / "lake" / SCHEMA / TABLE)
-                runs.append(check(run, {TABLE: orders}, {TABLE: path}))
-        finally:
-            if not options.keep:
-                shutil.rmtree(work, ignore_errors=True)
+    runs = contest(
+        orders,
+        partitions=options.partitions,
+        max_events=limit_for(options.batch, options.partitions),
+        memory=options.memory,
+        only=options.only,
+        keep=options.keep,
+        say=say,
+    )
     settings = {
         "events": options.events,
         "keys": keys,
         "partitions": options.partitions,
         "batch": options.batch,
-        "value_bytes": size,
+        "value_bytes": next(len(value) for _, value in orders.records(len(orders) // 2)),
         "driver_memory": options.memory,
     }
     return report.show(
