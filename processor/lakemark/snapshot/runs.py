@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lakemark.snapshot.boundaries import KeyRange
+from lakemark.snapshot.boundaries import WHOLE, KeyRange
 
 ARMING: Final = "arming"
 READING: Final = "reading"
@@ -48,6 +48,8 @@ DONE: Final = "done"
 RUN_PREFIX: Final = b"_run/"
 PAGE_PREFIX: Final = b"_chunks/"
 PAGE: Final = 200  # chunks: some 20 kB to rewrite when one of them is settled
+
+EVERYTHING: Final = WHOLE
 
 Boundary = list[str] | None
 

@@ -1,0 +1,280 @@
+"""The book: all runs, how they begin and end, what is kept of them, and what is said about them.
+
+Order of effects: control records and notifications first, then what is kept (`keep`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from lakemark.errors import LakemarkError
+from lakemark.snapshot import notifications as notes
+from lakemark.snapshot import runs
+from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject
+from lakemark.snapshot.runs import Run, TableRun
+
+if TYPE_CHECKING:
+    from lakemark.snapshot.coordinator import Coordinator
+
+log = structlog.get_logger(__name__)
+
+SIGNALS_KEY: Final = b"_signals"
+REPORT_EVERY_S: Final = 1.0
+KEPT_RUNS: Final = 1000  # so that a signal that comes again is known for one
+
+_STATUS: Final = {
+    "no-key": ScanStatus.NO_PRIMARY_KEY,
+    "table-gone": ScanStatus.UNKNOWN_SCHEMA,
+    "not-a-table": ScanStatus.UNKNOWN_SCHEMA,
+}
+
+
+class Book:
+    """The runs of a pipeline.
+
+    Attributes:
+        runs: by id, also ended ones.
+        place: where the signals stand, to be kept with the effects of those before.
+    """
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self.coordinator = coordinator
+        self.outside = coordinator.outside
+        self.settings = coordinator.settings
+        self.runs: dict[str, Run] = {}
+        self.place = b""
+        self._dirty: dict[bytes, Run] = {}
+        self._pages: dict[bytes, tuple[Run, TableRun, int]] = {}
+        self._gone: set[bytes] = set()
+        self._reported: dict[tuple[str, str], tuple[int, int]] = {}
+        self._next_report = 0.0
+        self._since: dict[str, float] = {}
+
+    def open(self) -> list[Run]:
+        """Runs that have not ended."""
+        return [run for run in self.runs.values() if not run.over]
+
+    def begin(self, run: Run) -> None:
+        """A run is accepted: the shards are told, and it is kept."""
+        run.number = 1 + max((one.number for one in self.runs.values()), default=0)
+        run.accepted = self.outside.now_ms()
+        self.runs[run.id] = run
+        self.changed(run)
+        self.say_start(run)
+        for old in sorted((r for r in self.runs.values() if r.over), key=lambda r: r.number):
+            if len(self.runs) <= KEPT_RUNS:
+                break
+            del self.runs[old.id]
+            self._gone.add(runs.run_key(old.id))
+
+    def say_start(self, run: Run) -> None:
+        """Arms the shards; saying it again changes nothing."""
+        tables = [table.table for table in run.tables]
+        self.outside.control(
+            [
+                {
+                    "type": "run-start",
+                    "run": run.id,
+                    "tables": tables,
+                    "windows": self.settings.windows,
+                    "attempt": self.coordinator.reading.next_attempt,
+                }
+            ]
+        )
+
+    def arm(self) -> None:
+        """Runs whose start has gone through a batch begin to read."""
+        for run in [one for one in self.runs.values() if one.state == runs.ARMING]:
+            if run.id not in self.coordinator.stream.armed:
+                continue
+            run.state, run.query = runs.READING, self.coordinator.stream.query
+            self.changed(run)
+            self.notify(notes.started(self.subject(run), ts_ms=self.outside.now_ms()))
+            for table in run.tables:
+                if table.state == runs.FAILED:
+                    self._scanned(run, table)
+
+    def fail_table(self, run: Run, table: TableRun, code: str, reason: str, hint: str) -> None:
+        """A table of a run cannot be read: the others go on."""
+        for attempt in self.coordinator.reading.of(run, table):
+            self.coordinator.reading.void(attempt, "failed")
+        table.state, table.code, table.reason, table.hint = runs.FAILED, code, reason, hint
+        log.error(
+            "snapshot.table_failed", run=run.id, table=table.table, code=code, reason=reason,
+            hint=hint,
+        )  # fmt: skip
+        self.changed(run)
+        self._scanned(run, table)
+
+    def fail_all(self, error: LakemarkError) -> None:
+        """No window can be written: runs that wait for one fail, each with the reason."""
+        for run in self.coordinator.active():
+            for table in run.tables:
+                for attempt in self.coordinator.reading.of(run, table):
+                    self.coordinator.reading.void(attempt, "failed")
+                if not table.over:
+                    table.state, table.code = runs.FAILED, error.code
+                    table.reason, table.hint = error.message, error.hint
+            run.code, run.reason, run.hint = error.code, error.message, error.hint
+            self.end(run)
+
+    def sweep(self, run: Run, table: TableRun) -> None:
+        """Rows below the lowest open row that the table's chunks used are gone from the source."""
+        self.changed(run)
+        self.outside.control(
+            [
+                {
+                    "type": "sweep",
+                    "run": run.id,
+                    "table": table.table,
+                    "position": table.first_lo,
+                }
+            ]
+        )
+
+    def finish(self, run: Run, table: TableRun) -> None:
+        """A table is done: what had been asked for up to its reading is answered."""
+        table.state = runs.DONE
+        read = {"type": "table-read", "table": table.table}
+        if table.whole:
+            self.outside.control([{**read, "until": table.armed}])
+        if table.reread:
+            until = max(table.armed, table.repaired)
+            self.outside.control([{**read, "until": until, "keys": table.reread}])
+        self.changed(run)
+        self.forget(run, table)
+        self._scanned(run, table)
+
+    def end(self, run: Run, *, state: str = "", said: bool = False) -> None:
+        """Disarms a run whose tables are all over."""
+        failed = [table for table in run.tables if table.state == runs.FAILED]
+        run.state = state or (runs.FAILED if failed else runs.COMPLETED)
+        if failed and not run.code:
+            run.code = failed[0].code if len(failed) == 1 else "tables-failed"
+            names = ", ".join(table.table for table in failed)
+            run.reason = failed[0].reason if len(failed) == 1 else f"not read: {names}"
+            run.hint = failed[0].hint
+        self.count_seconds(run)
+        run.ended = self.outside.now_ms()
+        self.outside.control([{"type": "run-end", "run": run.id}])
+        for table in run.tables:
+            self.forget(run, table)
+            self.coordinator.reading.chunks.pop((run.id, table.table), None)
+        self.changed(run)
+        log.info("snapshot.ended", run=run.id, state=run.state, code=run.code)
+        if not said:
+            done = run.state == runs.COMPLETED
+            self.notify(self.completed(run) if done else self.aborted(run))
+
+    # -- what is kept ---------------------------------------------------------------------------
+
+    def changed(self, run: Run) -> None:
+        """The run is to be kept as it is now."""
+        self._dirty[runs.run_key(run.id)] = run
+
+    def touch(self, run: Run, table: TableRun, chunks: Iterable[int]) -> None:
+        """These chunks of a table, and the run, are to be kept as they are now."""
+        self.changed(run)
+        for page in {at // runs.PAGE for at in chunks}:
+            self._pages[runs.page_key(run.id, table, page)] = (run, table, page)
+
+    def forget(self, run: Run, table: TableRun) -> None:
+        """The chunks of a table are needed no more."""
+        for page in range(-(-table.chunks // runs.PAGE)):
+            key = runs.page_key(run.id, table, page)
+            self._pages.pop(key, None)
+            self._gone.add(key)
+
+    def keep(self) -> None:
+        """Keeps what has changed since, pages before the runs that count on them."""
+        records: dict[bytes, bytes | None] = {}
+        for key, (run, table, page) in self._pages.items():
+            chunks = self.coordinator.reading.chunks[run.id, table.table]
+            records[key] = runs.page_value(chunks[page * runs.PAGE : (page + 1) * runs.PAGE])
+        records.update((key, msgspec.json.encode(run)) for key, run in self._dirty.items())
+        records.update(dict.fromkeys(self._gone))
+        if self.place:
+            records[SIGNALS_KEY] = self.place
+        if not records:
+            return
+        self.outside.save(records)
+        self._pages, self._dirty, self._gone, self.place = {}, {}, set(), b""
+
+    # -- notifications --------------------------------------------------------------------------
+
+    def report(self, now: float) -> None:
+        """Says how far the tables are, not too often."""
+        for run in self.coordinator.active():
+            self.count_seconds(run)
+        if now < self._next_report:
+            return
+        self._next_report = now + REPORT_EVERY_S
+        for run in self.coordinator.active():
+            for table in run.tables:
+                here = (table.settled, table.chunks)
+                if table.state != runs.READING or self._reported.get((run.id, table.table)) == here:
+                    continue
+                self._reported[run.id, table.table] = here
+                self.notify(
+                    notes.in_progress(
+                        self.subject(run),
+                        table=table.table,
+                        progress=self._progress(run, [table]),
+                        ts_ms=self.outside.now_ms(),
+                    )
+                )
+
+    def _scanned(self, run: Run, table: TableRun) -> None:
+        status = ScanStatus.SUCCEEDED if table.rows else ScanStatus.EMPTY
+        if table.state == runs.FAILED:
+            status = _STATUS.get(table.code, ScanStatus.SQL_EXCEPTION)
+        self.notify(
+            notes.table_scan_completed(
+                self.subject(run),
+                table=table.table,
+                status=status,
+                progress=self._progress(run, [table]),
+                ts_ms=self.outside.now_ms(),
+            )
+        )
+
+    def completed(self, run: Run) -> Notification:
+        """That a run has ended well."""
+        progress = self._progress(run, run.tables)
+        return notes.completed(self.subject(run), progress=progress, ts_ms=self.outside.now_ms())
+
+    def aborted(self, run: Run) -> Notification:
+        """That a run has ended otherwise."""
+        stopped = [t.table for t in run.tables if t.state != runs.DONE]
+        return notes.aborted(
+            self.subject(run), stopped=stopped, ts_ms=self.outside.now_ms(), code=run.code,
+            reason=run.reason, hint=run.hint,
+        )  # fmt: skip
+
+    def _progress(self, run: Run, tables: Sequence[TableRun]) -> Progress:
+        totals = [table.total for table in tables]
+        return Progress(
+            chunks=sum(table.settled for table in tables),
+            total_chunks=sum(table.chunks for table in tables),
+            rows=sum(table.rows for table in tables),
+            seconds=run.seconds,
+            total_rows=None if min(totals, default=-1) < 0 else sum(totals),
+        )
+
+    def count_seconds(self, run: Run) -> None:
+        """Counts the time that a run has been reading."""
+        now = self.outside.monotonic()
+        since = self._since.get(run.id, now)
+        if not run.paused and run.state == runs.READING:
+            run.seconds += now - since
+        self._since[run.id] = now
+
+    def subject(self, run: Run) -> Subject:
+        """What notifications about a run are about."""
+        return Subject(run.id, self.settings.pipeline, run.names())
+
+    def notify(self, notification: Notification) -> None:
+        """Says something."""
+        self.outside.notify([notification])

@@ -1,0 +1,321 @@
+"""The coordinator: carries out runs, one step after the other, in one thread of the driver.
+
+The states of runs and their tables stand in `runs`, those of chunks in `reading`; signals and
+notifications are dealt with at the `desk`.
+
+Order of effects: what others must know goes out first (control records, notifications), then the
+progress is kept. After a crash the same is said once more, under the same ids.
+
+Guarantees: a chunk whose settling was kept is never read again. An attempt number is never used
+twice: its upper half counts the coordinators of the pipeline.
+"""
+
+import queue
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from uuid import UUID
+
+import structlog
+
+from lakemark.errors import ConfigError, LakemarkError
+from lakemark.snapshot import runs
+from lakemark.snapshot.book import Book
+from lakemark.snapshot.desk import Desk
+from lakemark.snapshot.outside import Checked, Outside, Stream
+from lakemark.snapshot.readers.postgres_windows import Window
+from lakemark.snapshot.reading import Reading
+from lakemark.snapshot.runs import Chunk, Run, TableRun
+from lakemark.snapshot.visibility import Watermark
+from lakemark.snapshot.windows import Windows
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+COORDINATOR_KEY: Final = b"_coordinator"
+REPAIRS: Final = 5  # after so many rounds keys stay listed, and the table is not swept
+FIRST_WAIT_S: Final = 1.0
+LONGEST_WAIT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the configuration says.
+
+    Attributes:
+        pipeline: its name.
+        shards: number of shards.
+        chunk_rows, parallelism, delay: of runs that do not say otherwise; parallelism is also the
+            most that all runs together get.
+        interval: seconds between window rows.
+    """
+
+    pipeline: str
+    shards: int
+    chunk_rows: int = 10_000
+    parallelism: int = 4
+    delay: float = 0.0
+    interval: float = 1.0
+
+    @property
+    def windows(self) -> str:
+        """What window rows name as their run: all runs of the pipeline share them."""
+        return f"lakemark:{self.pipeline}"
+
+
+class Coordinator:
+    """The runs of one pipeline, from `start` on; one thread calls `step` again and again."""
+
+    def __init__(self, outside: Outside, settings: Settings) -> None:
+        self.outside = outside
+        self.settings = settings
+        self.inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.windows = Windows()
+        self.stream = Stream("", -1, frozenset(), {})
+        self.book = Book(self)
+        self.desk = Desk(self)
+        self.reading = Reading(self)
+        self.unswept: list[tuple[Run, TableRun]] = []
+        self.next_tick = 0.0
+        self.not_before = 0.0
+        self.wait = FIRST_WAIT_S
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self, stream: Stream) -> None:
+        """Takes up where the last one ended: attempts under way are over, their chunks wait.
+
+        Raises:
+            DependencyError: the progress cannot be read or kept.
+        """
+        self.stream = stream
+        kept = self.outside.load()
+        life = int(kept.get(COORDINATOR_KEY, b"0")) + 1
+        self.outside.save({COORDINATOR_KEY: str(life).encode()})
+        self.reading.next_attempt = life << 32
+        for run, chunks in runs.loaded(kept):
+            self.book.runs[run.id] = run
+            if run.over:
+                continue
+            for table in run.tables:
+                self.reading.chunks[run.id, table.table] = chunks.get(table.table, [])
+                lost = table.state != runs.WAITING and table.table not in chunks
+                if lost or (run.query and run.query != stream.query):
+                    self.reading.begin_again(run, table, "the pipeline began anew")
+                elif table.state == runs.SWEEPING:
+                    self.unswept.append((run, table))
+                elif table.state in {runs.CUTTING, runs.CHECKING}:
+                    table.state = runs.READING if table.chunks else runs.WAITING
+            if run.query != stream.query:
+                run.state = runs.ARMING
+            self.book.say_start(run)
+        self.outside.control([{"type": "attempts", "attempt": self.reading.next_attempt}])
+        self.book.keep()
+
+    def committed(self, stream: Stream, news: Callable[["Coordinator"], None]) -> None:
+        """A batch is done; from any thread."""
+
+        def take() -> None:
+            self.stream = stream
+            news(self)
+
+        self.inbox.put(take)
+
+    def step(self, timeout: float = 0.0) -> None:
+        """Does what there is to do; waits up to `timeout` seconds for something to happen.
+
+        An error of a dependency delays what needs it; nothing is lost.
+        """
+        for event in self._events(timeout):
+            event()
+        try:
+            self.desk.answer()
+            self.desk.queue_repairs()
+            self.book.arm()
+            now = self.outside.monotonic()
+            if now >= self.not_before:
+                self._tick(now)
+                self.reading.manifests(now)
+                self.reading.begin(now)
+                self._finish()
+                self.reading.unstick(now)
+            self.book.report(now)
+            self.book.keep()
+            if now >= self.not_before:
+                self.wait = FIRST_WAIT_S
+        except LakemarkError as error:
+            self.failed(error)
+
+    def _events(self, timeout: float) -> Iterator[Callable[[], None]]:
+        try:
+            yield self.inbox.get(timeout=timeout) if timeout else self.inbox.get_nowait()
+            while True:
+                yield self.inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def failed(self, error: LakemarkError) -> None:
+        """Something is away: everything that needs it is tried again later."""
+        log.warning(
+            "snapshot.delayed", code=error.code, reason=error.message, hint=error.hint,
+            next_try_s=round(self.wait),
+        )  # fmt: skip
+        self.not_before = self.outside.monotonic() + self.wait
+        self.wait = min(LONGEST_WAIT_S, self.wait * 2)
+
+    def active(self) -> list[Run]:
+        """Runs that read, the most urgent first."""
+        found = [run for run in self.book.runs.values() if run.state == runs.READING]
+        return sorted(found, key=lambda run: (-run.priority, run.number))
+
+    def streams(self, table: TableRun) -> bool:
+        """Whether the stream applies the table's changes now; only then are its chunks."""
+        found = self.stream.tables.get(table.table)
+        return found is None or found.streaming
+
+    def ask(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        run: Run,
+        table: TableRun,
+        begun: int,
+    ) -> None:
+        """Has work done elsewhere; what comes of it is dealt with in a later step."""
+
+        def run_it() -> None:
+            try:
+                answer = work()
+            except LakemarkError as error:
+                failure = error
+                self.inbox.put(lambda: self._work_failed(run, table, begun, failure))
+            else:
+                self.inbox.put(lambda: done(answer))
+
+        self.outside.submit(run_it)
+
+    def _work_failed(self, run: Run, table: TableRun, begun: int, error: LakemarkError) -> None:
+        if table.begun != begun or table.over or run.over:
+            return
+        table.state = runs.WAITING if table.state == runs.CUTTING else runs.READING
+        if error.retried:
+            self.failed(error)
+        else:
+            self.book.fail_table(run, table, error.code, error.message, error.hint)
+
+    # -- windows --------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> None:
+        busy = bool(self.reading.attempts) or any(not run.paused for run in self.active())
+        if not busy and not self.windows.current:
+            return
+        if busy and now < self.next_tick:
+            return
+        self.next_tick = now + self.settings.interval
+        uuid = self.outside.uuid() if busy else ""
+        in_use = self.reading.in_use()
+        oldest = self.windows.oldest(in_use) or uuid or self.windows.current
+        try:
+            seen = self.outside.tick(
+                closes=self._window(self.windows.current, oldest),
+                opens=self._window(uuid, oldest),
+            )
+        except LakemarkError as error:
+            self.reading.window_lost(self.windows.lost())
+            if not isinstance(error, ConfigError):
+                raise
+            self.book.fail_all(error)
+            return
+        if isinstance(seen, Watermark):
+            self.windows.open(seen, in_use)
+        else:
+            self.windows.close()
+        if self.reading.blocked is not None and self.windows.ready:
+            self.reading.blocked = None
+
+    def _window(self, uuid: str, oldest: str) -> Window | None:
+        if not uuid:
+            return None
+        return Window(UUID(uuid), self.settings.windows, UUID(oldest))
+
+    # -- the end of a table ---------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        unswept, self.unswept = self.unswept, []
+        for run, table in unswept:
+            if table.state == runs.SWEEPING and not self.streams(table):
+                self.unswept.append((run, table))
+            elif table.state == runs.SWEEPING:
+                self.book.sweep(run, table)
+        for run in self.active():
+            for table in run.tables:
+                done = table.state == runs.READING and table.settled == table.chunks
+                if done and not self.reading.of(run, table):
+                    self._check(run, table)
+            if all(table.over for table in run.tables):
+                self.book.end(run)
+
+    def _check(self, run: Run, table: TableRun) -> None:
+        if not self.streams(table):
+            return
+        table.state = runs.CHECKING
+        begun = table.begun
+        self.ask(
+            lambda: self.outside.check(table.table),
+            lambda checked: self._checked(run, table, begun, checked),
+            run, table, begun,
+        )  # fmt: skip
+
+    def _checked(self, run: Run, table: TableRun, begun: int, checked: Checked) -> None:
+        if table.begun != begun or table.state != runs.CHECKING:
+            return
+        if table.fingerprint and checked.fingerprint != table.fingerprint:
+            self.reading.begin_again(run, table, "its schema was changed")
+            return
+        asked = self._asked(table)
+        keys = sorted({*checked.keys, *asked}) if table.whole else []
+        texts = self.outside.texts(table.table, keys)
+        if texts and table.repairs < REPAIRS:
+            self._repair(run, table, texts, sorted(asked))
+        elif table.whole and not asked:
+            table.state = runs.SWEEPING
+            self.book.sweep(run, table)
+        else:
+            self.book.finish(run, table)
+
+    def _asked(self, table: TableRun) -> set[str]:
+        """Keys that the stream asked for after the table's rows were read."""
+        now = self.stream.tables.get(table.table)
+        reread = (now.reread if now else None) or {}
+        return {key for key, batch in reread.items() if batch > max(table.armed, table.repaired)}
+
+    def _repair(self, run: Run, table: TableRun, texts: list[list[str]], asked: list[str]) -> None:
+        """Rows that the chunks left incomplete are read by their keys, as further chunks."""
+        rows = run.chunk_rows or self.settings.chunk_rows
+        chunks = self.reading.chunks[run.id, table.table]
+        first = len(chunks)
+        chunks += [Chunk(keys=texts[at : at + rows]) for at in range(0, len(texts), rows)]
+        table.chunks, table.state = len(chunks), runs.READING
+        table.repairs += 1
+        table.repaired = self.stream.batch
+        table.reread = sorted({*table.reread, *asked})
+        self.book.touch(run, table, range(first, len(chunks)))
+
+    def swept(self, run_id: str, table_name: str, *, void: str) -> None:
+        """A sweep went through a batch."""
+        run = self.book.runs.get(run_id)
+        table = next((t for t in run.tables if t.table == table_name), None) if run else None
+        if run is None or table is None or table.state != runs.SWEEPING:
+            return
+        if void:
+            self.unswept.append((run, table))
+        else:
+            self.book.finish(run, table)
+
+    def restarted(self, table_name: str) -> None:
+        """The connector reads a table anew: the runs over it begin it again."""
+        for run in self.active():
+            for table in run.tables:
+                if table.table == table_name and not table.over and table.state != runs.WAITING:
+                    self.reading.begin_again(run, table, "the connector took a snapshot of its own")

@@ -1,0 +1,220 @@
+"""The desk: takes signals, answers them, starts and ends runs, and keeps what has become of them.
+
+Every signal gets an answer on the notifications topic, under its own id. A signal whose id is that
+of a run that there was already runs nothing: what became of the run is said again.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from lakemark.snapshot import acceptance, runs
+from lakemark.snapshot import notifications as notes
+from lakemark.snapshot.notifications import Subject
+from lakemark.snapshot.outside import TableNow
+from lakemark.snapshot.runs import Run, TableRun
+from lakemark.snapshot.signals import (
+    ExecuteSnapshot,
+    PauseSnapshot,
+    Rejection,
+    ResumeSnapshot,
+    SetSnapshot,
+    Signal,
+    StopSnapshot,
+    matching,
+)
+
+if TYPE_CHECKING:
+    from lakemark.snapshot.coordinator import Coordinator
+
+log = structlog.get_logger(__name__)
+
+REPAIR_AGAIN_S: Final = 60.0
+
+
+class Desk:
+    """Signals in, answers out."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self.coordinator = coordinator
+        self.outside = coordinator.outside
+        self.settings = coordinator.settings
+        self.book = coordinator.book
+        self._repairs: dict[str, float] = {}
+
+    # -- signals --------------------------------------------------------------------------------
+
+    def answer(self) -> None:
+        """Deals with the signals that have come; where they stand is kept after their effects."""
+        for signal in self.outside.signals():
+            if isinstance(signal, Rejection):
+                self._reject(signal)
+            else:
+                self._carry_out(signal)
+        self.book.place = self.outside.place()
+
+    def _carry_out(self, signal: Signal) -> None:
+        log.info("snapshot.signal", id=signal.id, type=type(signal).__name__)
+        if isinstance(signal, ExecuteSnapshot):
+            self._execute(signal)
+        elif isinstance(signal, StopSnapshot):
+            self._stop(signal)
+        elif isinstance(signal, PauseSnapshot | ResumeSnapshot):
+            self._pause(signal, paused=isinstance(signal, PauseSnapshot))
+        else:
+            self._set(signal)
+
+    def _execute(self, signal: ExecuteSnapshot) -> None:
+        known = self.book.runs.get(signal.id)
+        if known is not None:
+            self._say_again(known)
+            return
+        refusal = self.outside.refusal()
+        if refusal is not None:
+            self._reject(replace(refusal, id=signal.id))
+            return
+        world = acceptance.Known(self.outside.tables(), self.outside.condition)
+        found = acceptance.accept(signal, world)
+        if isinstance(found, Rejection):
+            self._reject(found)
+            return
+        run, unmatched = found
+        if unmatched:
+            log.warning("snapshot.unmatched", id=run.id, patterns=list(unmatched))
+        for table in run.tables:
+            if not world.schemas[table.table].key:
+                table.state, table.code = runs.FAILED, "no-key"
+                table.reason = f"{table.table} has no key"
+                table.hint = "give it a primary key, or set message.key.columns of the connector"
+        self.book.begin(run)
+
+    def _stop(self, signal: StopSnapshot) -> None:
+        stopped: list[str] = []
+        for run in [one for one in self.book.runs.values() if not one.over]:
+            chosen = (
+                set(matching(signal.data_collections, run.names()).tables)
+                if signal.data_collections
+                else set(run.names())
+            )
+            tables = [t for t in run.tables if t.table in chosen and not t.over]
+            for table in tables:
+                for attempt in self.coordinator.reading.of(run, table):
+                    self.coordinator.reading.void(attempt, "stopped")
+                table.state = runs.STOPPED
+            if not tables:
+                continue
+            names = [table.table for table in tables]
+            stopped += names
+            self.book.changed(run)
+            self.book.notify(
+                notes.aborted(self.book.subject(run), stopped=names, ts_ms=self.outside.now_ms())
+            )
+            if all(table.over for table in run.tables):
+                done = any(table.state == runs.DONE for table in run.tables)
+                self.book.end(run, state=runs.COMPLETED if done else runs.STOPPED, said=not done)
+        if not stopped:
+            self._reject(
+                Rejection(
+                    signal.id, "nothing-to-stop", "no snapshot of these tables is active",
+                    "see lakemark snapshot status",
+                )
+            )  # fmt: skip
+            return
+        subject = Subject(signal.id, self.settings.pipeline, tuple(dict.fromkeys(stopped)))
+        self.book.notify(notes.aborted(subject, stopped=stopped, ts_ms=self.outside.now_ms()))
+
+    def _pause(self, signal: PauseSnapshot | ResumeSnapshot, *, paused: bool) -> None:
+        active = [one for one in self.book.runs.values() if not one.over]
+        if not active:
+            word = "pause" if paused else "resume"
+            self._reject(
+                Rejection(
+                    signal.id, f"nothing-to-{word}", "no snapshot is active",
+                    "see lakemark snapshot status",
+                )
+            )  # fmt: skip
+            return
+        say = notes.paused if paused else notes.resumed
+        for run in active:
+            if run.paused != paused:
+                self.book.count_seconds(run)
+                run.paused = paused
+                self.book.changed(run)
+                self.book.notify(say(self.book.subject(run), ts_ms=self.outside.now_ms()))
+        tables = tuple(dict.fromkeys(name for run in active for name in run.names()))
+        self.book.notify(
+            say(Subject(signal.id, self.settings.pipeline, tables), ts_ms=self.outside.now_ms())
+        )
+
+    def _set(self, signal: SetSnapshot) -> None:
+        run = self.book.runs.get(signal.run)
+        if run is None or run.over:
+            self._reject(
+                Rejection(
+                    signal.id, "unknown-run", "there is no active run with this id",
+                    "see lakemark snapshot status for the ids",
+                )
+            )  # fmt: skip
+            return
+        if signal.chunk_rows is not None:
+            run.chunk_rows = signal.chunk_rows
+            self.coordinator.reading.cut_anew(run)
+        if signal.parallelism is not None:
+            run.parallelism = signal.parallelism
+        if signal.delay is not None:
+            run.delay = signal.delay.total_seconds()
+        self.book.changed(run)
+        subject = Subject(signal.id, self.settings.pipeline, run.names())
+        self.book.notify(notes.in_force(subject, run=run.id, ts_ms=self.outside.now_ms()))
+
+    def _say_again(self, run: Run) -> None:
+        """The same signal once more: the answer that its run has got so far."""
+        if run.state == runs.COMPLETED:
+            self.book.notify(self.book.completed(run))
+        elif run.over:
+            self.book.notify(self.book.aborted(run))
+        elif run.state == runs.READING:
+            self.book.notify(notes.started(self.book.subject(run), ts_ms=self.outside.now_ms()))
+
+    def _reject(self, rejection: Rejection) -> None:
+        log.warning(
+            "snapshot.rejected", id=rejection.id, code=rejection.code, reason=rejection.message,
+            hint=rejection.hint,
+        )  # fmt: skip
+        self.book.notify(
+            notes.rejected(rejection, pipeline=self.settings.pipeline, ts_ms=self.outside.now_ms())
+        )
+
+    # -- what the stream asks for ---------------------------------------------------------------
+
+    def queue_repairs(self) -> None:
+        """Tables that need rows again get a run of their own, one at a time."""
+        for name, now in self.coordinator.stream.tables.items():
+            if not now.streaming or not _wants(now):
+                continue
+            if self.outside.monotonic() < self._repairs.get(name, 0.0):
+                continue
+            if any(name in run.names() for run in self.book.runs.values() if not run.over):
+                continue
+            if self.outside.refusal() is not None:
+                return
+            self._repairs[name] = self.outside.monotonic() + REPAIR_AGAIN_S
+            self._repair(name, now)
+
+    def _repair(self, name: str, now: TableNow) -> None:
+        batch = self.coordinator.stream.batch
+        if now.resnapshot_since >= 0 or now.reread_missed >= 0:
+            run = Run(f"resnapshot-{name}-{batch}", [TableRun(name)])
+        else:
+            keys = sorted(now.reread or {})
+            texts = self.outside.texts(name, keys)
+            if not texts:
+                return
+            run = Run(f"reread-{name}-{batch}", [TableRun(name, keys=texts, reread=keys)])
+        log.info("snapshot.queued", id=run.id, table=name)
+        self.book.begin(run)
+
+
+def _wants(now: TableNow) -> bool:
+    return now.resnapshot_since >= 0 or now.reread_missed >= 0 or bool(now.reread)

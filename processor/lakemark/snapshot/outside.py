@@ -1,0 +1,131 @@
+"""What the coordinator needs of the world, as one protocol: topics, database, readers, clock."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lakemark.snapshot.boundaries import Condition, KeyRange
+from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
+from lakemark.snapshot.notifications import Notification
+from lakemark.snapshot.readers.postgres_windows import Window
+from lakemark.snapshot.signals import Rejection, Signal
+from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
+from lakemark.source.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a table is cut: its chunks, the schema they will have, and about how many rows."""
+
+    spans: tuple[KeyRange, ...]
+    fingerprint: str
+    rows: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A table whose chunks are settled.
+
+    Attributes:
+        fingerprint: of its schema now.
+        keys: canonical keys of rows of the lake with unavailable columns.
+    """
+
+    fingerprint: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """A table as the stream has it after a batch, see `tables.TableState`."""
+
+    streaming: bool = True
+    resnapshot_since: int = -1
+    reread: Mapping[str, int] | None = None
+    reread_missed: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What the stream says after a batch.
+
+    Attributes:
+        query: id of the streaming query.
+        batch: the batch.
+        armed: runs whose start has gone through a batch.
+        tables: by ``schema.table``; others are not known to it yet.
+    """
+
+    query: str
+    batch: int
+    armed: frozenset[str]
+    tables: Mapping[str, TableNow]
+
+
+class Outside(Protocol):
+    """Topics, database, readers and clock. What talks raises `LakemarkError`s."""
+
+    def load(self) -> dict[bytes, bytes]:
+        """The progress that was kept."""
+
+    def save(self, records: Mapping[bytes, bytes | None]) -> None:
+        """Keeps progress; None removes. Returns when it is acknowledged."""
+
+    def control(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Writes control records, in order. Returns when they are acknowledged."""
+
+    def notify(self, notifications: Sequence[Notification]) -> None:
+        """Writes notifications. Returns when they are acknowledged."""
+
+    def signals(self) -> list[Signal | Rejection]:
+        """Signals that have come since, from where the last process had read them."""
+
+    def place(self) -> bytes:
+        """Where the signals stand, to be kept; `signals` goes on from there after a restart."""
+
+    def refusal(self) -> Rejection | None:
+        """Why no snapshot can be taken at all; the id is empty."""
+
+    def tables(self) -> dict[str, TableSchema]:
+        """The tables that the connector captures, as the database has them now."""
+
+    def condition(self, table: str, text: str) -> Condition:
+        """A user's filter, parsed for a table; raises RefusedError."""
+
+    def texts(self, table: str, keys: Sequence[str]) -> list[list[str]]:
+        """Canonical keys as texts for `ChunkSpec.keys`; those that cannot be asked for are left."""
+
+    def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
+        """Writes window rows, see `postgres_windows.write_window`."""
+
+    def blocker(self, snapshot: Snapshot) -> Blocker:
+        """Whom a snapshot waits for."""
+
+    def cut(
+        self,
+        table: str,
+        chunk_rows: int,
+        *,
+        condition: str,
+        surrogate: str | None,
+        within: KeyRange,
+    ) -> Cut:
+        """Where to cut a table, or a range of it. Takes its time: for `submit`."""
+
+    def check(self, table: str) -> Checked:
+        """Looks at a table whose chunks are settled. Takes its time: for `submit`."""
+
+    def read(self, spec: ChunkSpec) -> ChunkResult:
+        """Reads a chunk; never raises. Takes its time: for `submit`."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Has work done in another thread."""
+
+    def monotonic(self) -> float:
+        """Seconds, for waiting."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, for people."""
+
+    def uuid(self) -> str:
+        """A new window's name."""

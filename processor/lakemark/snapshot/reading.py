@@ -1,0 +1,395 @@
+"""Reading: gives chunks out, takes what was read, tells the shards, and waits until they settled.
+
+    attempt    set by                     meaning
+    ---------  -------------------------  ----------------------------------------------------------
+    reading    a free reader              a Spark task reads the chunk and writes its parts
+    read       the task's result          waits for an open window: its close row will be its `hi`
+    settling   its manifest               the shards wait for its windows, then decide
+    (settled)  the last shard             the chunk is done; or void, and waits for another attempt
+
+An *attempt* is one reading of one chunk. Doubt voids it, and its chunk gets another one.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from lakemark.errors import LakemarkError
+from lakemark.snapshot import runs
+from lakemark.snapshot.boundaries import KeyRange
+from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec
+from lakemark.snapshot.outside import Cut
+from lakemark.snapshot.runs import Chunk, Run, TableRun
+from lakemark.snapshot.visibility import Snapshot
+
+if TYPE_CHECKING:
+    from lakemark.snapshot.coordinator import Coordinator
+
+log = structlog.get_logger(__name__)
+
+# Rows that wait in the shards: each shard's state is written anew in every batch.
+MAX_WAITING_BYTES: Final = 128 << 20
+MAX_WAITING: Final = 64  # attempts
+# A shard that has not decided while later attempts were: a part of it was lost.
+STUCK_S: Final = 120.0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One reading of one chunk.
+
+    Attributes:
+        begun: `TableRun.begun` when it was given out: a table that began again ignores it.
+        floor: oldest window that it may take as its `lo`.
+        result: what was read; None while it is being read.
+        lo, hi: its windows, once known.
+        shards: that have settled it.
+        void: why it does not count.
+        since: when its manifest was written.
+    """
+
+    number: int
+    run: Run
+    table: TableRun
+    chunk: int
+    begun: int
+    floor: str
+    result: ChunkResult | None = None
+    lo: str = ""
+    hi: str = ""
+    shards: set[int] = field(default_factory=set)
+    void: str = ""
+    rows: int = 0
+    low: str = ""
+    since: float = 0.0
+
+
+class Reading:
+    """The chunks of all runs and the attempts under way."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self.coordinator = coordinator
+        self.outside = coordinator.outside
+        self.settings = coordinator.settings
+        self.book = coordinator.book
+        self.windows = coordinator.windows
+        self.attempts: dict[int, Attempt] = {}
+        self.chunks: dict[tuple[str, str], list[Chunk]] = {}
+        self.next_attempt = 0
+        self.blocked: Snapshot | None = None
+        self.delayed: dict[str, float] = {}
+
+    def of(self, run: Run, table: TableRun | None = None) -> list[Attempt]:
+        """Attempts of a run, or of one table in it."""
+        return [
+            attempt
+            for attempt in self.attempts.values()
+            if attempt.run is run and (table is None or attempt.table is table)
+        ]
+
+    def in_use(self) -> list[str]:
+        """Windows that attempts took as their `lo`, or may take."""
+        return [attempt.lo or attempt.floor for attempt in self.attempts.values()]
+
+    def window_lost(self, window: str) -> None:
+        """The close row of a window may never come: attempts that wait for it are void."""
+        for attempt in [a for a in self.attempts.values() if window and a.hi == window]:
+            self.void(attempt, "window-lost")
+
+    def begin(self, now: float) -> None:
+        """Gives out chunks, and cuts the tables whose turn comes."""
+        if not self.windows.current or self.blocked is not None:
+            return
+        for run in self.coordinator.active():
+            if run.paused or now < self.delayed.get(run.id, 0.0):
+                continue
+            limit = min(run.parallelism or self.settings.parallelism, self.settings.parallelism)
+            for table in run.tables:
+                self._cut(run, table)
+                while self._free(run, limit) and self.coordinator.streams(table):
+                    at = self._next(run, table)
+                    if at is None:
+                        break
+                    self._give_out(run, table, at)
+                    delay = self.settings.delay if run.delay is None else run.delay
+                    if delay:
+                        self.delayed[run.id] = now + delay
+                        break
+                if not table.over and table.state != runs.SWEEPING:
+                    break  # one table after the other; the next is cut while this one is read
+
+    def cut_anew(self, run: Run) -> None:
+        """The chunks that were not begun are cut again: their size was changed."""
+        for table in run.tables:
+            chunks = self.chunks.get((run.id, table.table), [])
+            first = _untouched(chunks)
+            if table.state != runs.READING or first == len(chunks):
+                continue
+            within = KeyRange(chunks[first].span.after, chunks[-1].span.upto)
+            self._cut_rest(run, table, first, within)
+
+    def _cut_rest(self, run: Run, table: TableRun, first: int, within: KeyRange) -> None:
+        table.state = runs.CUTTING
+        begun = table.begun
+        rows = run.chunk_rows or self.settings.chunk_rows
+
+        def done(cut: Cut) -> None:
+            if table.begun != begun or table.over or run.over:
+                return
+            chunks = self.chunks[run.id, table.table]
+            self.book.forget(run, table)
+            chunks[first:] = [Chunk.of(span) for span in cut.spans]
+            table.chunks, table.state = len(chunks), runs.READING
+            self.book.touch(run, table, range(len(chunks)))
+
+        self.coordinator.ask(
+            lambda: self.outside.cut(
+                table.table, rows, condition=table.condition, surrogate=run.surrogate,
+                within=within,
+            ),
+            done, run, table, begun,
+        )  # fmt: skip
+
+    def _free(self, run: Run, limit: int) -> bool:
+        reading = [a for a in self.attempts.values() if a.result is None]
+        waiting = [a for a in self.attempts.values() if a.result is not None]
+        held = sum(a.result.bytes for a in waiting if a.result is not None)
+        return (
+            len(reading) < self.settings.parallelism
+            and sum(a.run is run for a in reading) < limit
+            and len(waiting) < MAX_WAITING
+            and held < MAX_WAITING_BYTES
+        )
+
+    def _next(self, run: Run, table: TableRun) -> int | None:
+        if table.state != runs.READING:
+            return None
+        chunks = self.chunks[run.id, table.table]
+        free = (at for at, chunk in enumerate(chunks) if not chunk.done and chunk.attempt < 0)
+        return next(free, None)
+
+    def _cut(self, run: Run, table: TableRun) -> None:
+        if table.state != runs.WAITING or not self.coordinator.streams(table):
+            return
+        rows = run.chunk_rows or self.settings.chunk_rows
+        table.armed = self.coordinator.stream.batch
+        table.begun += 1
+        if table.keys is not None:
+            self._cut_done(run, table, table.begun, Cut((), ""))
+            return
+        table.state = runs.CUTTING
+        begun = table.begun
+        self.coordinator.ask(
+            lambda: self.outside.cut(
+                table.table, rows, condition=table.condition, surrogate=run.surrogate,
+                within=runs.EVERYTHING,
+            ),
+            lambda cut: self._cut_done(run, table, begun, cut),
+            run, table, begun,
+        )  # fmt: skip
+
+    def _cut_done(self, run: Run, table: TableRun, begun: int, cut: Cut) -> None:
+        if table.begun != begun or table.over or run.over:
+            return
+        chunks = [Chunk.of(span) for span in cut.spans]
+        if table.keys is not None:
+            rows = run.chunk_rows or self.settings.chunk_rows
+            lists = [table.keys[at : at + rows] for at in range(0, len(table.keys), rows)]
+            chunks = [Chunk(keys=keys) for keys in lists]
+        self.chunks[run.id, table.table] = chunks
+        table.state, table.fingerprint, table.total = runs.READING, cut.fingerprint, cut.rows
+        if table.keys is not None:
+            table.total = len(table.keys)
+        table.chunks = len(chunks)
+        self.book.touch(run, table, range(len(chunks)))
+
+    def _give_out(self, run: Run, table: TableRun, at: int) -> None:
+        chunk = self.chunks[run.id, table.table][at]
+        number = self.next_attempt
+        self.next_attempt += 1
+        chunk.attempt = number
+        floor = self.windows.floor()
+        self.attempts[number] = Attempt(number, run, table, at, table.begun, floor)
+        condition = (
+            self.outside.condition(table.table, table.condition) if table.condition else None
+        )
+        spec = ChunkSpec(
+            run=run.id,
+            table=table.table,
+            chunk=at,
+            attempt=number,
+            shards=self.settings.shards,
+            span=chunk.span,
+            condition=condition,
+            keys=None if chunk.keys is None else tuple(tuple(key) for key in chunk.keys),
+            surrogate=run.surrogate,
+        )
+
+        def read() -> None:
+            result = self.outside.read(spec)
+            self.coordinator.inbox.put(lambda: self._read(number, result))
+
+        self.outside.submit(read)
+
+    def _read(self, number: int, result: ChunkResult) -> None:
+        attempt = self.attempts.get(number)
+        if attempt is None:
+            return  # void meanwhile
+        attempt.result = result
+        run, table = attempt.run, attempt.table
+        if result.error is not None:
+            self.void(attempt, result.error.code)
+            self._read_failed(attempt, result.error)
+            return
+        table.fingerprint = table.fingerprint or result.fingerprint
+        if result.fingerprint != table.fingerprint:
+            self.begin_again(run, table, "its schema was changed")
+            return
+        if result.bad_rows:
+            codes = sorted({code for _, code in result.bad})
+            log.warning("snapshot.bad_rows", table=table.table, rows=result.bad_rows, codes=codes)
+        if result.snapshot is not None:
+            attempt.lo = self.windows.lo(result.snapshot) or ""
+        if not attempt.lo:
+            self.void(attempt, "not-visible")
+            self._wait_for(result.snapshot)
+
+    def _wait_for(self, snapshot: Snapshot | None) -> None:
+        """No window is provably visible: chunks wait until one is."""
+        if snapshot is None or self.blocked is not None:
+            return
+        self.blocked = snapshot
+        try:
+            log.info("snapshot.waits", blocker=str(self.outside.blocker(snapshot)))
+        except LakemarkError as error:
+            self.coordinator.failed(error)
+
+    def _read_failed(self, attempt: Attempt, error: ChunkError) -> None:
+        run, table = attempt.run, attempt.table
+        if error.trace:
+            log.error("snapshot.internal_error", table=table.table, trace=error.trace)
+        if error.halves:
+            self._halve(attempt, error)
+        elif error.code == "schema-changed":
+            self.begin_again(run, table, "its schema was changed")
+        elif error.retried:
+            self.coordinator.failed(
+                LakemarkError(error.message, code=error.code, hint=error.hint, retried=True)
+            )
+        else:
+            self.book.fail_table(run, table, error.code, error.message, error.hint)
+
+    def _halve(self, attempt: Attempt, error: ChunkError) -> None:
+        """Two chunks take the place of one that took too long."""
+        chunks = self.chunks[attempt.run.id, attempt.table.table]
+        chunks[attempt.chunk].done = True
+        attempt.table.settled += 1
+        first = len(chunks)
+        chunks += [Chunk.of(span) for span in error.halves]
+        attempt.table.chunks = len(chunks)
+        places = [attempt.chunk, *range(first, len(chunks))]
+        self.book.touch(attempt.run, attempt.table, places)
+
+    def manifests(self, now: float) -> None:
+        """Says of what was read which windows bound it, once one is open."""
+        window = self.windows.current
+        ready = [a for a in self.attempts.values() if a.lo and not a.hi]
+        if not window or not ready:
+            return
+        records = []
+        for attempt in ready:
+            result = attempt.result
+            if result is None or result.snapshot is None:
+                continue
+            attempt.hi, attempt.since = window, now
+            server = result.snapshot.server
+            records.append(
+                {
+                    "type": "chunk",
+                    **self._place(attempt),
+                    "parts": {str(shard): n for shard, n in result.parts.items()},
+                    "lo": attempt.lo,
+                    "hi": attempt.hi,
+                    "server_start": server.start,
+                    "timeline": server.timeline,
+                }
+            )
+        self.outside.control(records)
+
+    def _place(self, attempt: Attempt) -> dict[str, object]:
+        return {
+            "run": attempt.run.id,
+            "table": attempt.table.table,
+            "chunk": attempt.chunk,
+            "attempt": attempt.number,
+        }
+
+    def void(self, attempt: Attempt, reason: str) -> None:
+        """The attempt is over and does not count: its chunk waits for another one."""
+        self.attempts.pop(attempt.number, None)
+        self._release(attempt)
+        log.info("snapshot.chunk_void", reason=reason, **self._place(attempt))
+        self.outside.control([{"type": "void", **self._place(attempt), "reason": reason}])
+
+    def _release(self, attempt: Attempt) -> None:
+        chunks = self.chunks.get((attempt.run.id, attempt.table.table), [])
+        if attempt.begun == attempt.table.begun and attempt.chunk < len(chunks):
+            chunk = chunks[attempt.chunk]
+            chunk.attempt = -1 if chunk.attempt == attempt.number else chunk.attempt
+
+    def settled(self, number: int, shard: int, *, rows: int, lo: str, void: str) -> None:
+        """A shard has decided an attempt, and what it decided is in the table."""
+        attempt = self.attempts.get(number)
+        if attempt is None:
+            return
+        attempt.shards.add(shard)
+        attempt.void = attempt.void or void
+        attempt.rows += rows
+        attempt.low = lo
+        if len(attempt.shards) < self.settings.shards:
+            return
+        del self.attempts[number]
+        self._release(attempt)
+        if attempt.void:
+            log.info("snapshot.chunk_void", reason=attempt.void, **self._place(attempt))
+            return
+        table = attempt.table
+        if attempt.begun != table.begun or table.over:
+            return
+        chunk = self.chunks[attempt.run.id, table.table][attempt.chunk]
+        chunk.done = True
+        table.settled += 1
+        table.rows += attempt.rows
+        table.first_lo = min(table.first_lo or attempt.low, attempt.low)
+        self.book.touch(attempt.run, table, [attempt.chunk])
+
+    def unstick(self, now: float) -> None:
+        """An attempt that shards do not decide though they decided later ones has lost a part."""
+        late = [a for a in self.attempts.values() if a.since and now - a.since > STUCK_S]
+        for attempt in late:
+            if any(a.number > attempt.number and a.shards for a in self.attempts.values()):
+                self.void(attempt, "part-lost")
+
+    def begin_again(self, run: Run, table: TableRun, why: str) -> None:
+        """All chunks of a table are read again: what was read may not go together."""
+        for attempt in self.of(run, table):
+            self.void(attempt, "begun-again")
+        log.info("snapshot.table_begins_again", run=run.id, table=table.table, reason=why)
+        self.book.forget(run, table)
+        table.state = runs.WAITING
+        table.rows = table.settled = table.chunks = table.repairs = 0
+        table.first_lo = table.fingerprint = ""
+        self.chunks[run.id, table.table] = []
+
+
+def _untouched(chunks: list[Chunk]) -> int:
+    """The first of the chunks at the end that were not begun and follow each other."""
+    first = len(chunks)
+    while first:
+        one = chunks[first - 1]
+        follows = first == len(chunks) or one.upto == chunks[first].after
+        if one.done or one.attempt >= 0 or one.keys is not None or not follows:
+            break
+        first -= 1
+    return first
