@@ -24,7 +24,7 @@ PURE = {
     *("reconcile.window", "reconcile.chunks", "reconcile.remembered", "reconcile.state"),
     *("snapshot.chunks", "snapshot.fields", "snapshot.signals"),
     *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
-    "snapshot.visibility",
+    *("snapshot.visibility", "snapshot.conditions", "snapshot.condition_text"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}
