@@ -29,7 +29,7 @@ PURE = {
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}
 
-JOINS = {"pipeline", "supervisor", "cli", "__main__"}
+JOINS = {"pipeline", "snapshots", "supervisor", "cli", "__main__"}
 
 IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 
@@ -43,7 +43,7 @@ SPARK = {
         "source.topics",
         "reconcile.operator",
     ),
-    *("sink.spark_merge", "sink.bigtable", "sink.topics", "snapshot.jobs"),
+    *("sink.spark_merge", "sink.bigtable", "sink.topics", "snapshot.jobs", "snapshot.world"),
 }
 
 OUTSIDE = {"confluent_kafka", "delta", "deltalake", "httpx", "psycopg", "py4j", "pyspark"}

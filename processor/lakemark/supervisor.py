@@ -13,7 +13,8 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -25,19 +26,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
-from lakemark import control, kafka, records
+from lakemark import control, kafka, records, snapshots
 from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
 from lakemark.errors import DependencyError, LakemarkError, PipelineError
 from lakemark.pipeline import Pipeline
 from lakemark.session import session
+from lakemark.settle import News
+from lakemark.sink.names import folder_of
+from lakemark.sink.partial import partial_keys
+from lakemark.snapshot.chunk_task import ReadSettings
+from lakemark.snapshot.coordinator import Settings
+from lakemark.snapshot.world import World
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes
 from lakemark.tables import CATCHING_UP, ERRORED, Offsets, PipelineState
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
+
+    from lakemark.snapshots import Snapshots
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +67,7 @@ class Supervisor:
         self.state = PipelineState()
         self.published: dict[str, bytes] = {}
         self.progress: Producer | None = None
+        self.snapshots: Snapshots | None = None
 
     def run(self) -> int:
         """Runs until it is told to stop; 0 if all is well, 1 if tables are errored (`--once`).
@@ -98,6 +108,10 @@ class Supervisor:
 
     def _stream(self, spark: SparkSession) -> None:
         pipeline = self._pipeline(spark)
+        with self._snapshots(pipeline):
+            self._queries(pipeline)
+
+    def _queries(self, pipeline: Pipeline) -> None:
         while not self.stopping.is_set():
             query = self._start(pipeline)
             log.info("pipeline.streaming", query=str(query.id), once=self.once)
@@ -151,9 +165,41 @@ class Supervisor:
             end_offsets=self._end_offsets,
             controls=lambda start, end: control.read(config, start, end),
             publish=self._publish,
-            snapshots=lambda _state, _news: None,
+            snapshots=self._committed,
             schemas={t: s for t, s in schemas.items() if t in connector.tables},
         )
+
+    @contextmanager
+    def _snapshots(self, pipeline: Pipeline) -> Iterator[None]:
+        """Signals are carried out while the query runs; not by a run that ends by itself."""
+        if self.once:
+            yield
+            return
+        config, query = self.config, pipeline.checkpoint.query_id
+        settings = Settings(
+            pipeline=config.name,
+            shards=config.stream.shards,
+            chunk_rows=config.snapshot.chunk_rows,
+            parallelism=config.snapshot.parallelism,
+            delay=config.snapshot.chunk_delay.total_seconds(),
+            interval=config.snapshot.window_interval.total_seconds(),
+        )
+        world = World(
+            pipeline.spark,
+            config,
+            pipeline.connector,
+            ReadSettings(config, pipeline.modes, pipeline.connector.settings),
+            lambda table, key: partial_keys(
+                folder_of(config.lake, table), key, storage_options=config.lake.options()
+            ),
+        )
+        with snapshots.running(world, settings, self.state, query) as self.snapshots:
+            yield
+        self.snapshots = None
+
+    def _committed(self, state: PipelineState, news: News) -> None:
+        if self.snapshots is not None:
+            self.snapshots.committed(state, news)
 
     def _start(self, pipeline: Pipeline) -> StreamingQuery:
         pipeline.failure = None

@@ -141,10 +141,15 @@ def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:
     return Sampling(percent, keep, max(1, round(chunk_rows * keep * percent / 100.0)))
 
 
-def ranges(boundaries: Sequence[Boundary]) -> list[KeyRange]:
-    """The ranges between boundaries that are in the database's order; at least one range."""
-    distinct = list(dict.fromkeys(boundaries))
-    ends: list[Boundary | None] = [None, *distinct, None]
+def ranges(boundaries: Sequence[Boundary], *, within: KeyRange = WHOLE) -> list[KeyRange]:
+    """The ranges between boundaries that are in the database's order; at least one range.
+
+    Args:
+        boundaries: inside the range `within`.
+        within: what the ranges cover together.
+    """
+    distinct = [one for one in dict.fromkeys(boundaries) if one != within.upto]
+    ends: list[Boundary | None] = [within.after, *distinct, within.upto]
     return [KeyRange(after, upto) for after, upto in pairwise(ends)]
 
 

@@ -36,6 +36,7 @@ from lakemark.snapshot.readers.postgres_chunks import (
     OpenTable,
     middle,
     open_table,
+    ordered_by,
     read_chunk,
 )
 from lakemark.snapshot.readers.postgres_keys import absent_keys, key_unreadable
@@ -126,7 +127,7 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
     session = _session(settings)
     with open_table(session, spec.table, settings.modes, settings=settings.connector) as table:
         source_ts = clock(table)
-        chunk, absent = _rows(table, spec)
+        chunk, absent = _rows(ordered_by(table, spec.surrogate), spec)
     read = time.monotonic()
     parts = chunks.parts(
         spec,
@@ -303,7 +304,8 @@ def _failed(
 
 def _halves(spec: ChunkSpec, settings: ReadSettings) -> tuple[KeyRange, ...]:
     session = _session(settings)
-    with open_table(session, spec.table, settings.modes, settings=settings.connector) as table:
+    with open_table(session, spec.table, settings.modes, settings=settings.connector) as opened:
+        table = ordered_by(opened, spec.surrogate)
         found = halves(spec.span, middle(table, spec.span, condition=spec.condition))
     return tuple(found) if len(found) > 1 else ()
 

@@ -49,6 +49,7 @@ class ChunkSpec:
         condition: only rows for which it holds.
         keys: only these keys, as `boundaries.key_texts` gives them; those that the table does not
             have become deletes. None for all keys.
+        surrogate: column that spans are of; None = the key.
         shards: number of shards, fixed with the checkpoint.
     """
 
@@ -60,6 +61,7 @@ class ChunkSpec:
     span: KeyRange = WHOLE
     condition: Condition | None = None
     keys: tuple[Boundary, ...] | None = None
+    surrogate: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -288,7 +288,7 @@ class _Builder:
         if self._types is None:
             return escaped(name)
         qualifiers = [_folded(node.args[part]) for part in ("db", "table") if node.args.get(part)]
-        schema, _, table = self._table.partition(".")
+        schema, _point, table = self._table.partition(".")
         if qualifiers and qualifiers not in ([table], [schema, table]):
             raise not_allowed(
                 "a column of another table", f"only columns of {self._table} can be compared"

@@ -166,7 +166,7 @@ class Desk:
             run.delay = signal.delay.total_seconds()
         self.book.changed(run)
         subject = Subject(signal.id, self.settings.pipeline, run.names())
-        self.book.notify(notes.in_force(subject, run=run.id, ts_ms=self.outside.now_ms()))
+        self.book.notify(notes.changed(subject, run=run.id, ts_ms=self.outside.now_ms()))
 
     def _say_again(self, run: Run) -> None:
         """The same signal once more: the answer that its run has got so far."""

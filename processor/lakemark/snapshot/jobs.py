@@ -19,11 +19,23 @@ from pyspark.sql import SparkSession
 from lakemark.errors import TableError
 from lakemark.handover import PROPERTY
 from lakemark.snapshot import chunks
-from lakemark.snapshot.boundaries import Condition, KeyRange, ranges
+from lakemark.snapshot.boundaries import (
+    WHOLE,
+    Condition,
+    KeyRange,
+    all_of,
+    range_condition,
+    ranges,
+)
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.readers.postgres import read_schemas
-from lakemark.snapshot.readers.postgres_chunks import boundaries, open_table
+from lakemark.snapshot.readers.postgres_chunks import (
+    boundaries,
+    estimate,
+    open_table,
+    ordered_by,
+)
 from lakemark.snapshot.readers.postgres_session import connect
 from lakemark.source.schema import TableSchema
 
@@ -92,10 +104,12 @@ class TableCut:
     Attributes:
         spans: the chunks, which cover every key once; at least one.
         schema: as its chunks will have it, if nothing changes.
+        rows: about how many it has.
     """
 
     spans: tuple[KeyRange, ...]
     schema: TableSchema
+    rows: int
 
     @property
     def fingerprint(self) -> str:
@@ -104,7 +118,13 @@ class TableCut:
 
 
 def cut(
-    settings: ReadSettings, table: str, chunk_rows: int, *, condition: Condition | None = None
+    settings: ReadSettings,
+    table: str,
+    chunk_rows: int,
+    *,
+    condition: Condition | None = None,
+    surrogate: str | None = None,
+    within: KeyRange = WHOLE,
 ) -> TableCut:
     """Where to cut a table; runs here, reads keys only and keeps boundaries only.
 
@@ -113,6 +133,8 @@ def cut(
         table: ``schema.table``.
         chunk_rows: rows a chunk should have.
         condition: only rows for which it holds are read.
+        surrogate: column that the chunks are ranges of; None = the key.
+        within: only keys of this range are cut.
 
     Raises:
         TableError, DependencyError, ConfigError: as `open_table` and `translated` say.
@@ -121,8 +143,11 @@ def cut(
         connect(settings.database, statement_timeout=settings.statement_timeout) as session,
         open_table(session, table, settings.modes, settings=settings.connector) as opened,
     ):
-        found = ranges(boundaries(opened, chunk_rows, condition=condition))
-        return TableCut(tuple(found), opened.schema)
+        ordered = ordered_by(opened, surrogate)
+        inside = None if within == WHOLE else range_condition(ordered.parts, within)
+        wanted = all_of(condition, inside) if inside is not None else condition
+        found = ranges(boundaries(ordered, chunk_rows, condition=wanted), within=within)
+        return TableCut(tuple(found), opened.schema, estimate(opened))
 
 
 def fingerprint(settings: ReadSettings, table: str) -> str:

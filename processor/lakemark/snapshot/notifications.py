@@ -7,6 +7,7 @@
 | TABLE_SCAN_COMPLETED | all chunks of a table are settled, or it cannot be read | table |
 | COMPLETED | all tables are | run |
 | PAUSED, RESUMED | asked for | run |
+| CHANGED | set-snapshot changed a run (lakemark's own) | run |
 | ABORTED | stopped or failed; then with a reason and a hint | run |
 | REJECTED | the signal is not carried out (lakemark's own) | signal |
 
@@ -156,7 +157,13 @@ def resumed(subject: Subject, *, ts_ms: int) -> Notification:
 
 
 def aborted(
-    subject: Subject, *, stopped: Sequence[str], ts_ms: int, reason: str = "", hint: str = ""
+    subject: Subject,
+    *,
+    stopped: Sequence[str],
+    ts_ms: int,
+    code: str = "",
+    reason: str = "",
+    hint: str = "",
 ) -> Notification:
     """These tables of the run are no longer read.
 
@@ -164,12 +171,19 @@ def aborted(
         subject: the run, or the signal that stopped it.
         stopped: the tables that it ends for.
         ts_ms: milliseconds since the epoch.
+        code: stable name of the failure; empty when it was stopped by a signal.
         reason: why it failed, one sentence; empty when it was stopped by a signal.
         hint: what to do about the failure.
     """
-    why = {name: text for name, text in (("reason", reason), ("hint", hint)) if text}
+    said = (("code", code), ("reason", reason), ("hint", hint))
+    why = {name: text for name, text in said if text}
     details = {"data_collections": _DELIMITER.join(stopped), **why}
     return _of_run(subject, "ABORTED", details, ts_ms)
+
+
+def changed(subject: Subject, *, run: str, ts_ms: int) -> Notification:
+    """What set-snapshot asked for holds for the run from now on."""
+    return _of_run(subject, "CHANGED", {"run": run}, ts_ms)
 
 
 def rejected(rejection: Rejection, *, pipeline: str, ts_ms: int) -> Notification:

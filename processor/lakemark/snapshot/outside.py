@@ -106,7 +106,7 @@ class Outside(Protocol):
         table: str,
         chunk_rows: int,
         *,
-        condition: str,
+        condition: Condition | None,
         surrogate: str | None,
         within: KeyRange,
     ) -> Cut:

@@ -17,7 +17,7 @@ import structlog
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.boundaries import KeyRange
+from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.runs import Chunk, Run, TableRun
@@ -133,6 +133,7 @@ class Reading:
         table.state = runs.CUTTING
         begun = table.begun
         rows = run.chunk_rows or self.settings.chunk_rows
+        condition = self._condition(table)
 
         def done(cut: Cut) -> None:
             if table.begun != begun or table.over or run.over:
@@ -145,11 +146,14 @@ class Reading:
 
         self.coordinator.ask(
             lambda: self.outside.cut(
-                table.table, rows, condition=table.condition, surrogate=run.surrogate,
+                table.table, rows, condition=condition, surrogate=run.surrogate,
                 within=within,
             ),
             done, run, table, begun,
         )  # fmt: skip
+
+    def _condition(self, table: TableRun) -> Condition | None:
+        return self.outside.condition(table.table, table.condition) if table.condition else None
 
     def _free(self, run: Run, limit: int) -> bool:
         reading = [a for a in self.attempts.values() if a.result is None]
@@ -180,9 +184,10 @@ class Reading:
             return
         table.state = runs.CUTTING
         begun = table.begun
+        condition = self._condition(table)
         self.coordinator.ask(
             lambda: self.outside.cut(
-                table.table, rows, condition=table.condition, surrogate=run.surrogate,
+                table.table, rows, condition=condition, surrogate=run.surrogate,
                 within=runs.EVERYTHING,
             ),
             lambda cut: self._cut_done(run, table, begun, cut),
@@ -211,9 +216,7 @@ class Reading:
         chunk.attempt = number
         floor = self.windows.floor()
         self.attempts[number] = Attempt(number, run, table, at, table.begun, floor)
-        condition = (
-            self.outside.condition(table.table, table.condition) if table.condition else None
-        )
+        condition = self._condition(table)
         spec = ChunkSpec(
             run=run.id,
             table=table.table,

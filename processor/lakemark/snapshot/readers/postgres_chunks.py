@@ -11,7 +11,7 @@ Python object.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import psycopg
@@ -53,7 +53,8 @@ WITH RECURSIVE base AS (
     JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-    WHERE n.nspname = %s AND c.relname = %s AND a.attname = ANY (%s::text[])
+    WHERE n.nspname = %s AND c.relname = %s
+      AND a.attname = ANY (coalesce(%s::text[], ARRAY[a.attname::text]))
       AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
     SELECT b.attname, b.attnotnull, t.oid, t.typtype, t.typbasetype, t.typnamespace
@@ -219,6 +220,43 @@ def _exact(column: CatalogColumn, modes: HandlingModes) -> bool:
     if name == "bytea":
         return modes.binary == "bytes"
     return column.is_enum or name in _EXACT
+
+
+def ordered_by(table: OpenTable, column: str | None) -> OpenTable:
+    """The table with ranges over another column than its key; None leaves it as it is.
+
+    Raises:
+        TableError: ``schema-changed``: it has no such column.
+    """
+    if column is None:
+        return table
+    namespace, _, name = table.schema.table.partition(".")
+    rows = table.session.execute(_PARTS, [namespace, name, [column]]).fetchall()
+    if not rows:
+        raise TableError(
+            f"{table.schema.table} has no column {column}",
+            code="schema-changed",
+            hint="send the signal again with another surrogate-key, or without",
+        )
+    ((_, kind, nullable, _),) = rows
+    return replace(table, parts=(KeyPart(column, kind, nullable),))
+
+
+def estimate(table: OpenTable) -> int:
+    """About how many rows the table has, by its size and what was found when last analysed."""
+    return round(_size(table)[0])
+
+
+def column_types(session: Session, table: str) -> dict[str, str]:
+    """SQL names of a table's column types, those of domains' bases, for `conditions.rebuilt`.
+
+    Raises:
+        DependencyError, ConfigError: as `translated` says.
+    """
+    namespace, _, name = table.partition(".")
+    with translated(table):
+        rows = session.execute(_PARTS, [namespace, name, None]).fetchall()
+    return {column: kind for column, kind, *_ in rows}
 
 
 def boundaries(

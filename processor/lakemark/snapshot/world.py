@@ -1,0 +1,299 @@
+"""The world of the coordinator: Kafka's topics, PostgreSQL, Spark's tasks; see `outside`."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from lakemark import records
+from lakemark.client_settings import librdkafka_options
+from lakemark.config import Config
+from lakemark.connector import Connector
+from lakemark.errors import LakemarkError, TableError
+from lakemark.kafka import Cluster
+from lakemark.snapshot import conditions, jobs, signals
+from lakemark.snapshot.book import SIGNALS_KEY
+from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts
+from lakemark.snapshot.chunk_task import ReadSettings
+from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
+from lakemark.snapshot.notifications import Notification
+from lakemark.snapshot.outside import Checked, Cut
+from lakemark.snapshot.readers import postgres_windows
+from lakemark.snapshot.readers.postgres import read_schemas
+from lakemark.snapshot.readers.postgres_chunks import column_types
+from lakemark.snapshot.readers.postgres_session import Session, connect
+from lakemark.snapshot.readers.postgres_windows import Window
+from lakemark.snapshot.signals import Rejection, Signal
+from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
+from lakemark.source.columns import Column
+from lakemark.source.schema import TableSchema
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+log = structlog.get_logger(__name__)
+
+# A window row is one short insert; what waits longer waits for somebody's lock.
+_TICK_TIMEOUT: Final = timedelta(seconds=30)
+_SIGNAL_HINT: Final = (
+    "CREATE TABLE public.debezium_signal (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, "
+    "data varchar(2048)); set signal.data.collection of the connector to public.debezium_signal "
+    "and let it capture the table"
+)
+
+
+@dataclass
+class World:
+    """The world as it is. For one thread, but for what goes through `submit`.
+
+    Attributes:
+        partial: canonical keys of a table's rows in the lake that have unavailable columns, given
+            its name and key columns.
+    """
+
+    spark: SparkSession
+    config: Config
+    connector: Connector
+    settings: ReadSettings
+    partial: Callable[[str, Sequence[Column]], list[bytes]]
+    _pool: ThreadPoolExecutor = field(init=False)
+    _open: ExitStack = field(default_factory=ExitStack)
+    _session: Session | None = None
+    _producer: "Producer | None" = None
+    _consumer: Consumer | None = None
+    _offsets: dict[int, int] = field(default_factory=dict)
+    _schemas: dict[str, TableSchema] = field(default_factory=dict)
+    _types: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        workers = self.config.snapshot.parallelism + 2  # readers, a cut and a check
+        self._pool = ThreadPoolExecutor(workers, "snapshot")
+
+    def close(self) -> None:
+        """Ends connections; reads that are under way end by themselves."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._drop_session()
+        if self._consumer is not None:
+            self._consumer.close()
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def load(self) -> dict[bytes, bytes]:
+        """See `Outside`."""
+        kept = records.read_compacted(self.config, self.config.topics.progress)
+        place = kept.get(SIGNALS_KEY)
+        self._offsets = msgspec.json.decode(place, type=dict[int, int]) if place else {}
+        return {key: value for key, value in kept.items() if key.startswith(b"_")}
+
+    def save(self, records_: Mapping[bytes, bytes | None]) -> None:
+        """See `Outside`."""
+        self._publish(self.config.topics.progress, list(records_.items()))
+
+    def control(self, records_: Sequence[Mapping[str, Any]]) -> None:
+        """See `Outside`."""
+        now = self.now_ms()
+        values = [msgspec.json.encode({**record, "ts_ms": now}) for record in records_]
+        self._publish(self.config.topics.control, [(b"_snapshot", value) for value in values])
+
+    def notify(self, notifications: Sequence[Notification]) -> None:
+        """See `Outside`."""
+        topic = self.config.topics.notifications
+        self._publish(topic, [(one.key(), one.value()) for one in notifications])
+
+    def _publish(self, topic: str, found: Sequence[tuple[bytes, bytes | None]]) -> None:
+        client, self._producer = self._producer or records.producer(self.config), None
+        records.publish(self.config, topic, found, client=client)
+        self._producer = client
+
+    def signals(self) -> list[Signal | Rejection]:
+        """See `Outside`."""
+        consumer = self._consumer or self._subscribed()
+        found = []
+        for message in consumer.consume(100, timeout=0):
+            if message.error() is not None:
+                continue  # the client tries again; other partitions go on
+            partition, offset = int(message.partition() or 0), int(message.offset() or 0)
+            self._offsets[partition] = offset + 1
+            found.append(
+                signals.read(
+                    _bytes(message.key()),
+                    _bytes(message.value()),
+                    pipeline=self.config.name,
+                    unnamed=f"{self.config.topics.signals}-{partition}-{offset}",
+                )
+            )
+        return found
+
+    def _subscribed(self) -> Consumer:
+        topic = self.config.topics.signals
+        with Cluster(self.config) as cluster:
+            count = cluster.partition_counts([topic]).get(topic, 1)
+        consumer = Consumer(
+            {
+                **librdkafka_options(self.config),
+                "group.id": f"{self.config.name}.signals",  # required; nothing is committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        consumer.assign(
+            [TopicPartition(topic, n, self._offsets.get(n, OFFSET_BEGINNING)) for n in range(count)]
+        )
+        self._consumer = consumer
+        return consumer
+
+    def place(self) -> bytes:
+        """See `Outside`."""
+        return msgspec.json.encode(self._offsets) if self._offsets else b""
+
+    # -- database -------------------------------------------------------------------------------
+
+    def refusal(self) -> Rejection | None:
+        """See `Outside`."""
+        if self.config.database is None:
+            return Rejection(
+                "",
+                "no-database",
+                "this pipeline has no database to read snapshots from",
+                "add the section database to its configuration",
+            )
+        table = self.connector.signal_table
+        if table is None or not self.connector.captures(table):
+            return Rejection(
+                "", "no-signal-table", "the connector has no signal table", _SIGNAL_HINT
+            )
+        return None
+
+    def tables(self) -> dict[str, TableSchema]:
+        """See `Outside`."""
+        found = read_schemas(
+            self.settings.database,
+            None,
+            self.settings.modes,
+            settings=self.settings.connector,
+        )
+        signal = self.connector.signal_table
+        self._types.clear()
+        self._schemas = {
+            table: schema
+            for table, schema in found.items()
+            if table in self.connector.tables and table != signal
+        }
+        return self._schemas
+
+    def condition(self, table: str, text: str) -> Condition:
+        """See `Outside`."""
+        types = self._types.get(table)
+        if types is None:
+            types = self._types[table] = column_types(self._connected(), table)
+        return conditions.rebuilt(text, table=table, types=types)
+
+    def texts(self, table: str, keys: Sequence[str]) -> list[list[str]]:
+        """See `Outside`."""
+        if not keys:
+            return []
+        schema = self._schemas.get(table) or self.tables().get(table)
+        found = []
+        if schema is None:
+            return []
+        for key in keys:
+            try:
+                found += key_texts([key.encode()], [schema.column(name) for name in schema.key])
+            except TableError as error:
+                log.warning("snapshot.key_unreadable", table=table, code=error.code)
+        return [list(text) for text in found]
+
+    def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
+        """See `Outside`."""
+        table = self.connector.signal_table or ""
+        try:
+            return postgres_windows.write_window(
+                self._connected(), table, closes=closes, opens=opens
+            )
+        except LakemarkError:
+            self._drop_session()
+            raise
+
+    def blocker(self, snapshot: Snapshot) -> Blocker:
+        """See `Outside`."""
+        return postgres_windows.blocker(self._connected(), snapshot)
+
+    def _connected(self) -> Session:
+        if self._session is None or self._session.broken or self._session.closed:
+            self._drop_session()
+            self._session = self._open.enter_context(
+                connect(
+                    self.settings.database,
+                    statement_timeout=_TICK_TIMEOUT,
+                    application_name=f"lakemark {self.config.name} windows",
+                )
+            )
+        return self._session
+
+    def _drop_session(self) -> None:
+        self._open.close()
+        self._open, self._session = ExitStack(), None
+
+    # -- elsewhere ------------------------------------------------------------------------------
+
+    def cut(
+        self,
+        table: str,
+        chunk_rows: int,
+        *,
+        condition: Condition | None,
+        surrogate: str | None,
+        within: KeyRange,
+    ) -> Cut:
+        """See `Outside`."""
+        found = jobs.cut(
+            self.settings,
+            table,
+            chunk_rows,
+            condition=condition,
+            surrogate=surrogate,
+            within=within,
+        )
+        return Cut(found.spans, found.fingerprint, found.rows)
+
+    def check(self, table: str) -> Checked:
+        """See `Outside`."""
+        fingerprint = jobs.fingerprint(self.settings, table)
+        schema = self._schemas.get(table)
+        key = [schema.column(name) for name in schema.key] if schema is not None else []
+        keys = self.partial(table, key) if key else []
+        return Checked(fingerprint, tuple(one.decode("utf-8", "replace") for one in keys))
+
+    def read(self, spec: ChunkSpec) -> ChunkResult:
+        """See `Outside`."""
+        return jobs.read(self.spark, spec, self.settings)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """See `Outside`."""
+        self._pool.submit(work)
+
+    def monotonic(self) -> float:
+        """See `Outside`."""
+        return time.monotonic()
+
+    def now_ms(self) -> int:
+        """See `Outside`."""
+        return int(time.time() * 1000)
+
+    def uuid(self) -> str:
+        """See `Outside`."""
+        return str(uuid.uuid4())
+
+
+def _bytes(value: object) -> bytes | None:
+    return value if isinstance(value, bytes) else None

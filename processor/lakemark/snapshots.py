@@ -1,0 +1,105 @@
+"""Snapshots beside the stream: the coordinator in a thread of its own, told of every batch."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from lakemark.errors import LakemarkError
+from lakemark.settle import News
+from lakemark.snapshot.coordinator import Coordinator, Settings
+from lakemark.snapshot.outside import Stream, TableNow
+from lakemark.snapshot.world import World
+from lakemark.tables import STREAMING, PipelineState
+
+log = structlog.get_logger(__name__)
+
+_BUSY_S: Final = 0.05
+_IDLE_S: Final = 0.2  # how late a signal may be noticed
+_AGAIN_S: Final = 5.0
+
+
+class Snapshots:
+    """What the pipeline sees of the coordinator."""
+
+    def __init__(self, world: World, settings: Settings, *, query: Callable[[], str]) -> None:
+        self.coordinator = Coordinator(world, settings)
+        self.query = query
+
+    def committed(self, state: PipelineState, news: News) -> None:
+        """A batch is done and durable; returns at once."""
+
+        def tell(coordinator: Coordinator) -> None:
+            for done in news.settled:
+                coordinator.reading.settled(
+                    done.attempt, done.shard, rows=done.rows, lo=done.lo, void=done.void
+                )
+            for table in sorted(news.restarts):
+                coordinator.restarted(table)
+            for swept in news.swept:
+                coordinator.swept(swept.run, swept.table, void=swept.void)
+
+        self.coordinator.committed(self.stream_of(state), tell)
+
+    def stream_of(self, state: PipelineState) -> Stream:
+        """What the coordinator is to know of the pipeline's state."""
+        return Stream(
+            self.query(),
+            state.batch,
+            frozenset(state.runs),
+            {
+                name: TableNow(
+                    streaming=entry.state == STREAMING,
+                    resnapshot_since=entry.resnapshot_since,
+                    reread=dict(entry.reread_keys),
+                    reread_missed=entry.reread_missed,
+                )
+                for name, entry in state.tables.items()
+            },
+        )
+
+
+@contextmanager
+def running(
+    world: World, settings: Settings, state: PipelineState, query: Callable[[], str]
+) -> Iterator[Snapshots]:
+    """Snapshots while the block runs.
+
+    Args:
+        world: what the coordinator works with; it is closed at the end.
+        settings: of the coordinator.
+        state: the pipeline's as it begins.
+        query: id of the streaming query, empty before its first start.
+    """
+    snapshots = Snapshots(world, settings, query=query)
+    stopping = threading.Event()
+    thread = threading.Thread(
+        target=_run, args=(snapshots, snapshots.stream_of(state), stopping), name="snapshots",
+        daemon=True,
+    )  # fmt: skip
+    thread.start()
+    try:
+        yield snapshots
+    finally:
+        stopping.set()
+        thread.join(timeout=10)
+        world.close()
+
+
+def _run(snapshots: Snapshots, stream: Stream, stopping: threading.Event) -> None:
+    coordinator = snapshots.coordinator
+    started = False
+    while not stopping.is_set():
+        try:
+            if not started:
+                coordinator.start(stream)
+                started = True
+            coordinator.step(_BUSY_S if coordinator.active() else _IDLE_S)
+        except LakemarkError as error:
+            log.warning("snapshots.delayed", code=error.code, reason=error.message, hint=error.hint)
+            stopping.wait(_AGAIN_S)
+        except Exception:
+            log.exception("snapshots.internal_error")
+            stopping.wait(_AGAIN_S)
