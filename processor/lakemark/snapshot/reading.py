@@ -214,7 +214,7 @@ class Reading:
         number = self.next_attempt
         self.next_attempt += 1
         chunk.attempt = number
-        floor = self.windows.floor()
+        floor = self.windows.floor
         self.attempts[number] = Attempt(number, run, table, at, table.begun, floor)
         condition = self._condition(table)
         spec = ChunkSpec(

@@ -18,28 +18,20 @@ class Windows:
 
     Attributes:
         usable: acknowledged open rows that a chunk may still take as its `lo`.
+        floor: the oldest window that a read which begins now may take; empty before the first tick.
         current: the window that is open; empty if none is.
-        order: number of every window that is usable or was used, in the order they were opened.
+        ready: whether a read that begins now would find a window, as far as the newest tick tells.
     """
 
     usable: list[Watermark] = field(default_factory=list)
+    floor: str = ""
     current: str = ""
-    order: dict[str, int] = field(default_factory=dict)
-    opened: int = 0
+    ready: bool = False
 
     def lo(self, snapshot: Snapshot) -> str | None:
         """The window of the newest open row that a snapshot provably shows; None if none is."""
         found = visible(snapshot, self.usable)
         return found.window if found else None
-
-    @property
-    def ready(self) -> bool:
-        """Whether a read that begins now would find a window, as far as the newest tick tells."""
-        return bool(self.usable) and self.lo(self.usable[-1].after) is not None
-
-    def floor(self) -> str:
-        """The oldest window that a read which begins now may take."""
-        return self.usable[0].window if self.usable else ""
 
     def oldest(self, in_use: Iterable[str]) -> str:
         """The oldest window that any chunk may still use; empty before the first.
@@ -47,27 +39,24 @@ class Windows:
         Args:
             in_use: windows that chunks which are not settled took, or may take.
         """
-        known = [w for w in (*in_use, self.floor()) if w in self.order]
-        return min(known, key=self.order.__getitem__, default="")
+        wanted = {self.floor, *in_use}
+        return next((w.window for w in self.usable if w.window in wanted), "")
 
     def open(self, watermark: Watermark, in_use: Iterable[str]) -> None:
         """A tick was acknowledged: its window is the current one.
 
-        Open rows that no later snapshot needs go: whatever is read from now on sees at least what
-        this tick's own snapshot sees.
+        Whatever is read from now on sees at least what this tick's own snapshot sees, so it needs
+        no open row older than the newest that this one sees. What is under way may need older ones.
         """
-        self.opened += 1
-        self.order[watermark.window] = self.opened
         self.usable.append(watermark)
         self.current = watermark.window
-        newest = watermark.after
-        for at in range(len(self.usable) - 1, -1, -1):
-            if visible(newest, [self.usable[at]]) is not None:
-                self.usable = self.usable[at:]
-                break
-        self.usable = [w for w in self.usable if w.after.server == newest.server]
-        kept = {w.window for w in self.usable} | set(in_use)
-        self.order = {window: n for window, n in self.order.items() if window in kept}
+        base = visible(watermark.after, self.usable)
+        self.ready = base is not None
+        same = [w for w in self.usable if w.after.server == watermark.after.server]
+        self.floor = base.window if base is not None else same[0].window
+        oldest = self.oldest(in_use)
+        begin = next(at for at, w in enumerate(self.usable) if w.window == oldest)
+        self.usable = self.usable[begin:]
 
     def lost(self) -> str:
         """The newest tick was not acknowledged: whether its rows are in the log is not known.
@@ -79,4 +68,4 @@ class Windows:
 
     def close(self) -> None:
         """The last window is closed; the next tick begins anew."""
-        self.usable, self.current, self.order = [], "", {}
+        self.usable, self.current, self.floor, self.ready = [], "", "", False
