@@ -128,9 +128,18 @@ def test_aborted_names_what_stopped_and_why():
         "data_collections": "public.orders",
     }
     failed = notifications.aborted(
-        RUN, stopped=RUN.tables, ts_ms=TS, reason="the table is gone", hint="create it"
-    ).additional_data
-    assert (failed["reason"], failed["hint"]) == ("the table is gone", "create it")
+        RUN, stopped=[ORDERS], ts_ms=TS, code="table-gone", reason="it is gone", hint="create it"
+    )
+    assert failed.additional_data == {
+        "connector_name": "shop",
+        "data_collections": "public.orders",
+        "code": "table-gone",
+        "reason": "it is gone",
+        "hint": "create it",
+    }
+    SCHEMA.validate(json.loads(failed.value()))
+    odd = notifications.aborted(RUN, stopped=[ORDERS], ts_ms=TS, code="Not a code")
+    assert not SCHEMA.is_valid(json.loads(odd.value()))
 
 
 def test_a_rejection_says_what_is_wrong_and_what_to_do():
@@ -148,3 +157,49 @@ def test_any_refused_record_can_be_answered(value):
     refused = read(b"shop", value, pipeline="shop", unnamed="u")
     found = notifications.rejected(refused, pipeline="shop", ts_ms=TS)
     SCHEMA.validate(json.loads(found.value()))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_what_was_written_is_read_back(kind):
+    assert notifications.read(ALL[kind].value()) == ALL[kind]
+
+
+def test_debeziums_are_read_too():
+    found = [r.value for label, r in samples(wrapped=False).items() if "notification_inc" in label]
+    assert all(notifications.read(value).id for value in found)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b"null",
+        b'{"id": "a", "type": "STARTED", "aggregate_type": "Initial Snapshot"}',
+        b'{"id": 5, "type": "STARTED", "aggregate_type": "Incremental Snapshot"}',
+        b'{"id": "a", "aggregate_type": "Incremental Snapshot"}',
+        b"[" * 100_000,
+    ],
+)
+def test_other_records_are_no_notifications(value):
+    assert notifications.read(value) is None
+
+
+def test_what_is_not_known_in_a_notification_is_left_out():
+    found = notifications.read(
+        b'{"id": "a", "type": "NEW", "aggregate_type": "Incremental Snapshot", "more": [1],'
+        b' "timestamp": "x", "additional_data": {"n": 5, "data_collections": "a.b,a.c"}}'
+    )
+    assert (found.type, found.timestamp) == ("NEW", 0)
+    assert found.additional_data == {"data_collections": "a.b,a.c"}
+    assert notifications.tables_of(found) == ("a.b", "a.c")
+    bare = b'{"id": "a", "type": "NEW", "aggregate_type": "Incremental Snapshot"}'
+    assert notifications.tables_of(notifications.read(bare)) == ()
+
+
+@given(st.binary())
+def test_any_record_can_be_read(value):
+    assert notifications.read(value) is None

@@ -8,7 +8,7 @@
 | COMPLETED | all tables are | run |
 | PAUSED, RESUMED | asked for | run |
 | CHANGED | set-snapshot changed a run (lakemark's own) | run |
-| ABORTED | stopped or failed; then with a reason and a hint | run |
+| ABORTED | stopped or failed; then with a code, a reason and a hint | run |
 | REJECTED | the signal is not carried out (lakemark's own) | signal |
 
 The fields have Debezium's names wherever it has them: `total_rows_scanned`, `total_rows`,
@@ -171,13 +171,13 @@ def aborted(
         subject: the run, or the signal that stopped it.
         stopped: the tables that it ends for.
         ts_ms: milliseconds since the epoch.
-        code: stable name of the failure; empty when it was stopped by a signal.
+        code: stable name of the failure, kebab case; empty when it was stopped by a signal.
         reason: why it failed, one sentence; empty when it was stopped by a signal.
         hint: what to do about the failure.
     """
-    said = (("code", code), ("reason", reason), ("hint", hint))
-    why = {name: text for name, text in said if text}
-    details = {"data_collections": _DELIMITER.join(stopped), **why}
+    why = {"code": code, "reason": reason, "hint": hint}
+    given = {name: text for name, text in why.items() if text}
+    details = {"data_collections": _DELIMITER.join(stopped), **given}
     return _of_run(subject, "ABORTED", details, ts_ms)
 
 
@@ -195,6 +195,31 @@ def rejected(rejection: Rejection, *, pipeline: str, ts_ms: int) -> Notification
         "hint": rejection.hint,
     }
     return Notification(rejection.id, "REJECTED", AGGREGATE_TYPE, details, ts_ms)
+
+
+def read(value: bytes | None) -> Notification | None:
+    """The notification about a snapshot that a record holds; None if it holds none.
+
+    Never raises. Fields that are not known are left out, and so are details that are no text.
+    """
+    try:
+        given = msgspec.json.decode(value or b"null")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(given, dict) or given.get("aggregate_type") != AGGREGATE_TYPE:
+        return None
+    id_, kind, ts_ms = (given.get(name) for name in ("id", "type", "timestamp"))
+    if not (isinstance(id_, str) and isinstance(kind, str)):
+        return None
+    data = given.get("additional_data")
+    details = data.items() if isinstance(data, dict) else ()
+    texts = {name: text for name, text in details if isinstance(text, str)}
+    return Notification(id_, kind, AGGREGATE_TYPE, texts, ts_ms if isinstance(ts_ms, int) else 0)
+
+
+def tables_of(notification: Notification) -> tuple[str, ...]:
+    """The tables that a notification names as those of its run, or as stopped."""
+    return tuple(filter(None, notification.additional_data.get("data_collections", "").split(",")))
 
 
 def _of_run(subject: Subject, kind: str, details: dict[str, str], ts_ms: int) -> Notification:
