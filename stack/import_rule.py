@@ -25,6 +25,7 @@ PURE = {
     *("snapshot.chunks", "snapshot.fields", "snapshot.signals"),
     *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
     *("snapshot.visibility", "snapshot.conditions", "snapshot.condition_text"),
+    "snapshot.following",
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

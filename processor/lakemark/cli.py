@@ -3,33 +3,32 @@
 Commands import what they need when they run: ``validate`` loads neither Spark nor a Kafka client.
 """
 
-import functools
 import json
-import sys
 import time
 import uuid
-from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, ParamSpec
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from lakemark import presentation
-from lakemark.config import Config, Loaded, load_with_origins
-from lakemark.errors import ConfigError, LakemarkError, PipelineError
-from lakemark.ops import log
+from lakemark import presentation, snapshot_cli
+from lakemark.config import Config
+from lakemark.errors import PipelineError
+from lakemark.invocation import (
+    CONFIGURATION,
+    OK,
+    USAGE,
+    ConfigOption,
+    Output,
+    OutputOption,
+    guarded,
+    hide,
+    load,
+    set_debug,
+)
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.locate import config_file
-
-OK: Final = 0
-FAILED: Final = 1
-USAGE: Final = 2
-CONFIGURATION: Final = 3
-
-_debug = False
-_filter = log.SecretFilter()
 
 app = typer.Typer(
     name="lakemark",
@@ -42,22 +41,10 @@ config_app = typer.Typer(no_args_is_help=True, help="The configuration in force,
 table_app = typer.Typer(no_args_is_help=True, help="Pause and resume single tables.")
 app.add_typer(config_app, name="config")
 app.add_typer(table_app, name="table")
+app.add_typer(snapshot_cli.app, name="snapshot")
 
 
-class Output(StrEnum):
-    """Form of an answer."""
-
-    table = "table"
-    json = "json"
-
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="YAML file; else LAKEMARK_CONFIG, else ./lakemark.yaml."),
-]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table or json")]
 TableArgument = Annotated[str, typer.Argument(help="schema.table", show_default=False)]
-P = ParamSpec("P")
 
 
 def main() -> None:
@@ -65,72 +52,26 @@ def main() -> None:
     app()
 
 
-def _guarded(command: Callable[P, int]) -> Callable[P, None]:
-    """Turns a result into the exit code, and an error into one screen without a traceback."""
-
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            code = command(*args, **kwargs)
-        except typer.Exit:
-            raise
-        except KeyboardInterrupt:
-            code = 130
-        except Exception as error:  # noqa: BLE001 (the last resort before the user)
-            code = _report(error)
-        raise typer.Exit(code)
-
-    # typer reads the parameters of the wrapped command but must not believe it returns a code.
-    run.__annotations__ = {**command.__annotations__, "return": None}
-    return run
-
-
-def _report(error: Exception) -> int:
-    if _debug:
-        import traceback  # noqa: PLC0415
-
-        sys.stderr.write(_filter("".join(traceback.format_exception(error))))
-    console = presentation.error_console()
-    if isinstance(error, InvalidConfig):
-        presentation.show_problems(console, error.problems, source=error.source, hide=_filter)
-    elif isinstance(error, LakemarkError):
-        presentation.show_error(console, error, hide=_filter)
-    else:
-        presentation.show_unexpected(console, error, hide=_filter, debug=_debug)
-    return CONFIGURATION if isinstance(error, ConfigError) else FAILED
-
-
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: FBT002
 ) -> None:
-    global _debug  # noqa: PLW0603 (one process, one command)
-    _debug = debug
-
-
-def _load(given: Path | None) -> Loaded:
-    """The configuration, with the secret filter and the log set up from it."""
-    global _filter  # noqa: PLW0603
-    loaded = load_with_origins(config_file(given))
-    secrets = loaded.config.secrets()
-    _filter = log.SecretFilter(secrets)
-    log.configure(level=loaded.config.log.level, form=loaded.config.log.format, secrets=secrets)
-    return loaded
+    set_debug(on=debug)
 
 
 @app.command()
-@_guarded
+@guarded
 def validate(config: ConfigOption = None) -> int:
     """Check everything that can be checked offline, and list every mistake at once."""
     from lakemark.settings.check import check  # noqa: PLC0415
 
-    loaded = _load(config)
+    loaded = load(config)
     problems = [*loaded.warnings, *check(loaded.config)]
     mistakes = [problem for problem in problems if not problem.warning]
     console = presentation.error_console() if mistakes else Console()
     source = config_file(config)
     presentation.show_problems(
-        console, problems, source=source.name if source else "the environment", hide=_filter
+        console, problems, source=source.name if source else "the environment", hide=hide
     )
     if mistakes:
         return CONFIGURATION
@@ -139,16 +80,16 @@ def validate(config: ConfigOption = None) -> int:
 
 
 @config_app.command("show")
-@_guarded
+@guarded
 def config_show(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
     """Show every setting, its value (secrets masked) and where it came from."""
-    loaded = _load(config)
-    presentation.show_settings(Console(), loaded, as_json=output is Output.json, hide=_filter)
+    loaded = load(config)
+    presentation.show_settings(Console(), loaded, as_json=output is Output.json, hide=hide)
     return OK
 
 
 @config_app.command("schema")
-@_guarded
+@guarded
 def config_schema() -> int:
     """Print the JSON Schema of the YAML file."""
     print(json.dumps(Config.model_json_schema(), indent=2))
@@ -156,7 +97,7 @@ def config_schema() -> int:
 
 
 @app.command()
-@_guarded
+@guarded
 def version(output: OutputOption = Output.table) -> int:
     """Print the versions that matter in a bug report."""
     presentation.show_versions(Console(), as_json=output is Output.json)
@@ -164,13 +105,13 @@ def version(output: OutputOption = Output.table) -> int:
 
 
 @app.command()
-@_guarded
+@guarded
 def run(
     config: ConfigOption = None,
     once: Annotated[bool, typer.Option("--once", help="Apply what is there, then stop.")] = False,  # noqa: FBT002
 ) -> int:
     """Run the pipeline until it is told to stop."""
-    loaded = _load(config)
+    loaded = load(config)
     import structlog  # noqa: PLC0415
 
     for warning in loaded.warnings:
@@ -183,10 +124,10 @@ def run(
 
 
 @app.command()
-@_guarded
+@guarded
 def status(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
     """Show the state of the pipeline and of every table."""
-    loaded = _load(config)
+    loaded = load(config)
     from lakemark.records import read_compacted  # noqa: PLC0415
 
     topic = loaded.config.topics.progress
@@ -196,7 +137,7 @@ def status(config: ConfigOption = None, output: OutputOption = Output.table) -> 
 
 
 @table_app.command("pause")
-@_guarded
+@guarded
 def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
     """Stop applying changes to a table. Nothing is lost: its place in the log is kept."""
     _control(config, "table-pause", table)
@@ -209,7 +150,7 @@ def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
 
 
 @table_app.command("resume")
-@_guarded
+@guarded
 def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
     """Go on with a table that was paused or has stopped, from its first change not applied."""
     _control(config, "table-resume", table)
@@ -221,7 +162,7 @@ def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
 
 
 @app.command()
-@_guarded
+@guarded
 def recover(
     *,
     config: ConfigOption = None,
@@ -244,7 +185,7 @@ def recover(
 
 def _control(given: Path | None, kind: str, table: str) -> None:
     """One record on the control topic, acknowledged by all replicas."""
-    config = _load(given).config
+    config = load(given).config
     if table:
         _known_form(table, config)
     from lakemark.kafka import Cluster  # noqa: PLC0415

@@ -102,10 +102,10 @@ def show_settings(console: Console, loaded: Loaded, *, as_json: bool, hide: Hide
         shown = [{"setting": n, "value": v, "from": o} for n, v, o in rows]
         sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
         return
-    _table(console, ("setting", "value", "from"), rows)
+    show_table(console, ("setting", "value", "from"), rows)
 
 
-def _table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on a terminal; elsewhere lines with columns that no width cuts."""
     if console.is_terminal:
         table = Table(*header, box=None)
@@ -179,7 +179,7 @@ def show_status(
         )
         for name, state in sorted(states.items())
     ]
-    _table(console, header, rows)
+    show_table(console, header, rows)
     for name, state in sorted({"pipeline": pipeline or {}, **states}.items()):
         for line in _notes(name, state):
             console.print(line, markup=False, highlight=False, soft_wrap=True)

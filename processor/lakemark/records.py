@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
@@ -87,21 +87,29 @@ def read_compacted(config: Config, topic: str) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     if not waiting:
         return found
-    consumer = Consumer(
-        {
-            **librdkafka_options(config),
-            "group.id": f"{config.name}.reader",  # required by the client; nothing is committed
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
+    consumer = Consumer(_reader(config))
     try:
         consumer.assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in waiting])
         _read_to_end(consumer, waiting, found, config)
     finally:
         consumer.close()
     return found
+
+
+def _reader(config: Config) -> dict[str, Any]:
+    return {
+        **librdkafka_options(config),
+        "group.id": f"{config.name}.reader",  # required by the client; nothing is committed
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+    }
+
+
+def _passes(error: KafkaError) -> bool:
+    """Whether reading goes on by itself, or the end was reached."""
+    passing = (KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001
+    return bool(error.retriable()) or error.code() in passing
 
 
 def _read_to_end(
@@ -119,7 +127,7 @@ def _read_to_end(
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 waiting.discard((str(message.topic()), int(message.partition() or 0)))
-            elif not error.retriable() and error.code() != KafkaError._TRANSPORT:  # noqa: SLF001
+            elif not _passes(error):
                 raise away(config, error.str())
             continue
         key, value = message.key(), message.value()
@@ -127,3 +135,46 @@ def _read_to_end(
             found.pop(key, None)
             if isinstance(value, bytes):
                 found[key] = value
+
+
+class Tail:
+    """The records that come to a topic from now on, each once, in the order of each partition.
+
+    Raises (making it):
+        DependencyError: the brokers do not answer.
+    """
+
+    def __init__(self, config: Config, topic: str) -> None:
+        with Cluster(config) as cluster:
+            ends = cluster.end_offsets([topic])
+        self._config = config
+        with refused_settings():
+            self._consumer = Consumer(_reader(config))
+        self._consumer.assign([TopicPartition(t, p, end) for (t, p), end in ends.items()])
+
+    def __enter__(self) -> Self:
+        """Is ready when it was made."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leaves the topic."""
+        self._consumer.close()
+
+    def value(self, seconds: float) -> bytes | None:
+        """The next record's value, None if there is none within so many seconds.
+
+        A broker that is away for a while is waited for.
+
+        Raises:
+            DependencyError: an error that waiting does not mend.
+        """
+        message = self._consumer.poll(max(0.0, seconds))
+        if message is None:
+            return None
+        error = message.error()
+        if error is None:
+            value = message.value()
+            return value if isinstance(value, bytes) else None
+        if not _passes(error):
+            raise away(self._config, error.str())
+        return None

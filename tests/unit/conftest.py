@@ -3,8 +3,11 @@
 import pytest
 
 from lakemark.sink import dead_letter
+from tests.kit.command_line import folder, kafka
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
+
+__all__ = ["folder", "kafka"]
 
 
 @pytest.fixture

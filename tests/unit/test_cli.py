@@ -1,6 +1,5 @@
 """The command line: exit codes, one screen per error, no traceback, no secret."""
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -13,39 +12,7 @@ from typer.testing import CliRunner
 import lakemark
 from lakemark import cli
 from lakemark.errors import DependencyError, PipelineError, TableError
-
-SMALL = """\
-name: shop
-kafka: {bootstrap_servers: "localhost:9092"}
-source: {connector_file: shop.json, tables: [public.orders, public.customers]}
-lake: {path: ./lake}
-checkpoint: ./checkpoint
-database: {url: "postgresql://u@h/d", password: hush-hush}
-"""
-CONNECTOR = {
-    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-    "topic.prefix": "shop",
-    "skipped.operations": "none",
-    "signal.data.collection": "public.debezium_signal",
-    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-}
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LAKEMARK_CONFIG", raising=False)
-    (tmp_path / "lakemark.yaml").write_text(SMALL)
-    (tmp_path / "shop.json").write_text(json.dumps(CONNECTOR))
-    return tmp_path
-
-
-def invoke(*arguments: str, **options):
-    result = CliRunner().invoke(cli.app, list(arguments), **options)
-    assert "Traceback" not in result.output or "--debug" in arguments
-    assert "hush-hush" not in result.output
-    return result
+from tests.kit.command_line import CONNECTOR, SMALL, invoke
 
 
 @pytest.fixture
@@ -63,31 +30,6 @@ def supervisor(monkeypatch):
     stub.run, stub.outcome, stub.calls = run, 0, calls
     monkeypatch.setitem(sys.modules, "lakemark.supervisor", stub)
     monkeypatch.setattr(lakemark, "supervisor", stub, raising=False)
-    return stub
-
-
-@pytest.fixture
-def kafka(monkeypatch):
-    """Stands in for the modules that talk to the brokers."""
-    stub = types.ModuleType("lakemark.kafka")
-    stub.published, stub.records = [], {}
-    stub.publish = lambda config, topic, records: stub.published.extend(
-        (topic, *r) for r in records
-    )
-    stub.partitions = {"shop.control": 1}
-
-    class Cluster(contextlib.nullcontext):
-        def __init__(self, config):
-            super().__init__(self)
-
-        def partition_counts(self, topics):
-            return {t: stub.partitions[t] for t in topics if t in stub.partitions}
-
-    stub.Cluster = Cluster
-    stub.read_compacted = lambda config, topic: stub.records
-    for name in ("kafka", "records"):
-        monkeypatch.setitem(sys.modules, f"lakemark.{name}", stub)
-        monkeypatch.setattr(lakemark, name, stub, raising=False)
     return stub
 
 

@@ -402,3 +402,14 @@ def test_what_the_schema_and_the_reader_say_of_types_agrees(message):
     found = answer(message)
     if not isinstance(found, Rejection) and b"null" not in bytes_of(message):
         SCHEMA.validate(message)
+
+
+def test_the_readmes_signal_is_one():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    message = json.loads(text.partition("## Snapshots")[2].split("```json\n")[1].split("```")[0])
+    SCHEMA.validate(message)
+    found = answer(message)
+    assert isinstance(found, ExecuteSnapshot)
+    assert found.filter_for("public.orders") == "status = 'open'"
+    tables = ["public.order_items_2024", "public.orders"]
+    assert set(matching(found.data_collections, tables).tables) == set(tables)

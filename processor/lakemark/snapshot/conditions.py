@@ -280,7 +280,7 @@ class _Builder:
         values = [self.value(one, depth) for one in (node.this, *node.expressions)]
         return f"coalesce({', '.join(values)})"
 
-    def _column(self, node: exp.Expression, _: int) -> str:
+    def _column(self, node: exp.Expression, _depth: int) -> str:
         _args(node, "this", "table", "db")
         if type(node.this) is not exp.Identifier:
             raise not_allowed("*")
@@ -297,7 +297,7 @@ class _Builder:
             raise _unknown(name, self._table, self._types)
         return escaped(name)
 
-    def _literal(self, node: exp.Expression, _: int) -> str:
+    def _literal(self, node: exp.Expression, _depth: int) -> str:
         if _is_text(node):
             return self._bound(node.name, "")
         return self._number(node.name)
@@ -337,10 +337,10 @@ class _Builder:
             raise _moving()
         return f"{self.value(literal, depth)}::pg_catalog.{kind}"
 
-    def _boolean(self, node: exp.Expression, _: int) -> str:
+    def _boolean(self, node: exp.Expression, _depth: int) -> str:
         return "TRUE" if node.this else "FALSE"
 
-    def _null(self, _node: exp.Expression, _: int) -> str:
+    def _null(self, _node: exp.Expression, _depth: int) -> str:
         return "NULL"
 
     def _may_be_boolean(self, node: exp.Expression) -> bool:

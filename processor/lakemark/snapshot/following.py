@@ -1,0 +1,128 @@
+"""A run as its notifications show it, from the first answer to the end.
+
+| state | last seen |
+|---|---|
+| asked | nothing yet |
+| running | STARTED, IN_PROGRESS, TABLE_SCAN_COMPLETED, RESUMED |
+| paused | PAUSED |
+| completed | COMPLETED |
+| aborted | ABORTED for all tables that were left |
+| rejected | REJECTED |
+
+Pure. Notifications of other runs, and of types that are not known, change nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from lakemark.snapshot.notifications import Notification, ScanStatus, tables_of
+
+ASKED: Final = "asked"
+ENDED: Final = frozenset({"completed", "aborted", "rejected"})
+
+_STATES: Final = {
+    "STARTED": "running",
+    "IN_PROGRESS": "running",
+    "TABLE_SCAN_COMPLETED": "running",
+    "RESUMED": "running",
+    "PAUSED": "paused",
+    "COMPLETED": "completed",
+    "ABORTED": "aborted",
+    "REJECTED": "rejected",
+}
+_READ: Final = {ScanStatus.SUCCEEDED.value, ScanStatus.EMPTY.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How far a table has come. A number that is not known is None.
+
+    Attributes:
+        status: how it ended, in Debezium's words or STOPPED; empty while it goes on.
+        chunks: settled ones.
+        total_chunks: all that are known by now.
+        rows: read in settled chunks.
+        total_rows: the database's estimate.
+        rows_per_second: since the table was begun.
+        eta_seconds: to go at that pace.
+    """
+
+    status: str = ""
+    chunks: int = 0
+    total_chunks: int | None = None
+    rows: int = 0
+    total_rows: int | None = None
+    rows_per_second: int | None = None
+    eta_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, or another signal, and what was said about it.
+
+    Attributes:
+        id: of the signal.
+        state: see the table above.
+        tables: by name, in the order in which they were named.
+        last: the notification that counted last.
+    """
+
+    id: str
+    state: str = ASKED
+    tables: Mapping[str, Scan] = field(default_factory=dict)
+    last: Notification | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is to come."""
+        return self.state in ENDED
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it has completed and every table was read to its end."""
+        return self.state == "completed" and not self.unread()
+
+    def unread(self) -> dict[str, str]:
+        """Tables that ended otherwise than read, and how."""
+        scans = self.tables.items()
+        return {name: s.status for name, s in scans if s.status and s.status not in _READ}
+
+
+def then(run: Run, notification: Notification) -> Run:
+    """The run after one more notification."""
+    kind = notification.type
+    if notification.id != run.id or kind not in _STATES or run.has_ended:
+        return run
+    state, tables = _STATES[kind], dict(run.tables)
+    if kind == "ABORTED":
+        for table in tables_of(notification) or tuple(tables):
+            tables[table] = replace(tables.get(table, Scan()), status="STOPPED")
+        # A stop may name some tables: the run goes on for the others.
+        if any(not scan.status for scan in tables.values()):
+            state = run.state
+    else:
+        for table in tables_of(notification):
+            tables.setdefault(table, Scan())
+    data = notification.additional_data
+    if scanned := data.get("current_collection_in_progress") or data.get("scanned_collection"):
+        tables[scanned] = _scan(data)
+    return replace(run, state=state, tables=tables, last=notification)
+
+
+def _scan(data: Mapping[str, str]) -> Scan:
+    return Scan(
+        status=data.get("status", ""),
+        chunks=_number(data, "chunk_index") or 0,
+        total_chunks=_number(data, "total_chunks"),
+        rows=_number(data, "total_rows_scanned") or 0,
+        total_rows=_number(data, "total_rows"),
+        rows_per_second=_number(data, "rows_per_second"),
+        eta_seconds=_number(data, "eta_seconds"),
+    )
+
+
+def _number(data: Mapping[str, str], name: str) -> int | None:
+    """A whole number, None if it is missing or none."""
+    text = data.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None  # noqa: PLR2004 (int8)

@@ -1,0 +1,367 @@
+"""The commands ``lakemark snapshot …``: they write signals and read notifications, nothing else.
+
+A signal is read as the pipeline will read it before it is sent, so that what can be refused is
+refused here, in the same words. Then the answer is waited for. Exit codes as of all commands; 1
+also if the signal is rejected, the run aborted, a table not read or no answer came in time.
+"""
+
+import json
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+
+from lakemark import snapshot_view
+from lakemark.config import Config
+from lakemark.errors import PipelineError
+from lakemark.invocation import (
+    FAILED,
+    OK,
+    ConfigOption,
+    Output,
+    OutputOption,
+    guarded,
+    load,
+)
+from lakemark.presentation import error_console
+from lakemark.snapshot import fields, notifications, signals
+from lakemark.snapshot.fields import RefusedError
+from lakemark.snapshot.following import Run, then
+
+_INTERRUPTED: Final = 130
+_MOST_BYTES: Final = 1_000_000  # brokers take 1 MiB of a record unless they are told otherwise
+_POLL_S: Final = 0.5  # Ctrl-C is noticed after this
+
+app = typer.Typer(no_args_is_help=True, help="Read tables again while the log goes on.")
+
+ChunkRowsOption = Annotated[
+    int | None, typer.Option("--chunk-rows", help="Rows of one chunk.", show_default=False)
+]
+ParallelismOption = Annotated[
+    int | None, typer.Option("--parallelism", help="Chunks read at once.", show_default=False)
+]
+DelayOption = Annotated[
+    str | None,
+    typer.Option("--delay", help="Pause after each chunk: 500ms, 1s, PT5S.", show_default=False),
+]
+AnswerOption = Annotated[
+    str, typer.Option("--answer-within", help="How long to wait for the pipeline's answer.")
+]
+
+
+@app.command("start")
+@guarded
+def start(
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE...", help="schema.table, or Java regexes of it")
+    ],
+    *,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option("--filter", help="Only rows for which SQL holds: SQL, or TABLE=SQL."),
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", help="Only this row: JSON (42, '[1, \"a\"]', '{\"id\": 1}') or text."
+        ),
+    ] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys-file", help="A key a line; - is standard input.")
+    ] = None,
+    surrogate_key: Annotated[
+        str | None, typer.Option("--surrogate-key", help="Column that orders the chunks.")
+    ] = None,
+    chunk_rows: ChunkRowsOption = None,
+    parallelism: ParallelismOption = None,
+    delay: DelayOption = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Higher goes first; 0 if left out.")
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--id", help="Name of the run; default: a new UUID.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Follow the run to its end.")] = False,
+    answer_within: AnswerOption = "30s",
+    config: ConfigOption = None,
+    output: OutputOption = Output.table,
+) -> int:
+    """Read tables again, whole or in part, and bring what is missing into the lake."""
+    loaded = load(config).config
+    conditions = _conditions(filters or [], tables)
+    data = {
+        "data-collections": tables,
+        "additional-conditions": conditions or None,
+        "keys": [_key(text) for text in (*(keys or ()), *_lines(keys_file))] or None,
+        "surrogate-key": surrogate_key,
+        "chunk-rows": chunk_rows,
+        "parallelism": parallelism,
+        "delay": delay,
+        "priority": priority,
+    }
+    signal = _Signal("execute-snapshot", data, run_id or str(uuid.uuid4()))
+    _check_conditions(conditions)
+    as_json = output is Output.json
+    return _send(loaded, signal, within=_seconds(answer_within), wait=wait, as_json=as_json)
+
+
+@app.command("stop")
+@guarded
+def stop(
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE...]", help="only these; default: all")
+    ] = None,
+    answer_within: AnswerOption = "30s",
+    config: ConfigOption = None,
+    output: OutputOption = Output.table,
+) -> int:
+    """Stop all runs, or some tables of them. Rows that were read stay."""
+    signal = _Signal("stop-snapshot", {"data-collections": tables or None})
+    return _command(signal, config, answer_within, output)
+
+
+@app.command("pause")
+@guarded
+def pause(
+    answer_within: AnswerOption = "30s",
+    config: ConfigOption = None,
+    output: OutputOption = Output.table,
+) -> int:
+    """Read no more chunks until `lakemark snapshot resume`."""
+    return _command(_Signal("pause-snapshot", {}), config, answer_within, output)
+
+
+@app.command("resume")
+@guarded
+def resume(
+    answer_within: AnswerOption = "30s",
+    config: ConfigOption = None,
+    output: OutputOption = Output.table,
+) -> int:
+    """Go on with what was paused."""
+    return _command(_Signal("resume-snapshot", {}), config, answer_within, output)
+
+
+@app.command("set")
+@guarded
+def set_(
+    run_id: Annotated[str, typer.Argument(metavar="ID", help="the run")],
+    *,
+    chunk_rows: ChunkRowsOption = None,
+    parallelism: ParallelismOption = None,
+    delay: DelayOption = None,
+    answer_within: AnswerOption = "30s",
+    config: ConfigOption = None,
+    output: OutputOption = Output.table,
+) -> int:
+    """Change a run while it is active."""
+    data = {"id": run_id, "chunk-rows": chunk_rows, "parallelism": parallelism, "delay": delay}
+    return _command(_Signal("set-snapshot", data), config, answer_within, output)
+
+
+@app.command("status")
+@guarded
+def status(
+    run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="only this run")] = None,
+    config: ConfigOption = None,
+    output: OutputOption = Output.table,
+) -> int:
+    """Show the newest notification of every run."""
+    from lakemark.records import read_compacted  # noqa: PLC0415
+
+    loaded = load(config).config
+    values = read_compacted(loaded, loaded.topics.notifications).values()
+    found = [n for value in values if (n := notifications.read(value))]
+    shown = [n for n in found if run_id in (None, n.id)]
+    if run_id is not None and not shown:
+        raise PipelineError(
+            f"nothing is known of a run {fields.cut(run_id)}",
+            code="unknown-run",
+            hint="`lakemark snapshot status` lists the runs of the last month",
+        )
+    snapshot_view.show_runs(Console(), shown, as_json=output is Output.json)
+    return OK
+
+
+class _Signal:
+    """A signal that is about to be sent; fields that are None are left out."""
+
+    # By what another signal than execute-snapshot may be answered under a run's id.
+    _ANSWERS: Final = {
+        "stop-snapshot": "ABORTED",
+        "pause-snapshot": "PAUSED",
+        "resume-snapshot": "RESUMED",
+    }
+
+    def __init__(self, kind: str, data: dict[str, Any], id_: str = "") -> None:
+        self.kind = kind
+        self.id = id_ or str(uuid.uuid4())
+        known = {name: value for name, value in data.items() if value is not None}
+        self.value = msgspec.json.encode({"id": self.id, "type": kind, "data": known})
+
+    def check(self, pipeline: str) -> None:
+        """Refuses what the pipeline will refuse without looking at its tables."""
+        if len(self.value) > _MOST_BYTES:
+            raise RefusedError(
+                "the signal is larger than Kafka takes",
+                code="too-large",
+                hint="send several with fewer keys each, or take all rows",
+            )
+        read = signals.read(pipeline.encode(), self.value, pipeline=pipeline, unnamed=self.id)
+        if isinstance(read, signals.Rejection):
+            raise RefusedError(read.message, code=read.code, hint=read.hint)
+
+    def is_answered_by(self, notification: notifications.Notification) -> bool:
+        """Under its own id, or by what it does to the runs."""
+        return notification.id == self.id or notification.type == self._ANSWERS.get(self.kind)
+
+
+def _command(signal: _Signal, config: Path | None, answer_within: str, output: Output) -> int:
+    within = _seconds(answer_within)
+    as_json = output is Output.json
+    return _send(load(config).config, signal, within=within, wait=False, as_json=as_json)
+
+
+def _send(config: Config, signal: _Signal, *, within: float, wait: bool, as_json: bool) -> int:
+    """Sends a signal and reports what comes of it.
+
+    1. It is checked.  2. The end of the notifications is noted.  3. It is written.
+    4. Its answer is awaited.  5. The run is followed, if that was asked for.
+    """
+    signal.check(config.name)
+    _check_started(config)
+    from lakemark.records import Tail, publish  # noqa: PLC0415
+
+    with Tail(config, config.topics.notifications) as tail:
+        publish(config, config.topics.signals, [(config.name.encode(), signal.value)])
+        try:
+            run = _answered(signal, tail, within)
+            if wait and not run.has_ended:
+                run = _followed(run, tail)
+        except KeyboardInterrupt:
+            snapshot_view.say_left(error_console(), signal.id, is_run=_is_run(signal))
+            return _INTERRUPTED
+    if run.last is None:
+        raise _no_answer(config, signal)
+    snapshot_view.show_outcome(Console(), run, is_run=_is_run(signal), as_json=as_json)
+    if not _is_run(signal):
+        return FAILED if run.state == "rejected" else OK
+    return OK if run.is_good or not run.has_ended else FAILED
+
+
+def _is_run(signal: _Signal) -> bool:
+    return signal.kind == "execute-snapshot"
+
+
+def _check_started(config: Config) -> None:
+    from lakemark.kafka import Cluster  # noqa: PLC0415
+
+    wanted = [config.topics.signals, config.topics.notifications]
+    with Cluster(config) as cluster:
+        # Writing to a topic that does not exist may create it, with the wrong settings.
+        missing = set(wanted) - set(cluster.partition_counts(wanted))
+    if missing:
+        raise PipelineError(
+            f"the pipeline {config.name} has never run: there is no topic {min(missing)}",
+            code="not-started",
+            hint="start it with `lakemark run`",
+        )
+
+
+def _answered(signal: _Signal, tail: Any, within: float) -> Run:
+    """The run after the first notification that answers, without one when none came in time."""
+    run = Run(signal.id)
+    deadline = time.monotonic() + within
+    while (left := deadline - time.monotonic()) > 0:
+        found = notifications.read(tail.value(min(left, _POLL_S)))
+        if found is None or not signal.is_answered_by(found):
+            continue
+        run = then(Run(found.id), found)
+        if run.last is not None:
+            break
+    return run
+
+
+def _followed(run: Run, tail: Any) -> Run:
+    with snapshot_view.Bars(error_console()) as shown:
+        shown.update(run)
+        while not run.has_ended:
+            found = notifications.read(tail.value(_POLL_S))
+            if found is not None:
+                run = then(run, found)
+                shown.update(run)
+    return run
+
+
+def _no_answer(config: Config, signal: _Signal) -> PipelineError:
+    hint = (
+        f"the signal is in {config.topics.signals} and will be carried out when the pipeline reads"
+        " it: see whether `lakemark run` is running (`lakemark status`) with this configuration,"
+        " and whether another run goes first (`lakemark snapshot status`)"
+    )
+    return PipelineError(
+        f"no pipeline has answered the signal {fields.cut(signal.id)} in time",
+        code="no-answer",
+        hint=hint,
+    )
+
+
+def _seconds(duration: str) -> float:
+    return fields.delay("--answer-within", duration).total_seconds()
+
+
+def _conditions(filters: list[str], tables: list[str]) -> list[dict[str, str]]:
+    """Filters of single tables first: the first that matches a table counts."""
+    own, for_all = [], []
+    for text in filters:
+        table, found, sql = text.partition("=")
+        if found and table.strip() in tables:
+            own.append({"data-collection": table.strip(), "filter": sql})
+        else:
+            for_all.append({"data-collection": ".*", "filter": text})
+    if len(for_all) > 1:
+        raise RefusedError(
+            "more than one --filter is for all tables",
+            code="bad-value",
+            hint="join them by AND, or write --filter TABLE=SQL with TABLE as in the arguments",
+        )
+    return [*own, *for_all]
+
+
+def _check_conditions(conditions: list[dict[str, str]]) -> None:
+    if conditions:
+        from lakemark.snapshot.conditions import check  # noqa: PLC0415 (a slow import)
+
+        for condition in conditions:
+            check(condition["filter"])
+
+
+def _lines(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RefusedError(
+            f"{file} cannot be read: {type(error).__name__}",
+            code="bad-value",
+            hint="name a file of UTF-8 text with a key a line",
+        ) from None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise RefusedError(f"{file} has no keys", code="bad-value", hint="write a key a line")
+    return lines
+
+
+def _key(text: str) -> msgspec.Raw | str:
+    """JSON as it was written, so that numbers keep every digit; anything else is text."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return msgspec.Raw(text.encode())

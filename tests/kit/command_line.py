@@ -1,0 +1,84 @@
+"""The command line in a folder of its own, without brokers."""
+
+import contextlib
+import json
+import sys
+import types
+
+import pytest
+from typer.testing import CliRunner
+
+import lakemark
+from lakemark import cli
+
+SMALL = """\
+name: shop
+kafka: {bootstrap_servers: "localhost:9092"}
+source: {connector_file: shop.json, tables: [public.orders, public.customers]}
+lake: {path: ./lake}
+checkpoint: ./checkpoint
+database: {url: "postgresql://u@h/d", password: hush-hush}
+"""
+CONNECTOR = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "topic.prefix": "shop",
+    "skipped.operations": "none",
+    "signal.data.collection": "public.debezium_signal",
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAKEMARK_CONFIG", raising=False)
+    (tmp_path / "lakemark.yaml").write_text(SMALL)
+    (tmp_path / "shop.json").write_text(json.dumps(CONNECTOR))
+    return tmp_path
+
+
+def invoke(*arguments: str, **options):
+    result = CliRunner().invoke(cli.app, list(arguments), **options)
+    assert "Traceback" not in result.output or "--debug" in arguments
+    assert "hush-hush" not in result.output
+    return result
+
+
+@pytest.fixture
+def kafka(monkeypatch):
+    """Stands in for the modules that talk to the brokers."""
+    stub = types.ModuleType("lakemark.kafka")
+    stub.published, stub.records = [], {}
+    stub.publish = lambda config, topic, records: stub.published.extend(
+        (topic, *r) for r in records
+    )
+    stub.partitions = {"shop.control": 1, "shop.signals": 1, "shop.notifications": 1}
+
+    class Cluster(contextlib.nullcontext):
+        def __init__(self, config):
+            super().__init__(self)
+
+        def partition_counts(self, topics):
+            return {t: stub.partitions[t] for t in topics if t in stub.partitions}
+
+    stub.Cluster = Cluster
+    stub.answers = []  # values, or functions of the published records that make one
+
+    class Tail(contextlib.nullcontext):
+        def __init__(self, config, topic):
+            assert topic == "shop.notifications"
+            super().__init__(self)
+
+        def value(self, seconds):
+            answer = stub.answers.pop(0) if stub.answers and stub.published else None
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer(stub.published) if callable(answer) else answer
+
+    stub.Tail = Tail
+    stub.read_compacted = lambda config, topic: stub.records
+    for name in ("kafka", "records"):
+        monkeypatch.setitem(sys.modules, f"lakemark.{name}", stub)
+        monkeypatch.setattr(lakemark, name, stub, raising=False)
+    return stub
