@@ -234,3 +234,20 @@ def test_the_parser_logs_nothing(caplog: pytest.LogCaptureFixture):
         except RefusedError:
             continue
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("1", "2147483647", "2147483648", "-2147483648", "-(2147483648)", "- - 2147483648"),
+        *("-(-2147483648)", "-9223372036854775808", "9223372036854775808", "1.", ".5", "1e3"),
+        *("-(5)::int2", "5::int8", "'5'::numeric(3, 1)", "2147483647 + 0.5", "7 / 2", "-7 % 4"),
+    ],
+)
+def test_numbers_have_the_type_and_value_that_the_server_gives_them(session: Session, number: str):
+    found = rebuilt(f"id = {number}", table="public.orders", types=TYPES)
+    built = found.sql.removeprefix('("id" = ').removesuffix(")")
+    query = f"SELECT pg_typeof({built})::text, ({built})::text"
+    shown = session.execute(query.encode(), found.parameters * 2).fetchone()
+    own = f"SELECT pg_typeof({number})::text, ({number})::text"
+    assert shown == session.execute(own.encode()).fetchone()
