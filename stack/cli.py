@@ -72,12 +72,14 @@ def run_demo(*, keep: bool) -> int:
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     """Run the checks, then pytest, whose closing line comes last.
 
+    Two workers, of which one has all tests that need servers: see `tests/conftest.py`.
+
     The exit code is pytest's; 1 if only the checks failed.
     """
     checked = check()
-    command = [sys.executable, "-m", "pytest"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup"]
     if quick:
-        command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow", "-n", "2"]
+        command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:
         ensure_servers(say)
     sys.stderr.flush()

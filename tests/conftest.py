@@ -1,7 +1,8 @@
 """Fixtures that several kinds of test share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 import pytest
 from hypothesis import settings
@@ -9,9 +10,24 @@ from hypothesis import settings
 from stack.local import Database, LocalStack
 
 # The same examples in every run; HYPOTHESIS_PROFILE=nightly draws new ones.
-settings.register_profile("default", derandomize=True)
-settings.register_profile("nightly", derandomize=False)
+# An example that takes this long hangs; less may be what else runs on the machine.
+HANGS = timedelta(seconds=10)
+settings.register_profile("default", derandomize=True, deadline=HANGS)
+settings.register_profile("nightly", derandomize=False, deadline=HANGS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# Tests of one group run one after the other in one worker (`-n 2 --dist loadgroup`, as `./dev test`
+# does): they share what is slow to start. Those on servers wait a lot; the others fill the gaps.
+GROUPS = {"servers": ("integration", "faults"), "spark": ("spark",)}
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Put each test that needs servers or Spark into its group."""
+    for item in items:
+        for group, marks in GROUPS.items():
+            if any(item.get_closest_marker(mark) for mark in marks):
+                item.add_marker(pytest.mark.xdist_group(group))
+                break
 
 
 @pytest.fixture(scope="session")
