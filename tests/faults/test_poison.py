@@ -61,7 +61,8 @@ def test_poison_records_become_dead_letters(database: Database, tmp_path, wrappe
     topic = database.topic("orders")
     kafka = database.stack.kafka
     with Running(database, tmp_path) as running:
-        running.equal_after_once()
+        running.lakemark.start()
+        running.wait_equal()
         database.execute(INSERT, [21, 60])
         running.wait_drained()
         genuine = json.loads(kafka.read(topic, count=60)[-1].value())
@@ -73,9 +74,7 @@ def test_poison_records_become_dead_letters(database: Database, tmp_path, wrappe
         assert producer.flush(30) == 0
         database.execute(INSERT, [61, 100])
         database.execute("INSERT INTO quiet VALUES (1)")
-        running.wait_drained()
-
-        running.equal_after_once()
+        running.wait_equal()
 
         letters = sorted(running.dead_letters(), key=lambda m: int(header(m, "offset")))
         found = {int(header(m, "offset")): m for m in letters}

@@ -1,10 +1,15 @@
-"""Single tables stop and go on, and the others never wait for them."""
+"""Single tables stop and go on, and the others never wait for them.
+
+The tests share one pipeline that runs through all of them; the last one leaves a table stopped.
+"""
+
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import NewPartitions
 
 from stack import every_type, shop
-from stack.local import Database
+from stack.local import LocalStack
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.running import STATE_S, Running
@@ -14,80 +19,79 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 ORDERS = "public.orders"
 
 
-def fill_shop(database: Database) -> None:
-    with database.connect() as connection:
-        shop.create(connection, every=every_type.Limits.of({}))
-        shop.fill(connection, scale=0.02)
+@pytest.fixture(scope="module")
+def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
+    with stack.fresh_database() as database:
+        with database.connect() as connection:
+            shop.create(connection, every=every_type.Limits.of({}))
+            shop.fill(connection, scale=0.02)
+        database.start_connector({"producer.override.metadata.max.age.ms": "500"})
+        with Running(database, tmp_path_factory.mktemp("pipeline")) as running:
+            yield running
 
 
-def test_a_paused_table_misses_nothing_even_over_a_restart(database: Database, tmp_path):
-    fill_shop(database)
-    database.start_connector()
-    with Running(database, tmp_path) as running:
+@pytest.fixture
+def running(pipeline: Running) -> Running:
+    """The pipeline, streaming and equal."""
+    pipeline.lakemark.start()
+    pipeline.wait_equal()
+    return pipeline
+
+
+def test_a_paused_table_misses_nothing_even_over_a_restart(running: Running):
+    with Workload(running.database.dsn, writers=2, rows_per_s=300) as workload:
+        running.lakemark.wait_for_batch(STATE_S)
+        running.lakemark.command("table", "pause", ORDERS)
+        running.wait_state(ORDERS, "paused")
+        version = running.version(ORDERS)
+        running.lakemark.wait_for_batch(STATE_S)
+        running.lakemark.kill()
         running.lakemark.start()
-        running.wait_equal()
-        with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
-            running.lakemark.wait_for_batch(STATE_S)
-            running.lakemark.command("table", "pause", ORDERS)
-            running.wait_state(ORDERS, "paused")
-            version = running.version(ORDERS)
-            running.lakemark.wait_for_batch(STATE_S)
-            running.lakemark.kill()
-            running.lakemark.start()
-            running.lakemark.wait_for_batch(STATE_S)
-            workload.stop()
-        others = [table for table in running.tables() if table != ORDERS]
-        running.wait_equal(*others)
-        assert running.version(ORDERS) == version, "a paused table was written"
-        assert not running.compare(ORDERS).is_equal, "nothing happened while it was paused"
-        assert "paused" in running.lakemark.command("status")
+        running.lakemark.wait_for_batch(STATE_S)
+        workload.stop()
+    others = [table for table in running.tables() if table != ORDERS]
+    running.wait_equal(*others)
+    assert running.version(ORDERS) == version, "a paused table was written"
+    assert not running.compare(ORDERS).is_equal, "nothing happened while it was paused"
+    assert "paused" in running.lakemark.command("status")
 
-        running.lakemark.command("table", "resume", ORDERS)
-        running.wait_state(ORDERS, "streaming")
-        running.wait_equal()
+    running.lakemark.command("table", "resume", ORDERS)
+    running.wait_state(ORDERS, "streaming")
+    running.wait_equal()
 
 
-def test_an_incompatible_change_stops_its_table_only(database: Database, tmp_path):
-    fill_shop(database)
-    database.start_connector()
-    with Running(database, tmp_path) as running:
-        running.lakemark.start()
-        running.wait_equal()
-        before = running.version("public.products")
+def test_more_partitions_keep_the_order_of_each_key(running: Running):
+    database, topic = running.database, running.database.topic("orders")
+    with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
+        running.lakemark.wait_for_batch(STATE_S)
+        admin = database.stack.kafka.admin()
+        admin.create_partitions([NewPartitions(topic, 7)])[topic].result(30)
 
-        database.execute("ALTER TABLE products ALTER COLUMN name TYPE integer USING length(name)")
-        database.execute("UPDATE products SET name = 7")
-        Workload(database.dsn, writers=2).run_for(3)
+        def used() -> bool:
+            ends = database.stack.kafka.end_offsets(topic)
+            return len(ends) == 7 and all(ends.values())
 
-        state = running.wait_state("public.products", "errored")
-        assert state["code"] == "schema-incompatible"
-        assert "name" in state["reason"], "the column must be named"
-        assert state["hint"]
-        others = [table for table in running.tables() if table != "public.products"]
-        running.wait_equal(*others)
-        assert running.version("public.products") == before
+        wait_for(used, STATE_S, "the connector to use the new partitions")
+        workload.stop()
+    running.wait_equal()
+    event = running.lakemark.wait_for_event("table.repartitioned", STATE_S)
+    assert (event["table"], event["topic"]) == (ORDERS, topic)
+    running.wait_state(ORDERS, "streaming")
+    running.wait_equal()
 
 
-def test_more_partitions_keep_the_order_of_each_key(database: Database, tmp_path):
-    fill_shop(database)
-    database.start_connector({"producer.override.metadata.max.age.ms": "500"})
-    topic = database.topic("orders")
-    with Running(database, tmp_path) as running:
-        running.lakemark.start()
-        running.wait_equal()
-        with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
-            running.lakemark.wait_for_batch(STATE_S)
-            admin = database.stack.kafka.admin()
-            admin.create_partitions([NewPartitions(topic, 7)])[topic].result(30)
+def test_an_incompatible_change_stops_its_table_only(running: Running):
+    database = running.database
+    before = running.version("public.products")
 
-            def used() -> bool:
-                ends = database.stack.kafka.end_offsets(topic)
-                return len(ends) == 7 and all(ends.values())
+    database.execute("ALTER TABLE products ALTER COLUMN name TYPE integer USING length(name)")
+    database.execute("UPDATE products SET name = 7")
+    Workload(database.dsn, writers=2).run_for(3)
 
-            wait_for(used, STATE_S, "the connector to use the new partitions")
-            workload.stop()
-        running.wait_equal()
-        event = running.lakemark.wait_for_event("table.repartitioned", STATE_S)
-        assert (event["table"], event["topic"]) == (ORDERS, topic)
-        running.wait_state(ORDERS, "streaming")
-        running.wait_equal()
+    state = running.wait_state("public.products", "errored")
+    assert state["code"] == "schema-incompatible"
+    assert "name" in state["reason"], "the column must be named"
+    assert state["hint"]
+    others = [table for table in running.tables() if table != "public.products"]
+    running.wait_equal(*others)
+    assert running.version("public.products") == before

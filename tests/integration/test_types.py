@@ -42,9 +42,10 @@ def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
         insert_keyed(database, 1)
         database.start_connector(modes)
         with Running(database, tmp_path) as running:
+            running.lakemark.start()
             running.wait_captured("all_types")
             running.wait_captured("keyed")
-            running.equal_after_once()  # from the snapshot
+            running.wait_equal()  # from the snapshot
             columns = running.rows("public.all_types").schema.names
             assert set(columns) & every_type.NOT_CAPTURED <= {"name"}
 
@@ -61,10 +62,7 @@ def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
             database.execute("UPDATE keyed SET note = 'changed' WHERE number = 1")
             database.execute("DELETE FROM keyed WHERE number = 1 AND day > '2000-01-01'")
             database.execute("UPDATE keyed SET number = 3 WHERE number = 2 AND amount > 0")
-            running.wait_drained()
-            running.once()
-            found = running.compare()
-            assert found.is_equal, str(found)
+            found = running.wait_equal()
             assert found["public.all_types"].source_rows == 3 * count
             assert running.dead_letters() == []
 
