@@ -135,6 +135,8 @@ BAD = [
     (signal("execute-snapshot", {"data-collections": "a.b"}), "wrong-type", '["public.orders"]'),
     (signal("execute-snapshot", {"data-collections": [1]}), "wrong-type", "collections[0]"),
     (signal("execute-snapshot", {"data-collections": ["a.b", " "]}), "bad-value", "[1] is empty"),
+    (signal("execute-snapshot", {"data-collections": [["a.b"]]}), "wrong-type", "collections[0]"),
+    (signal("stop-snapshot", {"data-collections": [["a.b"]]}), "wrong-type", "collections[0]"),
     (signal("stop-snapshot", {"type": "blocking"}), "blocking", "incremental"),
     (signal("set-snapshot", {"chunk-rows": 5}), "missing-field", "data.id"),
     (signal("set-snapshot", {"id": "r1"}), "missing-field", "what to change"),
