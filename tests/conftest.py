@@ -17,17 +17,21 @@ settings.register_profile("nightly", derandomize=False, deadline=HANGS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Tests of one group run one after the other in one worker (`-n 2 --dist loadgroup`, as `./dev test`
-# does): they share what is slow to start. Those on servers wait a lot; the others fill the gaps.
-GROUPS = {"servers": ("integration", "faults"), "spark": ("spark",)}
+# does): they share what is slow to start, and one stack is all that runs at a time. Its tests wait
+# a lot; the other groups and the tests without one fill the gaps. The first group that fits counts.
+GROUPS = {
+    "postgres": lambda item: "server" in getattr(item, "fixturenames", ()),
+    "servers": lambda item: any(map(item.get_closest_marker, ("integration", "faults"))),
+    "spark": lambda item: item.get_closest_marker("spark"),
+}
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Put each test that needs servers or Spark into its group."""
     for item in items:
-        for group, marks in GROUPS.items():
-            if any(item.get_closest_marker(mark) for mark in marks):
-                item.add_marker(pytest.mark.xdist_group(group))
-                break
+        group = next((name for name, fits in GROUPS.items() if fits(item)), None)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
