@@ -249,7 +249,12 @@ class LakemarkProcess(Server):
         """Return the records of the progress topic by table; `_pipeline` is the pipeline's own."""
         config = load(self.config)
         records = read_compacted(config, config.topics.progress)
-        return {key.decode(): json.loads(value) for key, value in records.items()}
+        named = {key.decode(): value for key, value in records.items()}
+        return {
+            name: json.loads(value)
+            for name, value in named.items()
+            if name == PIPELINE or not name.startswith("_")
+        }
 
     def wait_for_progress(
         self, table: str, what: str, holds: Callable[[Event], bool], *, deadline_s: float = 60

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -149,11 +149,19 @@ def java_version() -> str:
     return lines[0].strip() if lines else "unknown"
 
 
+PIPELINE: Final = "_pipeline"
+
+
 def show_status(
     console: Console, records: Mapping[bytes, bytes], *, topic: str, as_json: bool
 ) -> None:
     """The newest record of the pipeline and of each table, from the progress topic."""
-    states = {key.decode(errors="replace"): _state(value) for key, value in records.items()}
+    named = {key.decode(errors="replace"): value for key, value in records.items()}
+    states = {
+        name: _state(value)
+        for name, value in named.items()
+        if name == PIPELINE or not name.startswith("_")  # the others are of snapshots
+    }
     if as_json:
         sys.stdout.write(json.dumps(states, indent=2, sort_keys=True) + "\n")
         return
@@ -164,7 +172,7 @@ def show_status(
             soft_wrap=True,
         )
         return
-    pipeline = states.pop("_pipeline", None)
+    pipeline = states.pop(PIPELINE, None)
     if pipeline:
         console.print(f"pipeline: {pipeline.get('state', 'unknown')}", markup=False)
     header = ("table", "state", "engine", "rows", "changes", "newest change", "dead letters")

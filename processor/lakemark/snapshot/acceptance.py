@@ -27,8 +27,8 @@ class Known:
     condition: Callable[[str, str], Condition]
 
 
-def accept(signal: ExecuteSnapshot, known: Known) -> tuple[Run, tuple[str, ...]] | Rejection:
-    """The run of a signal, and those of its patterns that match no table.
+def accept(signal: ExecuteSnapshot, known: Known) -> Run | Rejection:
+    """The run of a signal. Patterns that match no table are skipped as long as another does.
 
     A table without a key is taken in and said to be one when its turn comes; the others are read.
     """
@@ -38,7 +38,7 @@ def accept(signal: ExecuteSnapshot, known: Known) -> tuple[Run, tuple[str, ...]]
         return Rejection(signal.id, refused.code, refused.message, refused.hint)
 
 
-def _accept(signal: ExecuteSnapshot, known: Known) -> tuple[Run, tuple[str, ...]]:
+def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     chosen = matching(signal.data_collections, known.schemas)
     if not chosen.tables:
         first = signal.data_collections[0]
@@ -54,7 +54,7 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> tuple[Run, tuple[str, ...]
     if signal.keys:
         _one_table(signal, chosen.tables)
         tables[0].keys = _keys(signal.keys, chosen.tables[0], known)
-    run = Run(
+    return Run(
         signal.id,
         tables,
         chunk_rows=signal.chunk_rows,
@@ -62,8 +62,8 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> tuple[Run, tuple[str, ...]
         delay=None if signal.delay is None else signal.delay.total_seconds(),
         priority=signal.priority,
         surrogate=signal.surrogate_key,
+        unmatched=list(chosen.unmatched),
     )
-    return run, chosen.unmatched
 
 
 def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:

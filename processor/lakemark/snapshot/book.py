@@ -92,6 +92,8 @@ class Book:
             run.state, run.query = runs.READING, self.coordinator.stream.query
             self.changed(run)
             self.notify(notes.started(self.subject(run), ts_ms=self.outside.now_ms()))
+            for pattern in run.unmatched:
+                self._scanned(run, TableRun(pattern, state=runs.FAILED, code="table-gone"))
             for table in run.tables:
                 if table.state == runs.FAILED:
                     self._scanned(run, table)

@@ -79,15 +79,12 @@ class Desk:
         if isinstance(found, Rejection):
             self._reject(found)
             return
-        run, unmatched = found
-        if unmatched:
-            log.warning("snapshot.unmatched", id=run.id, patterns=list(unmatched))
-        for table in run.tables:
+        for table in found.tables:
             if not world.schemas[table.table].key:
                 table.state, table.code = runs.FAILED, "no-key"
                 table.reason = f"{table.table} has no key"
                 table.hint = "give it a primary key, or set message.key.columns of the connector"
-        self.book.begin(run)
+        self.book.begin(found)
 
     def _stop(self, signal: StopSnapshot) -> None:
         stopped: list[str] = []

@@ -26,6 +26,7 @@ _STATES: Final = {
     "IN_PROGRESS": "running",
     "TABLE_SCAN_COMPLETED": "running",
     "RESUMED": "running",
+    "CHANGED": "running",
     "PAUSED": "paused",
     "COMPLETED": "completed",
     "ABORTED": "aborted",

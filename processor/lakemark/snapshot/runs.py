@@ -143,6 +143,7 @@ class Run(msgspec.Struct, omit_defaults=True):
         query: id of the streaming query it was armed in: another one knows nothing of it.
         chunk_rows, parallelism, delay: as the signal or set-snapshot says; None = as configured.
         surrogate: column that orders the chunks.
+        unmatched: patterns of the signal that chose no table.
         accepted, ended: milliseconds since the epoch.
         seconds: spent reading, pauses left out, up to `since` (not kept).
     """
@@ -158,6 +159,7 @@ class Run(msgspec.Struct, omit_defaults=True):
     delay: float | None = None
     priority: int = 0
     surrogate: str | None = None
+    unmatched: list[str] = []
     accepted: int = 0
     ended: int = 0
     seconds: float = 0.0

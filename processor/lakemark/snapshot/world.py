@@ -29,7 +29,7 @@ from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Checked, Cut
 from lakemark.snapshot.readers import postgres_windows
 from lakemark.snapshot.readers.postgres import read_schemas
-from lakemark.snapshot.readers.postgres_chunks import column_types
+from lakemark.snapshot.readers.postgres_keys import column_types, try_condition
 from lakemark.snapshot.readers.postgres_session import Session, connect
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.signals import Rejection, Signal
@@ -73,6 +73,7 @@ class World:
     _offsets: dict[int, int] = field(default_factory=dict)
     _schemas: dict[str, TableSchema] = field(default_factory=dict)
     _types: dict[str, dict[str, str]] = field(default_factory=dict)
+    _tried: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         workers = self.config.snapshot.parallelism + 2  # readers, a cut and a check
@@ -184,6 +185,7 @@ class World:
         )
         signal = self.connector.signal_table
         self._types.clear()
+        self._tried.clear()
         self._schemas = {
             table: schema
             for table, schema in found.items()
@@ -196,7 +198,11 @@ class World:
         types = self._types.get(table)
         if types is None:
             types = self._types[table] = column_types(self._connected(), table)
-        return conditions.rebuilt(text, table=table, types=types)
+        condition = conditions.rebuilt(text, table=table, types=types)
+        if (table, text) not in self._tried:
+            try_condition(self._connected(), table, condition)
+            self._tried.add((table, text))
+        return condition
 
     def texts(self, table: str, keys: Sequence[str]) -> list[list[str]]:
         """See `Outside`."""

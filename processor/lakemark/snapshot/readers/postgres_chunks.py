@@ -46,7 +46,7 @@ _LEAST_BLOCK: Final = 8 << 20
 # Of CSV. A worker needs about six times as much for a moment.
 MAX_CHUNK_BYTES: Final = 64 << 20
 _PARSE: Final = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
-_PARTS: Final = """
+PARTS: Final = """
 WITH RECURSIVE base AS (
     SELECT a.attname, a.attnotnull, t.oid, t.typtype, t.typbasetype, t.typnamespace
     FROM pg_catalog.pg_attribute a
@@ -192,7 +192,7 @@ def _key_parts(
             hint="set message.key.columns of the connector to columns of other types",
         )
     namespace, _, name = schema.table.partition(".")
-    rows = session.execute(_PARTS, [namespace, name, list(schema.by_name)]).fetchall()
+    rows = session.execute(PARTS, [namespace, name, list(schema.by_name)]).fetchall()
     # Operators of a type (citext) are found by the path alone, or else those of text are taken.
     path = dict.fromkeys(["pg_catalog", *(type_schema for *_, type_schema in rows)])
     session.execute(
@@ -231,7 +231,7 @@ def ordered_by(table: OpenTable, column: str | None) -> OpenTable:
     if column is None:
         return table
     namespace, _, name = table.schema.table.partition(".")
-    rows = table.session.execute(_PARTS, [namespace, name, [column]]).fetchall()
+    rows = table.session.execute(PARTS, [namespace, name, [column]]).fetchall()
     if not rows:
         raise TableError(
             f"{table.schema.table} has no column {column}",
@@ -245,18 +245,6 @@ def ordered_by(table: OpenTable, column: str | None) -> OpenTable:
 def estimate(table: OpenTable) -> int:
     """About how many rows the table has, by its size and what was found when last analysed."""
     return round(_size(table)[0])
-
-
-def column_types(session: Session, table: str) -> dict[str, str]:
-    """SQL names of a table's column types, those of domains' bases, for `conditions.rebuilt`.
-
-    Raises:
-        DependencyError, ConfigError: as `translated` says.
-    """
-    namespace, _, name = table.partition(".")
-    with translated(table):
-        rows = session.execute(_PARTS, [namespace, name, None]).fetchall()
-    return {column: kind for column, kind, *_ in rows}
 
 
 def boundaries(

@@ -1,10 +1,11 @@
-"""PostgreSQL: which of some keys a table has no row of, so that they become deletes."""
+"""PostgreSQL: what a signal asks about a table: keys without a row, types and sense of a filter."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg import errors
 
 from lakemark.errors import TableError
 from lakemark.snapshot.boundaries import (
@@ -12,16 +13,20 @@ from lakemark.snapshot.boundaries import (
     Boundary,
     Condition,
     KeyRange,
+    escaped,
     keys_query,
     range_condition,
 )
+from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.readers.postgres_chunks import (
+    PARTS,
     Chunk,
     OpenTable,
     literally,
     read_chunk,
     read_rows,
 )
+from lakemark.snapshot.readers.postgres_session import Session, translated
 from lakemark.source.schema import TableSchema
 
 
@@ -92,3 +97,37 @@ def key_unreadable(table: str) -> TableError:
         code="key-unreadable",
         hint="correct the list of keys, or take a snapshot of the table",
     )
+
+
+def column_types(session: Session, table: str) -> dict[str, str]:
+    """SQL names of a table's column types, those of domains' bases, for `conditions.rebuilt`.
+
+    Raises:
+        DependencyError, ConfigError: as `translated` says.
+    """
+    namespace, _, name = table.partition(".")
+    with translated(table):
+        rows = session.execute(PARTS, [namespace, name, None]).fetchall()
+    return {column: kind for column, kind, *_ in rows}
+
+
+def try_condition(session: Session, table: str, condition: Condition) -> None:
+    """Asks the database whether a condition makes sense to it, without reading a row.
+
+    Raises:
+        RefusedError: ``bad-condition``: an operator does not go with the types of its operands.
+        DependencyError, ConfigError: as `translated` says.
+    """
+    namespace, _, name = table.partition(".")
+    query = f"SELECT FROM {escaped(namespace, name)} WHERE {condition.sql} LIMIT 0"
+    with translated(table):
+        try:
+            session.execute(query.encode(), condition.parameters)
+        except (errors.DataError, errors.SyntaxErrorOrAccessRuleViolation) as error:
+            if isinstance(error, errors.InsufficientPrivilege):
+                raise
+            raise RefusedError(
+                f"the database does not understand the filter for {table}",
+                code="bad-condition",
+                hint="compare columns with values of their own types",
+            ) from error
