@@ -82,7 +82,7 @@ def session(config: Config) -> Iterator[SparkSession]:
     else:
         archive = class_archive(found)
         settings |= _local(found, config)
-    settings |= _chosen(settings, config.spark_options())
+    settings |= config.spark_options()
     if archive is not None:
         settings[JAVA_OPTIONS] = _java_options(archive, settings.get(JAVA_OPTIONS, ""))
     builder = SparkSession.builder.appName(f"lakemark {config.name}")
@@ -116,21 +116,16 @@ def _local(found: Sequence[Path], config: Config) -> dict[str, str]:
     """
     cores = os.cpu_count() or 2
     slots = cores + (config.snapshot.parallelism if config.database is not None else 0)
-    return {
+    settings = {
         MASTER: f"local[{slots},4]",
-        PARALLELISM: str(cores),
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraClassPath": os.pathsep.join(map(str, found)),
     }
-
-
-def _chosen(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
-    """The user's settings; with a master of theirs, our number of cores is not theirs."""
-    if MASTER in theirs and PARALLELISM not in theirs:
-        ours.pop(PARALLELISM, None)
-    return theirs
+    if MASTER not in config.spark:  # a master of the user's has a number of cores of its own
+        settings[PARALLELISM] = str(cores)
+    return settings
 
 
 def _java_options(archive: ClassArchive, own: str) -> str:

@@ -52,7 +52,9 @@ def read(spark: SparkSession, spec: ChunkSpec, settings: ReadSettings) -> ChunkR
     A job that fails, is cancelled or loses its worker is an error of the result.
     """
 
-    def task(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # Spark ends a worker that leaves input behind
+            pass
         context = TaskContext.get()
         again = context is not None and context.attemptNumber() > 0
         result = run_chunk(spec, settings, again=again)

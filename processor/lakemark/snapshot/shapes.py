@@ -22,6 +22,7 @@ _ISO: Final = re.compile(
     r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?"
     r"(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?[\d.]+)S)?)?"
 )
+_LEAST_PLACES: Final = 16  # of a HashMap
 _DAYS_PER_MONTH: Final = 365.25 / 12  # as Debezium counts them
 _SRID_FLAG: Final = 0x2000_0000  # of PostGIS's extended WKB
 
@@ -72,7 +73,25 @@ def _iso_interval(text: str) -> str:
 
 
 def _hstore_pairs(text: str) -> list[tuple[str, str | None]]:
-    return [(_plain(m[1]), None if m[2] is None else _plain(m[2])) for m in _PAIR.finditer(text)]
+    pairs = [(_plain(m[1]), None if m[2] is None else _plain(m[2])) for m in _PAIR.finditer(text)]
+    return pairs if len(pairs) < 2 else _as_hashed(pairs)  # noqa: PLR2004
+
+
+def _as_hashed(pairs: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    """In the order of the connector, which is that of Java's HashMap: by the hash's low bits."""
+    places = _LEAST_PLACES
+    while len(pairs) > places * 3 // 4:
+        places *= 2
+    return sorted(pairs, key=lambda pair: _java_hash(pair[0]) & (places - 1))
+
+
+def _java_hash(text: str) -> int:
+    """HashMap's hash of a String."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8) + units[at + 1]) & 0xFFFF_FFFF
+    return value ^ value >> 16
 
 
 def _hstore_json(text: str) -> str:

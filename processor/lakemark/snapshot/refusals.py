@@ -1,0 +1,134 @@
+"""Why a table's rows cannot be read beside its events: settings of the connector that change them.
+
+Pure. A chunk gives a row as the database has it. Where something between the database and Kafka
+changes values, rows or names in a way that cannot be followed here, rows of chunks and rows of
+events would differ for ever; then a snapshot is refused.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lakemark.settings.names import compile_java, split_list
+
+# Transforms that leave the row images as they are, whatever else they do.
+_HARMLESS: Final = frozenset(
+    {
+        *("ExtractChangedRecordState", "InsertHeader", "InsertField$Key"),
+        *("RegexRouter", "ByLogicalTableRouter", "ContentBasedRouter", "TimestampRouter"),
+        *("DecodeLogicalDecodingMessageContent", "ActivateTracingSpan"),
+    }
+)
+# Reads columns again that an event lacks: the database's own values.
+_RESELECT: Final = "ReselectColumnsPostProcessor"
+_REWRITES: Final = re.compile(r"column\.(mask|truncate)\..+")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason.
+
+    Attributes:
+        code: stable name, kebab case.
+        message: which setting does what.
+        hint: what to do about it.
+    """
+
+    code: str
+    message: str
+    hint: str
+
+
+def refusals(settings: Mapping[str, str], table: str, columns: Sequence[str] = ()) -> list[Refusal]:
+    """The reasons not to read this table; empty if there are none.
+
+    Args:
+        settings: the connector's configuration.
+        table: ``schema.table``.
+        columns: all columns of the table. Without them column lists concern every table.
+    """
+    return [
+        *_columns(settings, table, columns),
+        *_names(settings, columns),
+        *_converters(settings),
+        *_transforms(settings),
+    ]
+
+
+def _columns(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> Iterator[Refusal]:
+    for name in sorted(settings):
+        match = _REWRITES.fullmatch(name)
+        if match is None or not settings[name].strip():
+            continue
+        hit = [c for c in columns if _matches(settings[name], f"{table}.{c}")]
+        if hit or not columns:
+            does = "masks" if match[1] == "mask" else "truncates"
+            what = ", ".join(hit) or "columns"
+            yield Refusal(
+                f"column-{'masked' if match[1] == 'mask' else 'truncated'}",
+                f"the connector's {name} {does} {what} of {table}: its rows differ from its events",
+                "take the columns out of it, or leave them out with column.exclude.list",
+            )
+
+
+def _matches(expressions: str, column: str) -> bool:
+    for expression in split_list(expressions):
+        try:
+            if compile_java(expression, ignore_case=True).fullmatch(column):
+                return True
+        except ValueError:
+            return True  # only Java knows
+    return False
+
+
+def _names(settings: Mapping[str, str], columns: Sequence[str]) -> Iterator[Refusal]:
+    mode = settings.get("field.name.adjustment.mode", "none").strip().lower()
+    odd = [c for c in columns if not _PLAIN_NAME.fullmatch(c)]
+    if mode != "none" and (odd or not columns):
+        what = ", ".join(odd) or "columns"
+        yield Refusal(
+            "columns-renamed",
+            f"the connector's field.name.adjustment.mode {mode} renames {what}",
+            "set it to none, or give the columns names of letters, digits and underscores",
+        )
+
+
+def _converters(settings: Mapping[str, str]) -> Iterator[Refusal]:
+    converters = split_list(settings.get("converters", ""))
+    if converters:
+        yield Refusal(
+            "custom-converter",
+            f"the connector's converters {', '.join(converters)} write values in their own way",
+            "remove them, or let the connector take the snapshot",
+        )
+    for alias in split_list(settings.get("post.processors", "")):
+        if _class(settings, alias) != _RESELECT:
+            yield Refusal(
+                "post-processor",
+                f"the connector's post processor {alias} changes events",
+                "remove it, or let the connector take the snapshot",
+            )
+
+
+def _transforms(settings: Mapping[str, str]) -> Iterator[Refusal]:
+    for alias in split_list(settings.get("transforms", "")):
+        name = _class(settings, f"transforms.{alias}")
+        if name == "Filter":
+            yield Refusal(
+                "transform-filters",
+                f"the connector's transform {alias} drops events: rows of a snapshot might never"
+                " be changed or deleted",
+                "remove it, or let the connector take the snapshot",
+            )
+        elif name not in _HARMLESS:
+            yield Refusal(
+                "transform-changes-events",
+                f"the connector's transform {alias} ({name or 'without a type'}) changes events",
+                "remove it, or let the connector take the snapshot",
+            )
+
+
+def _class(settings: Mapping[str, str], prefix: str) -> str:
+    return settings.get(f"{prefix}.type", "").strip().split(".")[-1]

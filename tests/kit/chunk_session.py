@@ -1,0 +1,79 @@
+"""Reads chunks in a real session of Spark, in a process of its own: `tests/spark/test_chunk_jobs.py`.
+
+Arguments: the configuration file and the table. Prints one JSON object.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakemark.config import load
+from lakemark.session import session
+from lakemark.snapshot import jobs
+from lakemark.snapshot.boundaries import Condition
+from lakemark.snapshot.chunk_task import ReadSettings
+from lakemark.snapshot.chunks import ChunkSpec
+from lakemark.source.modes import HandlingModes
+
+
+@dataclass(frozen=True, slots=True)
+class Deadly(ReadSettings):
+    """Settings that end the worker process of the first attempt."""
+
+    marker: str = ""
+
+    @property
+    def database(self):
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return self.config.database
+        os._exit(1)
+
+
+def main(file: str, table: str) -> dict:
+    config = load(Path(file))
+    settings = ReadSettings(config, HandlingModes(), {"database.password": "connector-secret"})
+    found = {}
+    with session(config) as spark:
+        context = spark.sparkContext
+        found["master"], found["parallelism"] = context.master, context.defaultParallelism
+        found["readers"] = jobs.readers(spark, config.snapshot.parallelism)
+        cut = jobs.cut(settings, table, 100)
+
+        def read(at: int, **changed):
+            given = {"run": "r1", "table": table, "chunk": at, "attempt": at, "shards": 2}
+            return jobs.read(spark, ChunkSpec(**{**given, **changed}), settings)
+
+        context.setLocalProperty("spark.scheduler.pool", "own")
+        with ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(lambda n: read(n[0], span=n[1]), enumerate(cut.spans)))
+        found["rows"] = [r.rows for r in results]
+        found["errors"] = [r.error.code for r in results if r.error]
+        found["snapshots"] = all(r.snapshot.server.timeline == 1 for r in results)
+
+        dead = Deadly(config, settings.modes, {}, marker=str(Path(file).with_name("marker")))
+        lost = jobs.read(
+            spark, ChunkSpec(run="r1", table=table, chunk=90, attempt=90, shards=2), dead
+        )
+        found["lost"] = [lost.error.code, lost.error.retried]
+
+        napping = Condition("pg_sleep(60) IS NULL")
+        timer = threading.Timer(4, lambda: jobs.cancel(spark, 91))
+        timer.start()
+        begun = time.monotonic()
+        found["cancelled"] = read(91, condition=napping).error.code
+        found["cancelled_s"] = time.monotonic() - begun
+        found["after"] = read(92).rows
+        found["pool"] = context.getLocalProperty("spark.scheduler.pool")
+        found["tags"] = sorted(context.getJobTags())
+    return found
+
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(main(*sys.argv[1:])))
