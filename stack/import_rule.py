@@ -25,7 +25,8 @@ PURE = {
     *("snapshot.chunks", "snapshot.fields", "snapshot.signals"),
     *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
     *("snapshot.visibility", "snapshot.conditions", "snapshot.condition_text"),
-    "snapshot.following",
+    *("snapshot.following", "snapshot.refusals", "snapshot.windows", "snapshot.runs"),
+    "snapshot.acceptance",
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

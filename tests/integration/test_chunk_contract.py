@@ -78,7 +78,7 @@ def test_a_row_of_a_chunk_is_what_its_event_says(database: Database, connector: 
             for one, other in zip(ours, theirs, strict=True):
                 assert repr(one) == repr(other), (table, column.name)
         if wrapped:
-            assert from_connect(table, *wrapped) == chunk.schema
+            assert from_connect(table, wrapped, None).columns == chunk.schema.columns
         assert_nothing_is_absent(database, chunk, modes)
 
 
@@ -91,23 +91,23 @@ def whole(database: Database, table: str, modes: HandlingModes) -> Chunk:
 
 
 def events(database: Database, table: str, count: int):
-    """Keys and row images of a table's inserts, and the schemas of a wrapped record."""
+    """Keys and row images of a table's inserts, and the schema of a wrapped record."""
     kafka, topic = database.stack.kafka, database.topic(table)
     deadline = time.monotonic() + ARRIVE_S
     while topic not in kafka.topics() or sum(kafka.end_offsets(topic).values()) < count:
         assert time.monotonic() < deadline, f"{count} events of {table}"
         time.sleep(0.2)
-    keys, images, schemas = [], [], None
+    keys, images, schema = [], [], None
     for record in kafka.read(topic, count=count):
         value, raw = json.loads(record.value()), record.value()
         if "payload" in value:
-            schemas = value["schema"], json.loads(record.key()).get("schema")
+            schema = value["schema"]
             value = value["payload"]
         assert value["op"] == "c"
         start = raw.index(b'"after":') + len(b'"after":')
         images.append(raw[start : start + length_of_object(raw[start:].decode())])
         keys.append(record.key())
-    return keys, images, schemas
+    return keys, images, schema
 
 
 def length_of_object(text: str) -> int:

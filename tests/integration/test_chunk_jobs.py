@@ -367,3 +367,30 @@ def test_a_lock_that_somebody_holds_is_waited_for_and_then_told(
         thread.join(30)
     assert found[0].error.code == "table-locked"
     assert found[0].error.retried
+
+
+def test_a_table_whose_changes_the_log_does_not_bring_is_refused(source: Database, settings):
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    source.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (50)")
+    source.execute("CREATE PUBLICATION ours FOR TABLE t, p")
+
+    def reasons(table: str = TABLE, **more: str) -> list[str]:
+        connector = {"plugin.name": "pgoutput", "publication.name": "ours"}
+        connector |= {name.replace("__", "."): value for name, value in more.items()}
+        found = jobs.reasons_against(
+            ReadSettings(settings.config, settings.modes, connector), table
+        )
+        return [reason.code for reason in found]
+
+    assert reasons() == []
+    assert reasons(publication__name="other") == ["not-published"]
+    assert reasons(publication__name="other", plugin__name="decoderbufs") == []
+    assert (reasons("public.p"), reasons("public.p1")) == (["not-published"], [])
+    source.execute("ALTER PUBLICATION ours SET (publish_via_partition_root = true)")
+    assert (reasons("public.p"), reasons("public.p1")) == ([], ["not-published"])
+    source.execute("ALTER PUBLICATION ours SET TABLE t (id, a) WHERE (id > 5)")
+    assert reasons() == ["publication-filters-rows", "publication-hides-columns"]
+    assert reasons(column__exclude__list="public.t.b") == ["publication-filters-rows"]
+    masked = {"column.mask.with.3.chars": "public.t.a"}
+    assert reasons(**masked)[0] == "column-masked"

@@ -36,7 +36,9 @@ from lakemark.snapshot.readers.postgres_chunks import (
     open_table,
     ordered_by,
 )
+from lakemark.snapshot.readers.postgres_publication import unpublished
 from lakemark.snapshot.readers.postgres_session import connect
+from lakemark.snapshot.refusals import Refusal, refusals
 from lakemark.source.schema import TableSchema
 
 log = structlog.get_logger(__name__)
@@ -150,6 +152,25 @@ def cut(
         wanted = all_of(condition, inside) if inside is not None else condition
         found = ranges(boundaries(ordered, chunk_rows, condition=wanted), within=within)
         return TableCut(tuple(found), opened.schema, estimate(opened))
+
+
+def reasons_against(settings: ReadSettings, table: str) -> list[Refusal]:
+    """Why a table must not be read beside its events, by the connector's settings and publication.
+
+    Empty if it may. Runs here.
+
+    Raises:
+        TableError, DependencyError, ConfigError: as `open_table` and `translated` say.
+    """
+    with (
+        connect(settings.database, statement_timeout=settings.statement_timeout) as session,
+        open_table(session, table, settings.modes, settings=settings.connector) as opened,
+    ):
+        columns = list(opened.schema.by_name)
+        return [
+            *refusals(settings.connector, table, columns),
+            *unpublished(opened, settings.connector),
+        ]
 
 
 def fingerprint(settings: ReadSettings, table: str) -> str:

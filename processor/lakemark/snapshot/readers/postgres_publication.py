@@ -1,0 +1,66 @@
+"""PostgreSQL: whether the log brings every change of a table, as its chunks take for granted."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from lakemark.snapshot.readers.postgres_chunks import OpenTable
+from lakemark.snapshot.refusals import Refusal
+
+_FILTERS_VERSION: Final = 150_000
+_PUBLISHED: Final = """
+SELECT {filters} FROM pg_catalog.pg_publication_tables
+WHERE pubname = %s AND schemaname = %s AND tablename = %s
+"""
+
+
+def unpublished(table: OpenTable, settings: Mapping[str, str]) -> list[Refusal]:
+    """The reasons not to read a table that lie in the connector's publication.
+
+    Rows that a chunk brings and whose changes the log does not would be stale for ever.
+
+    Args:
+        table: an open table.
+        settings: the connector's configuration.
+
+    Raises:
+        psycopg.Error: whatever the session raises.
+    """
+    if settings.get("plugin.name", "decoderbufs") != "pgoutput":
+        return []
+    publication = settings.get("publication.name", "dbz_publication")
+    filters = "attnames::text[], rowfilter"
+    if table.session.info.server_version < _FILTERS_VERSION:
+        filters = "NULL::text[], NULL::text"
+    query = _PUBLISHED.format(filters=filters)
+    schema, _, name = table.schema.table.partition(".")
+    row = table.session.execute(query.encode(), [publication, schema, name]).fetchone()
+    if row is None:
+        return [
+            Refusal(
+                "not-published",
+                f"the publication {publication} does not have {table.schema.table}",
+                f"ALTER PUBLICATION {publication} ADD TABLE {table.schema.table}; of a partitioned"
+                " table also SET (publish_via_partition_root = true), or name its partitions",
+            )
+        ]
+    columns, row_filter = row
+    found = []
+    if row_filter is not None:
+        found.append(
+            Refusal(
+                "publication-filters-rows",
+                f"the publication {publication} has a row filter for {table.schema.table}",
+                "publish all rows, or let the connector take the snapshot",
+            )
+        )
+    hidden = sorted(table.schema.by_name.keys() - set(columns)) if columns else []
+    if hidden:
+        found.append(
+            Refusal(
+                "publication-hides-columns",
+                f"the publication {publication} leaves {', '.join(hidden)} of"
+                f" {table.schema.table} out",
+                "publish these columns, or name them in column.exclude.list",
+            )
+        )
+    return found
