@@ -158,7 +158,8 @@ def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: 
             _forget(now, oldest)
     else:
         now = State(forgotten_below=max(now.forgotten_below, now.highest))
-    blob = None if now == State() else encode_state(now)
+    # An empty state is written too: None would leave the run armed.
+    blob = None if state is None and now == State() else encode_state(now)
     if now.runs:
         parts = sum(len(attempt.parts) for attempt in now.attempts.values())
         size = Size(shard, sum(now.rows), parts, len(blob or b""))

@@ -6,12 +6,20 @@ Pure: what the database and the connector say is an argument.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from lakemark.snapshot.boundaries import Condition
 from lakemark.snapshot.fields import PrimaryKey, RefusedError, Scalar, nearest
-from lakemark.snapshot.runs import Run, TableRun
+from lakemark.snapshot.runs import FAILED, Run, TableRun
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, matching
 from lakemark.source.schema import TableSchema
+
+_NO_KEY: Final = Rejection(
+    "",
+    "no-key",
+    "it has no key",
+    "give it a primary key, or set message.key.columns of the connector",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +29,18 @@ class Known:
     Attributes:
         schemas: the tables that the connector captures.
         condition: parses a filter for a table; raises RefusedError.
+        against: why a table must not be read beside its events.
     """
 
     schemas: Mapping[str, TableSchema]
     condition: Callable[[str, str], Condition]
+    against: Callable[[str], Rejection | None]
 
 
 def accept(signal: ExecuteSnapshot, known: Known) -> Run | Rejection:
     """The run of a signal. Patterns that match no table are skipped as long as another does.
 
-    A table without a key is taken in and said to be one when its turn comes; the others are read.
+    A table that cannot be read is said to be one, and the others are read.
     """
     try:
         return _accept(signal, known)
@@ -51,6 +61,9 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     if signal.surrogate_key:
         _check_surrogate(signal.surrogate_key, chosen.tables, known)
     tables = [_table(signal, name, known) for name in chosen.tables]
+    if all(table.state == FAILED for table in tables):
+        first = tables[0]
+        raise RefusedError(first.reason, code=first.code, hint=first.hint)
     if signal.keys:
         _one_table(signal, chosen.tables)
         tables[0].keys = _keys(signal.keys, chosen.tables[0], known)
@@ -70,7 +83,12 @@ def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
     text = signal.filter_for(name)
     if text:
         known.condition(name, text)  # so that it is refused now, and not in the middle of the run
-    return TableRun(name, condition=text)
+    table = TableRun(name, condition=text)
+    reason = known.against(name) if known.schemas[name].key else _NO_KEY
+    if reason is not None:
+        table.state, table.code = FAILED, reason.code
+        table.reason, table.hint = f"{name}: {reason.message}", reason.hint
+    return table
 
 
 def _check_conditions(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:

@@ -74,16 +74,13 @@ class Desk:
         if refusal is not None:
             self._reject(replace(refusal, id=signal.id))
             return
-        world = acceptance.Known(self.outside.tables(), self.outside.condition)
+        world = acceptance.Known(
+            self.outside.tables(), self.outside.condition, self.outside.reasons_against
+        )
         found = acceptance.accept(signal, world)
         if isinstance(found, Rejection):
             self._reject(found)
             return
-        for table in found.tables:
-            if not world.schemas[table.table].key:
-                table.state, table.code = runs.FAILED, "no-key"
-                table.reason = f"{table.table} has no key"
-                table.hint = "give it a primary key, or set message.key.columns of the connector"
         self.book.begin(found)
 
     def _stop(self, signal: StopSnapshot) -> None:

@@ -89,6 +89,9 @@ class Outside(Protocol):
     def tables(self) -> dict[str, TableSchema]:
         """The tables that the connector captures, as the database has them now."""
 
+    def reasons_against(self, table: str) -> Rejection | None:
+        """Why a table must not be read beside its events; the id is empty."""
+
     def condition(self, table: str, text: str) -> Condition:
         """A user's filter, parsed for a table; raises RefusedError."""
 

@@ -193,6 +193,11 @@ class World:
         }
         return self._schemas
 
+    def reasons_against(self, table: str) -> Rejection | None:
+        """See `Outside`."""
+        found = jobs.reasons_against(self.settings, table)
+        return Rejection("", found[0].code, found[0].message, found[0].hint) if found else None
+
     def condition(self, table: str, text: str) -> Condition:
         """See `Outside`."""
         types = self._types.get(table)
