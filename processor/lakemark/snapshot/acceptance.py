@@ -62,8 +62,8 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
         _check_surrogate(signal.surrogate_key, chosen.tables, known)
     tables = [_table(signal, name, known) for name in chosen.tables]
     if all(table.state == FAILED for table in tables):
-        first = tables[0]
-        raise RefusedError(first.reason, code=first.code, hint=first.hint)
+        failed = tables[0]
+        raise RefusedError(failed.reason, code=failed.code, hint=failed.hint)
     if signal.keys:
         _one_table(signal, chosen.tables)
         tables[0].keys = _keys(signal.keys, chosen.tables[0], known)
