@@ -193,9 +193,9 @@ def run_usual(spec: Spec, work: Path) -> Run:
     return Run("usual", seconds, [b for b in batches if b.events], peak, cpu)
 
 
-def run_lakemark(config: Path, work: Path) -> Run:
-    """Runs `lakemark run --once` over what is in the topics."""
-    command = [sys.executable, "-m", "lakemark", "run", "--once", "-c", str(config)]
+def run_lakemark(config: Path, work: Path, *, module: str = "lakemark") -> Run:
+    """Runs `lakemark run --once`, or a variant of it, over what is in the topics."""
+    command = [sys.executable, "-m", module, "run", "--once", "-c", str(config)]
     seconds, (peak, cpu), lines = _run(command, work / "lakemark.log")
     batches = [
         Batch(datetime.fromisoformat(line["timestamp"]).timestamp(), line["events"])

@@ -89,12 +89,13 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
 
 def run_bench(name: str, arguments: Sequence[str]) -> int:
     """Run `bench/<name>.py`, or list what there is."""
-    names = sorted(p.stem for p in (ROOT / "bench").glob("*.py") if "\ndef main(" in p.read_text())
+    files = [p for p in (ROOT / "bench").glob("*.py") if "\ndef main(" in p.read_text()]
+    names = sorted(path.stem.replace("_", "-") for path in files)
     if name not in names:
         print(f"benchmarks: {', '.join(names) or '(none)'}")
         return 2 if name else 0
     ensure_servers(say)
-    code: int = importlib.import_module(f"bench.{name}").main(list(arguments))
+    code: int = importlib.import_module(f"bench.{name.replace('-', '_')}").main(list(arguments))
     return code
 
 
