@@ -1,8 +1,9 @@
 """Fixtures that several kinds of test share."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,22 +17,22 @@ settings.register_profile("default", derandomize=True, deadline=HANGS)
 settings.register_profile("nightly", derandomize=False, deadline=HANGS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Tests of one group run one after the other in one worker (`-n 2 --dist loadgroup`, as `./dev test`
-# does): they share what is slow to start, and one stack is all that runs at a time. Its tests wait
-# a lot; the other groups and the tests without one fill the gaps. The first group that fits counts.
-GROUPS = {
-    "postgres": lambda item: "server" in getattr(item, "fixturenames", ()),
-    "servers": lambda item: any(map(item.get_closest_marker, ("integration", "faults"))),
-    "spark": lambda item: item.get_closest_marker("spark"),
-}
+# Tests of one group run one after the other in one worker: they share what is slow to start, and one
+# stack is all that runs at a time. Those on servers wait a lot; all others fill the gaps.
+GROUPS = {"integration": "servers", "faults": "servers", "spark": "spark"}
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Put each test that needs servers or Spark into its group."""
-    for item in items:
-        group = next((name for name, fits in GROUPS.items() if fits(item)), None)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the tests out with `-n 2`: a group as a whole, all others one by one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = nodeid.removeprefix("tests/").partition("/")[0]
+            return GROUPS.get(folder, nodeid)
+
+    return ByGroup(config, log)
 
 
 @pytest.fixture(scope="session")
