@@ -119,10 +119,12 @@ class Workload:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(30)
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.stop(30)
+        except StackError:
+            if kind is None:  # else the block's own error says more
+                raise
 
     def _guarded(self, target: Callable[[int], None], number: int) -> None:
         try:
