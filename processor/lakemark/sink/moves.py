@@ -126,6 +126,8 @@ class Waiting:
                 self._leave((step.new_key, step.net.position), key, left)
             elif isinstance(step, Arrive) and after is not state:
                 self.awaited[key, step.net.position] = (step.old_key, step.net.row)
+            if after is not state and _is_back(after.row, step):
+                self.reread.add(key)  # a sweep may be past its position, and no chunk's row counts
             shared = shared or after.displaced is not None
             state, position = after, net_of(step).position
         if shared:
@@ -198,6 +200,16 @@ class Waiting:
         if not items:
             return None
         return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
+
+
+def _is_back(row: Net | None, step: Step) -> bool:
+    """Whether a row that a create had displaced is there again, at the position it had."""
+    return (
+        isinstance(step, Leave)
+        and row is not None
+        and row.action != changes.DELETE
+        and row.position < step.net.position
+    )
 
 
 def _fill(row: Net | None, fill: Net) -> Net | None:
