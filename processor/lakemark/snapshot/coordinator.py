@@ -100,7 +100,10 @@ class Coordinator:
                 continue
             for table in run.tables:
                 self.reading.chunks[run.id, table.table] = chunks.get(table.table, [])
-                lost = table.state != runs.WAITING and table.table not in chunks
+                if table.state in {runs.FAILED, runs.STOPPED}:
+                    continue
+                # The chunks of a table that is done are kept no longer.
+                lost = not table.over and table.state != runs.WAITING and table.table not in chunks
                 if lost or (run.query and run.query != stream.query):
                     self.reading.begin_again(run, table, "the pipeline began anew")
                 elif table.state == runs.SWEEPING:
