@@ -16,7 +16,14 @@ from typing import Any, Final
 from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
 from lakemark.settings.layers import InvalidConfig, Problem
-from lakemark.settings.names import compile_java, quoted, split_list, topic_regex, topic_safe
+from lakemark.settings.names import (
+    compile_java,
+    quoted,
+    split_list,
+    table_name,
+    topic_regex,
+    topic_safe,
+)
 from lakemark.suitability import problems_with
 
 CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}
@@ -215,7 +222,7 @@ def _as_text(value: object) -> str:
 
 def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Connector:
     """The connector from its settings. Never raises: what is wrong stands in `problems`."""
-    signal = settings.get("signal.data.collection", "").strip() or None
+    signal = table_name(settings.get("signal.data.collection", "")) or None
     tables = TableChoice(settings, config.source.tables)
     return Connector(
         name=name or settings.get("name", ""),

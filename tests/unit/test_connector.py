@@ -207,3 +207,20 @@ def test_topic_expressions_match_at_least_the_sanitised_names(java, data):
 def test_lists_split_at_commas_that_are_not_escaped():
     assert split_list(r" a.b , c\,d,, e") == ["a.b", "c,d", "e"]
     assert split_list("") == []
+
+
+@pytest.mark.parametrize(
+    ("written", "table"),
+    [
+        ("public.debezium_signal", "public.debezium_signal"),
+        ('public."debezium_signal"', "public.debezium_signal"),
+        (' "My Schema"."de""bezium" ', 'My Schema.de"bezium'),
+        ('public."my.signals"', "public.my.signals"),
+        ("", None),
+    ],
+)
+def test_the_signal_table_may_be_quoted(written, table):
+    found = parse({"signal.data.collection": written})
+    assert found.signal_table == table
+    if table:
+        assert found.captures(table)
