@@ -1,10 +1,18 @@
 """Records of our own topics: written with acknowledgement, compacted topics read to their end."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
@@ -83,7 +91,7 @@ def read_compacted(config: Config, topic: str) -> dict[bytes, bytes]:
     with Cluster(config) as cluster:
         ends = {where: end for where, end in cluster.end_offsets([topic]).items() if end > 0}
         starts = cluster.start_offsets([topic])
-    waiting = {where for where, end in ends.items() if starts.get(where, 0) < end}
+    waiting = {where: end for where, end in ends.items() if starts.get(where, 0) < end}
     found: dict[bytes, bytes] = {}
     if not waiting:
         return found
@@ -113,8 +121,16 @@ def _passes(error: KafkaError) -> bool:
 
 
 def _read_to_end(
-    consumer: Consumer, waiting: set[tuple[str, int]], found: dict[bytes, bytes], config: Config
+    consumer: Consumer,
+    waiting: dict[tuple[str, int], int],
+    found: dict[bytes, bytes],
+    config: Config,
 ) -> None:
+    """Read every partition up to the offset that was its end, or to its end as it is now.
+
+    The first alone is reached while somebody goes on writing; the second alone where records at
+    the end are gone or are those of an aborted transaction.
+    """
     deadline = time.monotonic() + config.kafka.timeout.total_seconds()
     while waiting:
         left = deadline - time.monotonic()
@@ -126,7 +142,7 @@ def _read_to_end(
         error = message.error()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                waiting.discard((str(message.topic()), int(message.partition() or 0)))
+                waiting.pop(_place(message), None)
             elif not _passes(error):
                 raise away(config, error.str())
             continue
@@ -135,6 +151,12 @@ def _read_to_end(
             found.pop(key, None)
             if isinstance(value, bytes):
                 found[key] = value
+        if int(message.offset() or 0) + 1 >= waiting.get(_place(message), math.inf):
+            del waiting[_place(message)]
+
+
+def _place(message: Message) -> tuple[str, int]:
+    return str(message.topic()), int(message.partition() or 0)
 
 
 class Tail:

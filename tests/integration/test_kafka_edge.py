@@ -1,5 +1,6 @@
 """Our own topics, offsets and records on a real broker."""
 
+import threading
 import time
 import uuid
 
@@ -85,6 +86,26 @@ def test_records_and_the_newest_value_of_each_key(ours: Config):
         assert cluster.end_offsets([topic]) == {(topic, 0): 5}
         assert cluster.start_offsets([topic]) == {(topic, 0): 0}
     assert read_compacted(ours, "no-such-topic") == {}
+
+
+def test_a_compacted_topic_that_is_written_all_the_time_is_read_to_its_end_as_of_now(ours: Config):
+    topic, written = ours.topics.progress, threading.Event()
+    with Cluster(ours) as cluster:
+        cluster.ensure_topics()
+    publish(ours, topic, [(b"a", b"1")])
+
+    def write() -> None:
+        client = producer(ours)
+        while not written.wait(0.05):  # the end moves on before a reader has waited for it
+            publish(ours, topic, [(b"b", b"2")], client=client)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert read_compacted(ours, topic)[b"a"] == b"1"
+    finally:
+        written.set()
+        writer.join()
 
 
 def test_a_record_of_ten_megabytes_fits_into_dead_letters(ours: Config):
