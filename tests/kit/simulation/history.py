@@ -1,0 +1,430 @@
+"""One simulated history: dice choose one of the enabled steps at a time, then all comes to rest.
+
+The seed is the test case. Writes stop at a random moment: later ones would wash every error out.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.kit.simulation.connector import TOPIC, Connector, Place
+from tests.kit.simulation.coordinator import Attempt, Chain, Chunk, Coordinator
+from tests.kit.simulation.oracle import Oracle, WrongError
+from tests.kit.simulation.pipeline import Ends, Pipeline
+from tests.kit.simulation.source import Source, cells_of
+from tests.kit.simulation.world import World, any_world
+from tests.kit.simulation.writes import Step, Writes
+
+ROUNDS = 60  # of coming to rest; more than 12 were never needed
+
+
+@dataclass
+class History(Writes):
+    """Everything there is, and the steps that it can take."""
+
+    seed: int
+    world: World | None = None
+    journal: list[tuple[Any, ...]] = field(default_factory=list)
+    resting: bool = False
+    restarts: int = 2
+    incremental: dict[int, Any] | None = None
+    incremental_since: int = 0
+
+    make_connector = Connector
+    make_pipeline = Pipeline
+    make_coordinator = Coordinator
+
+    def __post_init__(self) -> None:
+        self.dice = dice = random.Random(self.seed)
+        world = any_world(dice)
+        self.world = world = self.world or world
+        self.source = Source(world.shape, dice, slow=world.slow, loses=world.loses)
+        self.source.fill(min(world.before, world.shape.keys))
+        self.connector = type(self).make_connector(self.source, dice, world.shape.partitions)
+        deletes = "soft" if world.soft else "hard"
+        self.pipeline = type(self).make_pipeline(
+            self.connector, dice, world.shards, world.crashes, deletes
+        )
+        self.coordinator = type(self).make_coordinator(
+            self.source, self.pipeline, dice, order=world.order, shared=world.shared,
+            note=self.note,
+        )  # fmt: skip
+        self.late = (TOPIC, dice.randrange(world.shape.partitions)) if world.lags else None
+        if world.before and not world.loaded:
+            self.coordinator.ghosts_since = 0
+        self.oracle = Oracle(self)
+
+    def note(self, what: str, *rest: Any) -> None:
+        self.journal.append((what, *rest))
+
+    # -- the whole ------------------------------------------------------------------------------
+
+    def run(self) -> "History":
+        """All of it.
+
+        Raises:
+            WrongError: an invariant does not hold; the message ends with the trace of the key.
+        """
+        try:
+            self._steps()
+            self._come_to_rest()
+            self.oracle.end()
+            if self.seed % 4 == 0:
+                self._again()
+        except WrongError as error:
+            raise WrongError(self.report(str(error), error.key)) from error
+        except AssertionError as error:
+            raise WrongError(self.report(f"{type(error).__name__}: {error}", None)) from error
+        return self
+
+    def report(self, what: str, key: int | None) -> str:
+        return f"{what}\nseed {self.seed}: {self.world}\n{self.oracle.trace(key)}"
+
+    def _steps(self) -> None:
+        if self.source.seen and self.world.loaded:
+            self.connector.lose_slot()
+            self.connector.snapshots = 0
+            late, self.late = self.late, None
+            self._deliver_all()
+            self.late = late
+            self.batch(everything=True)
+        if self.dice.random() < 0.7:
+            self._start()
+            if self.dice.random() < 0.6:
+                self.batch(everything=True)
+        for _ in range(self.world.steps):
+            choices = self._choices()
+            weights = [weight for weight, _ in choices]
+            self.dice.choices([step for _, step in choices], weights)[0]()
+        if self.dice.random() < 0.85:
+            self._last_act()
+
+    def _last_act(self) -> None:
+        """Chunks read among writes at the very end: nothing comes later that could hide an error."""
+        coordinator = self.coordinator
+        if not coordinator.chains():
+            self._start()
+            self.batch(everything=True)
+        if self.dice.random() < 0.7:
+            for writer in self._writers():
+                self._commit(writer)
+        for chain in coordinator.chains():
+            if chain.tick is None:
+                self._tick(chain)
+        self._write_some(self.dice.randint(1, 5))
+        for chunk in coordinator.unread():
+            if self.source.can_read():
+                self._read_at_once(chunk)
+        if self.world.loses and not self.connector.in_snapshot():
+            self._crash_server()
+        self._write_some(self.dice.randint(0, 3))
+
+    def _come_to_rest(self) -> None:
+        """Everybody goes on, nobody writes: everything must end (I15)."""
+        self.resting = True
+        self.coordinator.wind_up()
+        held = self.dice.randint(0, 2)  # rounds in which one partition is still late
+        if self.late is None and held:
+            self.late = (TOPIC, self.dice.randrange(self.world.shape.partitions))
+        for round_ in range(ROUNDS):
+            if round_ == held:
+                self.late = None
+            self._finish_transactions()
+            self._keep_coordinating()
+            self._deliver_all()
+            self.batch(everything=round_ > 1 or self.dice.random() < 0.7)
+            if self._is_quiet():
+                return
+        raise WrongError("I15: it does not end")
+
+    def _finish_transactions(self) -> None:
+        source = self.source
+        for transaction in list(source.open):
+            if self.dice.random() < 0.8:
+                source.commit(transaction)
+            else:
+                source.rollback(transaction)
+                self.coordinator.server_died()  # if it was a tick, it failed
+        while source.hidden:
+            source.show(self.dice.choice(source.hidden))
+        source.flush()
+
+    def _keep_coordinating(self) -> None:
+        coordinator = self.coordinator
+        self._start_what_is_needed()
+        for chain in coordinator.chains():
+            if coordinator.can_acknowledge(chain):
+                coordinator.acknowledge(chain)
+            if chain.tick is None:
+                self._tick(chain)
+        for chunk in coordinator.unread():
+            coordinator.read(chunk)
+        for attempt in list(coordinator.live):
+            if attempt.lo is None and self._has_window(attempt.chunk):
+                coordinator.finish(attempt)
+            self._write(attempt)
+        for chain in coordinator.chains():
+            self._tick(chain)
+        if coordinator.order:
+            self.fence()
+        for run in coordinator.finishing():
+            coordinator.finish_run(run)
+
+    def _start_what_is_needed(self) -> None:
+        coordinator = self.coordinator
+        if coordinator.ghosts_since >= 0 and not any(
+            run.whole and run.until >= coordinator.ghosts_since for run in coordinator.runs
+        ):
+            coordinator.start(whole=True)
+        known = {
+            key
+            for run in coordinator.runs
+            for chunk in run.chunks
+            for key in chunk.keys
+            if coordinator.listed.get(key, 0) <= run.until and (chunk.explicit or run.whole)
+        }
+        missing = set(coordinator.listed) - known
+        if missing and (self.resting or self.dice.random() < 0.5):
+            coordinator.start(missing)
+
+    def _deliver_all(self) -> None:
+        connector = self.connector
+        while connector.can_emit():
+            connector.emit()
+        while places := self._places():
+            connector.deliver(self.dice.choice(places), self.dice.randint(1, 8))
+
+    def _places(self) -> list[Place]:
+        """Partitions with records to be stored; the late one only now and then."""
+        places = self.connector.waiting()
+        if self.late in places and (self.resting or self.dice.random() < 0.95):
+            places.remove(self.late)
+        return places
+
+    def _is_quiet(self) -> bool:
+        coordinator, pipeline = self.coordinator, self.pipeline
+        return not (
+            coordinator.runs
+            or coordinator.listed
+            or coordinator.ghosts_since >= 0
+            or pipeline.behind()
+            or self.connector.can_emit()
+            or self.connector.waiting()
+        )
+
+    def _again(self) -> None:
+        """I8: what comes again changes nothing."""
+        before = dict(self.pipeline.lake.rows())
+        self.connector.restart(self.dice.randint(1, 40))
+        self._deliver_all()
+        self.batch(everything=True)
+        after = self.pipeline.lake.rows()
+        for key in before.keys() | after.keys():
+            if before.get(key) != after.get(key):
+                raise WrongError("I8: a replay changed the row", key)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _choices(self) -> list[tuple[float, Step]]:
+        return [*self._of_source(), *self._of_connector(), *self._of_pipeline(),
+                *self._of_coordinator()]  # fmt: skip
+
+    def _of_connector(self) -> list[tuple[float, Step]]:
+        connector, dice, found = self.connector, self.dice, []
+        if connector.can_emit():
+            found.append((14.0, self._emit))
+        places = self._places()
+        if places:
+            place = dice.choice(places)
+            found.append((12.0, lambda: connector.deliver(place, dice.choice([1, 2, 9]))))
+        if self.restarts and not connector.in_snapshot():
+            found.append((0.8, self._restart_connector))
+        source = self.source  # of an empty table the snapshot would say nothing, nor of ghosts
+        quiet = not (source.open or source.hidden)
+        if self.world.gaps and source.seen and quiet and not connector.snapshots:
+            found.append((3.0, self._lose_slot))
+        if places or connector.can_emit():
+            found.append((2.0, self._deliver_all))
+        if self.world.reads and self.source.can_read():
+            found.append((1.5, self._incremental))
+        return found
+
+    def _emit(self) -> None:
+        for _ in range(self.dice.choice([1, 2, 6])):
+            if self.connector.can_emit():
+                self.connector.emit()
+
+    def _restart_connector(self) -> None:
+        self.restarts -= 1
+        self.connector.restart(self.dice.choice([0, 1, 4, 30]))
+        self.note("restart", "of the connector")
+
+    def _lose_slot(self) -> None:
+        self.connector.lose_slot()
+        self.incremental = None
+        self.note("gap", "the connector reads the table anew")
+
+    def _incremental(self) -> None:
+        """Debezium's incremental snapshot: rows read now, emitted behind a later close row."""
+        source = self.source
+        if self.incremental is None:
+            # Stale if a commit is not visible yet. Of a row that is gone by then, a stale read is
+            # a ghost that nothing can know to be one: those are left out.
+            gone = {k for t in source.hidden for k, row in t.rows.items() if row is None}
+            self.incremental = {k: row for k, row in source.seen.items() if k not in gone}
+            self.incremental_since = len(source.history)
+            return
+        since = source.history[self.incremental_since :]
+        touched = {key for committed in since for key in committed.rows}
+        close = source.begin()
+        close.add("c", signal=("debezium-close", "snapshot-window-close", "{}"))
+        close.reads = {k: row for k, row in self.incremental.items() if k not in touched}
+        source.commit(close)
+        self.incremental = None
+
+    # -- the pipeline's -------------------------------------------------------------------------
+
+    def _of_pipeline(self) -> list[tuple[float, Step]]:
+        return [(2.5, self.batch)]
+
+    def batch(self, *, everything: bool = False) -> None:
+        pipeline, before = self.pipeline, self.pipeline.state
+        if not pipeline.behind():
+            return
+        ends = pipeline.ends(everything=everything)
+        self._stand_still(ends)
+        done = pipeline.run(ends)
+        lake = {k: cells_of(row) for k, row in pipeline.lake.rows().items()}
+        self.note("batch", done, lake)
+        self.oracle.batch(done, before.control)
+        self._note_ghosts(done)
+        self.coordinator.hear(done)
+
+    def _stand_still(self, ends: Ends) -> None:
+        if self.pipeline.state.stopped is not None:
+            ends.resume = self.resting or self.dice.random() < 0.4
+        elif self.world.stops and not self.resting:
+            ends.stop = self.dice.random() < 0.15
+
+    def _note_ghosts(self, done: Any) -> None:
+        """What only a complete run makes good: rows missed in a gap, events without a key."""
+        stream, gaps = self.connector.stream, self.connector.snapshots
+        if any(
+            (stream[i].commit < 0 and gaps) or stream[i].change.get("bad") == "key"
+            for i in done.taken
+        ):
+            self.coordinator.ghosts_since = done.state.batch
+
+    # -- the coordinator's ----------------------------------------------------------------------
+
+    def _has_window(self, chunk: Chunk) -> bool:
+        chain = chunk.run.chain
+        return chain.tick is not None or chain.current is not None
+
+    def _tick(self, chain: Chain) -> None:
+        """A whole tick; it is acknowledged as soon as its commit is visible."""
+        coordinator, source = self.coordinator, self.source
+        coordinator.begin_tick(chain)
+        tick = chain.tick
+        if not self.resting and len(source.open) < 4 and self.dice.random() < 0.4:
+            other = source.begin()
+            self._statement(other)
+            self._commit(other)
+        coordinator.commit_tick(chain)
+        if tick is not None and tick.transaction in source.hidden:
+            source.show(tick.transaction)
+        coordinator.acknowledge(chain)
+        unread = coordinator.unread()
+        if unread and not self.resting and source.can_read() and self.dice.random() < 0.4:
+            self._read_at_once(self.dice.choice(unread))
+
+    def _read_at_once(self, chunk: Chunk) -> None:
+        attempt = self.coordinator.read(chunk)
+        if not self._has_window(chunk):
+            return
+        self.coordinator.finish(attempt)
+        if self.dice.random() < 0.6:
+            self._write(attempt)
+
+    def _write(self, attempt: Attempt) -> None:
+        coordinator = self.coordinator
+        if coordinator.can_finish(attempt) and self.dice.random() < 0.5:
+            coordinator.write_manifest(attempt)
+        keep = self.dice.choice([0, 0, 1])
+        while len(attempt.parts) > keep and attempt in coordinator.live:
+            coordinator.write_part(attempt)
+        if attempt in coordinator.live and coordinator.can_finish(attempt):
+            coordinator.write_manifest(attempt)
+
+    def _of_coordinator(self) -> list[tuple[float, Step]]:
+        coordinator, dice, found = self.coordinator, self.dice, []
+        if len(coordinator.runs) < 3:
+            found.append((2.5 if coordinator.runs else 9.0, self._start))
+        for chain in coordinator.chains():
+            if chain.tick is None:
+                found.append((1.5, lambda c=chain: coordinator.begin_tick(c)))
+                found.append((2.5, lambda c=chain: self._tick(c)))
+            elif chain.tick.transaction in self.source.open:
+                found.append((5.0, lambda c=chain: coordinator.commit_tick(c)))
+            elif coordinator.can_acknowledge(chain):
+                found.append((6.0, lambda c=chain: coordinator.acknowledge(c)))
+        unread = coordinator.unread()
+        if unread and self.source.can_read():
+            chunk = dice.choice(unread)
+            found.append((3.0, lambda: coordinator.read(chunk)))
+            if self._has_window(chunk):
+                found.append((9.0, lambda: self._read_at_once(chunk)))
+        found += self._of_attempts()
+        if coordinator.order:
+            found.append((2.0, self.fence))
+        for run in coordinator.finishing():
+            found.append((4.0, lambda r=run: coordinator.finish_run(r)))
+        if coordinator.runs:
+            found.append((0.1, lambda: coordinator.stop(dice.choice(coordinator.runs))))
+            found.append((0.12, coordinator.restart))
+        return found
+
+    def _of_attempts(self) -> list[tuple[float, Step]]:
+        coordinator, dice, found = self.coordinator, self.dice, []
+        if coordinator.live:
+            one = dice.choice(coordinator.live)
+            if one.lo is None:
+                if self._has_window(one.chunk):
+                    found.append((6.0, lambda: coordinator.finish(one)))
+            elif one.parts:
+                found.append((9.0, lambda: coordinator.write_part(one)))
+            if coordinator.can_finish(one):
+                found.append((9.0, lambda: coordinator.write_manifest(one)))
+            found.append((0.25, lambda: coordinator.give_back(one, void=True)))
+        if coordinator.zombies:
+            zombie = dice.choice(coordinator.zombies)
+            if zombie.parts:
+                found.append((2.0, lambda: coordinator.write_part(zombie)))
+        return found
+
+    def _start(self) -> None:
+        kind = self.dice.choice(["whole", "ranges", "keys", "needed", "needed"])
+        if kind == "whole" or self.coordinator.ghosts_since == 0:
+            self.coordinator.start(whole=True)
+        elif kind == "ranges":
+            self.coordinator.start()
+        elif kind == "keys":
+            every = range(1, self.world.shape.keys + 2)
+            self.coordinator.start(self.dice.sample(every, self.dice.randint(1, 3)))
+        else:
+            self._start_what_is_needed()
+
+    def fence(self) -> None:
+        """Every event up to here has gone through a committed batch."""
+        if self.oracle.upto:
+            position = self.connector.stream[self.oracle.upto - 1].position
+            self.coordinator.say(type="fence", position=position.hex())
+
+
+def failure(seed: int, world: World | None = None) -> str | None:
+    """What is wrong with a history; None = nothing."""
+    try:
+        History(seed, world).run()
+    except WrongError as error:
+        return str(error)
+    return None

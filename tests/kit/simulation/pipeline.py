@@ -1,0 +1,368 @@
+"""The pipeline of a simulated history: real decoding, shards and write sets over a dict of rows.
+
+A batch takes a piece of every topic partition and goes the way of `lakemark.pipeline`: stretches to
+packets and touches, touches and chunks to the shards, packets and survivors to the table, then the
+state of the batch. It may die anywhere, and the same batch comes again from the state before it.
+"""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from lakemark import packets, tasks
+from lakemark.reconcile import window
+from lakemark.reconcile.chunks import Settled
+from lakemark.sink import resolve as resolving
+from lakemark.sink.resolve import Part
+from lakemark.source import stretch
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.gate import HighWater
+from lakemark.source.modes import HandlingModes
+from lakemark.source.stretch import Plan, Records
+from tests.kit.log_model import TABLE, Record, table_schema
+from tests.kit.simulation.connector import SIGNAL_TABLE, TOPIC, Connector, Place
+from tests.kit.table_model import CrashedError, DictLake
+
+IDENTITY = SourceIdentity("postgresql", "shop", signal_table=SIGNAL_TABLE)
+SCHEMAS = {TABLE: table_schema()}
+MODES = HandlingModes()
+Waters = dict[Place, HighWater]
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Where the table stands while it does not stream."""
+
+    offsets: dict[Place, int]
+    waters: Waters
+    resuming: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """What the driver keeps per batch."""
+
+    batch: int
+    offsets: dict[Place, int]
+    control: int
+    chunks: tuple[int, ...]
+    shards: tuple[bytes | None, ...]
+    waters: Waters = field(default_factory=dict)
+    runs: frozenset[str] = frozenset()
+    floor: bytes | None = None
+    pending: pa.Table | None = None
+    horizon: bytes = b""
+    partial: bool = False
+    stopped: Stopped | None = None
+
+
+@dataclass
+class Ends:
+    """How far a batch reads, and where its partitions happen to be cut into two stretches."""
+
+    offsets: dict[Place, int]
+    control: int
+    chunks: tuple[int, ...]
+    cuts: dict[Place, int]
+    stop: bool = False  # the table fails in this batch, and is stopped
+    resume: bool = False  # it catches up in this batch
+
+
+@dataclass
+class Done:
+    """A committed batch, as driver and oracle see it."""
+
+    state: State
+    outputs: list[tuple[int, window.Output]]
+    settled: list[Settled]
+    swept: bool
+    restarts: set[str]
+    reread: set[bytes]
+    kept: list[int]  # events that passed the gate, as indices of the connector's stream
+    taken: list[int]  # all events of the batch
+    applied: bool  # whether survivors reached the table
+
+
+@dataclass
+class Pipeline:
+    """Operator and table; `state` is what survives a crash."""
+
+    connector: Connector
+    dice: random.Random
+    shards: int
+    crashes: float
+    deletes: str = "hard"
+    control: list[dict[str, Any]] = field(default_factory=list)
+    chunks: list[list[tuple[bytes, bytes]]] = field(default_factory=lambda: [[], []])
+    lake: DictLake = field(init=False)
+    state: State = field(init=False)
+    crashed: int = 0
+
+    def __post_init__(self) -> None:
+        self.lake = DictLake(self.deletes)
+        offsets = dict.fromkeys(self.connector.kafka, 0)
+        self.state = State(0, offsets, 0, (0,) * len(self.chunks), (None,) * self.shards)
+
+    # -- what there is to read ------------------------------------------------------------------
+
+    def behind(self) -> bool:
+        kafka, state = self.connector.kafka, self.state
+        return (
+            state.stopped is not None
+            or any(state.offsets[place] < len(records) for place, records in kafka.items())
+            or state.control < len(self.control)
+            or any(at < len(c) for at, c in zip(state.chunks, self.chunks, strict=True))
+        )
+
+    def ends(self, *, everything: bool = False) -> Ends:
+        """A random prefix of what is left of every partition."""
+        state, dice = self.state, self.dice
+        longest = 10**6 if everything else dice.choice([1, 4, 16, 64])
+
+        def upto(begin: int, end: int) -> int:
+            if everything:
+                return end
+            return min(end, begin + dice.randint(0, longest))
+
+        kafka = self.connector.kafka
+        offsets = {p: upto(state.offsets[p], len(records)) for p, records in kafka.items()}
+        cuts = {}
+        for place, end in offsets.items():
+            begin = state.offsets[place]
+            cuts[place] = begin if dice.random() < 0.7 else dice.randint(begin, end)
+        chunks = tuple(upto(at, len(c)) for at, c in zip(state.chunks, self.chunks, strict=True))
+        control = upto(state.control, len(self.control))
+        if not everything and dice.random() < 0.3:
+            control = state.control
+        return Ends(offsets, control, chunks, cuts)
+
+    # -- one batch ------------------------------------------------------------------------------
+
+    def run(self, ends: Ends) -> Done:
+        """The batch, as often as it dies. Every time it must say the same (I7)."""
+        said = None
+        while True:
+            try:
+                shards, decoded, done = self._decide(ends)
+                if said is not None:
+                    assert said == (shards, done.outputs), (
+                        "I7: a repeated batch says something else"
+                    )
+                said = shards, done.outputs
+                self._maybe_die()
+                state = self._write(ends, decoded, done)
+                self._maybe_die()
+            except CrashedError:
+                self.crashed += 1
+                continue
+            self.state = done.state = state
+            return done
+
+    def _decide(self, ends: Ends) -> tuple[tuple[bytes | None, ...], "_Decoded", Done]:
+        state = self.state
+        runs = set(state.runs)
+        control = self.control[state.control : ends.control]
+        armed = bool(runs)
+        for record in control:
+            window.arm(runs, record)
+            armed = armed or bool(runs)
+        stopped = state.stopped is not None
+        decoded = self._decode(state.offsets, ends, state.waters, stopped=stopped, armed=armed)
+        rows = decoded.touches
+        for at, record in enumerate(control, state.control):
+            blob = msgspec.json.encode(record)
+            rows += [(n, window.CONTROL, "control/0", at, blob) for n in range(self.shards)]
+        for number, topic in enumerate(self.chunks):
+            begin = state.chunks[number]
+            for at, (key, value) in enumerate(topic[begin : ends.chunks[number]], begin):
+                blob = len(key).to_bytes(4) + key + value
+                shard = msgspec.json.decode(key)["shard"]
+                rows.append((shard, window.CHUNK, f"chunks/{number}", at, blob))
+        shards, outputs = self._fold(rows)
+        done = Done(
+            state, outputs, [], swept=False, restarts=set(), reread=set(decoded.reread),
+            kept=decoded.kept, taken=decoded.taken, applied=False,
+        )  # fmt: skip
+        decoded.runs = frozenset(runs)
+        decoded.shards = shards
+        return shards, decoded, done
+
+    def _fold(
+        self, rows: list[tuple[int, str, str, int, bytes]]
+    ) -> tuple[tuple[bytes | None, ...], list[tuple[int, window.Output]]]:
+        after, outputs = list(self.state.shards), []
+        by_shard: dict[int, dict[str, list[bytes]]] = {}
+        for shard, kind, *_, blob in sorted(rows, key=lambda row: row[:4]):
+            by_shard.setdefault(shard, {}).setdefault(kind, []).append(blob)
+        for shard, records in sorted(by_shard.items()):
+            folded = window.fold(after[shard], records, shard=shard)
+            if folded.state is not None:
+                after[shard] = folded.state
+            outputs += [(shard, output) for output in folded.outputs if output.kind != window.SIZE]
+        return tuple(after), outputs
+
+    def _decode(
+        self, begins: dict[Place, int], ends: Ends, waters: Waters, *, stopped: bool, armed: bool
+    ) -> "_Decoded":
+        out = _Decoded(dict(waters))
+        for place, records in self.connector.kafka.items():
+            begin, end = begins[place], ends.offsets[place]
+            middle = max(begin, ends.cuts[place])
+            for first, last in ((begin, middle), (middle, end)):
+                if first < last:
+                    piece = records[first:last]
+                    self._stretch(place, first, piece, out, stopped=stopped, armed=armed)
+        return out
+
+    def _stretch(
+        self, place: Place, first: int, piece: list[Record], out: "_Decoded", *, stopped: bool,
+        armed: bool,
+    ) -> None:  # fmt: skip
+        plan = Plan(
+            IDENTITY, MODES, schemas=SCHEMAS, verified=frozenset(SCHEMAS),
+            high_waters=out.waters, stopped=frozenset(SCHEMAS) if stopped else frozenset(),
+        )  # fmt: skip
+        topic, partition = place
+        records = Records(
+            topic, partition, list(range(first, first + len(piece))), [r.key for r in piece],
+            [r.value for r in piece], [r.headers or None for r in piece],
+        )  # fmt: skip
+        heads = stretch.headers(records, plan)
+        if topic == TOPIC:
+            before = out.waters.get(place, HighWater())
+            gated = stretch.gate(heads.kind, heads.position, heads.source_ts, before)
+            out.kept += [piece[at].entry for at in gated.keep]
+            done = stretch.process(records, plan, heads)
+            report = done.tables.get(TABLE)
+            if report is not None:
+                assert report.stop is None, report.stop
+                out.reread |= {key.encode() for key in report.reread}
+            out.waters[place] = done.high_water
+            for number, (_, packet) in enumerate(done.packets):
+                out.parts.append(Part(f"{topic}/{partition}", (first << 20) + number, packet))
+        out.taken += [r.entry for r in piece]
+        if armed:
+            decode = tasks.DecodePlan(plan, shards=self.shards)
+            rows = tasks._touches(records, heads, decode)
+            out.touches += [(row[0], row[1], row[3], row[4], row[6]) for row in rows]
+
+    # -- the table ------------------------------------------------------------------------------
+
+    def _write(self, ends: Ends, decoded: "_Decoded", done: Done) -> State:
+        """Table and state of the batch, in the order of `pipeline`."""
+        state, batch = self.state, self.state.batch + 1
+        after = replace(
+            state, batch=batch, offsets=ends.offsets, control=ends.control, chunks=ends.chunks,
+            shards=decoded.shards, waters=decoded.waters, runs=decoded.runs,
+        )  # fmt: skip
+        survivors = [
+            Part(output.source, at, packets.decode(output.blob))
+            for at, (_, output) in enumerate(done.outputs)
+            if output.kind == window.SURVIVORS
+        ]
+        streams = state.stopped is None and not ends.stop
+        if streams:
+            after = self._apply([*decoded.parts, *survivors], after, 2 * batch, done)
+        elif ends.resume and state.stopped is not None:
+            after = self._catch_up(ends, state.stopped, after, done)
+        elif ends.stop and state.stopped is None:  # its write failed: nothing of it is applied
+            after = replace(after, stopped=Stopped(state.offsets, state.waters))
+        done.applied = streams
+        return self._hear(done, after)
+
+    def _catch_up(self, ends: Ends, stopped: Stopped, after: State, done: Done) -> State:
+        caught_up = self._decode(stopped.offsets, ends, stopped.waters, stopped=False, armed=False)
+        assert caught_up.waters == after.waters, "high-waters do not depend on when they are read"
+        done.reread |= caught_up.reread
+        after = self._apply(caught_up.parts, after, 2 * after.batch + 1, done)
+        return replace(after, stopped=None)
+
+    def _hear(self, done: Done, after: State) -> State:
+        """What the shards said; chunks of a table that does not stream do not count."""
+        horizon = after.horizon
+        for _, output in done.outputs:
+            if output.kind == window.SETTLED:
+                settled = msgspec.json.decode(output.blob, type=Settled)
+                if not self.counts(done) and not settled.void:
+                    settled = msgspec.structs.replace(settled, void="table-stopped")
+                done.settled.append(settled)
+                if not settled.void and settled.survivors + settled.fills:
+                    horizon = max(horizon, bytes.fromhex(settled.hi))
+            elif output.kind == window.RESTART:
+                done.restarts.add(output.table)
+            elif output.kind == window.SWEPT:
+                done.swept = done.applied
+        return replace(after, horizon=horizon)
+
+    def counts(self, done: Done) -> bool:
+        return done.applied
+
+    def _apply(self, parts: list[Part], state: State, version: int, done: Done) -> State:
+        """`sink.apply`: looked up, truncated, resolved, halves saved, merged."""
+        if not parts:
+            return state
+        partial = state.partial or any(resolving.is_partial(part.packet) for part in parts)
+        truncates = [at for part in parts for at in truncates_of(part.packet)]
+        newest = max(truncates, default=None)
+        early = self.dice.random() < 0.5
+        if self.lake.committed() >= version:
+            pending, reread = self._saved
+        else:
+            if early and newest is not None and (state.floor is None or newest > state.floor):
+                self.lake.truncate(newest, version=version)
+            self._maybe_die()
+            result = resolving.resolve(
+                parts, floor=self.floor(state), pending=state.pending,
+                read_rows=self.lake.read_rows,
+                deletes=self.deletes, settled=self._settled(), horizon=self.horizon(state),
+                partial=partial,
+            )  # fmt: skip
+            if not early and result.truncate is not None:
+                self.lake.truncate(result.truncate, version=version)
+            pending, reread = result.pending, set(result.reread)
+            self._saved = pending, reread
+            self._maybe_die()
+            self.lake.merge(result.write_set, version=version)
+            self._maybe_die()
+        done.reread |= reread
+        floor = max((f for f in (newest, state.floor) if f is not None), default=None)
+        return replace(state, floor=floor, pending=pending, partial=partial)
+
+    def floor(self, state: State) -> bytes | None:
+        return state.floor
+
+    def horizon(self, state: State) -> bytes | None:
+        return state.horizon or None
+
+    def _settled(self) -> bytes:
+        """The position that every partition had passed before the batch."""
+        waters = self.state.waters if self.state.stopped is None else self.state.stopped.waters
+        places = [place for place in self.connector.kafka if place[0] == TOPIC]
+        return min(waters.get(place, HighWater()).position for place in places)
+
+    def _maybe_die(self) -> None:
+        if self.crashes and self.dice.random() < self.crashes:
+            raise CrashedError
+
+
+@dataclass
+class _Decoded:
+    """What the first stage makes of a batch."""
+
+    waters: Waters
+    parts: list[Part] = field(default_factory=list)
+    touches: list[tuple[int, str, str, int, bytes]] = field(default_factory=list)
+    reread: set[bytes] = field(default_factory=set)
+    kept: list[int] = field(default_factory=list)
+    taken: list[int] = field(default_factory=list)
+    runs: frozenset[str] = frozenset()
+    shards: tuple[bytes | None, ...] = ()
+
+
+def truncates_of(packet: pa.Table) -> Iterable[bytes]:
+    rows = packet.select(["record", "position"]).to_pylist()
+    return [row["position"] for row in rows if row["record"] == packets.TRUNCATE]

@@ -1,0 +1,368 @@
+"""Wrong reconcilers: each has one rule switched off, and the oracle must find it.
+
+A variant replaces functions of the product or of the simulated parties for the length of a test;
+the product itself has no such switch. `world` narrows the histories to those in which the rule can
+matter, so that few are needed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakemark import changes, packets, positions, tasks
+from lakemark.reconcile import chunks, remembered, window
+from lakemark.reconcile.chunks import Settled
+from lakemark.sink import moves
+from lakemark.sink import resolve as resolving
+from lakemark.snapshot.visibility import Snapshot, Watermark
+from lakemark.source import envelope, fold, stretch
+from lakemark.source.envelope import Kind
+from lakemark.source.gate import Gated, HighWater
+from tests.kit.simulation.coordinator import Coordinator
+from tests.kit.simulation.history import History, failure
+from tests.kit.simulation.pipeline import Done, Pipeline, State
+from tests.kit.simulation.world import draw
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is wrong (`apply`), and the histories in which it shows: fields of `World`, `Shape`."""
+
+    apply: Callable[[Patch], None]
+    world: dict[str, Any] = field(default_factory=dict)
+    shape: dict[str, Any] = field(default_factory=dict)
+
+    def find(self, start: int, *, limit: int) -> int:
+        """How many histories it takes to be found; 0 = it was not, within `limit`."""
+        for number in range(limit):
+            seed = start + number
+            drawn = draw(seed)
+            world = replace(drawn, **self.world, shape=replace(drawn.shape, **self.shape))
+            if failure(seed, world) is not None:
+                return number + 1
+        return 0
+
+
+def _coordinator(patch: Patch, **methods: Any) -> None:
+    for name, method in methods.items():
+        patch.setattr(Coordinator, name, method)
+
+
+# -- positions ---------------------------------------------------------------------------------
+
+
+def _by_lsn(patch: Patch) -> None:
+    """Order by the change's own LSN."""
+
+    def one(sequence: str | None, lsn: int | None) -> tuple[int, int] | None:
+        parts = real(sequence, lsn)
+        return parts and (parts[1], parts[1])
+
+    def many(sequences: Any, epoch: int) -> list[bytes] | None:
+        return None
+
+    real = positions.postgres
+    patch.setattr(positions, "postgres_packed", many)
+    patch.setitem(envelope._POSITIONS, "postgresql", (one, positions.postgres_own_snapshot))
+
+
+def _version_hi(patch: Patch) -> None:
+    """Rows of a chunk have the close row's position."""
+    real = window.fold
+
+    def at_hi(state: bytes | None, records: Any, *, shard: int) -> window.Folded:
+        folded = real(state, records, shard=shard)
+        outputs = []
+        for output, after in zip_longest(folded.outputs, folded.outputs[1:]):
+            if output.kind == window.SURVIVORS and after and after.kind == window.SETTLED:
+                hi = bytes.fromhex(msgspec.json.decode(after.blob, type=Settled).hi)
+                packet = packets.decode(output.blob)
+                nets = packet.filter(pa.compute.equal(packet.column("record"), packets.NET))
+                blob = packets.encode(packets.as_of(nets, hi))
+                outputs.append(msgspec.structs.replace(output, blob=blob))
+            else:
+                outputs.append(output)
+        return window.Folded(folded.state, outputs)
+
+    patch.setattr(window, "fold", at_hi)
+
+
+# -- the coordinator -----------------------------------------------------------------------------
+
+
+def _no_handshake(patch: Patch) -> None:
+    """The first open row does not wait for the run's start to be committed."""
+    _coordinator(patch, may_open=lambda self, run: True)
+
+
+def _no_manifest(patch: Patch) -> None:
+    """A chunk is decided with the parts that are there."""
+    _coordinator(patch, complete=lambda self, attempt: True)
+    patch.setattr(chunks.Attempt, "whole", lambda self, shard: self.manifest is not None)
+
+
+def _no_xmin_rule(patch: Patch) -> None:
+    """The newest open row that was acknowledged before the SELECT, as DBLog has it."""
+
+    def choose(self: Coordinator, snapshot: Snapshot, usable: list[Watermark]) -> Any:
+        before = [
+            w for w in usable if w.after.server == snapshot.server and w.after.xmax <= snapshot.xmax
+        ]
+        return before[-1] if before else None
+
+    _coordinator(patch, choose=choose)
+
+
+def _weak_proof(patch: Patch) -> None:
+    """S0 is taken without a transaction in between: a higher id may run and have committed."""
+    _coordinator(patch, proof=lambda self: self.source.snapshot())
+
+
+def _end_fence(patch: Patch) -> None:
+    """Rows are released when the close row is seen."""
+
+    def span(now: Any, attempt: Any) -> Any:
+        return real(msgspec.structs.replace(now, fence=b"\xff" * 20), attempt)
+
+    real = window._span
+    patch.setattr(window, "_span", span)
+
+
+def _zombies(patch: Patch) -> None:
+    """Attempts that are over are decided all the same."""
+    patch.setattr(chunks.Closed, "__contains__", lambda self, attempt: False)
+    patch.setattr(window, "_close_below", lambda now, below: None)
+    patch.setattr(window, "_close", lambda now, attempt: now.attempts.pop(attempt, None))
+    _coordinator(patch, say=_no_voids(Coordinator.say))
+
+
+def _no_voids(real: Any) -> Any:
+    def say(self: Coordinator, **record: Any) -> int:
+        if record["type"] == "void":
+            record = {"type": "nothing"}
+        number: int = real(self, **record)
+        return number
+
+    return say
+
+
+# -- the shards ----------------------------------------------------------------------------------
+
+
+def _forgets(patch: Patch) -> None:
+    """Touches are forgotten below the newest window, not the oldest in use."""
+
+    def mark(now: Any, marks: Any, outputs: Any) -> bytes | None:
+        real(now, marks, outputs)
+        below = max((w.open for w in now.windows.values()), default=b"")
+        if below:
+            batches = [remembered.read(segment) for segment in now.segments]
+            above = [b.filter(remembered.is_above(b.column("position"), below)) for b in batches]
+            window._set_segments(now, [b for b in above if b.num_rows])
+        return None
+
+    real = window._mark
+    patch.setattr(window, "_mark", mark)
+
+
+def _no_barrier(patch: Patch) -> None:
+    """A losing row fills whatever incarnation it meets."""
+
+    def decide(parts: Any, lo: bytes, touched: pa.RecordBatch, *, floor: bytes) -> Any:
+        none = np.frombuffer(bytes(positions.WIDTH) * touched.num_rows, "V20")
+        barrier = pa.array(none.tolist(), pa.binary(positions.WIDTH))
+        at = touched.schema.get_field_index("barrier")
+        return real(parts, lo, touched.set_column(at, "barrier", barrier), floor=floor)
+
+    real = chunks.decide
+    patch.setattr(chunks, "decide", decide)
+    patch.setattr(moves, "_fill", _fills_anything)
+
+
+def _fills_anything(row: Any, fill: Any) -> Any:
+    if row is None or row.action == changes.DELETE or not row.unavailable:
+        return row
+    given = dict.fromkeys(row.unavailable, fill.row)
+    return replace(
+        row, cells={**row.cells, **given}, unavailable=frozenset(), missing=frozenset(),
+        barrier=None,
+    )  # fmt: skip
+
+
+def _fills_moved(patch: Patch) -> None:
+    """A losing row fills the key that its row has moved to."""
+    real_init, real_decide = History.__post_init__, chunks.decide
+    now: list[History] = []
+
+    def init(self: History) -> None:
+        real_init(self)
+        now[:] = [self]
+
+    def decide(parts: Any, lo: bytes, touched: Any, *, floor: bytes) -> Any:
+        decision = real_decide(parts, lo, touched, floor=floor)
+        moved = {}
+        for key, barrier in zip(
+            touched.column("key").to_pylist(), touched.column("barrier").to_pylist(), strict=True
+        ):
+            for event in now[0].connector.stream:
+                new = event.change.get("new_key")
+                if event.position == barrier > lo and new and b"[%d]" % event.change["key"] == key:
+                    moved[key] = (new, barrier)
+        fills = [
+            _for_key(packets.decode(part).slice(at, 1), *moved[key])
+            for part in parts.values()
+            for at, key in enumerate(packets.decode(part).column("key").to_pylist())
+            if key in moved and packets.decode(part).column("action")[at].as_py() == "upsert"
+        ]
+        if not fills or decision.packet is None:
+            return decision
+        return replace(decision, packet=pa.concat_tables([decision.packet, *fills]))
+
+    patch.setattr(History, "__post_init__", init)
+    patch.setattr(chunks, "decide", decide)
+
+
+def _for_key(packet: pa.Table, key: int, position: bytes) -> pa.Table:
+    """A chunk's row as a fill of another key."""
+    packet = packets.as_of(packet, position, record=packets.FILL)
+    (row,) = packet.column("row").to_pylist()
+    names = pa.array([b"[%d]" % key], pa.binary())
+    packet = packet.set_column(packet.schema.get_field_index("key"), "key", names)
+    at = packet.schema.get_field_index("row")
+    rows = pa.array([{**row, "id": key}], packet.schema.field("row").type)
+    return packet.set_column(at, "row", rows)
+
+
+def _server_not_compared(patch: Patch) -> None:
+    """A chunk counts although the server has died before its close row."""
+
+    def doubt(now: Any, attempt: Any, low: Any, high: Any) -> str:
+        manifest = msgspec.structs.replace(
+            attempt.manifest, server_start=high.server_start, timeline=high.timeline
+        )
+        return real(now, msgspec.structs.replace(attempt, manifest=manifest), low, high)
+
+    real = window._doubt
+    patch.setattr(window, "_doubt", doubt)
+
+
+def _reads_are_touches(patch: Patch) -> None:
+    """Debezium's incremental reads beat rows of chunks."""
+
+    def touches(records: Any, heads: Any, plan: Any) -> Any:
+        kinds = [int(Kind.CHANGE) if kind == Kind.INCREMENTAL else kind for kind in heads.kind]
+        return real(records, replace(heads, kind=kinds), plan)
+
+    real = tasks._touches
+    patch.setattr(tasks, "_touches", touches)
+
+
+# -- the table -----------------------------------------------------------------------------------
+
+
+def _reads_are_newer(patch: Patch) -> None:
+    """Debezium's incremental reads are events at their close row's position."""
+
+    def event(self: Any, log: Any, index: int, row: int, unavailable: Any) -> None:
+        if self.heads.kind[index] != Kind.INCREMENTAL:
+            real(self, log, index, row, unavailable)
+            return
+        at, source_ts = self.heads.position[index], self.heads.source_ts[index]
+        log.net(changes.upsert(op="u", position=at, source_ts=source_ts, row=row))
+
+    real = fold._Fold._event
+    patch.setattr(fold._Fold, "_event", event)
+
+
+def _drops(patch: Patch) -> None:
+    """Losing rows give nothing, and nobody lists what is missing."""
+
+    def resolve(parts: Any, **more: Any) -> Any:
+        return replace(real(parts, **more), reread=frozenset())
+
+    real = resolving.resolve
+    patch.setattr(resolving, "resolve", resolve)
+    patch.setattr(moves, "_fill", lambda row, fill: row)
+
+
+def _no_horizon(patch: Patch) -> None:
+    """A key change carries columns over from a row that may be ahead of it."""
+    patch.setattr(Pipeline, "horizon", lambda self, state: None)
+
+
+def _no_gate(patch: Patch) -> None:
+    """What a connector sends again is applied again."""
+
+    def gate(kinds: Any, position: Any, source_ts: Any, start: HighWater) -> Gated:
+        keep = [i for i, kind in enumerate(kinds) if kind in {0, 1, 2, 3}]
+        return Gated(keep, 0, None, HighWater(max([start.position, *position]), start.source_ts))
+
+    patch.setattr(stretch, "gate", gate)
+
+
+def _no_floor(patch: Patch) -> None:
+    """A truncate removes what is there, not what comes later from below it."""
+
+    def floor(self: Pipeline, state: State) -> None:
+        return None
+
+    patch.setattr(Pipeline, "floor", floor)
+    patch.setattr(moves, "below", lambda position, floor: False)
+    patch.setattr(resolving, "below", lambda position, floor: False)
+
+
+def _stopped_counts(patch: Patch) -> None:
+    """A chunk counts although its table was stopped when it was decided."""
+
+    def counts(self: Pipeline, done: Done) -> bool:
+        return True
+
+    patch.setattr(Pipeline, "counts", counts)
+
+
+def _no_back(patch: Patch) -> None:
+    """A row that was displaced for a while keeps its position, and a sweep takes it for a ghost."""
+    patch.setattr(moves, "_is_back", lambda row, step: False)
+
+
+_PLAIN = {"gaps": False, "bad": 0.0, "stops": False, "reads": False, "crashes": 0.0}
+_TABLE = {"order": False, "lags": True, "loses": False, "before": 2}
+_UNKNOWN = {"before": 2, "loaded": False}
+_SIMPLE = {"truncates": False, "full": False, "deferrable": False}
+_MOVES = {**_SIMPLE, "keys": 3, "partitions": 2}
+VARIANTS = {
+    "compared by lsn": Variant(_by_lsn, _PLAIN, _SIMPLE),
+    "version hi": Variant(_version_hi, {**_PLAIN, **_TABLE}, _SIMPLE),
+    "no arm handshake": Variant(_no_handshake, _PLAIN, _SIMPLE),
+    "drop instead of fold": Variant(_drops, {**_PLAIN, **_UNKNOWN}, _SIMPLE),
+    "no manifest": Variant(_no_manifest, {**_PLAIN, **_UNKNOWN}, _SIMPLE),
+    "no xmin rule": Variant(_no_xmin_rule, {**_PLAIN, "slow": True}, _SIMPLE),
+    "proof without an id of its own": Variant(_weak_proof, {**_PLAIN, "slow": True}, _SIMPLE),
+    "touches forgotten too early": Variant(_forgets, _PLAIN, _SIMPLE),
+    "fill across a delete": Variant(_no_barrier, {**_PLAIN, **_UNKNOWN}, _MOVES),
+    "fill for a moved key": Variant(_fills_moved, {**_PLAIN, **_UNKNOWN, **_TABLE}, _MOVES),
+    "horizon ignored": Variant(_no_horizon, {**_PLAIN, **_TABLE}, _MOVES),
+    "no replay gate": Variant(_no_gate, _PLAIN, _SIMPLE),
+    "no truncate floor": Variant(_no_floor, _PLAIN, {"truncates": True, "partitions": 3}),
+    "incremental reads are touches": Variant(
+        _reads_are_touches, {**_PLAIN, "reads": True}, _SIMPLE
+    ),
+    "incremental reads are newer": Variant(
+        _reads_are_newer, {**_PLAIN, "reads": True, "slow": True}, _SIMPLE
+    ),
+    "chunks of a stopped table count": Variant(_stopped_counts, {**_PLAIN, "stops": True}, _SIMPLE),
+    "server not compared": Variant(_server_not_compared, {**_PLAIN, "loses": True}, _SIMPLE),
+    "released at the close row": Variant(_end_fence, {**_PLAIN, "order": True}, _SIMPLE),
+    "attempts are never over": Variant(_zombies, _PLAIN, _SIMPLE),
+    "displaced rows are swept": Variant(
+        _no_back, {**_PLAIN, "before": 9}, {"full": True, "deferrable": True, "truncates": False}
+    ),
+}
