@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lakemark.presentation import show_table
@@ -31,6 +31,10 @@ class Bars:
             disable=not console.is_terminal,
         )
 
+    def __rich__(self) -> RenderableType:
+        """The bars as a part of something larger, which must then be shown by its owner."""
+        return self._progress.get_renderable()
+
     def __enter__(self) -> Self:
         """Shows the bars from now on."""
         self._progress.start()
@@ -45,7 +49,7 @@ class Bars:
         for table, scan in run.tables.items():
             if table not in self._tasks:
                 self._tasks[table] = self._progress.add_task(table, total=None, shown="")
-            shown = _numbers(scan)
+            shown = numbers(scan)
             if run.state == "paused" and not scan.status:
                 shown += "  paused"
             total = max(1, scan.total_chunks or 0) if scan.total_chunks is not None else None
@@ -57,7 +61,8 @@ class Bars:
                     _line(self._console, f"{table}: {shown}")
 
 
-def _numbers(scan: Scan) -> str:
+def numbers(scan: Scan) -> str:
+    """How far a table has come, in one line."""
     total = "?" if scan.total_chunks is None else f"{scan.total_chunks:,}"
     parts = [f"{scan.chunks:,}/{total} chunks"]
     if scan.total_chunks:
@@ -135,7 +140,7 @@ def _row(notification: Notification) -> tuple[str, ...]:
         notification.id,
         run.state if run.last else notification.type,
         table or details.get("data_collections", ""),
-        _numbers(scan) if scan else "",
+        numbers(scan) if scan else "",
         shown,
     )
 

@@ -1,0 +1,249 @@
+"""The middle of the demo: the shop changes while its tables are loaded by a snapshot.
+
+    1. writers start; then a signal asks for all tables
+    2. after some chunks: pause; what was under way is settled, then nothing is read; resume
+    3. when some more are read: kill -9 inside a window, chunks in flight, and start again
+    4. the snapshot goes on to its end; no chunk that was settled before is read again
+    5. writers go on for a while, then stop
+
+Every step waits for what it names, up to a deadline; none waits for a time to pass, but for 5.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lakemark.config import load
+from lakemark.sink.names import folder_of
+from stack.demo_view import Measured, Screen
+from stack.lakemark_process import LakemarkProcess
+from stack.loading import RUN, Loading, Place
+from stack.local import Database
+from stack.processes import StackError
+from stack.workload import Workload
+
+PULSE: Final = "public.pulse"
+PULSE_SQL: Final = (
+    "CREATE TABLE pulse (id int PRIMARY KEY, at timestamptz NOT NULL)",
+    "INSERT INTO pulse VALUES (1, clock_timestamp())",
+)
+BEAT_S: Final = 0.25
+LOOK_S: Final = 0.1
+SIGNAL: Final = {
+    "data-collections": ["public.line_items", "public.orders", r"public\..*"],
+    "chunk-rows": 1000,
+    "parallelism": 2,
+    "delay": "250ms",
+}
+"""The largest tables first, then all others. Small chunks and a pause after each, so that on a fast
+machine, too, there are some left to be paused and killed among."""
+PAUSE_AT: Final = 5
+"""Settled chunks before the pause."""
+KILL_AFTER: Final = 8
+"""Chunks that are read between the end of the pause and the kill: some of them are not settled."""
+ANSWER_S: Final = 300.0
+"""Deadline of every step; a busy machine may need a minute for one."""
+REST_S: Final = 5.0
+"""How long the shop is changed after the snapshot."""
+OPEN_WINDOWS: Final = b"""
+SELECT count(*) FILTER (WHERE type = 'snapshot-window-open')
+     - count(*) FILTER (WHERE type = 'snapshot-window-close')
+FROM debezium_signal
+"""
+
+
+class Load:
+    """One load of the shop's tables.
+
+    Args:
+        database: the shop, with the table of the pulse.
+        lakemark: runs.
+        screen: where it is shown.
+        seen: what is measured goes there.
+
+    Attributes:
+        workload: the writers.
+    """
+
+    def __init__(
+        self, database: Database, lakemark: LakemarkProcess, screen: Screen, seen: Measured
+    ) -> None:
+        self.workload = Workload(database.dsn)
+        self._lakemark = lakemark
+        self._screen = screen
+        self._seen = seen
+        self._connection = database.connect()
+        self._loading = Loading(load(lakemark.config))
+        self._beaten = 0.0
+
+    def run(self) -> None:
+        """Do all of it.
+
+        Raises:
+            StackError: a step did not end well, or not in time.
+        """
+        with self._connection, self._loading:
+            self.workload.start()
+            self._screen.say("changing the shop from now on")
+            self._ask()
+            begun = time.monotonic()
+            self._until(lambda: self._loading.settled >= PAUSE_AT, "the first settled chunks")
+            self._pause()
+            settled = self._kill()
+            self._until(lambda: self._loading.run.has_ended, "the end of the snapshot")
+            self._end(settled, time.monotonic() - begun)
+            end = time.monotonic() + REST_S
+            self._until(lambda: time.monotonic() > end, "the rest of the changes")
+        self.workload.stop()
+        self._screen.say(f"writes have stopped: {self.workload.written}")
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        self._screen.say("the lake is empty; this signal asks for all tables:")
+        shown = json.dumps({"id": RUN, "type": "execute-snapshot", "data": SIGNAL})
+        self._screen.console.print(f"          {shown}", markup=False, soft_wrap=True)
+        self._loading.send("execute-snapshot", SIGNAL, RUN)
+        self._until(lambda: self._loading.run.state == "running", "the answer STARTED")
+
+    def _pause(self) -> None:
+        loading = self._loading
+        loading.send("pause-snapshot", {}, "pause")
+        self._until(lambda: loading.run.state == "paused", "the answer PAUSED")
+        before = loading.settled
+        self._screen.say(f"[bold]paused[/] with {before} chunks settled")
+        self._until(self._is_idle, "the last window to be closed")
+        self._batch()
+        held = len(loading.kept())
+        self._screen.say(f"  {held - before} more were under way and are settled now")
+        self._batch()
+        self._batch()
+        after = len(loading.kept())
+        if after != held:
+            raise StackError(f"{after - held} chunks were settled in a pause")
+        loading.send("resume-snapshot", {}, "resume")
+        self._until(lambda: loading.run.state == "running", "the answer RESUMED")
+        self._screen.say(f"[bold]resumed[/] with {after} chunks settled")
+        self._seen.paused = f"{held} chunks were settled when it began, {after} when it ended"
+
+    def _kill(self) -> frozenset[Place]:
+        """Return the chunks that are settled when lakemark is dead, and start it again."""
+        goal = len(self._loading.attempts) + KILL_AFTER
+        self._until(lambda: len(self._loading.attempts) >= goal, "more chunks to be read")
+        self._until(self._in_window, "a chunk that waits for its window to be closed")
+        killed = time.monotonic()
+        self._lakemark.kill()
+        self._loading.look(1.0)
+        settled = self._loading.kept()
+        flying = len(self._loading.in_flight(settled))
+        self._screen.say(
+            "[bold red]killed lakemark[/]: driver, JVM and Python workers, inside a window; "
+            f"{len(settled)} chunks settled, {flying} in flight"
+        )
+        self._seen.earlier = self._seen.batches
+        with self._screen.doing("starting lakemark again; the shop goes on changing"):
+            self._lakemark.start()
+        self._seen.restart_s = time.monotonic() - killed
+        self._batch()
+        self._seen.applied_s = time.monotonic() - killed
+        self._screen.say(f"  first batch done {self._seen.applied_s:.1f} s after the kill")
+        return settled
+
+    def _end(self, settled: frozenset[Place], seconds: float) -> None:
+        """Say what came of the snapshot.
+
+        Raises:
+            StackError: a chunk was read again that was settled before the kill.
+        """
+        loading = self._loading
+        self._screen.leave()
+        details = loading.run.last.additional_data if loading.run.last else {}
+        after = loading.read_in_this_life()
+        if again := after & settled:
+            raise StackError(f"{len(again)} settled chunks were read again")
+        self._seen.snapshot = (
+            f"{loading.rows:,} rows in {loading.chunks} chunks, "
+            f"{int(details.get('rows_per_second', 0)):,} rows/s while it was reading; "
+            f"{seconds:.1f} s with pause and kill"
+        )
+        self._seen.killed = (
+            f"{len(settled)} chunks were settled before it, none of them was read again; "
+            f"{len(after)} were read after it"
+        )
+        self._screen.say(f"[bold]all tables are loaded[/]: {self._seen.snapshot}")
+        self._screen.say(f"  {self._seen.killed}")
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def _until(self, holds: Callable[[], bool], what: str) -> None:
+        """Show how it goes until something holds.
+
+        Raises:
+            StackError: it did not in time; lakemark has ended, or the snapshot has and not well.
+        """
+        end = time.monotonic() + ANSWER_S
+        while not holds():
+            if not self._lakemark.is_running:
+                raise StackError(f"lakemark has ended\n{self._lakemark.log_tail()}")
+            if time.monotonic() > end:
+                raise StackError(f"waited {ANSWER_S:g} s in vain for {what}")
+            self._beat()
+            self._loading.look()
+            self._check(what)
+            self._show()
+            time.sleep(LOOK_S)
+
+    def _check(self, what: str) -> None:
+        run = self._loading.run
+        if not run.has_ended or (run.is_good and self._seen.applied_s):
+            return
+        details = run.last.additional_data if run.last else {}
+        why = details.get("reason", "") or run.unread() or f"before {what}"
+        raise StackError(f"the snapshot is {run.state}: {why}")
+
+    def _batch(self) -> None:
+        """Wait for another finished batch."""
+        count = len(self._seen.batches)
+        self._until(lambda: len(self._seen.batches) > count, "another batch")
+
+    def _is_idle(self) -> bool:
+        """Whether all windows are closed: no chunk is being read or waits to be settled."""
+        return self._connection.execute(OPEN_WINDOWS).fetchone() == (0,)
+
+    def _in_window(self) -> bool:
+        """Whether the chunk that was read last waits for the close row of its window."""
+        query = b"SELECT count(*) FROM debezium_signal WHERE id = %s"
+        closes = [f"{attempt.window}-close" for attempt in self._loading.attempts[-1:]]
+        return bool(closes) and self._connection.execute(query, closes).fetchone() == (0,)
+
+    def _beat(self) -> None:
+        """Change the pulse now and then; after a batch, read it from the lake."""
+        if time.monotonic() > self._beaten + BEAT_S:
+            self._beaten = time.monotonic()
+            self._connection.execute("UPDATE pulse SET at = clock_timestamp() WHERE id = 1")
+        if self._seen.see(self._lakemark.events("batch.done")):
+            self._look()
+
+    def _look(self) -> None:
+        """Read the pulse from the lake: its age right after a batch is the lag."""
+        path = folder_of(load(self._lakemark.config).lake, PULSE)
+        with suppress(DeltaError, FileNotFoundError):
+            held = DeltaTable(path).to_pyarrow_table(columns=["at"]).column("at").to_pylist()
+            if held:
+                self._seen.lags.append((datetime.now(UTC) - held[0]).total_seconds())
+
+    def _show(self) -> None:
+        written, seen = self.workload.written, self._seen
+        lag = f"{seen.lags[-1]:.1f} s" if seen.lags else "-"
+        text = (
+            f"{written.transactions:,} transactions, {written.rows:,} rows written; "
+            f"{seen.events:,} events in {len(seen.batches)} batches applied; lag {lag}"
+        )
+        run = self._loading.run
+        self._screen.now(text, None if run.has_ended else run)
