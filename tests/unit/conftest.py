@@ -1,6 +1,7 @@
 """Fixtures of the unit tests."""
 
 import pytest
+import structlog
 
 from lakemark.sink import dead_letter
 from tests.kit.command_line import folder, kafka
@@ -23,3 +24,10 @@ def letters(monkeypatch):
     found = []
     monkeypatch.setattr(dead_letter, "write", lambda dead, **_: found.extend(dead))
     return found
+
+
+@pytest.fixture
+def logs():
+    """What is logged, as dicts, instead of shown."""
+    with structlog.testing.capture_logs() as found:
+        yield found

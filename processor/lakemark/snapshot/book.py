@@ -1,10 +1,17 @@
 """The book: all runs, how they begin and end, what is kept of them, and what is said about them.
 
-Order of effects: control records and notifications first, then what is kept (`keep`).
+Order of effects: a step changes the runs in memory and notes what is to be said; `keep` ends it:
+
+1. control records and notifications go out;
+2. what has changed is kept;
+3. runs that are kept as begun are armed, those that are kept as ended are disarmed.
+
+Each is done again until it is acknowledged. After a crash 1 follows from what was kept before, 3
+from the runs that are kept: so no run is armed that is not known.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -45,6 +52,11 @@ class Book:
         self.settings = coordinator.settings
         self.runs: dict[str, Run] = {}
         self.place = b""
+        self._kept_place = b""
+        self._controls: list[Mapping[str, Any]] = []
+        self._notes: list[Notification] = []
+        self._arming: list[Mapping[str, Any]] = []
+        self._disarmed: set[str] = set()
         self._dirty: dict[bytes, Run] = {}
         self._pages: dict[bytes, tuple[Run, TableRun, int]] = {}
         self._gone: set[bytes] = set()
@@ -61,6 +73,7 @@ class Book:
         run.number = 1 + max((one.number for one in self.runs.values()), default=0)
         run.accepted = self.outside.now_ms()
         self.runs[run.id] = run
+        self._disarmed.discard(run.id)
         self.changed(run)
         self.say_start(run)
         for old in sorted((r for r in self.runs.values() if r.over), key=lambda r: r.number):
@@ -72,16 +85,14 @@ class Book:
     def say_start(self, run: Run) -> None:
         """Arms the shards; saying it again changes nothing."""
         tables = [table.table for table in run.tables]
-        self.outside.control(
-            [
-                {
-                    "type": "run-start",
-                    "run": run.id,
-                    "tables": tables,
-                    "windows": self.settings.windows,
-                    "attempt": self.coordinator.reading.next_attempt,
-                }
-            ]
+        self._arming.append(
+            {
+                "type": "run-start",
+                "run": run.id,
+                "tables": tables,
+                "windows": self.settings.windows,
+                "attempt": self.coordinator.reading.next_attempt,
+            }
         )
 
     def arm(self) -> None:
@@ -125,26 +136,26 @@ class Book:
     def sweep(self, run: Run, table: TableRun) -> None:
         """Rows below the lowest open row that the table's chunks used are gone from the source."""
         self.changed(run)
-        self.outside.control(
-            [
-                {
-                    "type": "sweep",
-                    "run": run.id,
-                    "table": table.table,
-                    "position": table.first_lo,
-                }
-            ]
-        )
+        place = {"run": run.id, "table": table.table}
+        self.say({"type": "sweep", **place, "position": table.first_lo})
 
-    def finish(self, run: Run, table: TableRun) -> None:
-        """A table is done: what had been asked for up to its reading is answered."""
+    def finish(self, run: Run, table: TableRun, *, swept: bool) -> None:
+        """A table is done: what had been asked for up to its reading is answered.
+
+        Without a sweep there may be ghosts: only keys that were read are answered.
+        """
         table.state = runs.DONE
         read = {"type": "table-read", "table": table.table}
-        if table.whole:
-            self.outside.control([{**read, "until": table.armed}])
-        if table.reread:
+        keys = set(table.reread)
+        if swept:
+            self.say({**read, "until": table.armed})
+        elif table.whole:
+            now = self.coordinator.stream.tables.get(table.table)
+            asked = (now.reread if now else None) or {}
+            keys |= {key for key, batch in asked.items() if batch <= table.armed}
+        if keys:
             until = max(table.armed, table.repaired)
-            self.outside.control([{**read, "until": until, "keys": table.reread}])
+            self.say({**read, "until": until, "keys": sorted(keys)})
         self.changed(run)
         self.forget(run, table)
         self._scanned(run, table)
@@ -160,49 +171,107 @@ class Book:
             run.hint = failed[0].hint
         self.count_seconds(run)
         run.ended = self.outside.now_ms()
-        self.outside.control([{"type": "run-end", "run": run.id}])
+        self._disarm(run)
         for table in run.tables:
             self.forget(run, table)
             self.coordinator.reading.chunks.pop((run.id, table.table), None)
+            self._reported.pop((run.id, table.table), None)
+        self._since.pop(run.id, None)
+        self.coordinator.reading.delayed.pop(run.id, None)
+        self.coordinator.desk.rest(run)
         self.changed(run)
         log.info("snapshot.ended", run=run.id, state=run.state, code=run.code)
         if not said:
             done = run.state == runs.COMPLETED
             self.notify(self.completed(run) if done else self.aborted(run))
+        for table in run.tables:
+            table.keys, table.reread = None if table.keys is None else [], []
+
+    # -- what is said ---------------------------------------------------------------------------
+
+    def say(self, record: Mapping[str, Any]) -> None:
+        """A control record is to be written, after those before."""
+        self._controls.append(record)
+
+    def notify(self, notification: Notification) -> None:
+        """A notification is to be written, after those before."""
+        self._notes.append(notification)
+
+    def disarm(self) -> None:
+        """Runs that are armed although they are over: another process came no further."""
+        for name in sorted(self.coordinator.stream.armed - self._disarmed):
+            run = self.runs.get(name)
+            if run is not None and run.over:
+                self._disarm(run)
+
+    def _disarm(self, run: Run) -> None:
+        self._disarmed.add(run.id)
+        self._arming.append({"type": "run-end", "run": run.id})
 
     # -- what is kept ---------------------------------------------------------------------------
 
     def changed(self, run: Run) -> None:
         """The run is to be kept as it is now."""
-        self._dirty[runs.run_key(run.id)] = run
+        key = runs.run_key(run.id)
+        self._dirty[key] = run
+        self._gone.discard(key)
 
     def touch(self, run: Run, table: TableRun, chunks: Iterable[int]) -> None:
         """These chunks of a table, and the run, are to be kept as they are now."""
         self.changed(run)
         for page in {at // runs.PAGE for at in chunks}:
-            self._pages[runs.page_key(run.id, table, page)] = (run, table, page)
+            key = runs.page_key(run.id, table, page)
+            self._pages[key] = (run, table, page)
+            self._gone.discard(key)
 
     def forget(self, run: Run, table: TableRun) -> None:
         """The chunks of a table are needed no more."""
-        for page in range(-(-table.chunks // runs.PAGE)):
-            key = runs.page_key(run.id, table, page)
+        self.remove(runs.page_keys(run.id, table))
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """These pages are to be kept no more."""
+        for key in keys:
             self._pages.pop(key, None)
             self._gone.add(key)
 
+    def reset(self) -> None:
+        """Forgets what was to be said and kept: what is kept is about to be loaded."""
+        self._controls, self._notes, self._arming = [], [], []
+        self._disarmed = set()
+        self.runs, self._pages, self._dirty, self._gone = {}, {}, {}, set()
+
     def keep(self) -> None:
-        """Keeps what has changed since, pages before the runs that count on them."""
+        """Says what is to be said, keeps what has changed since, then arms and disarms.
+
+        Raises:
+            DependencyError: nothing is lost: call again.
+        """
+        if self._controls:
+            self.outside.control(self._controls)
+            self._controls = []
+        if self._notes:
+            self.outside.notify(self._notes)
+            self._notes = []
+        self._save()
+        if self._arming:
+            self.outside.control(self._arming)
+            self._arming = []
+
+    def _save(self) -> None:
+        """The order of records matters, see `runs.loaded`."""
         records: dict[bytes, bytes | None] = {}
-        for key, (run, table, page) in self._pages.items():
+        pages = sorted(self._pages.items(), key=lambda item: -item[1][2])
+        for key, (run, table, page) in pages:
             chunks = self.coordinator.reading.chunks[run.id, table.table]
             records[key] = runs.page_value(chunks[page * runs.PAGE : (page + 1) * runs.PAGE])
         records.update((key, msgspec.json.encode(run)) for key, run in self._dirty.items())
-        records.update(dict.fromkeys(self._gone))
-        if self.place:
+        records.update(dict.fromkeys(sorted(self._gone)))
+        if self.place != self._kept_place:
             records[SIGNALS_KEY] = self.place
         if not records:
             return
         self.outside.save(records)
-        self._pages, self._dirty, self._gone, self.place = {}, {}, set(), b""
+        self._pages, self._dirty, self._gone, self._kept_place = {}, {}, set(), self.place
 
     # -- notifications --------------------------------------------------------------------------
 
@@ -276,7 +345,3 @@ class Book:
     def subject(self, run: Run) -> Subject:
         """What notifications about a run are about."""
         return Subject(run.id, self.settings.pipeline, run.names())
-
-    def notify(self, notification: Notification) -> None:
-        """Says something."""
-        self.outside.notify([notification])

@@ -3,8 +3,9 @@
 The states of runs and their tables stand in `runs`, those of chunks in `reading`; signals and
 notifications are dealt with at the `desk`.
 
-Order of effects: what others must know goes out first (control records, notifications), then the
-progress is kept. After a crash the same is said once more, under the same ids.
+Order of effects: what a step changes it changes in memory; what follows goes out at its end, and
+again until it is acknowledged, see `book`. After a crash the same is said once more, under the
+same ids.
 
 Guarantees: a chunk whose settling was kept is never read again. An attempt number is never used
 twice: its upper half counts the coordinators of the pipeline.
@@ -90,31 +91,45 @@ class Coordinator:
             DependencyError: the progress cannot be read or kept.
         """
         self.stream = stream
+        self.book.reset()
+        self.reading.chunks, self.unswept = {}, []
         kept = self.outside.load()
         life = int(kept.get(COORDINATOR_KEY, b"0")) + 1
         self.outside.save({COORDINATOR_KEY: str(life).encode()})
         self.reading.next_attempt = life << 32
+        self.book.say({"type": "attempts", "attempt": self.reading.next_attempt})
+        pages = {key for key in kept if key.startswith(runs.PAGE_PREFIX)}
         for run, chunks in runs.loaded(kept):
             self.book.runs[run.id] = run
             if run.over:
+                self.desk.rest(run)
                 continue
             for table in run.tables:
-                self.reading.chunks[run.id, table.table] = chunks.get(table.table, [])
-                if table.state in {runs.FAILED, runs.STOPPED}:
-                    continue
-                # The chunks of a table that is done are kept no longer.
-                lost = not table.over and table.state != runs.WAITING and table.table not in chunks
-                if lost or (run.query and run.query != stream.query):
-                    self.reading.begin_again(run, table, "the pipeline began anew")
-                elif table.state == runs.SWEEPING:
-                    self.unswept.append((run, table))
-                elif table.state in {runs.CUTTING, runs.CHECKING}:
-                    table.state = runs.READING if table.chunks else runs.WAITING
-            if run.query != stream.query:
+                if table.table in chunks:
+                    pages -= set(runs.page_keys(run.id, table))
+                self._resume(run, table, chunks.get(table.table))
+            if run.query != stream.query or run.id not in stream.armed:
                 run.state = runs.ARMING
+            self.book.changed(run)
             self.book.say_start(run)
-        self.outside.control([{"type": "attempts", "attempt": self.reading.next_attempt}])
+        self.book.remove(pages)  # nobody counts on them
+        self._follow_snapshots()
         self.book.keep()
+
+    def _resume(self, run: Run, table: TableRun, chunks: list[Chunk] | None) -> None:
+        """Takes a table up; chunks are None if they are not kept, or needed no more."""
+        self.reading.chunks[run.id, table.table] = chunks or []
+        if run.query and run.query != self.stream.query:
+            if not table.over or table.state == runs.DONE:
+                self.reading.begin_again(run, table, "the pipeline began anew")
+        elif table.over or table.state == runs.WAITING:
+            return
+        elif chunks is None:
+            self.reading.begin_again(run, table, "its chunks are not known")
+        elif table.state == runs.SWEEPING:
+            self.unswept.append((run, table))
+        elif table.state in {runs.CUTTING, runs.CHECKING}:
+            table.state = runs.READING if chunks else runs.WAITING
 
     def committed(self, stream: Stream, news: Callable[["Coordinator"], None]) -> None:
         """A batch is done; from any thread."""
@@ -122,6 +137,7 @@ class Coordinator:
         def take() -> None:
             self.stream = stream
             news(self)
+            self._follow_snapshots()
 
         self.inbox.put(take)
 
@@ -131,22 +147,29 @@ class Coordinator:
         An error of a dependency delays what needs it; nothing is lost.
         """
         for event in self._events(timeout):
-            event()
+            self._tried(event)
+        self._tried(self.desk.answer)
+        self.book.arm()
+        self.book.disarm()
+        now = self.outside.monotonic()
+        if now >= self.not_before:
+            self._tried(self.desk.queue_repairs)
+            self._tried(lambda: self._work(now))
+        self.book.report(now)
+        self._tried(self.book.keep)
+        if now >= self.not_before + self.wait:
+            self.wait = FIRST_WAIT_S  # for as long nothing has failed
+
+    def _work(self, now: float) -> None:
+        self._tick(now)
+        self.reading.manifests(now)
+        self.reading.begin(now)
+        self._finish()
+        self.reading.unstick(now)
+
+    def _tried(self, work: Callable[[], None]) -> None:
         try:
-            self.desk.answer()
-            self.desk.queue_repairs()
-            self.book.arm()
-            now = self.outside.monotonic()
-            if now >= self.not_before:
-                self._tick(now)
-                self.reading.manifests(now)
-                self.reading.begin(now)
-                self._finish()
-                self.reading.unstick(now)
-            self.book.report(now)
-            self.book.keep()
-            if now >= self.not_before:
-                self.wait = FIRST_WAIT_S
+            work()
         except LakemarkError as error:
             self.failed(error)
 
@@ -159,13 +182,18 @@ class Coordinator:
             return
 
     def failed(self, error: LakemarkError) -> None:
-        """Something is away: everything that needs it is tried again later."""
+        """Something is away: everything that needs it is tried again later.
+
+        What fails while that is waited for does not prolong it.
+        """
+        now = self.outside.monotonic()
+        if now >= self.not_before:
+            self.not_before = now + self.wait
+            self.wait = min(LONGEST_WAIT_S, self.wait * 2)
         log.warning(
             "snapshot.delayed", code=error.code, reason=error.message, hint=error.hint,
-            next_try_s=round(self.wait),
+            next_try_s=round(self.not_before - now, 1),
         )  # fmt: skip
-        self.not_before = self.outside.monotonic() + self.wait
-        self.wait = min(LONGEST_WAIT_S, self.wait * 2)
 
     def active(self) -> list[Run]:
         """Runs that read, the most urgent first."""
@@ -201,7 +229,7 @@ class Coordinator:
     def _work_failed(self, run: Run, table: TableRun, begun: int, error: LakemarkError) -> None:
         if table.begun != begun or table.over or run.over:
             return
-        table.state = runs.WAITING if table.state == runs.CUTTING else runs.READING
+        table.state = runs.READING if table.chunks else runs.WAITING
         if error.retried:
             self.failed(error)
         else:
@@ -278,14 +306,18 @@ class Coordinator:
             return
         asked = self._asked(table)
         keys = sorted({*checked.keys, *asked}) if table.whole else []
-        texts = self.outside.texts(table.table, keys)
+        try:
+            texts = self.outside.texts(table.table, keys)
+        except LakemarkError as error:
+            self._work_failed(run, table, begun, error)
+            return
         if texts and table.repairs < REPAIRS:
             self._repair(run, table, texts, sorted(asked))
         elif table.whole and not asked:
             table.state = runs.SWEEPING
             self.book.sweep(run, table)
         else:
-            self.book.finish(run, table)
+            self.book.finish(run, table, swept=False)
 
     def _asked(self, table: TableRun) -> set[str]:
         """Keys that the stream asked for after the table's rows were read."""
@@ -295,15 +327,11 @@ class Coordinator:
 
     def _repair(self, run: Run, table: TableRun, texts: list[list[str]], asked: list[str]) -> None:
         """Rows that the chunks left incomplete are read by their keys, as further chunks."""
-        rows = run.chunk_rows or self.settings.chunk_rows
-        chunks = self.reading.chunks[run.id, table.table]
-        first = len(chunks)
-        chunks += [Chunk(keys=texts[at : at + rows]) for at in range(0, len(texts), rows)]
-        table.chunks, table.state = len(chunks), runs.READING
+        table.state = runs.READING
         table.repairs += 1
         table.repaired = self.stream.batch
         table.reread = sorted({*table.reread, *asked})
-        self.book.touch(run, table, range(first, len(chunks)))
+        self.reading.cutting.repair(run, table, texts)
 
     def swept(self, run_id: str, table_name: str, *, void: str) -> None:
         """A sweep went through a batch."""
@@ -314,11 +342,21 @@ class Coordinator:
         if void:
             self.unswept.append((run, table))
         else:
-            self.book.finish(run, table)
+            self.book.finish(run, table, swept=True)
 
     def restarted(self, table_name: str) -> None:
         """The connector reads a table anew: the runs over it begin it again."""
-        for run in self.active():
+        for run in self.book.open():
             for table in run.tables:
                 if table.table == table_name and not table.over and table.state != runs.WAITING:
                     self.reading.begin_again(run, table, "the connector took a snapshot of its own")
+
+    def _follow_snapshots(self) -> None:
+        """As `restarted`, by what the stream keeps: a coordinator that ended may have missed it."""
+        for run in self.book.open():
+            for table in run.tables:
+                now = self.stream.tables.get(table.table)
+                if now is None or table.over or table.state == runs.WAITING:
+                    continue
+                if now.resnapshot_since > table.armed:
+                    self.reading.begin_again(run, table, "its rows need to be read anew")

@@ -4,11 +4,13 @@ Every signal gets an answer on the notifications topic, under its own id. A sign
 of a run that there was already runs nothing: what became of the run is said again.
 """
 
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from lakemark.errors import LakemarkError
 from lakemark.snapshot import acceptance, runs
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot.notifications import Subject
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# After a run over a table; what it has answered may still stand in the stream's state.
 REPAIR_AGAIN_S: Final = 60.0
 
 
@@ -42,17 +45,38 @@ class Desk:
         self.settings = coordinator.settings
         self.book = coordinator.book
         self._repairs: dict[str, float] = {}
+        self._signals: deque[Signal | Rejection] = deque()
+        self._place = b""
 
     # -- signals --------------------------------------------------------------------------------
 
     def answer(self) -> None:
-        """Deals with the signals that have come; where they stand is kept after their effects."""
-        for signal in self.outside.signals():
-            if isinstance(signal, Rejection):
-                self._reject(signal)
-            else:
-                self._carry_out(signal)
-        self.book.place = self.outside.place()
+        """Deals with the signals that have come; where they stand is kept after their effects.
+
+        Raises:
+            LakemarkError: retried: what a signal needs is away. It is dealt with later, and the
+                others after it.
+        """
+        if self._signals and self.outside.monotonic() < self.coordinator.not_before:
+            return
+        if not self._signals:
+            self._signals.extend(self.outside.signals())
+            self._place = self.outside.place()
+        while self._signals:
+            self._take(self._signals[0])
+            self._signals.popleft()
+        self.book.place = self._place
+
+    def _take(self, signal: Signal | Rejection) -> None:
+        if isinstance(signal, Rejection):
+            self._reject(signal)
+            return
+        try:
+            self._carry_out(signal)
+        except LakemarkError as error:
+            if error.retried:
+                raise
+            self._reject(Rejection(signal.id, error.code, error.message, error.hint))
 
     def _carry_out(self, signal: Signal) -> None:
         log.info("snapshot.signal", id=signal.id, type=type(signal).__name__)
@@ -106,7 +130,7 @@ class Desk:
             )
             if all(table.over for table in run.tables):
                 done = any(table.state == runs.DONE for table in run.tables)
-                self.book.end(run, state=runs.COMPLETED if done else runs.STOPPED, said=not done)
+                self.book.end(run, state="" if done else runs.STOPPED, said=not done)
         if not stopped:
             self._reject(
                 Rejection(
@@ -153,11 +177,11 @@ class Desk:
             return
         if signal.chunk_rows is not None:
             run.chunk_rows = signal.chunk_rows
-            self.coordinator.reading.cut_anew(run)
         if signal.parallelism is not None:
             run.parallelism = signal.parallelism
         if signal.delay is not None:
             run.delay = signal.delay.total_seconds()
+            self.coordinator.reading.delayed.pop(run.id, None)
         self.book.changed(run)
         subject = Subject(signal.id, self.settings.pipeline, run.names())
         self.book.notify(notes.changed(subject, run=run.id, ts_ms=self.outside.now_ms()))
@@ -181,6 +205,11 @@ class Desk:
         )
 
     # -- what the stream asks for ---------------------------------------------------------------
+
+    def rest(self, run: Run) -> None:
+        """A run has ended: for some time its tables get none of their own."""
+        for name in run.names():
+            self._repairs[name] = self.outside.monotonic() + REPAIR_AGAIN_S
 
     def queue_repairs(self) -> None:
         """Tables that need rows again get a run of their own, one at a time."""
@@ -206,6 +235,8 @@ class Desk:
             if not texts:
                 return
             run = Run(f"reread-{name}-{batch}", [TableRun(name, keys=texts, reread=keys)])
+        if run.id in self.book.runs:
+            return  # there was one since the last batch
         log.info("snapshot.queued", id=run.id, table=name)
         self.book.begin(run)
 

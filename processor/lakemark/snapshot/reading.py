@@ -17,9 +17,8 @@ import structlog
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec
-from lakemark.snapshot.outside import Cut
+from lakemark.snapshot.cutting import Cutting
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.visibility import Snapshot
 
@@ -74,11 +73,13 @@ class Reading:
         self.settings = coordinator.settings
         self.book = coordinator.book
         self.windows = coordinator.windows
+        self.cutting = Cutting(coordinator)
         self.attempts: dict[int, Attempt] = {}
         self.chunks: dict[tuple[str, str], list[Chunk]] = {}
         self.next_attempt = 0
         self.blocked: Snapshot | None = None
         self.delayed: dict[str, float] = {}
+        self._decided: dict[int, float] = {}  # by shard: `since` of the newest it has decided
 
     def of(self, run: Run, table: TableRun | None = None) -> list[Attempt]:
         """Attempts of a run, or of one table in it."""
@@ -98,7 +99,13 @@ class Reading:
             self.void(attempt, "window-lost")
 
     def begin(self, now: float) -> None:
-        """Gives out chunks, and cuts the tables whose turn comes."""
+        """Gives out chunks, and cuts the tables whose turn comes.
+
+        One table after the other; those that do not stream now wait without the others.
+
+        Raises:
+            LakemarkError: retried: the database is away.
+        """
         if not self.windows.current or self.blocked is not None:
             return
         for run in self.coordinator.active():
@@ -106,54 +113,23 @@ class Reading:
                 continue
             limit = min(run.parallelism or self.settings.parallelism, self.settings.parallelism)
             for table in run.tables:
-                self._cut(run, table)
-                while self._free(run, limit) and self.coordinator.streams(table):
-                    at = self._next(run, table)
-                    if at is None:
-                        break
-                    self._give_out(run, table, at)
-                    delay = self.settings.delay if run.delay is None else run.delay
-                    if delay:
-                        self.delayed[run.id] = now + delay
-                        break
+                if not self.coordinator.streams(table):
+                    continue
+                self.cutting.cut(run, table)
+                self._begin(run, table, limit, now)
                 if not table.over and table.state != runs.SWEEPING:
-                    break  # one table after the other; the next is cut while this one is read
+                    break
 
-    def cut_anew(self, run: Run) -> None:
-        """The chunks that were not begun are cut again: their size was changed."""
-        for table in run.tables:
-            chunks = self.chunks.get((run.id, table.table), [])
-            first = _untouched(chunks)
-            if table.state != runs.READING or first == len(chunks):
-                continue
-            within = KeyRange(chunks[first].span.after, chunks[-1].span.upto)
-            self._cut_rest(run, table, first, within)
-
-    def _cut_rest(self, run: Run, table: TableRun, first: int, within: KeyRange) -> None:
-        table.state = runs.CUTTING
-        begun = table.begun
-        rows = run.chunk_rows or self.settings.chunk_rows
-        condition = self._condition(table)
-
-        def done(cut: Cut) -> None:
-            if table.begun != begun or table.over or run.over:
+    def _begin(self, run: Run, table: TableRun, limit: int, now: float) -> None:
+        while self._free(run, limit):
+            at = self._next(run, table)
+            if at is None:
                 return
-            chunks = self.chunks[run.id, table.table]
-            self.book.forget(run, table)
-            chunks[first:] = [Chunk.of(span) for span in cut.spans]
-            table.chunks, table.state = len(chunks), runs.READING
-            self.book.touch(run, table, range(len(chunks)))
-
-        self.coordinator.ask(
-            lambda: self.outside.cut(
-                table.table, rows, condition=condition, surrogate=run.surrogate,
-                within=within,
-            ),
-            done, run, table, begun,
-        )  # fmt: skip
-
-    def _condition(self, table: TableRun) -> Condition | None:
-        return self.outside.condition(table.table, table.condition) if table.condition else None
+            self._give_out(run, table, at)
+            delay = self.settings.delay if run.delay is None else run.delay
+            if delay:
+                self.delayed[run.id] = now + delay
+                return
 
     def _free(self, run: Run, limit: int) -> bool:
         reading = [a for a in self.attempts.values() if a.result is None]
@@ -173,50 +149,16 @@ class Reading:
         free = (at for at, chunk in enumerate(chunks) if not chunk.done and chunk.attempt < 0)
         return next(free, None)
 
-    def _cut(self, run: Run, table: TableRun) -> None:
-        if table.state != runs.WAITING or not self.coordinator.streams(table):
-            return
-        rows = run.chunk_rows or self.settings.chunk_rows
-        table.armed = self.coordinator.stream.batch
-        table.begun += 1
-        if table.keys is not None:
-            self._cut_done(run, table, table.begun, Cut((), ""))
-            return
-        table.state = runs.CUTTING
-        begun = table.begun
-        condition = self._condition(table)
-        self.coordinator.ask(
-            lambda: self.outside.cut(
-                table.table, rows, condition=condition, surrogate=run.surrogate,
-                within=runs.EVERYTHING,
-            ),
-            lambda cut: self._cut_done(run, table, begun, cut),
-            run, table, begun,
-        )  # fmt: skip
-
-    def _cut_done(self, run: Run, table: TableRun, begun: int, cut: Cut) -> None:
-        if table.begun != begun or table.over or run.over:
-            return
-        chunks = [Chunk.of(span) for span in cut.spans]
-        if table.keys is not None:
-            rows = run.chunk_rows or self.settings.chunk_rows
-            lists = [table.keys[at : at + rows] for at in range(0, len(table.keys), rows)]
-            chunks = [Chunk(keys=keys) for keys in lists]
-        self.chunks[run.id, table.table] = chunks
-        table.state, table.fingerprint, table.total = runs.READING, cut.fingerprint, cut.rows
-        if table.keys is not None:
-            table.total = len(table.keys)
-        table.chunks = len(chunks)
-        self.book.touch(run, table, range(len(chunks)))
-
     def _give_out(self, run: Run, table: TableRun, at: int) -> None:
+        condition = self.cutting.condition(run, table)
+        if table.over:
+            return
         chunk = self.chunks[run.id, table.table][at]
         number = self.next_attempt
         self.next_attempt += 1
         chunk.attempt = number
         floor = self.windows.floor
         self.attempts[number] = Attempt(number, run, table, at, table.begun, floor)
-        condition = self._condition(table)
         spec = ChunkSpec(
             run=run.id,
             table=table.table,
@@ -272,8 +214,8 @@ class Reading:
         run, table = attempt.run, attempt.table
         if error.trace:
             log.error("snapshot.internal_error", table=table.table, trace=error.trace)
-        if error.halves:
-            self._halve(attempt, error)
+        if self.cutting.halve(run, table, attempt.chunk, error):
+            log.info("snapshot.chunk_halved", table=table.table, reason=error.code)
         elif error.code == "schema-changed":
             self.begin_again(run, table, "its schema was changed")
         elif error.retried:
@@ -283,31 +225,19 @@ class Reading:
         else:
             self.book.fail_table(run, table, error.code, error.message, error.hint)
 
-    def _halve(self, attempt: Attempt, error: ChunkError) -> None:
-        """Two chunks take the place of one that took too long."""
-        chunks = self.chunks[attempt.run.id, attempt.table.table]
-        chunks[attempt.chunk].done = True
-        attempt.table.settled += 1
-        first = len(chunks)
-        chunks += [Chunk.of(span) for span in error.halves]
-        attempt.table.chunks = len(chunks)
-        places = [attempt.chunk, *range(first, len(chunks))]
-        self.book.touch(attempt.run, attempt.table, places)
-
     def manifests(self, now: float) -> None:
         """Says of what was read which windows bound it, once one is open."""
         window = self.windows.current
         ready = [a for a in self.attempts.values() if a.lo and not a.hi]
         if not window or not ready:
             return
-        records = []
         for attempt in ready:
             result = attempt.result
             if result is None or result.snapshot is None:
                 continue
             attempt.hi, attempt.since = window, now
             server = result.snapshot.server
-            records.append(
+            self.book.say(
                 {
                     "type": "chunk",
                     **self._place(attempt),
@@ -318,7 +248,6 @@ class Reading:
                     "timeline": server.timeline,
                 }
             )
-        self.outside.control(records)
 
     def _place(self, attempt: Attempt) -> dict[str, object]:
         return {
@@ -333,7 +262,7 @@ class Reading:
         self.attempts.pop(attempt.number, None)
         self._release(attempt)
         log.info("snapshot.chunk_void", reason=reason, **self._place(attempt))
-        self.outside.control([{"type": "void", **self._place(attempt), "reason": reason}])
+        self.book.say({"type": "void", **self._place(attempt), "reason": reason})
 
     def _release(self, attempt: Attempt) -> None:
         chunks = self.chunks.get((attempt.run.id, attempt.table.table), [])
@@ -344,9 +273,10 @@ class Reading:
     def settled(self, number: int, shard: int, *, rows: int, lo: str, void: str) -> None:
         """A shard has decided an attempt, and what it decided is in the table."""
         attempt = self.attempts.get(number)
-        if attempt is None:
+        if attempt is None or shard in attempt.shards:
             return
         attempt.shards.add(shard)
+        self._decided[shard] = max(self._decided.get(shard, 0.0), attempt.since)
         attempt.void = attempt.void or void
         attempt.rows += rows
         attempt.low = lo
@@ -361,17 +291,18 @@ class Reading:
         if attempt.begun != table.begun or table.over:
             return
         chunk = self.chunks[attempt.run.id, table.table][attempt.chunk]
-        chunk.done = True
+        chunk.done, chunk.rows, chunk.lo = True, attempt.rows, attempt.low
         table.settled += 1
         table.rows += attempt.rows
         table.first_lo = min(table.first_lo or attempt.low, attempt.low)
         self.book.touch(attempt.run, table, [attempt.chunk])
 
     def unstick(self, now: float) -> None:
-        """An attempt that shards do not decide though they decided later ones has lost a part."""
+        """An attempt that a shard does not decide though it decided later ones has lost a part."""
         late = [a for a in self.attempts.values() if a.since and now - a.since > STUCK_S]
         for attempt in late:
-            if any(a.number > attempt.number and a.shards for a in self.attempts.values()):
+            missing = set(range(self.settings.shards)) - attempt.shards
+            if any(self._decided.get(shard, 0.0) > attempt.since for shard in missing):
                 self.void(attempt, "part-lost")
 
     def begin_again(self, run: Run, table: TableRun, why: str) -> None:
@@ -380,19 +311,9 @@ class Reading:
             self.void(attempt, "begun-again")
         log.info("snapshot.table_begins_again", run=run.id, table=table.table, reason=why)
         self.book.forget(run, table)
+        self.book.changed(run)
+        table.begun += 1  # what is under way for it is of no use any more
         table.state = runs.WAITING
         table.rows = table.settled = table.chunks = table.repairs = 0
         table.first_lo = table.fingerprint = ""
         self.chunks[run.id, table.table] = []
-
-
-def _untouched(chunks: list[Chunk]) -> int:
-    """The first of the chunks at the end that were not begun and follow each other."""
-    first = len(chunks)
-    while first:
-        one = chunks[first - 1]
-        follows = first == len(chunks) or one.upto == chunks[first].after
-        if one.done or one.attempt >= 0 or one.keys is not None or not follows:
-            break
-        first -= 1
-    return first

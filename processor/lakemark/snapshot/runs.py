@@ -26,6 +26,7 @@ settled chunk rewrites one page and not the list of all.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain, count, takewhile
 from typing import Any, Final
 
 import msgspec
@@ -61,6 +62,8 @@ class Chunk(msgspec.Struct, array_like=True):
         after, upto: the range, see `boundaries.KeyRange`.
         keys: the list, each key as the texts of its columns; None for a range.
         done: it is settled in every shard, or other chunks took its place.
+        rows: that were settled.
+        lo: hex position of its open row; empty before it is settled.
         attempt: that is reading or settling it; -1 = none. Not kept.
     """
 
@@ -68,6 +71,8 @@ class Chunk(msgspec.Struct, array_like=True):
     upto: Boundary = None
     keys: list[list[str]] | None = None
     done: bool = False
+    rows: int = 0
+    lo: str = ""
     attempt: int = -1
 
     @classmethod
@@ -95,7 +100,9 @@ class TableRun(msgspec.Struct, omit_defaults=True):
         keys: keys asked for, as in `Chunk`; None = all rows.
         reread: canonical keys among them that the table asked for.
         fingerprint: of the schema that its chunks were read with.
-        begun: how often it was begun.
+        begun: how often it was begun, or begun again.
+        cuts: how often it was cut: its pages of chunks are named by it.
+        cut_rows: rows that a chunk of its latest cut should have.
         total: rows that the database estimates; -1 = not known.
         rows, settled: rows and chunks settled so far.
         chunks: number of chunks, as far as it is cut.
@@ -112,6 +119,8 @@ class TableRun(msgspec.Struct, omit_defaults=True):
     reread: list[str] = []
     fingerprint: str = ""
     begun: int = 0
+    cuts: int = 0
+    cut_rows: int = 0
     total: int = -1
     rows: int = 0
     settled: int = 0
@@ -184,16 +193,31 @@ def run_key(run: str) -> bytes:
 
 def page_key(run: str, table: TableRun, page: int) -> bytes:
     """Key of the progress record of some of a table's chunks."""
-    return PAGE_PREFIX + msgspec.json.encode([run, table.table, table.begun, page])
+    return PAGE_PREFIX + msgspec.json.encode([run, table.table, table.cuts, page])
+
+
+def page_keys(run: str, table: TableRun) -> list[bytes]:
+    """Keys of the progress records of all chunks of a table."""
+    return [page_key(run, table, page) for page in range(-(-table.chunks // PAGE))]
 
 
 def page_value(chunks: list[Chunk]) -> bytes:
-    """Value of such a record."""
-    return msgspec.json.encode([Chunk(c.after, c.upto, c.keys, c.done) for c in chunks])
+    """Value of such a record; of chunks that are done nobody asks which keys they had."""
+    return msgspec.json.encode([_kept(chunk) for chunk in chunks])
+
+
+def _kept(chunk: Chunk) -> Chunk:
+    keys = [] if chunk.done and chunk.keys else chunk.keys
+    return Chunk(chunk.after, chunk.upto, keys, chunk.done, chunk.rows, chunk.lo)
 
 
 def loaded(records: Mapping[bytes, bytes]) -> Iterator[tuple[Run, dict[str, list[Chunk]]]]:
-    """The runs of the progress topic, and the chunks of their tables; oldest run first."""
+    """The runs of the progress topic, and the chunks of their tables; oldest run first.
+
+    Pages are kept before the run that counts on them, a page with new chunks before one in which
+    they take another's place. So pages may be ahead of their run, never behind: how far a table
+    is, is counted anew. A table is left out if pages of it are missing.
+    """
     pages: dict[tuple[Any, ...], list[Chunk]] = {}
     for key, value in records.items():
         if key.startswith(PAGE_PREFIX):
@@ -207,9 +231,16 @@ def loaded(records: Mapping[bytes, bytes]) -> Iterator[tuple[Run, dict[str, list
     for run in sorted(runs, key=lambda one: one.number):
         chunks: dict[str, list[Chunk]] = {}
         for table in run.tables:
-            count = -(-table.chunks // PAGE)
-            found = [pages.get((run.id, table.table, table.begun, n)) for n in range(count)]
-            whole = [page for page in found if page is not None]
-            if len(whole) == count:
-                chunks[table.table] = [chunk for page in whole for chunk in page]
+            found = (pages.get((run.id, table.table, table.cuts, page)) for page in count())
+            whole = list(chain.from_iterable(takewhile(bool, found))) if table.chunks else []
+            if len(whole) >= table.chunks and not table.over:
+                chunks[table.table] = whole
+                _count(table, whole)
         yield run, chunks
+
+
+def _count(table: TableRun, chunks: list[Chunk]) -> None:
+    table.chunks = len(chunks)
+    table.settled = sum(chunk.done for chunk in chunks)
+    table.rows = sum(chunk.rows for chunk in chunks)
+    table.first_lo = min((chunk.lo for chunk in chunks if chunk.lo), default="")

@@ -1,0 +1,167 @@
+"""Cutting: from tables to chunks, and again for those that were not begun if their size changes.
+
+A table is cut when its turn comes, by the database. A list of keys is cut here.
+"""
+
+from typing import TYPE_CHECKING
+
+from lakemark.errors import LakemarkError
+from lakemark.snapshot import runs
+from lakemark.snapshot.boundaries import Condition, KeyRange
+from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
+from lakemark.snapshot.outside import Cut
+from lakemark.snapshot.runs import Chunk, Run, TableRun
+
+if TYPE_CHECKING:
+    from lakemark.snapshot.coordinator import Coordinator
+
+
+class Cutting:
+    """The cuts of all runs."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self.coordinator = coordinator
+        self.outside = coordinator.outside
+        self.settings = coordinator.settings
+        self.book = coordinator.book
+
+    def condition(self, run: Run, table: TableRun) -> Condition | None:
+        """The filter of a table; one that no longer fits it fails the table.
+
+        Raises:
+            LakemarkError: retried: the database is away.
+        """
+        if not table.condition:
+            return None
+        try:
+            return self.outside.condition(table.table, table.condition)
+        except LakemarkError as error:
+            if error.retried:
+                raise
+            self.book.fail_table(run, table, error.code, error.message, error.hint)
+            return None
+
+    def cut(self, run: Run, table: TableRun) -> None:
+        """Cuts a table that waits for it, or the rest of one whose chunks shall be of other size.
+
+        Raises:
+            LakemarkError: retried: the database is away.
+        """
+        if not self.coordinator.streams(table):
+            return
+        if table.state == runs.WAITING:
+            self._first(run, table)
+        elif table.state == runs.READING and run.chunk_rows not in {None, table.cut_rows}:
+            self._again(run, table)
+
+    def _rows(self, run: Run) -> int:
+        return run.chunk_rows or self.settings.chunk_rows
+
+    def _first(self, run: Run, table: TableRun) -> None:
+        condition = self.condition(run, table)
+        if table.over:
+            return
+        table.armed = self.coordinator.stream.batch
+        table.begun += 1
+        rows, begun = self._rows(run), table.begun
+
+        def done(cut: Cut) -> None:
+            if table.begun != begun or table.over or run.over:
+                return
+            table.fingerprint, table.total = cut.fingerprint, cut.rows
+            self._take(run, table, [Chunk.of(span) for span in cut.spans], rows)
+
+        if table.keys is not None:
+            table.total = len(table.keys)
+            lists = [table.keys[at : at + rows] for at in range(0, len(table.keys), rows)]
+            self._take(run, table, [Chunk(keys=keys) for keys in lists], rows)
+            return
+        table.state = runs.CUTTING
+        self.coordinator.ask(
+            lambda: self.outside.cut(
+                table.table, rows, condition=condition, surrogate=run.surrogate,
+                within=runs.EVERYTHING,
+            ),
+            done, run, table, begun,
+        )  # fmt: skip
+
+    def _again(self, run: Run, table: TableRun) -> None:
+        """The chunks at the end that were not begun are cut again."""
+        chunks = self.coordinator.reading.chunks[run.id, table.table]
+        first, end = _untouched(chunks)
+        rows, begun = self._rows(run), table.begun
+        if first == end:
+            table.cut_rows = rows
+            self.book.changed(run)
+            return
+        condition = self.condition(run, table)
+        if table.over:
+            return
+        within = KeyRange(chunks[first].span.after, chunks[end - 1].span.upto)
+
+        def done(cut: Cut) -> None:
+            if table.begun != begun or table.over or run.over:
+                return
+            found = [Chunk.of(span) for span in cut.spans]
+            # Halves of chunks that were being read may have been added behind.
+            self._take(run, table, [*chunks[:first], *found, *chunks[end:]], rows)
+
+        table.state = runs.CUTTING
+        self.coordinator.ask(
+            lambda: self.outside.cut(
+                table.table, rows, condition=condition, surrogate=run.surrogate, within=within
+            ),
+            done, run, table, begun,
+        )  # fmt: skip
+
+    def _take(self, run: Run, table: TableRun, chunks: list[Chunk], rows: int) -> None:
+        """The chunks of a new cut; the pages of the one before stay until the new ones are kept."""
+        self.book.forget(run, table)
+        self.coordinator.reading.chunks[run.id, table.table] = chunks
+        table.cuts += 1
+        table.state, table.chunks, table.cut_rows = runs.READING, len(chunks), rows
+        self.book.touch(run, table, range(len(chunks)))
+
+    def repair(self, run: Run, table: TableRun, keys: list[list[str]]) -> None:
+        """Adds chunks of keys."""
+        rows = self._rows(run)
+        lists = [keys[at : at + rows] for at in range(0, len(keys), rows)]
+        self._add(run, table, [Chunk(keys=some) for some in lists])
+
+    def halve(self, run: Run, table: TableRun, at: int, error: ChunkError) -> bool:
+        """Whether two chunks took the place of one that took too long or is too large."""
+        chunk = self.coordinator.reading.chunks[run.id, table.table][at]
+        halves = [Chunk.of(span) for span in error.halves]
+        if chunk.keys is not None and error.code in {STATEMENT_TIMEOUT, TOO_LARGE}:
+            middle = len(chunk.keys) // 2
+            lists = [chunk.keys[:middle], chunk.keys[middle:]]
+            halves = [Chunk(keys=keys) for keys in lists if middle]
+        if not halves:
+            return False
+        chunk.done = True
+        table.settled += 1
+        self.book.touch(run, table, [at])
+        self._add(run, table, halves)
+        return True
+
+    def _add(self, run: Run, table: TableRun, more: list[Chunk]) -> None:
+        chunks = self.coordinator.reading.chunks[run.id, table.table]
+        first = len(chunks)
+        chunks += more
+        table.chunks = len(chunks)
+        self.book.touch(run, table, range(first, len(chunks)))
+
+
+def _untouched(chunks: list[Chunk]) -> tuple[int, int]:
+    """The last chunks, from and to before, that were not begun and follow each other."""
+    end = len(chunks)
+    while end and (chunks[end - 1].keys is not None or chunks[end - 1].upto is not None):
+        end -= 1  # halves, and keys that are read again, stand behind the end of the table
+    first = end
+    while first:
+        one = chunks[first - 1]
+        follows = first == end or one.upto == chunks[first].after
+        if one.done or one.attempt >= 0 or one.keys is not None or not follows:
+            break
+        first -= 1
+    return first, end

@@ -1,0 +1,414 @@
+"""A world for the coordinator of snapshots: topics as lists, a database, shards, a clock to move.
+
+Keys of tables are whole numbers. `FakeWorld` is the coordinator's `Outside`; its `stream` and its
+`database` are what it talks with. What must never happen is noted in `wrong`.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from lakemark.errors import ConfigError, DependencyError, LakemarkError
+from lakemark.snapshot import runs, signals
+from lakemark.snapshot.book import SIGNALS_KEY
+from lakemark.snapshot.boundaries import Condition, KeyRange
+from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
+from lakemark.snapshot.coordinator import Coordinator, Settings
+from lakemark.snapshot.fields import RefusedError
+from lakemark.snapshot.notifications import Notification
+from lakemark.snapshot.outside import Checked, Cut
+from lakemark.snapshot.readers.postgres_windows import Window
+from lakemark.snapshot.signals import Rejection, Signal
+from lakemark.snapshot.visibility import Blocker, Server, Snapshot, Watermark
+from lakemark.source.schema import TableSchema
+from tests.kit.fake_stream import FakeStream
+from tests.kit.shop import schema_of
+
+PIPELINE = "shop"
+ORDERS, ITEMS = "public.orders", "public.items"
+SETTINGS = Settings(PIPELINE, shards=2, chunk_rows=10, parallelism=2, interval=1.0)
+STEP_S = 0.5
+
+
+class CrashError(Exception):
+    """The process is gone."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong at one of the points that the world passes (`FakeWorld.passed`)."""
+
+    at: int
+    error: Exception
+
+
+class FakeDatabase:
+    """Transactions, as far as snapshots show them; tables as sets of keys."""
+
+    def __init__(self) -> None:
+        self.server = Server("2026-01-01T00:00:00Z", 1)
+        self.next_xid = 1000
+        self.open: set[int] = set()
+        self.keys = {ORDERS: set(range(40)), ITEMS: set(range(5))}
+        self.fingerprints = dict.fromkeys(self.keys, "f1")
+
+    def begin(self) -> int:
+        self.next_xid += 1
+        self.open.add(self.next_xid - 1)
+        return self.next_xid - 1
+
+    def end(self, xid: int) -> None:
+        self.open.discard(xid)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(min(self.open, default=self.next_xid), self.next_xid, self.server)
+
+    def restart(self) -> None:
+        start = f"2026-01-{self.server.timeline + 1:02d}T00:00:00Z"
+        self.server = Server(start, self.server.timeline + 1)
+        self.open.clear()
+
+    def within(self, table: str, span: KeyRange) -> list[int]:
+        return sorted(key for key in self.keys[table] if inside(key, span))
+
+    def halves(self, spec: ChunkSpec) -> tuple[KeyRange, ...]:
+        keys = self.within(spec.table, spec.span)
+        middle = (str(keys[len(keys) // 2 - 1]),)
+        return KeyRange(spec.span.after, middle), KeyRange(middle, spec.span.upto)
+
+
+class FakeWorld:
+    """The coordinator's `Outside`.
+
+    Attributes:
+        hold: work that is submitted waits for `release`.
+        away: names of methods that raise a DependencyError.
+        tick_error: raised by ticks.
+        answers: by table: what the next reads answer instead of rows.
+        partial: by table: keys of rows with unavailable columns, until they are read; those that
+            are `stubborn` for ever.
+    """
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.settings = settings
+        self.database = FakeDatabase()
+        self.stream = FakeStream(self.database, settings.shards)
+        self.clock = 1000.0
+        self.progress: dict[bytes, bytes] = {}
+        self.controls = self.stream.controls
+        self.notes: list[Notification] = []
+        self.inbox: list[Signal | Rejection] = []
+        self.offset = 0
+        self.hold = False
+        self.held: list[Callable[[], None]] = []
+        self.away: set[str] = set()
+        self.calls: list[str] = []
+        self.tick_error: LakemarkError | None = None
+        self.refused: Rejection | None = None
+        self.against: dict[str, LakemarkError | Rejection] = {}
+        self.answers: dict[str, deque[ChunkError]] = {}
+        self.bytes = 100
+        self.partial: dict[str, list[str]] = {}
+        self.stubborn: set[str] = set()
+        self.reads: list[ChunkSpec] = []
+        self.cuts: list[tuple[str, int, KeyRange]] = []
+        self.wrong: list[str] = self.stream.wrong
+        self.passed = 0
+        self.fault: Fault | None = None
+        self.uuids = 0
+        self.lives: list[int] = []
+        self.coordinator: Coordinator | None = None
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def start(self) -> Coordinator:
+        """A new coordinator, from what was kept."""
+        self.held.clear()
+        self.coordinator = None
+        coordinator = Coordinator(self, self.settings)
+        coordinator.start(self.stream.now())
+        self.coordinator = coordinator
+        return coordinator
+
+    def step(self) -> None:
+        """One step of the coordinator and one batch of the stream."""
+        coordinator = self.coordinator or self.start()
+        coordinator.step()
+        self._look(coordinator)
+        self.clock += STEP_S
+        self.batch()
+
+    def batch(self) -> None:
+        state, news = self.stream.batch()
+        if self.coordinator is not None:
+            self.coordinator.committed(state, news)
+
+    def go(self, seconds: float = 60.0, *, until: Callable[[], bool] | None = None) -> None:
+        """Lets time pass, until something is so."""
+        end = self.clock + seconds
+        while self.clock < end:
+            if until is not None and until():
+                return
+            self.step()
+        assert until is None or until(), f"not in {seconds} s: {self.said()}"
+
+    def finish(self, *ids: str, seconds: float = 120.0) -> None:
+        """Lets the runs end; then nothing went wrong."""
+        self.go(seconds, until=lambda: all(self.ended(one) for one in ids))
+        self.go(2.0)
+        assert not self.wrong, self.wrong
+
+    def _look(self, coordinator: Coordinator) -> None:
+        places = [(a.run.id, a.table.table, a.chunk) for a in coordinator.reading.attempts.values()]
+        if len(places) != len(set(places)):
+            self.wrong.append("two attempts of one chunk")
+
+    def release(self, count: int | None = None) -> None:
+        """Does work that was held back."""
+        for _ in range(len(self.held) if count is None else count):
+            self.held.pop(0)()
+
+    # -- what tests ask -------------------------------------------------------------------------
+
+    def send(self, kind: str, id_: str, **data: Any) -> None:
+        """A signal; underscores of names stand for dashes."""
+        named = {name.replace("_", "-"): value for name, value in data.items()}
+        value = json.dumps({"id": id_, "type": f"{kind}-snapshot", "data": named}).encode()
+        self.inbox.append(
+            signals.read(PIPELINE.encode(), value, pipeline=PIPELINE, unnamed="unnamed")
+        )
+
+    def execute(self, id_: str, *tables: str, **more: Any) -> None:
+        self.send("execute", id_, data_collections=list(tables or [ORDERS]), **more)
+
+    def said(self, id_: str | None = None) -> list[str]:
+        """Types of the notifications of a signal, without those of progress."""
+        shown = [n for n in self.notes if n.type not in {"IN_PROGRESS", "TABLE_SCAN_COMPLETED"}]
+        return [note.type for note in shown if id_ in {None, note.id}]
+
+    def note(self, id_: str, kind: str) -> dict[str, str]:
+        """Details of the last notification of a kind."""
+        return [n for n in self.notes if (n.id, n.type) == (id_, kind)][-1].additional_data
+
+    def scans(self, id_: str) -> dict[str, str]:
+        found = [n for n in self.notes if (n.id, n.type) == (id_, "TABLE_SCAN_COMPLETED")]
+        data = [note.additional_data for note in found]
+        return {one["scanned_collection"]: one["status"] for one in data}
+
+    def ended(self, id_: str) -> bool:
+        run = self.coordinator.book.runs.get(id_) if self.coordinator else None
+        return run is not None and run.over and id_ not in self.stream.armed
+
+    def run(self, id_: str) -> runs.Run:
+        assert self.coordinator is not None
+        return self.coordinator.book.runs[id_]
+
+    def run_state(self, id_: str) -> str:
+        run = self.coordinator.book.runs.get(id_) if self.coordinator else None
+        return run.state if run is not None else ""
+
+    def state(self, id_: str, table: str) -> str:
+        return next(one.state for one in self.run(id_).tables if one.table == table)
+
+    def relay(self) -> None:
+        """Does the first of the work that is held back, if there is any."""
+        self.release(min(1, len(self.held)))
+
+    def records(self, kind: str) -> list[Mapping[str, Any]]:
+        return [record for record in self.controls if record["type"] == kind]
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def _pass(self, name: str) -> None:
+        """A point at which something may go wrong."""
+        self.passed += 1
+        if self.fault is not None and self.passed == self.fault.at:
+            raise self.fault.error
+        if name in self.away:
+            raise DependencyError(f"{name} is away", code="away")
+
+    def load(self) -> dict[bytes, bytes]:
+        self._pass("load")
+        self.offset = int(self.progress.get(SIGNALS_KEY, b"0"))
+        return dict(self.progress)
+
+    def save(self, records: Mapping[bytes, bytes | None]) -> None:
+        for key, value in records.items():  # a crash may leave some of them unwritten
+            self._pass("save")
+            self.calls.append("save")
+            self.progress.pop(key, None)
+            if value is not None:
+                self.progress[key] = value
+        self._pass("save")
+
+    def control(self, records: Sequence[Mapping[str, Any]]) -> None:
+        for record in records:
+            self._pass("control")
+            self.stream.write(json.loads(json.dumps(record)))
+        self._pass("control")
+
+    def notify(self, notifications: Sequence[Notification]) -> None:
+        for notification in notifications:
+            self._pass("notify")
+            notification.value()
+            self.notes.append(notification)
+        self._pass("notify")
+
+    def signals(self) -> list[Signal | Rejection]:
+        self._pass("signals")
+        found = self.inbox[self.offset :]
+        self.offset = len(self.inbox)
+        return found
+
+    def place(self) -> bytes:
+        return str(self.offset).encode()
+
+    # -- database -------------------------------------------------------------------------------
+
+    def refusal(self) -> Rejection | None:
+        return self.refused
+
+    def tables(self) -> dict[str, TableSchema]:
+        self._pass("tables")
+        return {table: schema_of(table, id="int8", v="text") for table in self.database.keys}
+
+    def reasons_against(self, table: str) -> Rejection | None:
+        self._pass("reasons_against")
+        found = self.against.get(table)
+        if isinstance(found, LakemarkError):
+            raise found
+        return found
+
+    def condition(self, table: str, text: str) -> Condition:
+        self._pass("condition")
+        if "bad" in text:
+            raise RefusedError("the filter is none", code="bad-condition", hint="write another")
+        return Condition(text)
+
+    def texts(self, table: str, keys: Sequence[str]) -> list[list[str]]:
+        if keys:
+            self._pass("texts")
+        return [[str(part) for part in json.loads(key)] for key in keys if key != "unreadable"]
+
+    def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
+        self._pass("tick")
+        if self.tick_error is not None:
+            raise self.tick_error
+        xid = self.database.begin()
+        self.stream.write_window(closes, opens)
+        self.database.end(xid)
+        self._pass("tick")
+        seen = self.database.snapshot()
+        return seen if opens is None else Watermark(str(opens.uuid), seen)
+
+    def blocker(self, snapshot: Snapshot) -> Blocker:
+        self._pass("blocker")
+        return Blocker(snapshot.xmin, 7, "psql", None, "idle in transaction")
+
+    # -- elsewhere ------------------------------------------------------------------------------
+
+    def cut(
+        self,
+        table: str,
+        chunk_rows: int,
+        *,
+        condition: Condition | None,
+        surrogate: str | None,
+        within: KeyRange,
+    ) -> Cut:
+        self._pass("cut")
+        self.cuts.append((table, chunk_rows, within))
+        keys = self.database.within(table, within)
+        edges = [(str(key),) for key in keys[chunk_rows - 1 : -1 : chunk_rows]]
+        ends = [within.after, *edges, within.upto]
+        spans = tuple(KeyRange(*ends[at : at + 2]) for at in range(len(ends) - 1))
+        return Cut(spans, self.database.fingerprints[table], len(keys))
+
+    def check(self, table: str) -> Checked:
+        self._pass("check")
+        return Checked(self.database.fingerprints[table], tuple(self.partial.get(table, ())))
+
+    def read(self, spec: ChunkSpec) -> ChunkResult:
+        self._may_be_read(spec)
+        self.reads.append(spec)
+        try:
+            self._pass("read")
+        except DependencyError as error:
+            gone = ChunkError(code=error.code, message=error.message, retried=True)
+            return ChunkResult(attempt=spec.attempt, error=gone)
+        waiting = self.answers.get(spec.table)
+        if waiting:
+            error = waiting.popleft()
+            if error.code == STATEMENT_TIMEOUT and spec.keys is None:
+                error = replace(error, halves=self.database.halves(spec))
+            return ChunkResult(attempt=spec.attempt, error=error)
+        keys = self.database.within(spec.table, spec.span)
+        if spec.keys is not None:
+            keys = [key for key in keys if (str(key),) in spec.keys]
+            lacking = self.partial.get(spec.table, [])
+            read = {json.dumps([int(key[0])]) for key in spec.keys}
+            self.partial[spec.table] = [k for k in lacking if k not in read or k in self.stubborn]
+        result = ChunkResult(
+            attempt=spec.attempt,
+            rows=len(keys),
+            parts={0: 1},
+            snapshot=self.database.snapshot(),
+            fingerprint=self.database.fingerprints[spec.table],
+            bytes=self.bytes,
+        )
+        self.stream.read(spec, rows=len(keys))
+        return result
+
+    def _may_be_read(self, spec: ChunkSpec) -> None:
+        """Whether a chunk whose settling is kept is read again, or a number is used again."""
+        if any(read.attempt == spec.attempt for read in self.reads):
+            self.wrong.append(f"attempt {spec.attempt} twice")
+        if spec.keys is not None:
+            return
+        for run, chunks in runs.loaded(self.progress):
+            done = [chunk for chunk in chunks.get(spec.table, []) if chunk.done and chunk.lo]
+            again = [c for c in done if c.keys is None and overlap(c.span, spec.span)]
+            if run.id == spec.run and again:
+                self.wrong.append(f"{spec.span} read again")
+
+    def submit(self, work: Callable[[], None]) -> None:
+        if self.hold:
+            self.held.append(work)
+        else:
+            work()
+
+    def monotonic(self) -> float:
+        return self.clock
+
+    def now_ms(self) -> int:
+        return int(self.clock * 1000)
+
+    def uuid(self) -> str:
+        self.uuids += 1
+        return str(UUID(int=self.uuids))
+
+
+def inside(key: int, span: KeyRange) -> bool:
+    low = -(10**9) if span.after is None else int(span.after[0])
+    high = 10**9 if span.upto is None else int(span.upto[0])
+    return low < key <= high
+
+
+def overlap(one: KeyRange, other: KeyRange) -> bool:
+    return any(inside(key, one) and inside(key, other) for key in range(-1, 100))
+
+
+def with_settings(**changes: Any) -> FakeWorld:
+    """A world whose coordinator is configured otherwise."""
+    return FakeWorld(replace(SETTINGS, **changes))
+
+
+def away(code: str = "away") -> DependencyError:
+    return DependencyError("it does not answer", code=code, hint="wait")
+
+
+def wrong_table() -> ConfigError:
+    return ConfigError("there is no signal table", code="signal-table-missing", hint="CREATE TABLE")

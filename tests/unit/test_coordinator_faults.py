@@ -1,0 +1,309 @@
+"""The coordinator when it ends, when others are away, and when what was read is in doubt."""
+
+from collections import deque
+
+import pytest
+
+from lakemark.errors import LakemarkError
+from lakemark.snapshot import runs
+from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
+from lakemark.snapshot.reading import STUCK_S
+from lakemark.snapshot.runs import PAGE_PREFIX
+from tests.kit.fake_world import (
+    ITEMS,
+    ORDERS,
+    CrashError,
+    FakeWorld,
+    Fault,
+    away,
+    with_settings,
+    wrong_table,
+)
+
+pytestmark = pytest.mark.usefixtures("logs")
+
+RETRIED = ChunkError(code="job-failed", message="lost", hint="wait", retried=True)
+LATE = ChunkError(code=STATEMENT_TIMEOUT, message="slow", hint="wait", retried=True)
+
+
+def story(world):
+    """Runs over tables and keys, a signal that changes one, doubt, a repair, a halved chunk."""
+    world.execute("r1", ORDERS, ITEMS)
+    world.execute("k1", ORDERS, keys=[3, 77])
+    world.execute("none", "public.absent")
+    world.stream.voids = ["", "unreadable-key"]
+    world.partial[ITEMS] = ["[2]"]
+    world.answers[ORDERS] = deque([RETRIED, LATE])
+
+
+def play(world):
+    """Lets the story go to its end, with a new coordinator whenever one is gone."""
+    sent, left = False, 400
+    while left:
+        left -= 1
+        if world.clock >= 1001.0 and not sent:
+            world.send("set", "s1", id="r1", chunk_rows=5)
+            sent = True
+        try:
+            world.step()
+        except (CrashError, LakemarkError):  # the latter only of its start
+            world.coordinator = None
+        if sent and all(map(world.ended, ("r1", "k1"))):
+            left = min(left, 4)
+    if world.coordinator is None:
+        world.step()
+
+
+def check(world):
+    assert not world.wrong, world.wrong
+    assert {world.run("r1").state, world.run("k1").state} == {runs.COMPLETED}
+    for one in ("r1", "k1"):
+        assert "STARTED" in world.said(one)
+        assert world.said(one)[-1] == "COMPLETED"
+    assert "REJECTED" in world.said("none")
+    assert "CHANGED" in world.said("s1")
+    for table in (ORDERS, ITEMS):
+        wanted = world.database.keys[table] | {-1, max(world.database.keys[table]) + 1}
+        assert world.stream.coverage("r1", table) == wanted
+        assert table in {record["table"] for record in world.stream.sweeps}
+    assert world.stream.coverage("k1", ORDERS) == {3}
+    assert not world.stream.armed
+    assert not world.stream.under_way()
+    assert not [key for key in world.progress if key.startswith(PAGE_PREFIX)]
+
+
+def points():
+    world = FakeWorld()
+    story(world)
+    play(world)
+    check(world)
+    return world.passed
+
+
+@pytest.mark.parametrize("error", [CrashError(), away()], ids=["crash", "error"])
+def test_whatever_ends_at_any_point_the_runs_go_on(error):
+    """Each call of the world in turn fails, before or after its effect, or in the midst of it."""
+    for at in range(1, points() + 1):
+        world = FakeWorld()
+        story(world)
+        world.fault = Fault(at, error)
+        play(world)
+        try:
+            check(world)
+        except AssertionError as wrong:
+            raise AssertionError(f"at {at}") from wrong
+
+
+def test_results_of_attempts_that_are_over_count_for_nothing():
+    world = with_settings(parallelism=4)
+    world.hold = True
+    world.start()
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.held))
+    world.release()  # the cut
+    world.go(20, until=lambda: len(world.held) == 4)
+    held = list(world.held)
+    world.send("stop", "x")
+    world.execute("r2")
+    world.go(2)
+    for work in held:
+        work()
+    world.hold = False
+    world.held.clear()
+    world.finish("r1")
+    assert not world.records("chunk")
+    assert len(world.records("void")) == 4
+    world.send("stop", "y")
+    world.go(3)
+    assert not world.stream.applied
+
+
+def test_a_void_chunk_is_read_again():
+    world = FakeWorld()
+    world.stream.voids = ["unreadable-key", "own-snapshot"]
+    world.execute("r1")
+    world.finish("r1")
+    assert len(world.reads) == 6
+    assert [read.attempt & 0xFF for read in world.reads] == list(range(6))
+
+
+def test_chunks_of_a_table_that_stopped_wait_until_it_streams_and_others_do_not():
+    world = FakeWorld()
+    world.execute("r1", ORDERS, ITEMS)
+    world.go(20, until=lambda: len(world.reads) >= 2)
+    world.stream.table(ORDERS, streaming=False)
+    world.go(30)
+    read = len([spec for spec in world.reads if spec.table == ORDERS])
+    assert world.stream.coverage("r1", ITEMS) >= world.database.keys[ITEMS]
+    world.go(10)
+    assert len([spec for spec in world.reads if spec.table == ORDERS]) == read
+    world.stream.table(ORDERS, streaming=True)
+    world.finish("r1")
+    assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
+
+
+def test_what_no_window_is_visible_to_waits_and_names_who_is_waited_for(logs):
+    world = with_settings(chunk_rows=100)
+    world.hold = True
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.held))
+    world.release()
+    world.go(20, until=lambda: bool(world.held))
+    xid = world.database.begin()  # between the open row and the read
+    world.database.restart()
+    world.release()
+    world.hold = False
+    world.step()
+    waits = [entry for entry in logs if entry["event"] == "snapshot.waits"]
+    assert len(waits) == 1
+    assert "psql" in waits[0]["blocker"]
+    assert [record["reason"] for record in world.records("void")] == ["not-visible"]
+    world.database.end(xid)
+    world.finish("r1")
+    assert len(world.reads) == 2
+
+
+def test_a_long_transaction_does_not_keep_chunks_from_older_windows():
+    world = FakeWorld()
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.stream.windows))
+    xid = world.database.begin()
+    world.go(30, until=lambda: world.run("r1").over)
+    world.database.end(xid)
+    assert not world.wrong
+    assert world.run("r1").state == runs.COMPLETED
+
+
+def test_attempts_whose_window_may_never_be_closed_are_void():
+    world = FakeWorld()
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.stream.under_way()))
+    waiting = world.stream.under_way()
+    world.away = {"tick"}
+    world.go(3)
+    assert {record["attempt"] for record in world.records("void")} >= waiting
+    assert {record["reason"] for record in world.records("void")} == {"window-lost"}
+    world.away = set()
+    world.finish("r1")
+
+
+def test_a_signal_table_that_cannot_be_written_fails_the_runs_with_its_hint():
+    world = FakeWorld()
+    world.execute("r1", ORDERS)
+    world.execute("r2", ITEMS)
+    world.tick_error = wrong_table()
+    world.finish("r1", "r2")
+    for one in ("r1", "r2"):
+        assert world.run(one).state == runs.FAILED
+        aborted = world.note(one, "ABORTED")
+        assert (aborted["code"], aborted["hint"]) == ("signal-table-missing", "CREATE TABLE")
+    world.tick_error = None
+    world.execute("r3", ITEMS)
+    world.finish("r3")
+    assert world.run("r3").state == runs.COMPLETED
+
+
+@pytest.mark.parametrize("what", ["tick", "read", "cut", "check", "control", "notify", "save"])
+def test_while_others_are_away_waits_grow_and_nothing_is_lost(what, logs):
+    world = FakeWorld()
+    world.start()
+    world.execute("r1")
+    world.away = {what}
+    world.go(120)
+    waits = [e["next_try_s"] for e in logs if e["event"] == "snapshot.delayed"]
+    assert max(waits) == 30
+    world.away = set()
+    world.finish("r1")
+    assert world.run("r1").state == runs.COMPLETED
+
+
+def test_signals_wait_for_the_database_in_their_order():
+    world = FakeWorld()
+    world.away = {"tables"}
+    world.execute("r1", ORDERS)
+    world.execute("r2", ITEMS)
+    world.send("pause", "p")
+    world.go(10)
+    assert world.said() == []
+    world.away = set()
+    world.go(20, until=lambda: "p" in {note.id for note in world.notes})
+    assert world.run("r1").paused
+    assert world.run("r2").paused
+
+
+def test_a_table_whose_schema_changes_begins_again():
+    world = FakeWorld()
+    world.execute("r1")
+    world.go(20, until=lambda: len(world.stream.applied) >= 2)
+    world.database.fingerprints[ORDERS] = "f2"
+    world.stream.applied.clear()
+    world.finish("r1")
+    assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
+
+
+def test_a_table_whose_schema_changes_after_its_last_chunk_begins_again():
+    world = FakeWorld()
+    world.execute("r1")
+    world.go(20, until=lambda: world.run_state("r1") == runs.READING)
+    world.hold = True
+    world.go(20, until=lambda: world.state("r1", ORDERS) == runs.CHECKING or world.relay())
+    world.database.fingerprints[ORDERS] = "f2"
+    world.stream.applied.clear()
+    world.hold = False
+    world.release()
+    world.finish("r1")
+    assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+def test_a_snapshot_of_the_connectors_own_makes_tables_begin_again(told):
+    """Its rows are older than those of the chunks: what was read before must be read again."""
+    world = FakeWorld()
+    world.execute("r1")
+    world.go(20, until=lambda: len(world.stream.applied) >= 2)
+    before = world.run("r1").tables[0].armed
+    world.stream.table(ORDERS, resnapshot_since=world.stream.number + 1)
+    if told:
+        world.stream.restarts = [ORDERS]
+    else:
+        world.coordinator = None  # it ended before it heard of it
+    world.stream.applied.clear()
+    world.batch()
+    world.finish("r1")
+    assert world.run("r1").tables[0].armed > before
+    assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
+    assert world.stream.tables[ORDERS].resnapshot_since == -1
+
+
+def test_another_query_knows_nothing_of_the_runs():
+    world = FakeWorld()
+    world.start()
+    world.execute("r1", ITEMS, ORDERS)
+    world.execute("r2", ITEMS)
+    world.go(40, until=lambda: world.scans("r1") == {ITEMS: "SUCCEEDED"})
+    world.stream.query, world.stream.armed = "q2", set()
+    world.stream.applied.clear()
+    world.start()
+    assert world.run_state("r1") == runs.ARMING
+    world.finish("r1", "r2")
+    for table in (ITEMS, ORDERS):
+        assert world.stream.coverage("r1", table) >= world.database.keys[table]
+
+
+def test_a_lost_part_does_not_hold_up_a_run_for_ever():
+    world = with_settings(chunk_rows=5)
+    world.stream.lost = {(1 << 32) + 1}
+    world.execute("r1")
+    world.finish("r1", seconds=STUCK_S * 2)
+    assert [record["reason"] for record in world.records("void")] == ["part-lost"]
+
+
+def test_rows_that_wait_are_bounded():
+    world = with_settings(parallelism=8, chunk_rows=1)
+    world.bytes = 40 << 20
+    world.stream.lag = 1000
+    world.execute("r1")
+    world.go(30)
+    assert len(world.reads) <= 4 + 8
+    world.stream.lag = 0
+    world.finish("r1")
