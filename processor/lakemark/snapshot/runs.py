@@ -231,7 +231,7 @@ def loaded(records: Mapping[bytes, bytes]) -> Iterator[tuple[Run, dict[str, list
     for run in sorted(runs, key=lambda one: one.number):
         chunks: dict[str, list[Chunk]] = {}
         for table in run.tables:
-            found = (pages.get((run.id, table.table, table.cuts, page)) for page in count())
+            found = (pages.get((run.id, table.table, table.cuts, n), []) for n in count())
             whole = list(chain.from_iterable(takewhile(bool, found))) if table.chunks else []
             if len(whole) >= table.chunks and not table.over:
                 chunks[table.table] = whole
