@@ -1,6 +1,7 @@
 """Window rows against a real server: order, visibility, who is waited for, privileges."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import jsonschema
@@ -14,8 +15,9 @@ from lakemark.snapshot.readers.postgres_chunks import (
 )
 from lakemark.snapshot.readers.postgres_session import connect, current_snapshot
 from lakemark.snapshot.readers.postgres_windows import Window, blocker, write_window
-from lakemark.snapshot.visibility import Watermark, visible
+from lakemark.snapshot.visibility import Snapshot, Watermark, visible
 from stack.local import ROOT, Database
+from stack.processes import wait_for
 from tests.kit.reader import DEFAULTS, config
 
 pytestmark = pytest.mark.integration
@@ -159,3 +161,34 @@ def test_a_signal_table_that_does_not_fit_is_mended_by_the_hint(source: Database
         mend(source, caught.value.hint, "postgres")
         write_window(session, SIGNAL, closes=None, opens=window())
     assert len(source.execute("SELECT * FROM debezium_signal")) == 1
+
+
+def test_a_transaction_that_began_while_the_open_row_was_committed_is_waited_for(source: Database):
+    """Its id is higher than the open row's, and its commit record may be older than that one's."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute(
+        "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$"
+    )
+    source.execute(
+        "CREATE TRIGGER hold AFTER INSERT ON debezium_signal FOR EACH ROW EXECUTE FUNCTION hold()"
+    )
+    with source.connect() as gate, source.connect() as other, ThreadPoolExecutor(1) as pool:
+        gate.execute("SELECT pg_advisory_lock(7)")
+
+        def tick() -> Watermark | Snapshot:
+            with connect(config(source)) as session:
+                return write_window(session, SIGNAL, closes=None, opens=window())
+
+        waiting = pool.submit(tick)
+        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        wait_for(lambda: gate.execute(held).fetchone() == (1,), 30, "the open row to be held")
+        other.execute("BEGIN")
+        other.execute("INSERT INTO t VALUES (1)")
+        gate.execute("SELECT pg_advisory_unlock(7)")
+        opened = waiting.result(30)
+        assert isinstance(opened, Watermark)
+        with connect(config(source)) as session:
+            assert visible(current_snapshot(session), [opened]) is None
+            other.execute("COMMIT")
+            assert visible(current_snapshot(session), [opened]) == opened

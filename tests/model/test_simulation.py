@@ -1,7 +1,7 @@
 """Histories by dice, from open transactions to the lake, against the oracle of `kit.simulation`.
 
-A seed is a test case: ``python -m pytest tests/model/test_simulation.py -k "seed" --seed 4711``
-prints the trace of the key concerned. HYPOTHESIS_PROFILE=nightly runs 200,000 of them.
+A seed is a test case: `failure(seed)` gives what is wrong and the trace of the key concerned.
+HYPOTHESIS_PROFILE=nightly runs 200,000 of them.
 """
 
 import os
@@ -12,12 +12,21 @@ from tests.kit.simulation.history import failure
 from tests.kit.simulation.variants import VARIANTS
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-SLICE = 100  # histories, about seven seconds of one core
-QUICK = 2  # slices of the quick suite
-SLICES = 2000 if NIGHTLY else 20
+SLICE = 50  # histories, four seconds of one core
+QUICK = 1  # slices of the quick suite
+SLICES = 4000 if NIGHTLY else 20
 
-# Found by few of the histories: each needs hundreds.
-RARE = ("fill across a delete", "fill for a moved key", "horizon ignored")
+# Not found yet within a hundred histories: the dice seldom make the schedule that shows them.
+RARE = (
+    "fill across a delete",
+    "fill for a moved key",
+    "horizon ignored",
+    "no replay gate",
+    "incremental reads are touches",
+    "chunks of a stopped table count",
+    "displaced rows are swept",
+    "server not compared",
+)
 
 
 def _slices():

@@ -175,13 +175,17 @@ def test_the_close_row_must_be_of_the_server_that_was_read():
 def test_a_window_that_is_forgotten_voids():
     shard = Shard()
     found = [*WINDOW, row("w2", "open", 110), row("w2", "close", 120), row("w3", "open", 120)]
-    shard.batch(marks=[marks(*found)], control=[manifest(attempt=1, lo="w1", hi="w3")])
-    shard.batch(marks=[marks(row("w4", "open", 130, oldest="w3"))])
-    assert shard.batch(marks=[marks(row("w3", "close", 130))], parts=[part(1)]) == []
-    (done,) = shard.batch(
+    shard.batch(marks=[marks(*found)], control=[manifest(lo="w1", hi="w2")])
+    shard.batch(marks=[marks(row("w3", "close", 130), row("w4", "open", 130, oldest="w3"))])
+    assert set(decode_state(shard.state).windows) == {"w1", "w2", "w3", "w4"}
+    (done,) = shard.batch(parts=[part(1)])
+    assert (done.void, shard.keys()) == (chunks.FORGOTTEN, [])
+    (again,) = shard.batch(
         control=[manifest(attempt=2, lo="w3", hi="w3")], parts=[part(1, attempt=2)]
     )
-    assert done.void == ""
+    assert (again.void, shard.keys(2)) == ("", [b"[1]"])
+    shard.batch(marks=[marks(row("w5", "open", 140, oldest="w4"))])
+    assert set(decode_state(shard.state).windows) == {"w4", "w5"}
 
 
 def test_deciding_comes_before_forgetting():

@@ -436,12 +436,17 @@ def _doubt(now: State, attempt: Attempt, low: Window, high: Window) -> str:
 
 
 def _forget(now: State, below: bytes) -> None:
-    """Drops touches at or below the open row of the oldest window, and windows before it."""
+    """Drops touches at or below the open row of the oldest window, and windows before it.
+
+    A window that an attempt names is kept: the attempt is then void, and does not wait for ever.
+    """
     now.forgotten_below = below
+    manifests = [attempt.manifest for attempt in now.attempts.values()]
+    named = {uuid for one in manifests if one is not None for uuid in (one.lo, one.hi)}
     now.windows = {
         uuid: window
         for uuid, window in now.windows.items()
-        if (window.open or window.close) >= below
+        if (window.open or window.close) >= below or uuid in named
     }
     batches = [remembered.read(segment) for segment in now.segments]
     kept = [batch.filter(remembered.is_above(batch.column("position"), below)) for batch in batches]

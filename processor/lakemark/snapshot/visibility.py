@@ -4,13 +4,19 @@ Pure. On a PostgreSQL primary a transaction's commit record can be in the log, b
 while the transaction is not visible yet to a snapshot that shows the open row. A chunk read in
 between would hold a stale row that the log never corrects. `visible` excludes it (the xmin rule):
 
-    After an open row's commit returned, ``S0 = pg_current_snapshot()`` is taken. A chunk with
-    snapshot S may use the open row if ``S.xmin >= S0.xmax``.
+    After an open row's commit returned, a transaction N takes the next id and ends, then
+    ``S0 = pg_current_snapshot()`` is taken. A chunk with snapshot S may use the open row if
+    ``S.xmin >= S0.xmax``.
 
 Proof. Let T be a transaction whose commit record precedes the open row's and which S does not see.
-T was in progress at S, so xid(T) >= S.xmin >= S0.xmax. But T had its xid before it wrote its commit
-record, before the open row's, before S0: xid(T) < S0.xmax. The open row itself is visible by the
-same argument. Both are 64-bit and from one server, so nothing wraps around.
+T was in progress at S, so xid(T) >= S.xmin >= S0.xmax. But T had its id before it wrote its commit
+record, before the open row's, before N had its own, and N had ended at S0: xid(T) < xid(N) <
+S0.xmax. The open row itself is visible by the same argument. All are 64-bit and from one server, so
+nothing wraps around.
+
+Without N the rule has a hole: xmax is one more than the newest id that has *ended*. While the open
+row's transaction runs, T may take a higher id and write its commit record first; both S0.xmax and a
+chunk's S.xmin can then be xid(T), and T is not visible yet.
 """
 
 import re

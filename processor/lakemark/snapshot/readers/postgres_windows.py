@@ -48,6 +48,7 @@ SELECT pg_catalog.set_config('synchronous_commit',
     CASE pg_catalog.current_setting('synchronous_commit')
     WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)
 """
+_NEXT_XID: Final = "SELECT pg_catalog.pg_current_xact_id()"
 # Locks show transaction ids to everybody, pg_stat_activity to pg_read_all_stats.
 _BLOCKER: Final = """
 WITH wanted AS (SELECT (%(xid)s::numeric %% 4294967296)::text::xid AS xid)
@@ -85,7 +86,10 @@ def write_window(
 
     1. ``<uuid>-close`` of the last and ``<uuid>-open`` of the next window are inserted.
     2. The transaction commits with ``synchronous_commit = on`` (``remote_apply`` is left as it is).
-    3. When the commit has returned, the snapshot S0 is taken.
+    3. When the commit has returned, a transaction of its own takes the next transaction id and
+       ends: xmax of a snapshot is one more than the newest id that has ended, so that the ids of
+       all transactions that began before 3 are now below it.
+    4. The snapshot S0 is taken.
 
     An error after 2 leaves a window that nobody uses; call again with a new uuid.
 
@@ -137,6 +141,7 @@ def write_window(
                 code="signal-table-refuses",
                 hint=_alter(table, columns),
             ) from error
+        session.execute(_NEXT_XID)
         after = current_snapshot(session)
     return after if opens is None else Watermark(str(opens.uuid), after)
 
