@@ -119,7 +119,7 @@ class FakeStream:
             if not any(covers(one.spec, key) for one in kept):
                 self.wrong.append(f"the sweep of {record['run']} removes key {key}")
 
-    def write_window(self, closes: Window | None, opens: Window | None) -> None:
+    def write_window(self, closes: Window | None, opens: Window | None, *, alive: set[int]) -> None:
         self._clock += 1
         if opens is not None and not self.armed:
             self.wrong.append("a window was opened before any run was armed")
@@ -132,7 +132,7 @@ class FakeStream:
                 self.wrong.append("an announcement was taken back")
             self._announced = max(self._announced, number)
             for attempt, record in self._manifests.items():
-                if attempt not in self._over and self.windows[record["lo"]].number < number:
+                if attempt in alive - self._over and self.windows[record["lo"]].number < number:
                     self.wrong.append(f"window of attempt {attempt} announced as out of use")
         if closes is not None:
             self.windows[str(closes.uuid)].closed = self._clock

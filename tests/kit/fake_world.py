@@ -111,7 +111,7 @@ class FakeWorld:
         self.tick_error: LakemarkError | None = None
         self.refused: Rejection | None = None
         self.against: dict[str, LakemarkError | Rejection] = {}
-        self.answers: dict[str, deque[ChunkError]] = {}
+        self.answers: dict[str, list[ChunkError]] = {}
         self.bytes = 100
         self.partial: dict[str, list[str]] = {}
         self.stubborn: set[str] = set()
@@ -300,7 +300,8 @@ class FakeWorld:
         if self.tick_error is not None:
             raise self.tick_error
         xid = self.database.begin()
-        self.stream.write_window(closes, opens)
+        alive = set(self.coordinator.reading.attempts) if self.coordinator else set()
+        self.stream.write_window(closes, opens, alive=alive)
         self.database.end(xid)
         self._pass("tick")
         seen = self.database.snapshot()
@@ -343,13 +344,14 @@ class FakeWorld:
             return ChunkResult(attempt=spec.attempt, error=gone)
         waiting = self.answers.get(spec.table)
         if waiting:
-            error = waiting.popleft()
+            error = waiting.pop(0)
             if error.code == STATEMENT_TIMEOUT and spec.keys is None:
                 error = replace(error, halves=self.database.halves(spec))
             return ChunkResult(attempt=spec.attempt, error=error)
         keys = self.database.within(spec.table, spec.span)
         if spec.keys is not None:
-            keys = [key for key in keys if (str(key),) in spec.keys]
+            wanted = set(spec.keys)
+            keys = [key for key in keys if (str(key),) in wanted]
             lacking = self.partial.get(spec.table, [])
             read = {json.dumps([int(key[0])]) for key in spec.keys}
             self.partial[spec.table] = [k for k in lacking if k not in read or k in self.stubborn]

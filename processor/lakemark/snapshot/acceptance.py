@@ -143,8 +143,8 @@ def _keys(given: Sequence[PrimaryKey], table: str, known: Known) -> list[list[st
                 hint='write {"' + '": …, "'.join(columns) + '": …}, or a list in this order',
             )
         by_name = dict(zip(names, key.values, strict=True))
-        found.append([_text(by_name[column]) for column in columns])
-    return found
+        found.append(tuple(_text(by_name[column]) for column in columns))
+    return [list(key) for key in dict.fromkeys(found)]
 
 
 def _text(value: Scalar) -> str:

@@ -139,8 +139,9 @@ class Desk:
                 )
             )  # fmt: skip
             return
-        subject = Subject(signal.id, self.settings.pipeline, tuple(dict.fromkeys(stopped)))
-        self.book.notify(notes.aborted(subject, stopped=stopped, ts_ms=self.outside.now_ms()))
+        once = tuple(dict.fromkeys(stopped))
+        subject = Subject(signal.id, self.settings.pipeline, once)
+        self.book.notify(notes.aborted(subject, stopped=once, ts_ms=self.outside.now_ms()))
 
     def _pause(self, signal: PauseSnapshot | ResumeSnapshot, *, paused: bool) -> None:
         active = [one for one in self.book.runs.values() if not one.over]

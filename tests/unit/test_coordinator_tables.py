@@ -1,0 +1,188 @@
+"""The end of a table: schema and incomplete rows are looked at, ghosts go; runs of lakemark's own."""
+
+import pytest
+
+from lakemark.snapshot import runs
+from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
+from lakemark.snapshot.coordinator import REPAIRS
+from lakemark.snapshot.desk import REPAIR_AGAIN_S
+from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
+
+pytestmark = pytest.mark.usefixtures("logs")
+
+
+def test_incomplete_rows_are_read_again_before_the_sweep():
+    world = with_settings(chunk_rows=2)
+    world.partial[ITEMS] = ["[1]", "[2]", "[4]", "unreadable"]
+    world.execute("r1", ITEMS)
+    world.finish("r1")
+    assert [spec.keys for spec in world.reads if spec.keys] == [(("1",), ("2",)), (("4",),)]
+    assert len(world.stream.sweeps) == 1
+    assert world.stream.sweeps[0]["position"] == min(a.lo for a in world.stream.applied)
+
+
+def test_rows_that_stay_incomplete_are_read_a_few_times_only():
+    world = FakeWorld()
+    world.partial[ITEMS], world.stubborn = ["[1]"], {"[1]"}
+    world.execute("r1", ITEMS)
+    world.finish("r1")
+    assert len([spec for spec in world.reads if spec.keys]) == REPAIRS
+    assert len(world.stream.sweeps) == 1
+
+
+def test_keys_that_the_stream_asks_for_meanwhile_are_read_before_the_sweep():
+    world = FakeWorld()
+    world.execute("r1", ITEMS)
+    world.go(20, until=lambda: bool(world.reads))
+    world.stream.table(ITEMS, reread={"[3]": world.stream.number + 1})
+    world.finish("r1")
+    assert [spec.keys for spec in world.reads if spec.keys] == [(("3",),)]
+    assert world.stream.tables[ITEMS].reread == {}
+    assert len(world.stream.sweeps) == 1
+
+
+def test_a_table_with_keys_that_are_asked_for_is_not_swept():
+    """What marks it as having ghosts stays; what was asked before its reading is answered."""
+    world = FakeWorld()
+    world.stream.table(ITEMS, resnapshot_since=0, reread={"[1]": 0})
+    world.execute("r1", ITEMS)
+    world.go(20, until=lambda: bool(world.reads))
+    world.stream.table(ITEMS, reread={"[1]": 0, "unreadable": world.stream.number + 1})
+    world.finish("r1")
+    assert not world.stream.sweeps
+    assert world.run("r1").state == runs.COMPLETED
+    assert world.stream.tables[ITEMS].resnapshot_since == 0
+    assert set(world.stream.tables[ITEMS].reread) == {"unreadable"}
+
+
+@pytest.mark.parametrize("more", ["keys", "filter"])
+def test_only_a_whole_table_is_swept(more):
+    world = FakeWorld()
+    given = {"keys": [1]}
+    if more == "filter":
+        given = {"additional_conditions": [{"data-collection": ITEMS, "filter": "id > 1"}]}
+    world.partial[ITEMS] = ["[1]"]
+    world.execute("r1", ITEMS, **given)
+    world.finish("r1")
+    assert not world.stream.sweeps
+    assert not world.records("table-read")
+
+
+def test_a_sweep_whose_table_was_stopped_is_repeated():
+    world = FakeWorld()
+    world.stream.swept_void = 1
+    world.execute("r1", ITEMS)
+    world.finish("r1")
+    assert len(world.records("sweep")) == 2
+    assert len(world.stream.sweeps) == 1
+
+
+def test_what_was_asked_for_before_the_reading_is_answered():
+    world = FakeWorld()
+    world.stream.table(ITEMS, streaming=False, resnapshot_since=0, reread={"[1]": 0})
+    world.execute("r1", ITEMS)
+    world.go(5)
+    world.stream.table(ITEMS, streaming=True)
+    world.finish("r1")
+    armed = world.run("r1").tables[0].armed
+    assert [(r["until"], r.get("keys")) for r in world.records("table-read")] == [(armed, None)]
+    now = world.stream.tables[ITEMS]
+    assert (now.resnapshot_since, now.reread) == (-1, {})
+
+
+@pytest.mark.parametrize("what", ["resnapshot", "missed", "keys"])
+def test_tables_that_need_rows_get_a_run_of_their_own_once(what):
+    world = FakeWorld()
+    world.batch()
+    changes = {
+        "resnapshot": {"resnapshot_since": 1},
+        "missed": {"reread_missed": 1, "reread": {"[1]": 1}},
+        "keys": {"reread": {"[1]": 1, "[9]": 1}},
+    }[what]
+    world.stream.table(ITEMS, **changes)
+    world.go(REPAIR_AGAIN_S * 3)
+    (start,) = world.records("run-start")
+    name = "reread" if what == "keys" else "resnapshot"
+    assert start["run"] == f"{name}-{ITEMS}-1"
+    assert world.said(start["run"]) == ["STARTED", "COMPLETED"]
+    assert len(world.stream.sweeps) == (what != "keys")
+    now = world.stream.tables[ITEMS]
+    assert (now.resnapshot_since, now.reread_missed, now.reread) == (-1, -1, {})
+    assert not world.wrong
+
+
+def test_no_run_of_its_own_while_another_covers_the_table_nor_right_after():
+    """A run that took longer than the pause, and one whose answer the stream has not read yet."""
+    world = with_settings(chunk_rows=1)
+    world.stream.table(ITEMS, streaming=False)
+    world.execute("r1", ITEMS)
+    world.go(REPAIR_AGAIN_S * 2)
+    world.stream.table(ITEMS, resnapshot_since=0)
+    world.stream.table(ITEMS, streaming=True)
+    world.finish("r1")
+    world.stream.table(ITEMS, resnapshot_since=0)
+    world.go(5)
+    world.start()
+    world.go(5)
+    assert [record["run"] for record in world.records("run-start")] == ["r1"]
+    world.go(REPAIR_AGAIN_S, until=lambda: len(world.records("run-start")) == 2)
+
+
+def test_a_run_of_its_own_that_failed_is_repeated_after_a_pause():
+    world = FakeWorld()
+    world.answers[ITEMS] = [ChunkError(code="table-gone", message="gone", hint="look")]
+    world.stream.table(ITEMS, resnapshot_since=0)
+    world.go(REPAIR_AGAIN_S / 2)
+    assert [note.type for note in world.notes][-1] == "ABORTED"
+    assert world.note(world.notes[-1].id, "ABORTED")["code"] == "table-gone"
+    world.go(REPAIR_AGAIN_S)
+    assert len(world.records("run-start")) == 2
+    assert world.notes[-1].type == "COMPLETED"
+
+
+@pytest.mark.parametrize("keys", [None, [1, 2, 3, 4]])
+def test_what_takes_too_long_is_halved(keys):
+    world = FakeWorld()
+    slow = ChunkError(code=STATEMENT_TIMEOUT, message="slow", hint="wait", retried=True)
+    world.answers[ITEMS] = [slow, slow]
+    world.execute("r1", ITEMS, **({} if keys is None else {"keys": keys}))
+    world.finish("r1")
+    assert len(world.reads) == 5
+    assert not [record for record in world.notes if record.type == "ABORTED"]
+    assert world.stream.coverage("r1", ITEMS) >= set(keys or world.database.keys[ITEMS])
+    assert world.run("r1").tables[0].rows == len(keys or world.database.keys[ITEMS])
+
+
+def test_halves_that_come_while_the_rest_is_cut_again_are_kept():
+    world = with_settings(parallelism=1, chunk_rows=4)
+    world.hold = True
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.held))
+    world.release()  # the cut
+    world.go(20, until=lambda: bool(world.held))
+    slow = ChunkError(code=STATEMENT_TIMEOUT, message="slow", hint="wait", retried=True)
+    world.answers[ORDERS] = [slow]
+    world.send("set", "s", id="r1", chunk_rows=2)
+    world.go(5, until=lambda: len(world.held) == 2)
+    world.release()  # the chunk that was begun, then the new cut
+    world.hold = False
+    world.finish("r1")
+    wanted = world.database.keys[ORDERS] | {-1, 40}
+    assert world.stream.coverage("r1", ORDERS) == wanted
+
+
+def test_a_cut_that_comes_late_is_of_no_use_to_a_table_begun_again():
+    world = with_settings(parallelism=1, chunk_rows=4)
+    world.execute("r1")
+    world.go(20, until=lambda: len(world.stream.applied) >= 1)
+    world.hold = True
+    world.send("set", "s", id="r1", chunk_rows=2)
+    world.go(20, until=lambda: world.state("r1", ORDERS) == runs.CUTTING)
+    world.stream.restarts = [ORDERS]
+    world.stream.applied.clear()
+    world.batch()
+    world.release()
+    world.hold = False
+    world.finish("r1")
+    wanted = world.database.keys[ORDERS] | {-1, 40}
+    assert world.stream.coverage("r1", ORDERS) == wanted
