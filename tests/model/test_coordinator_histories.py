@@ -130,7 +130,7 @@ class History:
         self.safely(world.release)
         world.send("resume", "at-last")
         self.safely(world.step)
-        world.go(600, until=self.quiet)
+        world.go(1500, until=self.quiet)
 
     def quiet(self) -> bool:
         book = self.world.coordinator.book
@@ -158,7 +158,7 @@ class History:
         return {name for name, now in self.world.stream.tables.items() if now.reread}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_every_run_ends_and_no_row_is_lost(data):
     def draw(choices):

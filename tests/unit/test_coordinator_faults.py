@@ -307,3 +307,14 @@ def test_rows_that_wait_are_bounded():
     assert len(world.reads) <= 4 + 8
     world.stream.lag = 0
     world.finish("r1")
+
+
+def test_the_last_chunk_whose_part_is_lost_is_read_again(monkeypatch):
+    """Nothing later tells that it is; rows of windows that are only late are waited for longer."""
+    monkeypatch.setattr("lakemark.snapshot.reading.STUCK_S", 10.0)
+    monkeypatch.setattr("lakemark.snapshot.reading.PATIENCE_S", 20.0)
+    world = with_settings(chunk_rows=100)
+    world.stream.lost = {1 << 32, (1 << 32) + 1}
+    world.execute("r1")
+    world.finish("r1", seconds=90)
+    assert [record["reason"] for record in world.records("void")] == ["not-decided"] * 2

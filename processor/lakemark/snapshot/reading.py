@@ -32,6 +32,8 @@ MAX_WAITING_BYTES: Final = 128 << 20
 MAX_WAITING: Final = 64  # attempts
 # A shard that has not decided while later attempts were: a part of it was lost.
 STUCK_S: Final = 120.0
+# One that nothing later tells about. Window rows may only be late: it is doubled each time.
+PATIENCE_S: Final = 600.0
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Reading:
         self.next_attempt = 0
         self.blocked: Snapshot | None = None
         self.delayed: dict[str, float] = {}
+        self._patience = PATIENCE_S
         self._decided: dict[int, float] = {}  # by shard: `since` of the newest it has decided
 
     def of(self, run: Run, table: TableRun | None = None) -> list[Attempt]:
@@ -287,6 +290,7 @@ class Reading:
         if attempt.void:
             log.info("snapshot.chunk_void", reason=attempt.void, **self._place(attempt))
             return
+        self._patience = PATIENCE_S
         table = attempt.table
         if attempt.begun != table.begun or table.over:
             return
@@ -304,6 +308,10 @@ class Reading:
             missing = set(range(self.settings.shards)) - attempt.shards
             if any(self._decided.get(shard, 0.0) > attempt.since for shard in missing):
                 self.void(attempt, "part-lost")
+        if any(now - attempt.since > self._patience for attempt in late):
+            self._patience *= 2
+            for attempt in [one for one in late if one.number in self.attempts]:
+                self.void(attempt, "not-decided")
 
     def begin_again(self, run: Run, table: TableRun, why: str) -> None:
         """All chunks of a table are read again: what was read may not go together."""
