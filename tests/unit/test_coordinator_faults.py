@@ -318,3 +318,15 @@ def test_the_last_chunk_whose_part_is_lost_is_read_again(monkeypatch):
     world.execute("r1")
     world.finish("r1", seconds=90)
     assert [record["reason"] for record in world.records("void")] == ["not-decided"] * 2
+
+
+def test_a_table_that_is_over_is_not_read_again_after_a_restart():
+    world = FakeWorld()
+    world.start()
+    world.execute("r1", ITEMS, ORDERS)
+    world.go(40, until=lambda: world.scans("r1") == {ITEMS: "SUCCEEDED"})
+    world.go(1)
+    world.start()
+    world.finish("r1")
+    assert len([spec for spec in world.reads if spec.table == ITEMS]) == 1
+    assert [record["table"] for record in world.records("sweep")] == [ITEMS, ORDERS]
