@@ -80,7 +80,7 @@ def test_a_rejected_signal():
 
 def test_other_runs_and_unknown_types_change_nothing():
     other = Notification("r2", "COMPLETED", "Incremental Snapshot", {}, 1)
-    unknown = Notification("r1", "CHANGED", "Incremental Snapshot", {"scanned_collection": "x"}, 1)
+    unknown = Notification("r1", "WRITTEN", "Incremental Snapshot", {"scanned_collection": "x"}, 1)
     assert after(other, unknown) == Run("r1")
 
 
