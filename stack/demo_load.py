@@ -10,6 +10,7 @@ Every step waits for what it names, up to a deadline; none waits for a time to p
 """
 
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,6 +52,8 @@ ANSWER_S: Final = 300.0
 """Deadline of every step; a busy machine may need a minute for one."""
 REST_S: Final = 5.0
 """How long the shop is changed after the snapshot."""
+LOAD_S: Final = 120.0
+"""How long the shop is changed at most: a slow machine would never catch up with more."""
 OPEN_WINDOWS: Final = b"""
 SELECT count(*) FILTER (WHERE type = 'snapshot-window-open')
      - count(*) FILTER (WHERE type = 'snapshot-window-close')
@@ -81,6 +84,7 @@ class Load:
         self._connection = database.connect()
         self._loading = Loading(load(lakemark.config))
         self._beaten = 0.0
+        self._write_until = math.inf
 
     def run(self) -> None:
         """Do all of it.
@@ -90,6 +94,7 @@ class Load:
         """
         with self._connection, self._loading:
             self.workload.start()
+            self._write_until = time.monotonic() + LOAD_S
             self._screen.say("changing the shop from now on")
             self._ask()
             begun = time.monotonic()
@@ -100,8 +105,7 @@ class Load:
             self._end(settled, time.monotonic() - begun)
             end = time.monotonic() + REST_S
             self._until(lambda: time.monotonic() > end, "the rest of the changes")
-        self.workload.stop()
-        self._screen.say(f"writes have stopped: {self.workload.written}")
+            self._stop_writing()
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -179,6 +183,11 @@ class Load:
         self._screen.say(f"[bold]all tables are loaded[/]: {self._seen.snapshot}")
         self._screen.say(f"  {self._seen.killed}")
 
+    def _stop_writing(self) -> None:
+        if self._write_until < math.inf:
+            self._write_until = math.inf
+            self._screen.say(f"writes have stopped: {self.workload.stop()}")
+
     # -- waiting ----------------------------------------------------------------------------------
 
     def _until(self, holds: Callable[[], bool], what: str) -> None:
@@ -193,6 +202,9 @@ class Load:
                 raise StackError(f"lakemark has ended\n{self._lakemark.log_tail()}")
             if time.monotonic() > end:
                 raise StackError(f"waited {ANSWER_S:g} s in vain for {what}")
+            if time.monotonic() > self._write_until:
+                self._screen.say(f"this machine is slow: no more changes after {LOAD_S:.0f} s")
+                self._stop_writing()
             self._beat()
             self._loading.look()
             self._check(what)

@@ -165,6 +165,26 @@ def test_a_snapshot_that_ends_before_its_kill_or_badly_fails_the_demo(load, kill
         found._check("x")
 
 
+def test_a_slow_machine_gets_no_more_changes_but_goes_on(load):
+    out = io.StringIO()
+    found = object.__new__(demo_load.Load)
+    found._loading, found._seen = load, Measured()
+    found._screen = Screen(Console(file=out))
+    found._lakemark = SimpleNamespace(is_running=True, events=lambda _: [])
+    found._connection = SimpleNamespace(execute=lambda _: None)
+    found._beaten = found._write_until = -1.0
+    stops = []
+    found.workload = SimpleNamespace(
+        stop=lambda: stops.append(1) or "7 rows", written=SimpleNamespace(transactions=1, rows=7)
+    )
+    turns = iter([False, False, False, True])
+    found._until(lambda: next(turns), "x")
+    found._stop_writing()
+    assert stops == [1]
+    assert "this machine is slow" in out.getvalue()
+    assert "writes have stopped: 7 rows" in out.getvalue()
+
+
 def shown(*, terminal, monkeypatch):
     monkeypatch.setattr(demo_view, "TOLD_S", -1.0)
     out = io.StringIO()
