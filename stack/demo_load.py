@@ -151,7 +151,8 @@ class Load:
             f"{len(settled)} chunks settled, {flying} in flight"
         )
         self._seen.earlier = self._seen.batches
-        with self._screen.doing("starting lakemark again; the shop goes on changing"):
+        writing = "; the shop goes on changing" if self._write_until < math.inf else ""
+        with self._screen.doing(f"starting lakemark again{writing}"):
             self._lakemark.start()
         self._seen.restart_s = time.monotonic() - killed
         self._batch()
