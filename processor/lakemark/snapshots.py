@@ -12,7 +12,7 @@ from lakemark.settle import News
 from lakemark.snapshot.coordinator import Coordinator, Settings
 from lakemark.snapshot.outside import Stream, TableNow
 from lakemark.snapshot.world import World
-from lakemark.tables import STREAMING, PipelineState
+from lakemark.tables import ERRORED, STREAMING, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 
@@ -49,16 +49,21 @@ class Snapshots:
             self.query(),
             state.batch,
             frozenset(state.runs),
-            {
-                name: TableNow(
-                    streaming=entry.state == STREAMING,
-                    resnapshot_since=entry.resnapshot_since,
-                    reread=dict(entry.reread_keys),
-                    reread_missed=entry.reread_missed,
-                )
-                for name, entry in state.tables.items()
-            },
+            {name: _now(entry) for name, entry in state.tables.items()},
         )
+
+
+def _now(entry: TableState) -> TableNow:
+    stopped = entry.state == ERRORED and not entry.retried
+    return TableNow(
+        streaming=entry.state == STREAMING,
+        code=entry.code if stopped else "",
+        reason=entry.reason if stopped else "",
+        hint=entry.hint if stopped else "",
+        resnapshot_since=entry.resnapshot_since,
+        reread=dict(entry.reread_keys),
+        reread_missed=entry.reread_missed,
+    )
 
 
 @contextmanager

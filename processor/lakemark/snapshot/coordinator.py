@@ -151,6 +151,7 @@ class Coordinator:
         self._tried(self.desk.answer)
         self.book.arm()
         self.book.disarm()
+        self._give_up_stopped()
         now = self.outside.monotonic()
         if now >= self.not_before:
             self._tried(self.desk.queue_repairs)
@@ -234,6 +235,15 @@ class Coordinator:
             self.failed(error)
         else:
             self.book.fail_table(run, table, error.code, error.message, error.hint)
+
+    def _give_up_stopped(self) -> None:
+        """A table that has stopped until a person mends it holds up no run: the others go on."""
+        for run in self.active():
+            for table in run.tables:
+                now = self.stream.tables.get(table.table)
+                if now is not None and now.code and not table.over:
+                    reason = f"{table.table} has stopped: {now.reason}"
+                    self.book.fail_table(run, table, now.code, reason, now.hint)
 
     # -- windows --------------------------------------------------------------------------------
 

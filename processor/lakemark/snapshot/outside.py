@@ -37,9 +37,15 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """A table as the stream has it after a batch, see `tables.TableState`."""
+    """A table as the stream has it after a batch, see `tables.TableState`.
+
+    `code`, `reason` and `hint` say why it has stopped until a person mends it; empty otherwise.
+    """
 
     streaming: bool = True
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
     resnapshot_since: int = -1
     reread: Mapping[str, int] | None = None
     reread_missed: int = -1
