@@ -1,0 +1,219 @@
+"""Snapshots while what they need is killed, restarted, locked, changed or hidden.
+
+The tests share one pipeline that runs through all of them; each leaves everything running. The
+connector takes no snapshot itself, so that what a chunk loses is lost. Workloads have different
+seeds: the same one would write the same keys again.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from stack import every_type, shop
+from stack.local import Database, LocalStack
+from stack.processes import wait_for
+from stack.workload import Workload
+from tests.kit.broken import forget, revive
+from tests.kit.running import STATE_S, Running
+from tests.kit.snapshots import SNAPSHOT, Snapshots
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+
+RUN_S = 300.0
+"""Within this a run over the shop ends, kills and restarts included."""
+KILLS = 3
+EVERYTHING = r"public\..*"
+RATE = {"writers": 2, "rows_per_s": 200}
+
+
+@pytest.fixture(scope="module")
+def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with stack.fresh_database() as database:
+        with database.connect() as connection:
+            shop.create(connection, every=every_type.Limits.of({}))
+            shop.fill(connection, scale=0.05)
+        for table in ("hidden", "ghosts", "emptied"):
+            database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text, big text)")
+            database.execute(f"ALTER TABLE {table} ALTER COLUMN big SET STORAGE EXTERNAL")
+            database.execute(
+                f"INSERT INTO {table} SELECT n, 'n', repeat(n::text, 3000)"
+                " FROM generate_series(1, 300) AS n"
+            )
+        database.start_connector({"snapshot.mode": "no_data"})
+        with Running(database, tmp_path_factory.mktemp("pipeline"), SNAPSHOT) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def snapshots(pipeline: Running) -> Iterator[Snapshots]:
+    with Snapshots(pipeline) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def streaming(pipeline: Running) -> None:
+    """The pipeline streams, whatever the test before has done to it."""
+    pipeline.lakemark.start()
+
+
+def wait_more(snapshots: Snapshots, records: int) -> None:
+    """Wait until so many more records of snapshots were written: a moment that no clock chose."""
+
+    def written() -> int:
+        return len(snapshots.control.records()) + len(snapshots.chunks.records())
+
+    enough = written() + records
+    wait_for(lambda: written() >= enough, STATE_S, f"{records} more records of snapshots")
+
+
+def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
+    """Beside key changes, columns outside the row, long transactions and rollbacks."""
+    rng = random.Random(11)
+    with Workload(pipeline.database.dsn, **RATE, seed=11) as workload:
+        run = snapshots.start(EVERYTHING, chunk_rows=100, delay="20ms")
+        snapshots.wait_note(run, "STARTED")
+        for _ in range(KILLS):
+            wait_more(snapshots, rng.randint(1, 15))
+            assert not [n for n in snapshots.notes(run) if n.type == "COMPLETED"], "too late"
+            pipeline.lakemark.kill()
+            pipeline.lakemark.start()
+        snapshots.completed(run, deadline_s=RUN_S)
+        workload.stop()
+    pipeline.wait_equal()
+
+
+@pytest.mark.parametrize("what", ["connector", "worker", "database"])
+def test_what_writes_the_log_restarts_inside_a_window(
+    pipeline: Running, snapshots: Snapshots, stack: LocalStack, what: str
+):
+    database = pipeline.database
+
+    def restart_worker() -> None:
+        stack.connect.kill()
+        database.execute("DELETE FROM orders WHERE id % 97 = 0")
+        stack.connect.start()
+
+    def restart_database() -> None:
+        stack.postgres.kill()
+        stack.postgres.start()
+
+    restarts: dict[str, Callable[[], None]] = {
+        "connector": lambda: stack.connect.restart_connector(database.name),
+        "worker": restart_worker,
+        "database": restart_database,
+    }
+    with Workload(database.dsn, **RATE, seed=20 + list(restarts).index(what)) as workload:
+        run = snapshots.start("public.customers", "public.orders", chunk_rows=50, delay="50ms")
+        snapshots.wait_note(run, "STARTED")
+        wait_more(snapshots, 8)
+        restarts[what]()
+        revive(pipeline)
+        assert not [n for n in snapshots.notes(run) if n.type == "COMPLETED"], "too late"
+        snapshots.completed(run, deadline_s=RUN_S)
+        workload.stop()
+    pipeline.wait_equal("public.customers", "public.orders")
+
+
+def test_truncated_and_widened_in_the_middle_of_a_run(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    run = snapshots.start("public.emptied", chunk_rows=10, delay="50ms")
+    snapshots.wait_settled(run, "public.emptied", 3)
+    database.execute("ALTER TABLE emptied ADD COLUMN more int DEFAULT 5")
+    database.execute("UPDATE emptied SET id = id + 1000 WHERE id % 10 = 0")
+    snapshots.wait_settled(run, "public.emptied", 3)
+    with database.connect() as connection, connection.transaction():
+        connection.execute("CREATE TEMPORARY TABLE kept AS SELECT * FROM emptied WHERE id % 2 = 0")
+        connection.execute("TRUNCATE emptied")
+        connection.execute("INSERT INTO emptied SELECT * FROM kept WHERE id < 1250")
+    database.execute("UPDATE emptied SET note = 'after' WHERE id % 4 = 0")
+    snapshots.completed(run, deadline_s=RUN_S)
+    pipeline.wait_equal("public.emptied")
+
+
+@contextmanager
+def committed_but_not_visible(database: Database, statement: str) -> Iterator[int]:
+    """A transaction whose commit is in the log, and which nobody sees until the block ends.
+
+    It waits for a standby that does not exist; all other sessions commit without waiting.
+
+    Yields:
+        the pid of its session.
+    """
+    settings = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+    pid: list[int] = []
+
+    def commit() -> None:
+        with database.connect() as connection:
+            pid.append(connection.info.backend_pid)
+            connection.execute("SET synchronous_commit = on")
+            connection.execute(statement.encode())
+
+    thread = threading.Thread(target=commit)
+    try:
+        for name, value in settings.items():
+            database.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        database.execute("SELECT pg_reload_conf()")
+        for name, value in settings.items():
+            wait_for(
+                lambda name=name, value=value: database.execute(f"SHOW {name}") == [(value,)],
+                STATE_S,
+                f"{name} to be {value}",
+            )
+        thread.start()
+        waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        wait_for(lambda: [(p,) for p in pid] == database.execute(waits) != [], STATE_S, waits)
+        yield pid[0]
+    finally:
+        for name in settings:
+            database.execute(f"ALTER SYSTEM RESET {name}")
+        database.execute("SELECT pg_reload_conf()")
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_commit_that_the_log_has_and_nobody_sees(pipeline: Running, snapshots: Snapshots):
+    """A chunk would have the row as it was before, and its window is after the commit."""
+    database = pipeline.database
+    snapshots.run("public.hidden")
+    pipeline.wait_equal("public.hidden")
+    with committed_but_not_visible(database, "UPDATE hidden SET note = 'new' WHERE id = 7") as pid:
+
+        def arrived() -> bool:
+            rows = pipeline.rows("public.hidden").select(["id", "note"]).to_pylist()
+            return {"id": 7, "note": "new"} in rows
+
+        wait_for(arrived, STATE_S, "the commit to come through the log")
+        assert database.execute("SELECT note FROM hidden WHERE id = 7") == [("n",)]
+        run = snapshots.start("public.hidden")
+        waits = pipeline.lakemark.wait_for_event("snapshot.waits", STATE_S)
+        assert f"pid {pid}" in waits["blocker"]
+        assert arrived(), "an older state was written over a newer one"
+    snapshots.completed(run)
+    pipeline.wait_equal("public.hidden")
+
+
+def test_rows_deleted_while_no_slot_was_there_go_by_themselves(
+    pipeline: Running, snapshots: Snapshots, stack: LocalStack
+):
+    """No record of the deletes exists: the table asks for a run with a sweep, and gets it."""
+    database = pipeline.database
+    snapshots.run("public.ghosts")
+    pipeline.wait_equal("public.ghosts")
+    config = dict(database.config)
+    forget(pipeline, stack)
+    database.execute("DELETE FROM ghosts WHERE id % 3 = 0")
+    database.execute("UPDATE ghosts SET note = 'while nobody looked' WHERE id % 3 = 1")
+    database.execute("INSERT INTO ghosts VALUES (1001, 'born unseen', 'x')")
+    database.start_connector({**config, "snapshot.mode": "initial"})
+    database.execute("UPDATE ghosts SET note = note || '.' WHERE id % 3 = 2")
+    pipeline.lakemark.wait_for_event(
+        "snapshot.queued", STATE_S, where=lambda event: event["table"] == "public.ghosts"
+    )
+    pipeline.wait_equal("public.ghosts")
+    pipeline.wait_progress(
+        "public.ghosts", "whole again", lambda record: not record.get("resnapshot")
+    )
+    pipeline.wait_equal()

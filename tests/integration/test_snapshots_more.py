@@ -1,0 +1,328 @@
+"""More snapshots beside the stream, on real servers: choices of rows, several runs, other schemas.
+
+One pipeline serves all tests; each has tables of its own and leaves no run behind.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from stack.local import Database, LocalStack
+from stack.processes import wait_for
+from tests.kit.running import STATE_S, Running
+from tests.kit.snapshots import SNAPSHOT, Snapshots
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+
+PLAIN = (
+    "chosen", "other_form", "ordered", "listed", "ghosts", "shared", "sized", "again", "widened",
+    "growing", "typed", "beside", "swapped", "defaults", "cut_off",
+)  # fmt: skip
+SOME = 12345678
+
+
+@pytest.fixture(scope="module")
+def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with stack.fresh_database() as database:
+        for table in PLAIN:
+            database.execute(f"CREATE TABLE {table} (pk serial PRIMARY KEY, aa integer)")
+            database.execute(
+                f"INSERT INTO {table} (aa) SELECT n - 1 FROM generate_series(1, 1000) n"
+            )
+        partitioned(database)
+        database.start_connector(
+            {
+                "snapshot.mode": "no_data",
+                "signal.data.collection": 'public."debezium_signal"',
+                "incremental.snapshot.watermarking.strategy": "insert_delete",
+            }
+        )
+        with Running(database, tmp_path_factory.mktemp("pipeline"), SNAPSHOT) as running:
+            running.lakemark.start()
+            yield running
+
+
+def partitioned(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE part (pk int, aa int, PRIMARY KEY (pk, aa)) PARTITION BY RANGE (aa)"
+    )
+    database.execute("CREATE TABLE part_low PARTITION OF part FOR VALUES FROM (0) TO (500)")
+    database.execute("CREATE TABLE part_high PARTITION OF part FOR VALUES FROM (500) TO (5000)")
+    database.execute("INSERT INTO part SELECT n, n - 1 FROM generate_series(1, 1000) n")
+
+
+@pytest.fixture(scope="module")
+def snapshots(pipeline: Running) -> Iterator[Snapshots]:
+    with Snapshots(pipeline) as found:
+        yield found
+
+
+def equal(pipeline: Running, *tables: str) -> None:
+    pipeline.wait_equal(*(f"public.{table}" for table in tables))
+
+
+@contextmanager
+def unseen(database: Database, table: str) -> Iterator[None]:
+    """What is done to a table in the block is in no log that the connector reads."""
+    database.execute(f"ALTER PUBLICATION {database.name} DROP TABLE {table}")
+    try:
+        yield
+    finally:
+        database.execute(f"ALTER PUBLICATION {database.name} ADD TABLE {table}")
+
+
+def test_only_the_rows_of_a_condition(pipeline: Running, snapshots: Snapshots):
+    """In both forms, cut by the key or another column; later a run over all rows."""
+    for table in ("chosen", "other_form"):
+        pipeline.database.execute(
+            f"INSERT INTO {table} (aa) SELECT {SOME} FROM generate_series(1, 10)"
+        )
+    listed = [{"data-collection": "public.chosen", "filter": f"aa = {SOME}"}]
+    first = snapshots.start("public.chosen", additional_conditions=listed, surrogate_key="aa")
+    second = snapshots.start("public.other_form", additional_condition=f"aa = {SOME}")
+    for run, table in ((first, "public.chosen"), (second, "public.other_form")):
+        assert snapshots.completed(run)["total_rows_scanned"] == "10"
+        assert pipeline.rows(table).column("aa").to_pylist() == [SOME] * 10
+        assert snapshots.commands("sweep", run) == []
+    whole = snapshots.run("public.chosen", additional_conditions=[])
+    assert len(snapshots.commands("sweep", whole)) == 1
+    equal(pipeline, "chosen")
+    for text, code in (("aa = ", "bad-condition"), ("bb = 1", "unknown-column")):
+        refused = snapshots.rejected(snapshots.start("public.chosen", additional_condition=text))
+        assert refused["code"] in {code, "bad-condition"}, refused
+
+
+def test_chunks_cut_by_another_column(pipeline: Running, snapshots: Snapshots):
+    """Also one that is not unique; one that is no column is refused, and nothing is stuck."""
+    pipeline.database.execute("UPDATE ordered SET aa = pk % 7 WHERE pk > 500")
+    for column in ("totally_invalid_column_name", "ctid"):
+        refused = snapshots.rejected(snapshots.start("public.ordered", surrogate_key=column))
+        assert refused["code"] == "unknown-column"
+    run = snapshots.start("public.ordered", surrogate_key="aa", chunk_rows=50)
+    pipeline.database.execute("UPDATE ordered SET aa = aa + 5000 WHERE pk % 50 = 0")
+    pipeline.database.execute("INSERT INTO ordered VALUES (1001, 1000)")
+    snapshots.completed(run)
+    equal(pipeline, "ordered")
+
+
+def test_listed_keys_are_read_and_absent_ones_deleted(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    snapshots.run("public.listed")
+    equal(pipeline, "listed")
+    with unseen(database, "listed"):
+        database.execute("DELETE FROM listed WHERE pk IN (3, 4, 5, 6)")
+        database.execute("UPDATE listed SET aa = -1 WHERE pk IN (7, 8)")
+    assert not pipeline.compare("public.listed").is_equal
+    run = snapshots.run("public.listed", keys=[3, 4, 7, 2000], chunk_rows=2)
+    snapshots.run("public.listed", keys=[{"pk": 5}])
+    assert snapshots.commands("sweep", run) == []
+    found = pipeline.compare("public.listed")["public.listed"]
+    assert (found.extra, found.different, found.missing) == (1, 1, 0), "only 6 and 8 are left"
+    snapshots.run("public.listed", keys=[[6], [8]])
+    equal(pipeline, "listed")
+    several = snapshots.start("public.listed", "public.ghosts", keys=[1])
+    assert snapshots.rejected(several)["code"] == "bad-value"
+    wrong = snapshots.start("public.listed", keys=[["a", "b"]])
+    assert snapshots.rejected(wrong)["code"] == "bad-value"
+
+
+def test_rows_that_only_the_lake_has_go_with_a_whole_run(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    snapshots.run("public.ghosts")
+    with unseen(database, "ghosts"):
+        database.execute("DELETE FROM ghosts WHERE pk % 10 = 0")
+        database.execute("UPDATE ghosts SET aa = -1 WHERE pk % 10 = 1")
+        database.execute("INSERT INTO ghosts SELECT n, n FROM generate_series(1001, 1100) n")
+    run = snapshots.start("public.ghosts", delay="50ms")
+    database.execute("UPDATE ghosts SET aa = -2 WHERE pk % 10 = 2")
+    snapshots.completed(run)
+    equal(pipeline, "ghosts")
+
+
+def test_several_runs_over_one_table_and_one_id_twice(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    started = [snapshots.start("public.shared", chunk_rows=rows) for rows in (30, 100, 400)]
+    twice = snapshots.start("public.again", name="twice")
+    snapshots.start("public.shared", name="twice")
+    for number in range(10):
+        database.execute("UPDATE shared SET aa = aa + 5000 WHERE pk %% 10 = %s", [number])
+    for run in started:
+        snapshots.completed(run)
+        assert list(snapshots.scans(run)) == ["public.shared"]
+    snapshots.completed(twice)
+    said = len(snapshots.notes(twice))
+    snapshots.start("public.shared", name="twice")
+    snapshots.wait_note(twice, "COMPLETED", count=2)
+    assert len(snapshots.notes(twice)) == said + 1
+    assert list(snapshots.scans(twice)) == ["public.again"]
+    assert len(snapshots.commands("run-start", twice)) == 1
+    equal(pipeline, "shared", "again")
+
+    unnamed = {"type": "execute-snapshot", "data": {"data-collections": ["public.again"]}}
+    snapshots.send_raw(json.dumps(unnamed).encode())
+    snapshots.send_raw(json.dumps(unnamed).encode(), key=b"somebody else")
+    snapshots.send_raw(b"no JSON")
+    last = snapshots.send("log", {"message": "hello"})
+    assert snapshots.rejected(last)["code"] == "unknown-type"
+    by_place = snapshots.names.signals
+    refused = [n for n in snapshots.notes() if n.id.startswith(by_place) and n.type == "REJECTED"]
+    assert [n.additional_data["code"] for n in refused] == ["other-pipeline", "not-json"]
+    (given,) = [r["run"] for r in snapshots.commands("run-start") if r["run"].startswith(by_place)]
+    snapshots.completed(given)
+
+
+def test_a_run_is_changed_while_it_reads(pipeline: Running, snapshots: Snapshots):
+    run = snapshots.start("public.sized", chunk_rows=10, parallelism=1, delay="1s")
+    snapshots.wait_settled(run, "public.sized", 2)
+    change = {"id": run, "chunk-rows": 200, "parallelism": 4, "delay": "0s"}
+    changed = snapshots.send("set-snapshot", change)
+    assert snapshots.wait_note(changed, "CHANGED").additional_data["run"] == run
+    done = snapshots.completed(run)
+    assert int(done["total_chunks"]) < 40
+    assert int(done["total_rows_scanned"]) == 1000
+    equal(pipeline, "sized")
+    late = snapshots.send("set-snapshot", {"id": run, "delay": "1s"})
+    assert snapshots.rejected(late)["code"] == "unknown-run"
+
+
+def test_columns_that_come_and_go(pipeline: Running, snapshots: Snapshots):
+    """Before a run, without any event; and three times while chunks are read."""
+    database = pipeline.database
+    database.execute("ALTER TABLE widened ADD COLUMN c int")
+    snapshots.run("public.widened")
+    equal(pipeline, "widened")
+    database.execute("ALTER TABLE widened DROP COLUMN c")
+    snapshots.run("public.widened")
+    equal(pipeline, "widened")
+    assert pipeline.rows("public.widened").column("c").null_count == 1000
+
+    run = snapshots.start("public.growing", chunk_rows=50, parallelism=2, delay="50ms")
+    snapshots.wait_settled(run, "public.growing", 2)
+    for number in range(3):
+        database.execute("ALTER TABLE growing ADD COLUMN c int")
+        database.execute("INSERT INTO growing (aa, c) VALUES (1, 1)")
+        database.execute("ALTER TABLE growing ALTER COLUMN c TYPE bigint")
+        database.execute("INSERT INTO growing (aa, c) VALUES (1, 5000000000)")
+        database.execute("ALTER TABLE growing DROP COLUMN c")
+        database.execute("INSERT INTO growing (aa) VALUES (%s)", [number])
+    snapshots.completed(run)
+    equal(pipeline, "growing")
+
+
+def test_defaults_and_nulls_that_no_event_tells(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    run = snapshots.start("public.defaults", chunk_rows=50, delay="50ms")
+    snapshots.wait_settled(run, "public.defaults", 2)
+    database.execute(
+        "ALTER TABLE defaults ALTER COLUMN aa SET DEFAULT -6, ALTER COLUMN aa SET NOT NULL"
+    )
+    more = "INSERT INTO defaults (pk) SELECT n FROM generate_series(%s::int, %s::int) n"
+    database.execute(more, [1001, 1100])
+    database.execute("ALTER TABLE defaults ADD COLUMN d int DEFAULT 5")
+    database.execute(
+        "ALTER TABLE defaults ALTER COLUMN aa DROP NOT NULL, ALTER COLUMN aa DROP DEFAULT"
+    )
+    database.execute(more, [1101, 1200])
+    snapshots.completed(run)
+    equal(pipeline, "defaults")
+    rows = pipeline.rows("public.defaults")
+    assert set(rows.column("d").to_pylist()) == {5}, "rows that nobody touched have it by a chunk"
+    assert all(field.nullable for field in rows.schema if field.name in {"aa", "d"})
+
+
+def test_another_relation_under_the_same_name(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    run = snapshots.start("public.swapped", chunk_rows=50, delay="50ms")
+    snapshots.wait_settled(run, "public.swapped", 2)
+    with database.connect() as connection, connection.transaction():
+        connection.execute("CREATE TABLE fresh (pk int PRIMARY KEY, aa int, c int)")
+        connection.execute("INSERT INTO fresh SELECT pk, aa FROM swapped")
+        connection.execute("ALTER TABLE swapped RENAME TO swapped_before")
+        connection.execute("ALTER TABLE fresh RENAME TO swapped")
+        connection.execute(f"ALTER PUBLICATION {database.name} ADD TABLE swapped".encode())
+    database.execute("UPDATE swapped SET c = pk WHERE pk <= 10")
+    snapshots.completed(run)
+    equal(pipeline, "swapped")
+
+
+def test_a_type_that_does_not_fit_stops_its_table_alone(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    run = snapshots.start("public.typed", "public.beside", chunk_rows=50, delay="100ms")
+    snapshots.wait_settled(run, "public.typed", 2)
+    database.execute("ALTER TABLE typed ALTER COLUMN aa TYPE varchar(5)")
+    database.execute("INSERT INTO typed VALUES (1001, 'x')")
+    state = pipeline.wait_state("public.typed", "errored")
+    assert state["code"] == "schema-incompatible"
+    assert "aa" in state["reason"]
+    last = snapshots.ended(run)
+    assert (last.type, last.additional_data["code"]) == ("ABORTED", "schema-incompatible")
+    assert "public.typed" in last.additional_data["reason"]
+    assert snapshots.scans(run)["public.beside"][0]["status"] == "SUCCEEDED"
+    database.execute("UPDATE beside SET aa = -1 WHERE pk <= 10")
+    equal(pipeline, "beside")
+
+
+def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    run = snapshots.start("public.cut_off", chunk_rows=25, delay="30ms")
+    snapshots.wait_settled(run, "public.cut_off", 2)
+    for _ in range(5):
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE"
+            " 'lakemark%' AND datname = current_database()"
+        )
+        settled = len(snapshots.settled(run, "public.cut_off"))
+        if settled < 35:
+            snapshots.wait_settled(run, "public.cut_off", settled + 1)
+    snapshots.completed(run, deadline_s=STATE_S)
+    equal(pipeline, "cut_off")
+
+
+def test_tables_that_the_publication_does_not_have(pipeline: Running, snapshots: Snapshots):
+    """Made while the connector runs: refused with the statement that mends it."""
+    database = pipeline.database
+    database.execute("CREATE TABLE late (pk int PRIMARY KEY, aa int)")
+    database.execute("INSERT INTO late VALUES (1, 1)")
+    refused = snapshots.rejected(snapshots.start("public.late"))
+    assert refused["code"] == "not-published"
+    assert refused["hint"].startswith(f"ALTER PUBLICATION {database.name} ADD TABLE public.late")
+    database.execute(f"ALTER PUBLICATION {database.name} ADD TABLE public.late")
+    snapshots.run("public.late")
+    equal(pipeline, "late")
+
+
+def test_partitions_are_read_and_their_root_is_not(pipeline: Running, snapshots: Snapshots):
+    root = snapshots.start("public.part")
+    run = snapshots.start("public.part_low", "public.part_high", delay="50ms")
+    pipeline.database.execute("UPDATE part SET aa = aa + 600 WHERE pk % 20 = 0")
+    snapshots.completed(run)
+    assert snapshots.rejected(root)["code"] == "not-published"
+    equal(pipeline, "part_low", "part_high")
+
+
+def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Snapshots):
+    """Windows are closed, runs disarmed, and what comes later is none of a snapshot's business."""
+    newest = (
+        "SELECT count(*) OVER (), type FROM debezium_signal ORDER BY xmin::text::bigint DESC,"
+        " type DESC LIMIT 1"
+    )
+    wait_for(
+        lambda: database_says(pipeline, newest)[1] == "snapshot-window-close",
+        STATE_S,
+        "the last window to be closed",
+    )
+    before = database_says(pipeline, newest)
+    pipeline.database.execute("INSERT INTO beside SELECT n, n FROM generate_series(2001, 3000) n")
+    equal(pipeline, "beside")
+    assert database_says(pipeline, newest) == before, "a window row was written without a snapshot"
+    started = {r["run"] for r in snapshots.commands("run-start")}
+    assert started == {r["run"] for r in snapshots.commands("run-end")}
+    assert all(run.over for run, _ in snapshots.kept().values())
+
+
+def database_says(pipeline: Running, query: str) -> tuple[Any, ...]:
+    (row,) = pipeline.database.execute(query)
+    return row

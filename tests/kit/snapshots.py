@@ -1,0 +1,254 @@
+"""Snapshots under test: signals to a pipeline, and what its topics say has become of them."""
+
+import itertools
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from lakemark.config import load
+from lakemark.snapshot import notifications, runs
+from lakemark.snapshot.notifications import Notification
+from lakemark.snapshot.runs import Chunk, Run
+from stack.kafka import Kafka
+from stack.processes import StackError, wait_for
+from tests.kit.running import Running
+
+NOTE_S = 120.0
+"""Within this a snapshot of a few thousand rows has ended, also on a loaded machine."""
+
+LAST = ("COMPLETED", "ABORTED", "REJECTED")
+# Small chunks and short windows: many of both in a short run.
+SNAPSHOT: dict[str, Any] = {
+    "snapshot": {"chunk_rows": 100, "parallelism": 4, "window_interval": "100ms"},
+    "stream": {"trigger": "200ms", "shards": 2},
+}
+
+Data = dict[str, Any]
+
+
+@dataclass
+class Topic:
+    """All records of a topic so far, read once; a topic that is not there yet is empty."""
+
+    kafka: Kafka
+    name: str
+    _records: list[Message] = field(default_factory=list)
+    _consumer: Consumer | None = None
+    _next: dict[int, int] = field(default_factory=dict)
+
+    def records(self) -> list[Message]:
+        """Read what has come since, up to the topic's end as of now."""
+        if self._consumer is None:
+            if self.name not in self.kafka.topics():
+                return self._records
+            self._consumer = self._subscribed()
+        for number in self._next:
+            _, end = self._consumer.get_watermark_offsets(
+                TopicPartition(self.name, number), timeout=10
+            )
+            self._read_to(number, end)
+        return self._records
+
+    def _subscribed(self) -> Consumer:
+        self._next = dict.fromkeys(self.kafka.end_offsets(self.name), 0)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap,
+                "group.id": f"test-{uuid.uuid4()}",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "log_level": 0,
+                "error_cb": lambda _: None,
+            }
+        )
+        consumer.assign([TopicPartition(self.name, number, 0) for number in self._next])
+        return consumer
+
+    def _read_to(self, number: int, end: int) -> None:
+        def reached() -> bool:
+            assert self._consumer is not None
+            for message in self._consumer.consume(10_000, timeout=0.05):
+                at = int(message.partition() or 0)
+                if message.error() is None:
+                    self._records.append(message)
+                    self._next[at] = int(message.offset() or 0) + 1
+                elif message.offset() is not None and message.offset() >= 0:  # the end
+                    self._next[at] = max(self._next[at], message.offset())
+            return self._next[number] >= end
+
+        wait_for(reached, 30, f"{self.name} to be read to {end}")
+
+    def close(self) -> None:
+        """Leave the topic."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+
+@dataclass
+class Snapshots:
+    """Sends signals to a pipeline and follows its topics."""
+
+    running: Running
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        kafka = self.running.database.stack.kafka
+        config = load(self.running.lakemark.config)
+        self.pipeline = config.name
+        self.names = config.topics
+        self.notifications = Topic(kafka, self.names.notifications)
+        self.control = Topic(kafka, self.names.control)
+        self.chunks = Topic(kafka, self.names.chunks)
+        self.progress = Topic(kafka, self.names.progress)
+        self._producer = kafka.producer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for topic in (self.notifications, self.control, self.chunks, self.progress):
+            topic.close()
+
+    # -- signals ----------------------------------------------------------------------------------
+
+    def send(self, kind: str, data: Mapping[str, Any] | None = None, *, name: str = "") -> str:
+        """Send a signal and return its id."""
+        name = name or f"s{next(self._numbers)}"
+        value = {"id": name, "type": kind, "data": dict(data or {})}
+        self.send_raw(json.dumps(value).encode())
+        return name
+
+    def send_raw(self, value: bytes, key: bytes | None = None) -> None:
+        """Send bytes to the signals topic, under the pipeline's name unless told otherwise."""
+        self._producer.produce(self.names.signals, value, key or self.pipeline.encode())
+        assert self._producer.flush(30) == 0
+
+    def start(self, *tables: str, name: str = "", **data: Any) -> str:
+        """Ask for a snapshot; details with `_` for `-`."""
+        details = {field.replace("_", "-"): value for field, value in data.items()}
+        return self.send(
+            "execute-snapshot", {"data-collections": list(tables), **details}, name=name
+        )
+
+    def run(self, *tables: str, **data: Any) -> str:
+        """Ask for a snapshot and wait until it has completed."""
+        name = self.start(*tables, **data)
+        self.completed(name)
+        return name
+
+    # -- what is said -----------------------------------------------------------------------------
+
+    def notes(self, name: str = "") -> list[Notification]:
+        """All notifications so far, or those under one id, in order."""
+        found = [notifications.read(record.value()) for record in self.notifications.records()]
+        return [note for note in found if note is not None and name in {"", note.id}]
+
+    def wait_note(
+        self,
+        name: str,
+        *kinds: str,
+        count: int = 1,
+        where: Callable[[Data], bool] = lambda _: True,
+        deadline_s: float = NOTE_S,
+    ) -> Notification:
+        """Return the count-th notification of these kinds under an id.
+
+        Raises:
+            StackError: it did not come in time; the message says what came and lakemark's log.
+        """
+
+        def found() -> list[Notification]:
+            hits = [n for n in self.notes(name) if n.type in kinds and where(n.additional_data)]
+            return hits[count - 1 :]
+
+        try:
+            return wait_for(found, deadline_s, f"{' or '.join(kinds)} of {name}")[0]
+        except StackError as error:
+            said = "\n".join(f"{n.type} {n.additional_data}" for n in self.notes(name))
+            tail = self.running.lakemark.log_tail(30)
+            raise StackError(f"{error}; said was:\n{said}\n{tail}") from error
+
+    def ended(self, name: str, *, deadline_s: float = NOTE_S) -> Notification:
+        """Return the last notification of a run: completed, aborted or rejected."""
+        return self.wait_note(name, *LAST, deadline_s=deadline_s)
+
+    def completed(self, name: str, *, deadline_s: float = NOTE_S) -> Data:
+        """Require that a run ends well and return what its last notification says."""
+        last = self.ended(name, deadline_s=deadline_s)
+        assert last.type == "COMPLETED", (last, self.running.lakemark.log_tail(20))
+        return last.additional_data
+
+    def rejected(self, name: str) -> Data:
+        """Require that a signal is rejected and return what is said about it."""
+        last = self.ended(name)
+        assert last.type == "REJECTED", last
+        assert last.additional_data["hint"]
+        return last.additional_data
+
+    def scans(self, name: str) -> dict[str, list[Data]]:
+        """What TABLE_SCAN_COMPLETED said, by table."""
+        found: dict[str, list[Data]] = defaultdict(list)
+        for note in self.notes(name):
+            if note.type == "TABLE_SCAN_COMPLETED":
+                found[note.additional_data["scanned_collection"]].append(note.additional_data)
+        return dict(found)
+
+    # -- what is done -----------------------------------------------------------------------------
+
+    def commands(self, kind: str, run: str = "") -> list[Data]:
+        """Control records of a kind, all or those of one run."""
+        found = [json.loads(record.value() or b"{}") for record in self.control.records()]
+        return [r for r in found if r.get("type") == kind and run in {"", r.get("run")}]
+
+    def reads(self, run: str, table: str) -> dict[int, set[int]]:
+        """Attempts whose rows have come to the chunks topic, by chunk."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for record in self.chunks.records():
+            key = json.loads(record.key() or b"{}")
+            if (key["run"], key["table"]) == (run, table):
+                found[key["chunk"]].add(key["attempt"])
+        return dict(found)
+
+    def kept(self) -> dict[str, tuple[Run, dict[str, list[Chunk]]]]:
+        """Runs and chunks as the progress topic has them now, by the run's id."""
+        newest: dict[bytes, bytes] = {}
+        for record in self.progress.records():
+            key, value = record.key() or b"", record.value()
+            newest.pop(key, None)
+            if value is not None:
+                newest[key] = value
+        return {run.id: (run, chunks) for run, chunks in runs.loaded(newest)}
+
+    def settled(self, run: str, table: str) -> set[int]:
+        """Numbers of a table's chunks that are kept as done; empty again when the table is."""
+        _, chunks = self.kept().get(run, (None, {}))
+        return {number for number, chunk in enumerate(chunks.get(table, [])) if chunk.done}
+
+    def wait_settled(self, run: str, table: str, count: int) -> set[int]:
+        """Wait until so many chunks of a table are kept as done."""
+
+        def enough() -> set[int]:
+            found = self.settled(run, table)
+            return found if len(found) >= count else set()
+
+        return wait_for(enough, NOTE_S, f"{count} settled chunks of {table}")
+
+    # -- delays -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def held(self, table: str) -> Iterator[None]:
+        """Nobody can read the table while the block runs: whatever wants to, waits."""
+        with self.running.database.connect() as connection, connection.transaction():
+            connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
+            yield
+
+
+def kinds(notes: Iterable[Notification]) -> list[str]:
+    """Their types, those that come several times in a row once."""
+    return [kind for kind, _ in itertools.groupby(note.type for note in notes)]
