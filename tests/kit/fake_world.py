@@ -7,7 +7,7 @@ Keys of tables are whole numbers. `FakeWorld` is the coordinator's `Outside`; it
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from lakemark.errors import ConfigError, DependencyError, LakemarkError
@@ -25,9 +25,6 @@ from lakemark.snapshot.visibility import Blocker, Server, Snapshot, Watermark
 from lakemark.source.schema import TableSchema
 from tests.kit.fake_stream import FakeStream
 from tests.kit.shop import schema_of
-
-if TYPE_CHECKING:
-    from collections import deque
 
 PIPELINE = "shop"
 ORDERS, ITEMS = "public.orders", "public.items"
