@@ -89,10 +89,10 @@ class FakeStream:
 
     # -- what is written ------------------------------------------------------------------------
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any], *, alive: set[int]) -> None:
         self._clock += 1
         self.controls.append(record)
-        if record["type"] == "chunk":
+        if record["type"] == "chunk" and record["attempt"] in alive:
             self._check_manifest(record)
         elif record["type"] == "sweep":
             self._check_sweep(record)

@@ -246,7 +246,7 @@ class FakeWorld:
     def control(self, records: Sequence[Mapping[str, Any]]) -> None:
         for record in records:
             self._pass("control")
-            self.stream.write(json.loads(json.dumps(record)))
+            self.stream.write(json.loads(json.dumps(record)), alive=self._alive())
         self._pass("control")
 
     def notify(self, notifications: Sequence[Notification]) -> None:
@@ -297,12 +297,15 @@ class FakeWorld:
         if self.tick_error is not None:
             raise self.tick_error
         xid = self.database.begin()
-        alive = set(self.coordinator.reading.attempts) if self.coordinator else set()
-        self.stream.write_window(closes, opens, alive=alive)
+        self.stream.write_window(closes, opens, alive=self._alive())
         self.database.end(xid)
         self._pass("tick")
         seen = self.database.snapshot()
         return seen if opens is None else Watermark(str(opens.uuid), seen)
+
+    def _alive(self) -> set[int]:
+        """Attempts that the coordinator waits for; of others it says that they are void."""
+        return set(self.coordinator.reading.attempts) if self.coordinator else set()
 
     def blocker(self, snapshot: Snapshot) -> Blocker:
         self._pass("blocker")
