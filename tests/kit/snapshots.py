@@ -5,7 +5,6 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -238,15 +237,6 @@ class Snapshots:
             return found if len(found) >= count else set()
 
         return wait_for(enough, NOTE_S, f"{count} settled chunks of {table}")
-
-    # -- delays -----------------------------------------------------------------------------------
-
-    @contextmanager
-    def held(self, table: str) -> Iterator[None]:
-        """Nobody can read the table while the block runs: whatever wants to, waits."""
-        with self.running.database.connect() as connection, connection.transaction():
-            connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
-            yield
 
 
 def kinds(notes: Iterable[Notification]) -> list[str]:
