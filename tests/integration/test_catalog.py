@@ -52,9 +52,10 @@ def settings(database: Database) -> DatabaseConfig:
 def test_catalog_and_event_agree_on_every_column(database: Database, handling):
     for statement in TYPES.split(";\n"):
         database.execute(statement)
-    database.execute("INSERT INTO everything (a, b, tx) VALUES ('x', 1, 'y')")
     wrapped = {f"{side}.converter.schemas.enable": "true" for side in ("key", "value")}
-    database.start_connector({**wrapped, **handling})
+    # Rows of the connector's own snapshot have generated columns too, no change of theirs does.
+    database.start_connector({**wrapped, **handling, "snapshot.mode": "no_data"})
+    database.execute("INSERT INTO everything (a, b, tx) VALUES ('x', 1, 'y')")
     (record,) = database.stack.kafka.read(database.topic("everything"), count=1)
     event = from_connect(
         "public.everything",
@@ -68,6 +69,7 @@ def test_catalog_and_event_agree_on_every_column(database: Database, handling):
     )["public.everything"]
 
     assert found.key == event.key == ("a", "b")
+    assert "gen" not in found.by_name
     here = {c.name: c for c in found.columns}
     there = {c.name: c for c in event.columns}
     assert list(here) == list(there)
