@@ -60,6 +60,7 @@ def _now(entry: TableState) -> TableNow:
         code=entry.code if stopped else "",
         reason=entry.reason if stopped else "",
         hint=entry.hint if stopped else "",
+        own_batch=entry.own_batch,
         resnapshot_since=entry.resnapshot_since,
         reread=dict(entry.reread_keys),
         reread_missed=entry.reread_missed,

@@ -53,6 +53,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
             before anything else.
         floor: hex position of the newest truncate.
         own_snapshot: LSN of the connector's snapshot the table was loaded by.
+        own_batch: last batch with rows of such a snapshot; -1 = none.
         resnapshot: why the table may hold rows that the source no longer has; empty = it does not.
         resnapshot_since: batch that last said so.
         horizon: hex position of the highest close row of the chunks that were applied: up to it
@@ -77,6 +78,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     key: list[str] = msgspec.field(default_factory=list)
     floor: str = ""
     own_snapshot: int = 0
+    own_batch: int = -1
     resnapshot: str = ""
     resnapshot_since: int = -1
     engine: str = ""
@@ -347,6 +349,7 @@ def note_own_snapshot(
     A table that already had rows may keep some that the source deleted while the connector was
     away: they are in no record, so the table needs a run with a sweep.
     """
+    entry.own_batch = batch
     for lsn in sorted(lsns):
         if lsn == entry.own_snapshot:
             continue

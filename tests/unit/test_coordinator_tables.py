@@ -186,3 +186,20 @@ def test_a_cut_that_comes_late_is_of_no_use_to_a_table_begun_again():
     world.finish("r1")
     wanted = world.database.keys[ORDERS] | {-1, 40}
     assert world.stream.coverage("r1", ORDERS) == wanted
+
+
+def test_a_table_is_read_after_the_last_row_of_the_connectors_own_snapshot():
+    """Its rows overwrite what is there, batch after batch; the sweep would take them for ghosts."""
+    world = with_settings(parallelism=4, chunk_rows=4)
+    world.execute("r1")
+    world.go(20, until=lambda: len(world.stream.applied) >= 1)
+    for _ in range(4):
+        world.stream.table(ORDERS, own_batch=world.stream.number + 1)
+        world.batch()
+        world.coordinator.step()
+        assert world.state("r1", ORDERS) == runs.WAITING
+    loaded = world.stream.number
+    world.stream.applied.clear()
+    world.finish("r1")
+    assert world.run("r1").tables[0].armed > loaded
+    assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]

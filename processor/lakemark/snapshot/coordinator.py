@@ -201,6 +201,11 @@ class Coordinator:
         found = [run for run in self.book.runs.values() if run.state == runs.READING]
         return sorted(found, key=lambda run: (-run.priority, run.number))
 
+    def is_loading(self, table: TableRun) -> bool:
+        """Whether rows of a snapshot of the connector's own came in the newest batch."""
+        now = self.stream.tables.get(table.table)
+        return now is not None and 0 <= now.own_batch == self.stream.batch
+
     def streams(self, table: TableRun) -> bool:
         """Whether the stream applies the table's changes now; only then are its chunks."""
         found = self.stream.tables.get(table.table)
@@ -362,11 +367,15 @@ class Coordinator:
                     self.reading.begin_again(run, table, "the connector took a snapshot of its own")
 
     def _follow_snapshots(self) -> None:
-        """As `restarted`, by what the stream keeps: a coordinator that ended may have missed it."""
+        """As `restarted`, by what the stream keeps: a coordinator that ended may have missed it.
+
+        Rows of such a snapshot overwrite whatever is there, so all chunks must be read after the
+        last of them; else the sweep would take rows for ghosts.
+        """
         for run in self.book.open():
             for table in run.tables:
                 now = self.stream.tables.get(table.table)
                 if now is None or table.over or table.state == runs.WAITING:
                     continue
-                if now.resnapshot_since > table.armed:
+                if max(now.resnapshot_since, now.own_batch) > table.armed:
                     self.reading.begin_again(run, table, "its rows need to be read anew")

@@ -47,7 +47,7 @@ class Cutting:
         Raises:
             LakemarkError: retried: the database is away.
         """
-        if not self.coordinator.streams(table):
+        if not self.coordinator.streams(table) or self.coordinator.is_loading(table):
             return
         if table.state == runs.WAITING:
             self._first(run, table)

@@ -46,6 +46,7 @@ class TableNow:
     code: str = ""
     reason: str = ""
     hint: str = ""
+    own_batch: int = -1
     resnapshot_since: int = -1
     reread: Mapping[str, int] | None = None
     reread_missed: int = -1
