@@ -22,6 +22,7 @@ WORDS = {"errors", "events", "positions"}
 PURE = {
     *("keys", "source.envelope", "source.schema", "source.rows"),
     *("reconcile.window", "reconcile.chunks", "reconcile.remembered", "reconcile.state"),
+    "reconcile.outputs",
     *("snapshot.chunks", "snapshot.fields", "snapshot.signals"),
     *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
     *("snapshot.visibility", "snapshot.conditions", "snapshot.condition_text"),

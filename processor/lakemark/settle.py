@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 from lakemark import tables
-from lakemark.reconcile import window
+from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
-from lakemark.reconcile.window import Size, Swept
+from lakemark.reconcile.outputs import Size, Swept
 from lakemark.sink.apply import TableOutcome
 from lakemark.tables import Offsets, PipelineState, TableState, Water
 from lakemark.tasks import Report
@@ -210,23 +210,23 @@ def chunks(
     Args:
         state: the state being made, with all outcomes of the batch in it.
         stopped: tables that did not stream when the batch began.
-        said: kinds and blobs, see `window.Output`.
+        said: kinds and blobs, see `outputs.Output`.
     """
     stopped |= state.not_streaming()
     news = News(state.batch)
     for kind, blob in sorted(said):
-        if kind == window.SETTLED:
+        if kind == outputs.SETTLED:
             settled = msgspec.json.decode(blob, type=Settled)
             if settled.table in stopped and not settled.void:
                 settled = msgspec.structs.replace(settled, void=TABLE_STOPPED)
             news.settled.append(settled)
-        elif kind == window.SWEPT:
+        elif kind == outputs.SWEPT:
             swept = msgspec.json.decode(blob, type=Swept)
             void = TABLE_STOPPED if swept.table in stopped else ""
             news.swept.append(msgspec.structs.replace(swept, void=void))
-        elif kind == window.SIZE:
+        elif kind == outputs.SIZE:
             news.sizes.append(msgspec.json.decode(blob, type=Size))
-        elif kind == window.RESTART:
+        elif kind == outputs.RESTART:
             news.restarts.add(blob.decode())
     for done in news.settled:
         if not done.void and done.survivors + done.fills:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakemark import crashpoints, packets
 from lakemark.errors import LakemarkError
-from lakemark.reconcile import window
+from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink import apply, dead_letter
 from lakemark.sink.apply import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
@@ -290,7 +290,7 @@ def merge(batches: Iterable[pa.RecordBatch], plan: LakePlan) -> Iterator[pa.Reco
     for batch in batches:
         for row in batch.to_pylist():
             kind, table = row["kind"], row["table"]
-            if kind not in {PACKET, window.SURVIVORS}:
+            if kind not in {PACKET, SURVIVORS}:
                 said.append((kind, row["blob"]))
             elif kind == PACKET or table not in plan.stopped:
                 part = Part(row["source"], row["first"], packets.decode(row["blob"]))

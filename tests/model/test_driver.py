@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from lakemark import tables
 from lakemark.errors import DependencyError
 from lakemark.sink import apply, names
-from tests.kit.log_model import TABLE, TOPIC, Connector, Database, Shape, table_schema
+from tests.kit.log_model import TABLE, TOPIC, Database, Shape, table_schema
+from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World
 from tests.kit.table_model import DeltaLake
 from tests.model.test_table_task import differences

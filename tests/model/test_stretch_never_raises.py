@@ -14,7 +14,8 @@ from lakemark.sink.resolve import Part, resolve
 from lakemark.source import stretch
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.modes import HandlingModes
-from tests.kit.log_model import TABLE, Connector, Database, Shape, table_schema
+from tests.kit.log_model import TABLE, Database, Shape, table_schema
+from tests.kit.log_records import Connector
 from tests.kit.table_model import DictLake, kafka
 
 _PIECES = [b"null", b"{}", b"[]", b'"', b"}", b"-1", b"1e400", b"\xff", b'{"id":', b'"x"', b""]

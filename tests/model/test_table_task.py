@@ -23,7 +23,8 @@ from lakemark.sink import moves
 from lakemark.sink import resolve as resolving
 from lakemark.source import stretch
 from lakemark.source.gate import Gated, HighWater
-from tests.kit.log_model import Connector, Database, Shape
+from tests.kit.log_model import Database, Shape
+from tests.kit.log_records import Connector
 from tests.kit.table_model import DeltaLake, DictLake, TableTask
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"

@@ -15,8 +15,9 @@ from lakemark.source import stretch
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
-from tests.kit.log_model import TABLE, Entry, key_json, table_schema, value_json
+from tests.kit.log_model import TABLE, Entry, table_schema
 from tests.kit.log_model import Record as Kafka
+from tests.kit.log_records import key_json, value_json
 from tests.kit.table_model import DictLake, kafka, lake_schema
 
 

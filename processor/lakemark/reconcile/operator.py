@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from lakemark.reconcile import window
+from lakemark.reconcile.outputs import SURVIVORS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ def reconciled(
     shards: int,
     slot_of: Callable[[str], int],
 ) -> DataFrame:
-    """What the shards let pass and what they say: `OUTPUT_DDL`, for the latter see `window.Output`.
+    """What the shards let pass and what they say (`outputs.Output`): `OUTPUT_DDL`.
 
     Args:
         decoded: what leaves `tasks.decode` (`COLUMNS`).
@@ -137,8 +138,7 @@ def fold_group(
                 "source": [out.source for out in folded.outputs],
                 "first": shard,
                 "slot": [
-                    slot_of(out.table) if out.kind == window.SURVIVORS else 0
-                    for out in folded.outputs
+                    slot_of(out.table) if out.kind == SURVIVORS else 0 for out in folded.outputs
                 ],
                 "blob": [out.blob for out in folded.outputs],
             }

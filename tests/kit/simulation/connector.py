@@ -14,7 +14,8 @@ from typing import Any
 from zlib import crc32
 
 from lakemark import positions
-from tests.kit.log_model import TABLE, TOPIC, Entry, Record, key_json, value_json
+from tests.kit.log_model import TABLE, TOPIC, Entry, Record
+from tests.kit.log_records import key_json, value_json
 from tests.kit.simulation.source import Change, Committed, Source
 
 SIGNAL_TABLE = "public.debezium_signal"
