@@ -7,10 +7,10 @@ One database, one contestant after the other:
 
 - *copy*: COPY of the table to nowhere: what the database itself can give;
 - *debezium N*: the connector's own incremental snapshot with chunks of N rows, from the signal to
-  the last row in Kafka (no table is written);
+  its notification that all rows are in Kafka (no table is written);
 - *lakemark N*: one execute-snapshot signal with parallelism N, from the signal to COMPLETED: every
   row is committed in Delta; each time into a table of its own that does not exist yet;
-- *lakemark N busy*: the same while a workload changes the table.
+- *busy*: the same while a workload changes the table.
 
 Log latency is the age of a row that beats, looked at in the lake after each batch: without a
 snapshot, and during the snapshots.
@@ -47,6 +47,7 @@ from stack.processes import StackError, wait_for
 
 LONGEST_S: Final = 1200.0
 BEAT_S: Final = 0.1
+WARM_ROWS: Final = 20_000
 QUIET_S: Final = 20.0  # log latency without a snapshot is looked at for so long
 ORDERS: Final = """
 CREATE TABLE {} (
@@ -55,7 +56,7 @@ CREATE TABLE {} (
 )
 """
 FILL: Final = """
-INSERT INTO {} SELECT g, g % 5000, 'status-' || g % 7, md5(g::text), g * 0.37,
+INSERT INTO {} SELECT g, g %% 5000, 'status-' || g %% 7, md5(g::text), g * 0.37,
     timestamptz '2026-01-01' + g * interval '1 second' FROM generate_series(1, %s) AS g
 """
 PULSE: Final = (
@@ -92,16 +93,30 @@ def main(argv: list[str]) -> int:
     before = machine()
     rows: list[Row] = []
     with LocalStack(name="bench-snapshot", quick=False) as stack:
-        database = stack.fresh_database(*PULSE)
-        say(f"filling {options.rows:,} rows")
-        fill(database, "orders", options.rows)
-        if options.only in (None, "copy"):
-            rows.append(copied(database, options.rows))
-        if options.only in (None, "debezium"):
-            rows += [debezium(database, options.rows, chunk) for chunk in (1024, 10240)]
+        # filled before any connector: no_data begins behind them, and its publication has them
+        if options.only != "lakemark":
+            with stack.fresh_database() as database:
+                fill(database, "orders", options.rows)
+                rows.append(copied(database, options.rows))
+                if options.only != "copy":
+                    rows += debezium(database, options)
         if options.only in (None, "lakemark"):
-            rows += lakemark(database, options)
+            with stack.fresh_database(*PULSE) as database:
+                fill(database, "orders_warm", WARM_ROWS)
+                for parallelism, busy in cases(options):
+                    fill(database, table_of(parallelism, busy=busy), options.rows)
+                rows += lakemark(database, options)
     return show(rows, options, before)
+
+
+def cases(options: argparse.Namespace) -> list[tuple[int, bool]]:
+    """The snapshots of lakemark: parallelism, and whether the table is changed meanwhile."""
+    return [(parallelism, busy) for busy in (False, True) for parallelism in options.parallelism]
+
+
+def table_of(parallelism: int, *, busy: bool) -> str:
+    """A table of its own for every snapshot of lakemark."""
+    return f"orders_{parallelism}_{'busy' if busy else 'idle'}"
 
 
 def fill(database: Database, table: str, rows: int) -> None:
@@ -122,27 +137,40 @@ def copied(database: Database, rows: int) -> Row:
     return Row("copy", rows, time.monotonic() - begun)
 
 
-def debezium(database: Database, rows: int, chunk: int) -> Row:
+def debezium(database: Database, options: argparse.Namespace) -> Iterator[Row]:
     """The connector's own incremental snapshot, into Kafka."""
-    say(f"debezium, chunks of {chunk}")
-    database.start_connector(
-        {"snapshot.mode": "no_data", "incremental.snapshot.chunk.size": str(chunk)}
-    )
-    kafka, topic = database.stack.kafka, database.topic("orders")
+    for chunk in (1024, 10240):
+        database.start_connector({
+            "snapshot.mode": "no_data", "incremental.snapshot.chunk.size": str(chunk),
+            "notification.enabled.channels": "sink",
+            "notification.sink.topic.name": f"{database.name}-notes",
+        })  # fmt: skip
+        for busy in (False, True):
+            yield incremental(database, options, chunk, busy=busy)
+        database.stack.connect.delete_connector(database.name)
 
-    def count() -> int:
-        return sum(kafka.end_offsets(topic).values()) if topic in kafka.topics() else 0
 
-    already = count()
+def incremental(database: Database, options: argparse.Namespace, chunk: int, *, busy: bool) -> Row:
+    """One incremental snapshot of the connector."""
+    who = f"debezium {chunk}{' busy' if busy else ''}"
+    say(who)
+    notes, signal = f"{database.name}-notes", who.replace(" ", "-")
     data = json.dumps({"data-collections": ["public.orders"], "type": "incremental"})
+
+    def ended() -> bool:
+        kafka = database.stack.kafka
+        count = sum(kafka.end_offsets(notes).values()) if notes in kafka.topics() else 0
+        found = [json.loads(r.value() or b"{}") for r in kafka.read(notes, count=count)]
+        return any(note["id"] == signal and note["type"] == "COMPLETED" for note in found)
+
     begun = time.monotonic()
-    database.execute(
-        "INSERT INTO debezium_signal VALUES (%s, 'execute-snapshot', %s)", [f"bench-{chunk}", data]
-    )
-    wait_for(lambda: count() >= already + rows, LONGEST_S, f"{rows} rows in {topic}")
-    seconds = time.monotonic() - begun
-    database.stack.connect.delete_connector(database.name)
-    return Row(f"debezium {chunk}", rows, seconds)
+    with busy_with(database, "orders", options.rows, options.rate if busy else 0):
+        database.execute(
+            "INSERT INTO debezium_signal VALUES (%s, 'execute-snapshot', %s)", [signal, data]
+        )
+        wait_for(ended, LONGEST_S, f"the end of {signal}")
+        seconds = time.monotonic() - begun
+    return Row(who, options.rows, seconds)
 
 
 def lakemark(database: Database, options: argparse.Namespace) -> Iterator[Row]:
@@ -161,15 +189,22 @@ def lakemark(database: Database, options: argparse.Namespace) -> Iterator[Row]:
     process.start()
     try:
         with beating(database, process) as lags:
-            warm_up(database, process)
-            time.sleep(QUIET_S)
-            quiet = lags[-20:]
-            yield Row("log, no snapshot", 0, 1, quiet)
+            snapshot(process, "orders_warm", 2)  # classes, workers and codes are then in place
             for busy in (False, True):
-                for parallelism in options.parallelism:
-                    yield taken(database, process, options, parallelism, lags, busy=busy)
+                yield quiet(database, options, lags, busy=busy)
+            for parallelism, busy in cases(options):
+                yield taken(database, process, options, parallelism, lags, busy=busy)
     finally:
         process.kill()
+
+
+def quiet(database: Database, options: argparse.Namespace, lags: list[float], *, busy: bool) -> Row:
+    """The log's latency without a snapshot."""
+    with busy_with(database, "orders_warm", WARM_ROWS, options.rate if busy else 0):
+        time.sleep(QUIET_S / 2)
+        seen = len(lags)
+        time.sleep(QUIET_S)
+        return Row(f"log alone{' busy' if busy else ''}", 0, 1, lags[seen:])
 
 
 def taken(
@@ -182,20 +217,18 @@ def taken(
     busy: bool,
 ) -> Row:
     """One snapshot."""
-    table = f"orders_{parallelism}_{'busy' if busy else 'idle'}"
-    fill(database, table, options.rows)
-    wait_for(lambda: bool(process.events("batch.done")), 60, "a batch")
+    table = table_of(parallelism, busy=busy)
     say(f"lakemark, parallelism {parallelism}{', busy' if busy else ''}")
     seen, begun = len(lags), time.monotonic()
     with busy_with(database, table, options.rows, options.rate if busy else 0) as load:
         found = snapshot(process, table, parallelism)
-        seconds = time.monotonic() - begun
+        seconds, until = time.monotonic() - begun, len(lags)
     if load:
         say(f"  {load[0] / seconds:,.0f} transactions/s meanwhile")
     rows = int(found.additional_data.get("total_rows_scanned", 0))
     correct = found.type == "COMPLETED" and equal(database, process, table)
     who = f"lakemark {parallelism}{' busy' if busy else ''}"
-    return Row(who, rows, seconds, lags[seen:], correct)
+    return Row(who, rows, seconds, lags[seen:until], correct)
 
 
 def snapshot(process: LakemarkProcess, table: str, parallelism: int) -> notifications.Notification:
@@ -215,12 +248,6 @@ def snapshot(process: LakemarkProcess, table: str, parallelism: int) -> notifica
         if not process.is_running:
             break
     raise StackError(f"no end of the snapshot of {table}\n{process.log_tail(30)}")
-
-
-def warm_up(database: Database, process: LakemarkProcess) -> None:
-    """A small snapshot that is not measured: classes, workers and codes are then where they are."""
-    fill(database, "orders_warm", 20_000)
-    snapshot(process, "orders_warm", 2)
 
 
 @contextmanager
@@ -336,11 +363,12 @@ def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any
             "yes" if one["correct"] else "NO",
         )
     console.print(table)
-    best = {row.who: row.rows / row.seconds for row in rows if row.rows}
-    theirs = max((rate for who, rate in best.items() if who.startswith("debezium")), default=0)
-    for who, rate in best.items():
-        if who.startswith("lakemark") and theirs:
-            console.print(f"{who} / best of debezium: [bold]{rate / theirs:.1f} x[/]")
+    for busy in (False, True):
+        rates = {r.who: r.rows / r.seconds for r in rows if r.rows and ("busy" in r.who) is busy}
+        theirs = max((rate for who, rate in rates.items() if who.startswith("debezium")), default=0)
+        for who, rate in rates.items():
+            if who.startswith("lakemark") and theirs:
+                console.print(f"{who} / best of debezium: [bold]{rate / theirs:.1f} x[/]")
     if options.json:
         report = {
             "bench": "snapshot",
