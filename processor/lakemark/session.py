@@ -36,6 +36,10 @@ SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.adaptive.enabled": "false",
+    # A hash over every shuffled row, to notice stages that say something else when they are run
+    # again: ours do not, and with rows of hundreds of kilobytes it was most of the shuffle's CPU.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     "spark.sql.session.timeZone": "UTC",
     # Spark's default INT96 is misread by other readers outside the years 1678 to 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
