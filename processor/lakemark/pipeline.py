@@ -41,6 +41,7 @@ from lakemark.tasks import BatchPlan, DecodePlan, Report
 log = structlog.get_logger(__name__)
 
 CHUNK_RECORDS: Final = 256  # per batch: 900 kB each, so at most 230 MB
+CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
 CONTROL_RECORDS: Final = 10_000
 
 
@@ -116,7 +117,11 @@ class Pipeline:
             max_events=stream.max_events_per_batch,
         )
         chunks = topics.internal_stream(
-            self.spark, self.java, topic=names.chunks, max_records=CHUNK_RECORDS
+            self.spark,
+            self.java,
+            topic=names.chunks,
+            max_records=CHUNK_RECORDS,
+            fetch_bytes=CHUNK_FETCH,
         )
         control = topics.internal_stream(
             self.spark, self.java, topic=names.control, max_records=CONTROL_RECORDS

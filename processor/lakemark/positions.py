@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 WIDTH: Final = 20
 _LAYOUT: Final = struct.Struct(">IQQ")
 LOWEST: Final = bytes(WIDTH)
+_PARTS: Final = np.dtype([("epoch", ">u4"), ("major", ">u8"), ("minor", ">u8")])
 
 
 def pack(epoch: int, major: int, minor: int) -> bytes:
@@ -62,6 +64,29 @@ def below_truncate(position: bytes, truncate: bytes) -> bool:
     if is_own_snapshot(position) and position[:4] == truncate[:4]:
         return position[12:] < truncate[12:]
     return position < truncate
+
+
+def parts_of(column: pa.FixedSizeBinaryArray) -> npt.NDArray[np.void]:
+    """Epoch, major and minor of many positions, as fields of these names; nulls are anything."""
+    start = column.offset * WIDTH
+    return np.frombuffer(column.buffers()[1], _PARTS, count=len(column), offset=start)
+
+
+def which_above(parts: npt.NDArray[np.void], bound: bytes) -> npt.NDArray[np.bool_]:
+    """Which of many positions (`parts_of`) are above a bound."""
+    epoch, major, minor = unpack(bound)
+    later = (parts["major"] > major) | ((parts["major"] == major) & (parts["minor"] > minor))
+    above: npt.NDArray[np.bool_] = (parts["epoch"] > epoch) | ((parts["epoch"] == epoch) & later)
+    return above
+
+
+def which_below_truncate(parts: npt.NDArray[np.void], truncate: bytes) -> npt.NDArray[np.bool_]:
+    """`below_truncate` of many positions (`parts_of`)."""
+    epoch, major, minor = unpack(truncate)
+    same = parts["epoch"] == epoch
+    earlier = (parts["major"] < major) | ((parts["major"] == major) & (parts["minor"] < minor))
+    own = same & (parts["major"] == 0)
+    return np.where(own, parts["minor"] < minor, (parts["epoch"] < epoch) | (same & earlier))
 
 
 _SEQUENCE: Final = re.compile(r'\[(?:"(-?[0-9]{1,20})"|null),(?:"(-?[0-9]{1,20})"|null)\]')

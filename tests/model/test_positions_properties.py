@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,21 @@ def test_round_trip(parts):
     assert positions.unpack(packed) == parts
     assert len(packed) == positions.WIDTH
     assert positions.major_of(packed) == packed[:12]
+
+
+SMALL = st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 2**64 - 1))
+
+
+@given(st.lists(PARTS | SMALL), PARTS | SMALL, st.integers(0, 3))
+def test_many_positions_compare_as_one(found, bound, cut):
+    packed = [positions.pack(*parts) for parts in (*found, bound)]
+    limit = packed[-1]
+    column = pa.array(packed, pa.binary(positions.WIDTH)).slice(cut)
+    parts = positions.parts_of(column)
+    assert positions.which_above(parts, limit).tolist() == [p > limit for p in packed[cut:]]
+    assert positions.which_below_truncate(parts, limit).tolist() == [
+        positions.below_truncate(p, limit) for p in packed[cut:]
+    ]
 
 
 @dataclass(frozen=True)

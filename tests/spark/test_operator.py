@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemark.errors import StateVersionError
-from lakemark.reconcile import window
+from lakemark.reconcile import operator, window
 from lakemark.reconcile.state import decode_state
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes
@@ -103,12 +103,15 @@ class Lane:
             decoded, chunks, control, shards=self.shards, slot_of=lambda table: 7
         )
         rows: list = []
+        partitions = self.spark.conf.get("spark.sql.shuffle.partitions")
+        self.spark.conf.set("spark.sql.shuffle.partitions", str(self.shards))
         query = (
             out.writeStream.foreachBatch(take)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
+        self.spark.conf.set("spark.sql.shuffle.partitions", partitions)
         query.awaitTermination()
         return rows
 
@@ -116,9 +119,15 @@ class Lane:
         frame = (
             self.spark.read.format("statestore")
             .load(str(self.folder / "checkpoint"))
-            .selectExpr("key.shard as shard", "value.groupState.blob as blob")
+            .selectExpr(
+                "partition_id as partition", "key.place as place", "value.groupState.blob as blob"
+            )
         )
-        return {row["shard"]: bytes(row["blob"]) for row in frame.collect()}
+        rows = frame.collect()
+        shards = {row["place"]: operator.places(self.shards).index(row["place"]) for row in rows}
+        # each shard has a partition of its own
+        assert all(shards[row["place"]] == row["partition"] for row in rows)
+        return {shards[row["place"]]: bytes(row["blob"]) for row in rows}
 
     def touches(self) -> set[str]:
         found = set()
@@ -215,14 +224,14 @@ def test_packets_pass_through_whatever_the_state(spark, tmp_path):
 def older_fold():
     """`fold_group` of a lakemark that knows no version yet; a local function travels by value."""
 
-    def older(key, frames, state, *, slot_of):
+    def older(shard, frames, state, *, slot_of):
         from lakemark.reconcile import operator
         from lakemark.reconcile import state as states
 
         known = states.VERSION
         states.VERSION = 0
         try:
-            yield from operator.fold_group(key, frames, state, slot_of=slot_of)
+            yield from operator.fold_group(shard, frames, state, slot_of=slot_of)
         finally:
             states.VERSION = known
 
@@ -231,8 +240,6 @@ def older_fold():
 
 def test_a_state_of_a_newer_version_stops_the_query_by_name(spark, tmp_path, monkeypatch):
     from pyspark.errors import StreamingQueryException
-
-    from lakemark.reconcile import operator
 
     lane = Lane(spark, tmp_path)
     lane.control({"type": "run-start", "run": "r1", "tables": ["public.orders"]})
@@ -251,7 +258,6 @@ def test_a_state_of_a_newer_version_stops_the_query_by_name(spark, tmp_path, mon
 
 
 def test_chunk_records_go_to_the_shard_in_their_header(spark, tmp_path):
-    from lakemark.reconcile import operator
 
     def chunk(offset: int, header: dict, value: bytes | None = b"arrow") -> dict:
         return {"offset": offset, "key": json.dumps(header).encode(), "value": value}

@@ -57,19 +57,52 @@ def reconciled(
         .unionByName(_chunk_parts(chunks, shards))
         .unionByName(_to_every_shard(control, shards))
     )
+    place_of = places(shards)
+    shard_at = {place: shard for shard, place in enumerate(place_of)}
+    place = f.element_at(f.array(*map(f.lit, place_of)), f.col("shard") + 1)
 
     def fold(
         key: tuple[int], frames: Iterable["pd.DataFrame"], state: "GroupState"
     ) -> Iterator["pd.DataFrame"]:
-        return fold_group(key, frames, state, slot_of=slot_of)
+        return fold_group(shard_at[key[0]], frames, state, slot_of=slot_of)
 
-    return rows.groupBy("shard").applyInPandasWithState(
+    placed = rows.select(place.alias("place"), *COLUMNS[1:])
+    return placed.groupBy("place").applyInPandasWithState(
         fold,
         outputStructType=OUTPUT_DDL,
         stateStructType=STATE_DDL,
         outputMode="append",
         timeoutConf=GroupStateTimeout.NoTimeout,
     )
+
+
+def places(shards: int) -> list[int]:
+    """For each shard a number whose hash leads Spark to a partition of that number.
+
+    The shards' own numbers would meet in the same partitions, and wait there for each other, while
+    other partitions have none: 0 to 3 need two of four.
+    """
+    found: dict[int, int] = {}
+    candidate = 0
+    while len(found) < shards:
+        found.setdefault(_spark_hash(candidate) % shards, candidate)
+        candidate += 1
+    return [found[shard] for shard in range(shards)]
+
+
+def _spark_hash(value: int) -> int:
+    """Spark's hash of an int: Murmur3, 32 bits, seed 42."""
+
+    def turned(bits: int, by: int) -> int:
+        return (bits << by | bits >> (32 - by)) & 0xFFFFFFFF
+
+    mixed = turned(value * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+    mixed = (turned(42 ^ mixed, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    mixed ^= 4  # bytes
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >> 31 else mixed
 
 
 def _chunk_parts(chunks: DataFrame, shards: int) -> DataFrame:
@@ -103,7 +136,7 @@ def _place() -> list[Any]:
 
 
 def fold_group(
-    key: tuple[int],
+    shard: int,
     frames: Iterable["pd.DataFrame"],
     state: "GroupState",
     *,
@@ -126,7 +159,6 @@ def fold_group(
     if not records:
         return
     before = state.get[0] if state.exists else None
-    shard = int(key[0])
     folded = window.fold(None if before is None else bytes(before), records, shard=shard)
     if folded.state is not None:
         state.update((folded.state,))

@@ -24,7 +24,6 @@ REMEMBERED: Final = pa.schema(
         pa.field("barrier", pa.binary(positions.WIDTH), nullable=False),
     ]
 )
-_PARTS: Final = np.dtype([("epoch", ">u4"), ("major", ">u8"), ("minor", ">u8")])
 
 
 def read(segment: bytes) -> pa.RecordBatch:
@@ -81,13 +80,7 @@ def highest(batch: pa.RecordBatch) -> bytes:
 
 def is_above(column: pa.FixedSizeBinaryArray, bound: bytes) -> pa.BooleanArray:
     """Which positions are above a bound."""
-    epoch, major, minor = positions.unpack(bound)
-    parts = _parts(column)
-    above = (parts["epoch"] > epoch) | (
-        (parts["epoch"] == epoch)
-        & ((parts["major"] > major) | ((parts["major"] == major) & (parts["minor"] > minor)))
-    )
-    return pa.array(above)
+    return pa.array(positions.which_above(positions.parts_of(column), bound))
 
 
 def _as_remembered(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -118,7 +111,7 @@ def _last_of_each(
     group: npt.NDArray[np.int64], column: pa.FixedSizeBinaryArray
 ) -> npt.NDArray[np.int64]:
     """Row with the highest position of each group, groups in a fixed order."""
-    parts = _parts(column)
+    parts = positions.parts_of(column)
     order = np.lexsort(
         (
             parts["minor"].astype(np.uint64),
@@ -130,9 +123,3 @@ def _last_of_each(
     ends = np.flatnonzero(np.diff(group[order], append=-1))
     last: npt.NDArray[np.int64] = order[ends]
     return last
-
-
-def _parts(column: pa.FixedSizeBinaryArray) -> npt.NDArray[np.void]:
-    data = column.buffers()[1]
-    start = column.offset * positions.WIDTH
-    return np.frombuffer(data, _PARTS, count=len(column), offset=start)

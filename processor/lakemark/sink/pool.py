@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -122,7 +124,7 @@ class Pool:
             barrier=cdc["barrier"],
         )
 
-    def simple_rows(self, rows: Sequence[int]) -> pa.Table:
+    def simple_rows(self, rows: npt.NDArray[np.int64]) -> pa.Table:
         """The write set of pool rows that go straight through."""
         index = pa.array(rows, pa.int64())
         control = pa.concat_tables(self._control).take(index)

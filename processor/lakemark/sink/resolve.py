@@ -17,14 +17,15 @@ though its position is that of the open row. A key change from below the horizon
 may find a row that is ahead of it: it carries nothing over, and its keys are read again.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import changes, packets
+from lakemark import changes, packets, positions
 from lakemark.changes import Arrive, Leave, Net, Step
 from lakemark.sink.moves import Special, Waiting, below, net_of
 from lakemark.sink.names import CDC
@@ -105,9 +106,7 @@ def resolve(
     if truncate is not None and floor is not None and truncate <= floor:
         truncate = None  # one that comes again
     floor = truncate or floor
-    batch = _Batch(pool, floor)
-    for number, part in enumerate(ordered):
-        batch.add(part, pool.offsets[number])
+    batch = _Batch(ordered, floor)
     waiting = Waiting(pool, floor, settled, horizon or b"")
     if pending is not None:
         waiting.load(pending, pool.offsets[-1])
@@ -116,7 +115,7 @@ def resolve(
     nets, special = batch.compose(waiting)
     if special:
         nets += waiting.settle(special, _read(special, pool, read_rows, floor))
-    write_set = pool.simple_rows(batch.plain_rows())
+    write_set = pool.simple_rows(batch.plain)
     if nets:
         write_set = pa.concat_tables([write_set, pool.net_rows(nets)])
     unknown = sum(1 for net in nets if (net.missing if net.base else net.unavailable))
@@ -152,76 +151,67 @@ def _read(
 # -- packets → plain rows, nets and steps by key -------------------------------------------------
 
 
-@dataclass(slots=True)
 class _Batch:
     """The records of a batch by key.
 
     Attributes:
-        plain: pool row, part and place in the part of a key's only record, if that says everything.
+        keys: of all records, in the order of the pool's rows.
+        plain: pool rows of keys whose only record says everything.
         rest: partition, pool row and step of every record of the other keys, in any order: pool
             rows of one partition are in log order.
         fills: rows of chunks that lost, by key.
+        dropped: number of changes below the floor.
     """
 
-    pool: Pool
-    floor: bytes | None
-    dropped: int = 0
-    plain: dict[bytes, tuple[int, Part, int]] = field(default_factory=dict)
-    rest: dict[bytes, list[tuple[str, int, Step]]] = field(default_factory=dict)
-    fills: dict[bytes, list[Net]] = field(default_factory=dict)
-
-    def add(self, part: Part, offset: int) -> None:
-        """Adds a part; parts come in the order of (partition, order)."""
-        packet = part.packet
-        simple = _simple_mask(packet)
-        names = packet.column("key").to_pylist()
-        at_position = packet.column("position").to_pylist()
-        rest = []
-        for at in np.flatnonzero(simple).tolist():
-            if below(at_position[at], self.floor):
-                self.dropped += 1
-            elif names[at] in self.plain or names[at] in self.rest:
-                rest.append(at)
-            else:
-                self.plain[names[at]] = (offset + at, part, at)
-        rest += np.flatnonzero(~simple).tolist()
-        if rest:
-            self._add_steps(part, np.array(sorted(rest)), offset)
+    def __init__(self, ordered: Sequence[Part], floor: bytes | None) -> None:
+        names = packets.CONTROL.names
+        control = pa.concat_tables(
+            [packets.CONTROL.empty_table(), *(part.packet.select(names) for part in ordered)]
+        )
+        self.keys = control.column("key").combine_chunks()
+        change = control.column("action").is_valid().to_numpy()
+        low = change & _which_below(control.column("position"), floor)
+        self.dropped = int(np.count_nonzero(low))
+        change &= ~low
+        alone = change & _occurs_once(self.keys, change)
+        self.plain = np.flatnonzero(alone & _simple_mask(control))
+        self.rest: dict[bytes, list[tuple[str, int, Step]]] = {}
+        self.fills: dict[bytes, list[Net]] = {}
+        change[self.plain] = False
+        offset = 0
+        for part in ordered:
+            at = np.flatnonzero(change[offset : offset + part.packet.num_rows])
+            self._add_steps(part, at, offset)
+            offset += part.packet.num_rows
+        self._control = control
 
     def _add_steps(self, part: Part, at: np.ndarray, offset: int) -> None:
         for record in packets.records_of(part.packet, at, offset=offset):
             if record.net is None:
                 continue
-            if below(record.position, self.floor):
-                self.dropped += 1
-                continue
             if record.record == packets.FILL:
                 self.fills.setdefault(record.key, []).append(record.net)
                 continue
-            self.take_out(record.key)
             found = self.rest.setdefault(record.key, [])
             found.append((part.partition, record.net.row, _step(record, record.net)))
 
-    def take_out(self, key: bytes) -> None:
-        """A plain key becomes one that composes."""
-        found = self.plain.pop(key, None)
-        if found is not None:
-            row, part, at = found
-            (record,) = packets.records_of(part.packet, np.array([at]), offset=row - at)
+    def _take_out(self, keys: Iterable[bytes]) -> None:
+        """Plain keys become ones that compose."""
+        wanted = pa.array(keys, pa.binary())
+        if not len(wanted):
+            return
+        out = np.asarray(pc.is_in(self.keys.take(pa.array(self.plain)), value_set=wanted))
+        for record in packets.records_of(self._control, self.plain[out], offset=0):
             if record.net is not None:
-                self.rest[key] = [(part.partition, row, record.net)]
-
-    def plain_rows(self) -> list[int]:
-        """Pool rows that go straight through."""
-        return [row for row, _, _ in self.plain.values()]
+                self.rest[record.key] = [("", record.net.row, record.net)]
+        self.plain = self.plain[~out]
 
     def compose(self, waiting: "Waiting") -> tuple[list[Net], dict[bytes, Special]]:
         """Nets that the engine applies alone, and keys that need the table's row."""
         watched = waiting.watched(
             step for found in self.rest.values() for *_, step in found if isinstance(step, Leave)
         )
-        for key in (*watched, *self.fills):
-            self.take_out(key)
+        self._take_out(watched)
         nets: list[Net] = []
         special: dict[bytes, Special] = {}
         for key, found in self.rest.items():
@@ -239,13 +229,30 @@ class _Batch:
         return nets, special
 
 
-def _simple_mask(packet: pa.Table) -> np.ndarray:
+def _which_below(column: pa.ChunkedArray, floor: bytes | None) -> npt.NDArray[np.bool_]:
+    """Which positions a truncate at `floor` removes."""
+    if floor is None:
+        return np.zeros(len(column), dtype=bool)
+    fixed = column.combine_chunks().cast(pa.binary(positions.WIDTH))
+    return positions.which_below_truncate(positions.parts_of(fixed), floor)
+
+
+def _occurs_once(names: pa.Array, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which keys no other counted record has."""
+    codes = names.dictionary_encode().indices.fill_null(-1).to_numpy()
+    found: npt.NDArray[np.bool_] = (
+        np.bincount(codes[counted] + 1, minlength=len(codes) + 1)[codes + 1] == 1
+    )
+    return found
+
+
+def _simple_mask(control: pa.Table) -> npt.NDArray[np.bool_]:
     """Records that are whole upserts or deletes of one key."""
     simple = pc.and_(
-        pc.equal(packet.column("record"), packets.NET),
+        pc.equal(control.column("record"), packets.NET),
         pc.and_(
-            pc.not_equal(pc.fill_null(packet.column("action"), changes.INSERT), changes.INSERT),
-            pc.and_(pc.invert(packet.column("base")), pc.is_null(packet.column("unavailable"))),
+            pc.not_equal(pc.fill_null(control.column("action"), changes.INSERT), changes.INSERT),
+            pc.and_(pc.invert(control.column("base")), pc.is_null(control.column("unavailable"))),
         ),
     )
     return np.asarray(simple.to_numpy(), dtype=bool)

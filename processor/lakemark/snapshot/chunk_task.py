@@ -137,7 +137,7 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
         source_ts=source_ts,
         max_record_bytes=settings.config.dead_letters.max_record_bytes,
     )
-    counts, size = _write(parts, spec, settings.config)
+    counts = _write(parts, spec, settings.config)
     bad = [(key.decode(), code) for key, code, _ in chunk.bad[: chunks.MAX_BAD]]
     return ChunkResult(
         attempt=spec.attempt,
@@ -149,7 +149,7 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
         bad=tuple(bad),
         bad_rows=len(chunk.bad),
         clamped=chunk.clamped,
-        bytes=size,
+        bytes=chunk.rows.nbytes,
         seconds=time.monotonic() - begun,
         read_seconds=read - begun,
     )
@@ -175,8 +175,8 @@ def _rows(table: OpenTable, spec: ChunkSpec) -> tuple[Chunk, Chunk | None]:
         raise key_unreadable(spec.table) from error
 
 
-def _write(parts: Iterator[Part], spec: ChunkSpec, config: Config) -> tuple[dict[int, int], int]:
-    """Writes the parts, made one by one, and waits for all: their number by shard, and bytes."""
+def _write(parts: Iterator[Part], spec: ChunkSpec, config: Config) -> dict[int, int]:
+    """Writes the parts, made one by one, and waits for all: their number by shard."""
     client = _producer(config)
     failed: list[KafkaError] = []
 
@@ -185,7 +185,6 @@ def _write(parts: Iterator[Part], spec: ChunkSpec, config: Config) -> tuple[dict
             failed.append(error)
 
     counts: dict[int, int] = {}
-    size = 0
     for part in parts:
         try:
             client.produce(config.topics.chunks, part.value, part.key, on_delivery=delivered)
@@ -193,14 +192,13 @@ def _write(parts: Iterator[Part], spec: ChunkSpec, config: Config) -> tuple[dict
             raise _refused(error.args[0], spec, config) from error
         client.poll(0)
         counts[part.shard] = counts.get(part.shard, 0) + 1
-        size += len(part.value)
     # A second more than a record may take, so that its own error is seen.
     left = client.flush(config.kafka.timeout.total_seconds() + 1)
     if failed:
         raise _refused(failed[0], spec, config)
     if left:
         raise away(config, f"{left} parts of a chunk were not acknowledged")
-    return counts, size
+    return counts
 
 
 def _refused(error: object, spec: ChunkSpec, config: Config) -> LakemarkError:

@@ -101,7 +101,7 @@ class ChunkResult:
             first `MAX_BAD`.
         bad_rows: how many there are.
         clamped: values clamped to what Delta can hold.
-        bytes: of the parts.
+        bytes: of the rows in memory.
         seconds: from the beginning of the task to the last acknowledgement.
         read_seconds: of these until the rows were read and typed.
         error: why it failed.

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Rows that wait in the shards: each shard's state is written anew in every batch.
+# Rows that wait in the shards, in memory: each shard's state is written anew in every batch, and
+# what a batch decides of one table goes through one task.
 MAX_WAITING_BYTES: Final = 128 << 20
 MAX_WAITING: Final = 64  # attempts
 # A shard that has not decided while later attempts were: a part of it was lost.

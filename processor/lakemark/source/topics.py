@@ -60,11 +60,17 @@ def change_stream(
 
 
 def internal_stream(
-    spark: SparkSession, kafka: Mapping[str, str], *, topic: str, max_records: int
+    spark: SparkSession,
+    kafka: Mapping[str, str],
+    *,
+    topic: str,
+    max_records: int,
+    fetch_bytes: int = 1 << 20,
 ) -> DataFrame:
-    """One of lakemark's own topics, from its beginning."""
+    """One of lakemark's own topics, from its beginning; `fetch_bytes` of a partition at a time."""
     reader = spark.readStream.format("kafka")
-    for name, value in _client(kafka).items():
+    client = {"kafka.max.partition.fetch.bytes": str(fetch_bytes), **_client(kafka)}
+    for name, value in client.items():
         reader = reader.option(name, value)
     return (
         reader.option("subscribe", topic)
