@@ -1,8 +1,8 @@
 """Chunks: their rows as parts of the chunks topic, by shard and size."""
 
 import json
-import random
 import pickle
+import random
 
 import numpy as np
 import pyarrow as pa
