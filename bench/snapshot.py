@@ -47,7 +47,7 @@ from stack.processes import StackError, wait_for
 
 LONGEST_S: Final = 1200.0
 BEAT_S: Final = 0.1
-WARM_ROWS: Final = 20_000
+WARM_ROWS: Final = 300_000
 QUIET_S: Final = 20.0  # log latency without a snapshot is looked at for so long
 ORDERS: Final = """
 CREATE TABLE {} (
@@ -386,7 +386,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench snapshot", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rate", type=int, default=500, help="transactions/s of the busy runs")
-    parser.add_argument("--chunk-rows", type=int, default=10_000)
+    parser.add_argument("--chunk-rows", type=int, default=100_000)
     parser.add_argument(
         "--parallelism", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2, 4]
     )

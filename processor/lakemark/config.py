@@ -200,7 +200,7 @@ class OutputConfig(Section):
 class SnapshotConfig(Section):
     """How tables are read while the log goes on."""
 
-    chunk_rows: int = Field(10_000, ge=1, le=10_000_000)
+    chunk_rows: int = Field(100_000, ge=1, le=10_000_000)
     parallelism: int = Field(4, ge=1, le=1024)
     chunk_delay: Duration = timedelta()
     window_interval: Duration = timedelta(seconds=1)

@@ -209,6 +209,7 @@ class Pipeline:
             merges_s=round(sum(o.seconds for o in outcomes), 2),
             catchup_s=round(settled_at - applied, 2),
             state_s=round(monotonic() - settled_at, 2),
+            **news.held(),
         )
         crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
 

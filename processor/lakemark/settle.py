@@ -44,6 +44,16 @@ class News:
     restarts: set[str] = field(default_factory=set)
     sizes: list[Size] = field(default_factory=list)
 
+    def held(self) -> dict[str, int]:
+        """What all shards hold together, and the largest one's state; empty without a run."""
+        if not self.sizes:
+            return {}
+        return {
+            "touches": sum(size.touches for size in self.sizes),
+            "parts": sum(size.parts for size in self.sizes),
+            "largest_state": max(size.bytes for size in self.sizes),
+        }
+
 
 @dataclass(slots=True)
 class Left:

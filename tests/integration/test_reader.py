@@ -17,6 +17,7 @@ from lakemark.snapshot.boundaries import (
     key_texts,
     ranges,
 )
+from lakemark.snapshot.readers import postgres_chunks
 from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.snapshot.readers.postgres_chunks import (
     boundaries,
@@ -116,7 +117,7 @@ def test_empty_texts_nulls_quotes_and_line_breaks(source: Database):
     ]
 
 
-def test_partitioned_tables_are_read_whole_and_inheriting_ones_are_not(source: Database):
+def test_partitioned_tables_are_read_whole(source: Database):
     source.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (50)")
     source.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (50) TO (500)")
@@ -128,6 +129,25 @@ def test_partitioned_tables_are_read_whole_and_inheriting_ones_are_not(source: D
         open_table(session, "public.p", DEFAULTS, settings={}) as opened,
     ):
         assert len(ranges(boundaries(opened, 10))) == 10
+
+
+def test_chunks_of_wide_rows_have_fewer_of_them(source: Database, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(postgres_chunks, "MAX_CHUNK_BYTES", 1 << 20)
+    source.execute("CREATE TABLE wide (id int PRIMARY KEY, note text)")  # the notes go to TOAST
+    source.execute(
+        "INSERT INTO wide SELECT n, string_agg(md5(n::text || part), '')"
+        " FROM generate_series(1, 300) AS n, generate_series(1, 300) AS part GROUP BY n"
+    )
+    source.execute("ANALYZE wide")
+    with (
+        connect(config(source)) as session,
+        open_table(session, "public.wide", DEFAULTS, settings={}) as opened,
+    ):
+        assert 5 <= len(ranges(boundaries(opened, 1000))) <= 8  # 3 MB
+        assert len(ranges(boundaries(opened, 10))) == 30
+
+
+def test_tables_that_inherit_are_not_read_with_their_parents(source: Database):
     source.execute("CREATE TABLE parent (id int PRIMARY KEY)")
     source.execute("CREATE TABLE child () INHERITS (parent)")
     source.execute("INSERT INTO parent VALUES (1)")

@@ -32,7 +32,7 @@ SETTINGS = Settings(PIPELINE, shards=2, chunk_rows=10, parallelism=2, interval=1
 STEP_S = 0.5
 
 
-class CrashError(Exception):
+class CrashError(BaseException):
     """The process is gone."""
 
 
@@ -41,7 +41,7 @@ class Fault:
     """What goes wrong at one of the points that the world passes (`FakeWorld.passed`)."""
 
     at: int
-    error: Exception
+    error: BaseException
 
 
 class FakeDatabase:
@@ -84,6 +84,7 @@ class FakeWorld:
 
     Attributes:
         hold: work that is submitted waits for `release`.
+        hold_ticks: ticks wait for `release_tick`.
         away: names of methods that raise a DependencyError.
         tick_error: raised by ticks.
         answers: by table: what the next reads answer instead of rows.
@@ -103,9 +104,11 @@ class FakeWorld:
         self.offset = 0
         self.hold = False
         self.held: list[Callable[[], None]] = []
+        self.hold_ticks = False
+        self.held_tick: Callable[[], None] | None = None
         self.away: set[str] = set()
         self.calls: list[str] = []
-        self.tick_error: LakemarkError | None = None
+        self.tick_error: Exception | None = None
         self.refused: Rejection | None = None
         self.against: dict[str, LakemarkError | Rejection] = {}
         self.answers: dict[str, list[ChunkError]] = {}
@@ -126,6 +129,7 @@ class FakeWorld:
     def start(self) -> Coordinator:
         """A new coordinator, from what was kept."""
         self.held.clear()
+        self.held_tick = None
         self.coordinator = None
         coordinator = Coordinator(self, self.settings)
         coordinator.start(self.stream.now())
@@ -382,6 +386,18 @@ class FakeWorld:
         if self.hold:
             self.held.append(work)
         else:
+            work()
+
+    def submit_tick(self, work: Callable[[], None]) -> None:
+        assert self.held_tick is None, "one tick at a time"
+        if self.hold_ticks:
+            self.held_tick = work
+        else:
+            work()
+
+    def release_tick(self) -> None:
+        work, self.held_tick = self.held_tick, None
+        if work is not None:
             work()
 
     def monotonic(self) -> float:

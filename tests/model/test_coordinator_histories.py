@@ -80,7 +80,9 @@ class History:
 
     def database(self) -> None:
         world = self.world
-        what = self.draw(("begin", "end", "restart", "error", "partial", "hold", "release"))
+        what = self.draw(
+            ("begin", "end", "restart", "error", "partial", "hold", "release", "standby", "tick")
+        )
         if what == "begin":
             self.long.append(world.database.begin())
         elif what == "end" and self.long:
@@ -94,6 +96,10 @@ class History:
             world.partial[self.draw(TABLES)] = ["[2]"]
         elif what == "hold":
             world.hold = True
+        elif what == "standby":
+            world.hold_ticks = not world.hold_ticks
+        elif what == "tick":
+            self.safely(world.release_tick)
         elif world.held:
             self.safely(lambda: world.release(self.draw(range(1, len(world.held) + 1))))
 
@@ -111,7 +117,7 @@ class History:
     def safely(self, work) -> None:
         try:
             work()
-        except Exception as error:
+        except (Exception, CrashError) as error:
             if self.world.coordinator is not None and not isinstance(error, CrashError):
                 raise
             self.world.coordinator = None
@@ -120,7 +126,7 @@ class History:
         """Nothing goes wrong any more: every run ends."""
         world = self.world
         world.away, world.fault, world.hold, world.tick_error = set(), None, False, None
-        world.stream.lag, world.stream.swept_void = 0, 0
+        world.stream.lag, world.stream.swept_void, world.hold_ticks = 0, 0, False
         world.stream.voids.clear()
         world.answers.clear()
         for xid in self.long:
@@ -128,6 +134,7 @@ class History:
         for table in TABLES:
             world.stream.table(table, streaming=True)
         self.safely(world.release)
+        self.safely(world.release_tick)
         world.send("resume", "at-last")
         self.safely(world.step)
         world.go(1500, until=self.quiet)

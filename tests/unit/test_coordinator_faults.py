@@ -118,6 +118,40 @@ def test_results_of_attempts_that_are_over_count_for_nothing():
     assert not world.stream.applied
 
 
+def test_signals_are_answered_and_chunks_read_while_a_tick_waits_for_a_standby():
+    world = with_settings(parallelism=2)
+    world.start()
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.reads))
+    world.hold_ticks = True
+    world.go(20, until=lambda: world.held_tick is not None)
+    said = len(world.records("chunk"))
+    world.go(20, until=lambda: len(world.reads) == 4)
+    world.execute("r2", ITEMS)
+    world.go(5)
+    # none says which window it ends with: the close row may have been written before its SELECT
+    assert len(world.records("chunk")) == said
+    world.send("pause", "p")
+    world.go(5, until=lambda: "PAUSED" in world.said("p"))
+    world.send("resume", "p2")
+    world.hold_ticks = False
+    world.release_tick()
+    world.finish("r1", "r2")
+    assert world.said("r1")[-1] == world.said("r2")[-1] == "COMPLETED"
+
+
+def test_a_defect_in_a_tick_is_told_and_does_not_end_ticking():
+    world = FakeWorld()
+    world.start()
+    world.execute("r1")
+    world.tick_error = ZeroDivisionError("a defect")
+    with pytest.raises(ZeroDivisionError):
+        world.go(20)
+    world.tick_error = None
+    world.finish("r1")
+    assert world.said("r1")[-1] == "COMPLETED"
+
+
 def test_a_void_chunk_is_read_again():
     world = FakeWorld()
     world.stream.voids = ["unreadable-key", "own-snapshot"]

@@ -59,12 +59,17 @@ def test_another_server_begins_anew():
 def test_a_tick_that_is_not_acknowledged_leaves_no_current_window():
     windows = Windows()
     windows.open(mark(1, 10, 10), [])
+    windows.leave()
+    assert (windows.current, windows.readable) == ("", True)  # what is read waits for its `hi`
     assert windows.lost() == "w1"
-    assert windows.current == ""
+    assert (windows.current, windows.readable) == ("", False)
     windows.open(mark(2, 20, 20), [])
     assert windows.current == "w2"
+    windows.leave()
+    windows.open(mark(3, 30, 30), [])
+    assert (windows.current, windows.closing) == ("w3", "")
     windows.close()
-    assert (windows.current, windows.oldest([])) == ("", "")
+    assert (windows.current, windows.oldest([]), windows.readable) == ("", "", False)
 
 
 @settings(deadline=None)

@@ -22,12 +22,13 @@ import structlog
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.book import Book
+from lakemark.snapshot.chunks import INTERNAL
 from lakemark.snapshot.desk import Desk
 from lakemark.snapshot.outside import Checked, Outside, Stream
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.reading import Reading
 from lakemark.snapshot.runs import Chunk, Run, TableRun
-from lakemark.snapshot.visibility import Watermark
+from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.snapshot.windows import Windows
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 COORDINATOR_KEY: Final = b"_coordinator"
 REPAIRS: Final = 5  # after so many rounds keys stay listed, and the table is not swept
+_REPORT: Final = "this is a defect of lakemark: please report it with the log"
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 
@@ -54,7 +56,7 @@ class Settings:
 
     pipeline: str
     shards: int
-    chunk_rows: int = 10_000
+    chunk_rows: int = 100_000
     parallelism: int = 4
     delay: float = 0.0
     interval: float = 1.0
@@ -79,6 +81,7 @@ class Coordinator:
         self.reading = Reading(self)
         self.unswept: list[tuple[Run, TableRun]] = []
         self.next_tick = 0.0
+        self.ticking = False
         self.not_before = 0.0
         self.wait = FIRST_WAIT_S
 
@@ -227,6 +230,10 @@ class Coordinator:
             except LakemarkError as error:
                 failure = error
                 self.inbox.put(lambda: self._work_failed(run, table, begun, failure))
+            except Exception as error:
+                log.exception("snapshot.internal_error", table=table.table)
+                defect = LakemarkError(type(error).__name__, code=INTERNAL, hint=_REPORT)
+                self.inbox.put(lambda: self._work_failed(run, table, begun, defect))
             else:
                 self.inbox.put(lambda: done(answer))
 
@@ -253,32 +260,46 @@ class Coordinator:
     # -- windows --------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
+        """Has window rows written, elsewhere: a commit may wait for a standby as long as it likes.
+
+        In the meantime chunks are read on, but none of them gets its `hi`.
+        """
         busy = bool(self.reading.attempts) or any(not run.paused for run in self.active())
-        if not busy and not self.windows.current:
-            return
-        if busy and now < self.next_tick:
+        if self.ticking or not (busy or self.windows.current) or (busy and now < self.next_tick):
             return
         self.next_tick = now + self.settings.interval
         uuid = self.outside.uuid() if busy else ""
-        in_use = self.reading.in_use()
-        oldest = self.windows.oldest(in_use) or uuid or self.windows.current
-        try:
-            seen = self.outside.tick(
-                closes=self._window(self.windows.current, oldest),
-                opens=self._window(uuid, oldest),
-            )
-        except LakemarkError as error:
-            self.reading.window_lost(self.windows.lost())
-            if not isinstance(error, ConfigError):
-                raise
-            self.book.fail_all(error)
-            return
+        oldest = self.windows.oldest(self.reading.in_use()) or uuid or self.windows.current
+        closes, opens = self._window(self.windows.current, oldest), self._window(uuid, oldest)
+        self.windows.leave()
+        self.ticking = True
+
+        def tick() -> None:
+            try:
+                seen = self.outside.tick(closes=closes, opens=opens)
+            except Exception as error:  # noqa: BLE001 - raised again in the coordinator's thread
+                failure = error
+                self.inbox.put(lambda: self._tick_failed(failure))
+            else:
+                self.inbox.put(lambda: self._ticked(seen))
+
+        self.outside.submit_tick(tick)
+
+    def _ticked(self, seen: Watermark | Snapshot) -> None:
+        self.ticking = False
         if isinstance(seen, Watermark):
-            self.windows.open(seen, in_use)
+            self.windows.open(seen, self.reading.in_use())
         else:
             self.windows.close()
         if self.reading.blocked is not None and self.windows.ready:
             self.reading.blocked = None
+
+    def _tick_failed(self, error: Exception) -> None:
+        self.ticking = False
+        self.reading.window_lost(self.windows.lost())
+        if not isinstance(error, ConfigError):
+            raise error
+        self.book.fail_all(error)
 
     def _window(self, uuid: str, oldest: str) -> Window | None:
         if not uuid:

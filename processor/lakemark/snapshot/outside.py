@@ -106,7 +106,7 @@ class Outside(Protocol):
         """Canonical keys as texts for `ChunkSpec.keys`; those that cannot be asked for are left."""
 
     def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
-        """Writes window rows, see `postgres_windows.write_window`."""
+        """Writes window rows, see `postgres_windows.write_window`; for `submit_tick`."""
 
     def blocker(self, snapshot: Snapshot) -> Blocker:
         """Whom a snapshot waits for."""
@@ -130,6 +130,9 @@ class Outside(Protocol):
 
     def submit(self, work: Callable[[], None]) -> None:
         """Has work done in another thread."""
+
+    def submit_tick(self, work: Callable[[], None]) -> None:
+        """Has a tick done in the thread for ticks, whatever else is under way."""
 
     def monotonic(self) -> float:
         """Seconds, for waiting."""

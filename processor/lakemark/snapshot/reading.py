@@ -110,7 +110,7 @@ class Reading:
         Raises:
             LakemarkError: retried: the database is away.
         """
-        if not self.windows.current or self.blocked is not None:
+        if not self.windows.readable or self.blocked is not None:
             return
         for run in self.coordinator.active():
             if run.paused or now < self.delayed.get(run.id, 0.0):

@@ -19,14 +19,21 @@ class Windows:
     Attributes:
         usable: acknowledged open rows that a chunk may still take as its `lo`.
         floor: the oldest window that a read which begins now may take; empty before the first tick.
-        current: the window that is open; empty if none is.
+        current: the window that is known to be open; empty if none is.
+        closing: the window whose close row is on its way, and may be written by now.
         ready: whether a read that begins now would find a window, as far as the newest tick tells.
     """
 
     usable: list[Watermark] = field(default_factory=list)
     floor: str = ""
     current: str = ""
+    closing: str = ""
     ready: bool = False
+
+    @property
+    def readable(self) -> bool:
+        """Whether reads may begin: the newest tick was acknowledged, or is on its way."""
+        return bool(self.current or self.closing)
 
     def lo(self, snapshot: Snapshot) -> str | None:
         """The window of the newest open row that a snapshot provably shows; None if none is."""
@@ -42,6 +49,10 @@ class Windows:
         wanted = {self.floor, *in_use}
         return next((w.window for w in self.usable if w.window in wanted), "")
 
+    def leave(self) -> None:
+        """A tick is on its way: what has been read meanwhile ends with the window that it opens."""
+        self.closing, self.current = self.current, ""
+
     def open(self, watermark: Watermark, in_use: Iterable[str]) -> None:
         """A tick was acknowledged: its window is the current one.
 
@@ -49,7 +60,7 @@ class Windows:
         no open row older than the newest that this one sees. What is under way may need older ones.
         """
         self.usable.append(watermark)
-        self.current = watermark.window
+        self.current, self.closing = watermark.window, ""
         base = visible(watermark.after, self.usable)
         self.ready = base is not None
         same = [w for w in self.usable if w.after.server == watermark.after.server]
@@ -63,9 +74,10 @@ class Windows:
 
         Returns the window whose close row may never come.
         """
-        window, self.current = self.current, ""
+        window, self.closing = self.closing, ""
         return window
 
     def close(self) -> None:
         """The last window is closed; the next tick begins anew."""
-        self.usable, self.current, self.floor, self.ready = [], "", "", False
+        self.usable, self.floor, self.ready = [], "", False
+        self.current = self.closing = ""

@@ -4,12 +4,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import psycopg
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from pyspark.sql import SparkSession
@@ -66,8 +67,9 @@ class World:
     settings: ReadSettings
     partial: Callable[[str, Sequence[Column]], list[bytes]]
     _pool: ThreadPoolExecutor = field(init=False)
-    _open: ExitStack = field(default_factory=ExitStack)
-    _session: Session | None = None
+    _ticker: ThreadPoolExecutor = field(init=False)
+    _session: "_Session" = field(init=False)
+    _ticks: "_Session" = field(init=False)
     _producer: "Producer | None" = None
     _consumer: Consumer | None = None
     _offsets: dict[int, int] = field(default_factory=dict)
@@ -78,11 +80,16 @@ class World:
     def __post_init__(self) -> None:
         workers = self.config.snapshot.parallelism + 2  # readers, a cut and a check
         self._pool = ThreadPoolExecutor(workers, "snapshot")
+        self._ticker = ThreadPoolExecutor(1, "snapshot-ticks")
+        self._session, self._ticks = _Session(self, "conditions"), _Session(self, "windows")
 
     def close(self) -> None:
         """Ends connections; reads that are under way end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._drop_session()
+        self._ticks.cancel()  # its commit may wait for a standby
+        self._ticker.submit(self._ticks.drop)
+        self._ticker.shutdown(wait=False)
+        self._session.drop()
         if self._consumer is not None:
             self._consumer.close()
 
@@ -202,10 +209,10 @@ class World:
         """See `Outside`."""
         types = self._types.get(table)
         if types is None:
-            types = self._types[table] = column_types(self._connected(), table)
+            types = self._types[table] = column_types(self._session.get(), table)
         condition = conditions.rebuilt(text, table=table, types=types)
         if (table, text) not in self._tried:
-            try_condition(self._connected(), table, condition)
+            try_condition(self._session.get(), table, condition)
             self._tried.add((table, text))
         return condition
 
@@ -229,31 +236,15 @@ class World:
         table = self.connector.signal_table or ""
         try:
             return postgres_windows.write_window(
-                self._connected(), table, closes=closes, opens=opens
+                self._ticks.get(), table, closes=closes, opens=opens
             )
         except LakemarkError:
-            self._drop_session()
+            self._ticks.drop()
             raise
 
     def blocker(self, snapshot: Snapshot) -> Blocker:
         """See `Outside`."""
-        return postgres_windows.blocker(self._connected(), snapshot)
-
-    def _connected(self) -> Session:
-        if self._session is None or self._session.broken or self._session.closed:
-            self._drop_session()
-            self._session = self._open.enter_context(
-                connect(
-                    self.settings.database,
-                    statement_timeout=_TICK_TIMEOUT,
-                    application_name=f"lakemark {self.config.name} windows",
-                )
-            )
-        return self._session
-
-    def _drop_session(self) -> None:
-        self._open.close()
-        self._open, self._session = ExitStack(), None
+        return postgres_windows.blocker(self._session.get(), snapshot)
 
     # -- elsewhere ------------------------------------------------------------------------------
 
@@ -293,6 +284,10 @@ class World:
         """See `Outside`."""
         self._pool.submit(work)
 
+    def submit_tick(self, work: Callable[[], None]) -> None:
+        """See `Outside`."""
+        self._ticker.submit(work)
+
     def monotonic(self) -> float:
         """See `Outside`."""
         return time.monotonic()
@@ -304,6 +299,40 @@ class World:
     def uuid(self) -> str:
         """See `Outside`."""
         return str(uuid.uuid4())
+
+
+class _Session:
+    """A session of one thread, made when it is needed and kept."""
+
+    def __init__(self, world: World, purpose: str) -> None:
+        self._world, self._purpose = world, purpose
+        self._open = ExitStack()
+        self._session: Session | None = None
+
+    def get(self) -> Session:
+        """The session, or a new one in place of a broken one."""
+        if self._session is None or self._session.broken or self._session.closed:
+            self.drop()
+            self._session = self._open.enter_context(
+                connect(
+                    self._world.settings.database,
+                    statement_timeout=_TICK_TIMEOUT,
+                    application_name=f"lakemark {self._world.config.name} {self._purpose}",
+                )
+            )
+        return self._session
+
+    def drop(self) -> None:
+        """Closes it."""
+        self._open.close()
+        self._open, self._session = ExitStack(), None
+
+    def cancel(self) -> None:
+        """Ends what it waits for; from any thread."""
+        session = self._session
+        if session is not None and not session.closed:
+            with suppress(psycopg.Error):
+                session.cancel()
 
 
 def _bytes(value: object) -> bytes | None:

@@ -12,13 +12,13 @@ Python object.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lakemark.errors import DependencyError, TableError
+from lakemark.errors import TableError
 from lakemark.keys import canonical_from_columns
 from lakemark.snapshot.boundaries import (
     WHOLE,
@@ -34,6 +34,7 @@ from lakemark.snapshot.boundaries import (
 )
 from lakemark.snapshot.cells import Cell, cell, quoted, selected
 from lakemark.snapshot.readers.postgres import schemas_of
+from lakemark.snapshot.readers.postgres_copy import copied
 from lakemark.snapshot.readers.postgres_session import Session, current_snapshot, translated
 from lakemark.snapshot.visibility import Snapshot
 from lakemark.source.catalog import CatalogColumn
@@ -69,7 +70,8 @@ _SIZE: Final = """
 SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::float8,
        coalesce(sum(greatest(c.relpages, 0)), 0)::float8,
        coalesce(sum(pg_catalog.pg_relation_size(c.oid)), 0)::float8
-         / pg_catalog.current_setting('block_size')::float8
+         / pg_catalog.current_setting('block_size')::float8,
+       coalesce(sum(pg_catalog.pg_table_size(c.oid)), 0)::float8
 FROM pg_catalog.pg_class c
 WHERE c.relkind = 'r' AND (c.oid = %(table)s::regclass OR c.oid IN (
     SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::regclass) WHERE isleaf))
@@ -244,7 +246,7 @@ def ordered_by(table: OpenTable, column: str | None) -> OpenTable:
 
 def estimate(table: OpenTable) -> int:
     """About how many rows the table has, by its size and what was found when last analysed."""
-    return round(_size(table)[0])
+    return round(_size(table).rows)
 
 
 def boundaries(
@@ -254,14 +256,16 @@ def boundaries(
 
     Args:
         table: an open table.
-        chunk_rows: rows of a chunk.
+        chunk_rows: rows of a chunk; fewer if the table's rows are so wide that a chunk would have
+            more than half of `MAX_CHUNK_BYTES`.
         condition: only rows for which it holds count.
 
     Returns:
         for `ranges`; none for a table of one chunk, or whose key the database cannot order.
     """
-    rows, blocks = _size(table)
-    how = sampling(rows, blocks, chunk_rows)
+    size = _size(table)
+    fitting = int(size.rows * MAX_CHUNK_BYTES / 2 / size.bytes) if size.bytes else chunk_rows
+    how = sampling(size.rows, size.blocks, max(1, min(chunk_rows, fitting)))
     sample, kept = "", None
     if how.percent is not None:
         sample = f" TABLESAMPLE SYSTEM ({how.percent:.12f}) REPEATABLE (0)"
@@ -347,8 +351,13 @@ def read_rows(table: OpenTable, wanted: Condition, max_bytes: int = MAX_CHUNK_BY
     expressions = ", ".join(selected(column.name, one) for column, one in columns)
     where = literally(table.session, wanted)
     rows = f"SELECT {expressions} FROM {table.source} WHERE {where}"  # noqa: S608 (see above)
-    data, longest = _copied(table, f"COPY ({rows}) TO STDOUT (FORMAT csv)", max_bytes)
-    return _typed(table, _parsed(data, longest, len(table.cells)))
+    data, longest = copied(
+        table.session,
+        f"COPY ({rows}) TO STDOUT (FORMAT csv)",
+        table=table.schema.table,
+        limit=max_bytes,
+    )
+    return _typed(table, _parsed(pa.py_buffer(data), longest, len(table.cells)))
 
 
 def literally(session: Session, query: Condition) -> str:
@@ -356,13 +365,19 @@ def literally(session: Session, query: Condition) -> str:
     return psycopg.ClientCursor(session).mogrify(query.sql.encode(), query.parameters)
 
 
-def _size(table: OpenTable) -> tuple[float, int]:
-    """Rows and blocks, about: by the present size and the density when last analysed."""
+class _Size(NamedTuple):
+    rows: float
+    blocks: int
+    bytes: float
+
+
+def _size(table: OpenTable) -> _Size:
+    """About: by the present size and the density when last analysed. TOAST counts as bytes."""
     name = table.source.removeprefix("ONLY ")
-    row = table.session.execute(_SIZE, {"table": name}).fetchone() or (0.0, 0.0, 0.0)
-    counted, pages, blocks = row
+    row = table.session.execute(_SIZE, {"table": name}).fetchone() or (0.0, 0.0, 0.0, 0.0)
+    counted, pages, blocks, size = row
     density = counted / pages if counted and pages else _ROWS_PER_BLOCK
-    return density * blocks, int(blocks)
+    return _Size(density * blocks, int(blocks), size)
 
 
 def _no_nulls(table: OpenTable) -> Condition:
@@ -373,24 +388,6 @@ def _no_nulls(table: OpenTable) -> Condition:
 def _texts(parts: Sequence[KeyPart]) -> str:
     # format, not ::text, which would take the padding from char(n)
     return ", ".join(f"format('%%s', {escaped(part.name)})" for part in parts)
-
-
-def _copied(table: OpenTable, query: str, limit: int) -> tuple[pa.Buffer, int]:
-    """The CSV of a query, and the length of its longest row in bytes."""
-    data = bytearray()
-    longest = 0
-    with table.session.cursor() as cursor, cursor.copy(query.encode()) as copy:
-        for row in copy:  # PostgreSQL sends a row a message: this loop is the price of a row
-            data += row
-            if len(row) > longest:  # noqa: PLR1730 - max() takes twice as long
-                longest = len(row)
-            if len(data) > limit and len(data) > longest:
-                raise DependencyError(
-                    f"a chunk of {table.schema.table} has more than {limit >> 20} MiB",
-                    code="chunk-too-large",
-                    hint="its halves are read instead; set snapshot.chunk_rows lower",
-                )
-    return pa.py_buffer(data), longest
 
 
 def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[pa.RecordBatch]:
