@@ -1,147 +1,22 @@
 """The reconcile lane in a real query: packing, state, restart, and a state that is too new."""
 
 import json
+import random
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from lakemark.errors import StateVersionError
-from lakemark.reconcile import operator, window
+from lakemark.reconcile import operator, outputs, window
 from lakemark.reconcile.state import decode_state
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.schema import HandlingModes
-from lakemark.source.stretch import Plan
-from tests.kit.golden import samples
+from tests.kit.lane import SHARDS, Lane
+from tests.kit.log_model import Shape
+from tests.kit.simulation.history import History
+from tests.kit.simulation.pipeline import IDENTITY, SCHEMAS, Ends, Pipeline
+from tests.kit.simulation.world import World
 from tests.unit.test_key_schema import schemas_of_samples
 
 pytestmark = pytest.mark.spark
-
-SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
-SHARDS = 3
-RAW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
-RAW_DDL = (
-    "topic string, partition int, offset long, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>"
-)
-
-
-class Lane:
-    """The operator over three folders of files, one per source."""
-
-    def __init__(self, spark, folder, *, shards=SHARDS):
-        self.spark, self.folder, self.shards, self.files = spark, folder, shards, 0
-        self.schemas: dict = {}
-        for name in ("changes", "chunks", "control"):
-            (folder / name).mkdir()
-
-    def put(self, source: str, *records: dict) -> None:
-        rows = [{"topic": "t", "partition": 0, "headers": None, "key": None, **r} for r in records]
-        self.files += 1
-        pq.write_table(
-            pa.Table.from_pylist(rows, RAW), self.folder / source / f"{self.files:04}.parquet"
-        )
-
-    def control(self, *records: dict) -> None:
-        self.put(
-            "control",
-            *(
-                {"offset": self.files * 100 + n, "value": json.dumps(r).encode()}
-                for n, r in enumerate(records)
-            ),
-        )
-
-    def samples(self, *labels: str) -> None:
-        table = samples(wrapped=False)
-        self.put("changes", *(
-            {
-                "topic": table[n].topic,
-                "offset": table[n].offset,
-                "key": table[n].key,
-                "value": table[n].value,
-                "headers": table[n].headers,
-            }
-            for n in labels
-        ))  # fmt: skip
-
-    def run(self, *, armed: bool = True) -> list:
-        """Everything there is, as one or more micro-batches; restarts from the checkpoint.
-
-        Returns what comes out of the operator.
-        """
-        from lakemark import handover, tasks
-        from lakemark.reconcile import operator
-
-        known = handover.Known({}, {})
-        plan = tasks.DecodePlan(
-            Plan(SHOP, HandlingModes(), schemas=self.schemas), shards=self.shards, armed=armed
-        )
-
-        def decode(batches):
-            return tasks.decode(batches, handover.told(known))
-
-        def take(frame, _):
-            handover.tell(self.spark, plan, known)
-            rows.extend(frame.collect())
-
-        changes, chunks, control = (
-            self.spark.readStream.schema(RAW_DDL).parquet(str(self.folder / name))
-            for name in ("changes", "chunks", "control")
-        )
-        decoded = changes.mapInArrow(decode, tasks.DECODED_DDL)
-        out = operator.reconciled(
-            decoded, chunks, control, shards=self.shards, slot_of=lambda table: 7
-        )
-        rows: list = []
-        partitions = self.spark.conf.get("spark.sql.shuffle.partitions")
-        self.spark.conf.set("spark.sql.shuffle.partitions", str(self.shards))
-        query = (
-            out.writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        self.spark.conf.set("spark.sql.shuffle.partitions", partitions)
-        query.awaitTermination()
-        return rows
-
-    def states(self) -> dict[int, bytes]:
-        frame = (
-            self.spark.read.format("statestore")
-            .load(str(self.folder / "checkpoint"))
-            .selectExpr(
-                "partition_id as partition", "key.place as place", "value.groupState.blob as blob"
-            )
-        )
-        rows = frame.collect()
-        shards = {row["place"]: operator.places(self.shards).index(row["place"]) for row in rows}
-        # each shard has a partition of its own
-        assert all(shards[row["place"]] == row["partition"] for row in rows)
-        return {shards[row["place"]]: bytes(row["blob"]) for row in rows}
-
-    def touches(self) -> set[str]:
-        found = set()
-        for shard, blob in self.states().items():
-            for row in window.touched(blob).to_pylist():
-                assert touches_shard(row, self.shards) == shard
-                found.add(f"{row['table']} {row['key'].decode()}")
-        return found
-
-
-def touches_shard(row: dict, shards: int) -> int:
-    from lakemark.source.touches import shard_of
-
-    return shard_of(row["table"], row["key"], shards)
 
 
 def says(rows: list) -> list:
@@ -272,3 +147,79 @@ def test_chunk_records_go_to_the_shard_in_their_header(spark, tmp_path):
     size = int.from_bytes(blob[:4])
     assert msgspec.json.decode(blob[4 : 4 + size]) == {"shard": 2}
     assert blob[4 + size :] == b"arrow"
+
+
+def test_a_batch_that_runs_again_gives_the_same_bytes_and_those_of_the_pure_fold(spark, tmp_path):
+    """A simulated history through the real query, in two batches; the second runs twice."""
+    seed, kinds = 11, set()
+    made = History(seed, World(Shape(partitions=2), shards=2, steps=100, before=5))
+    history = made.run().pipeline
+    pure = Pipeline(history.connector, random.Random(seed), history.shards, 0.0)
+    pure.control, pure.chunks = history.control, history.chunks
+    lane = Lane(spark, tmp_path, shards=history.shards, source=IDENTITY)
+    lane.schemas = dict(SCHEMAS)
+    for share in (0.5, 1.0):
+        begin, end = pure.state, ends_at(pure, share)
+        put(lane, pure, begin, end)
+        rows = lane.run()
+        expected = pure.run(end).outputs
+        assert spoken(rows) == sorted((shard, *of) for shard, of in map(told, expected))
+        assert lane.states() == stored(pure.state)
+        kinds |= {output.kind for _, output in expected}
+    assert ordered(lane.again()) == ordered(rows)
+    assert lane.states() == stored(pure.state)
+    assert {outputs.SURVIVORS, outputs.SETTLED} <= kinds
+
+
+def ends_at(pure: Pipeline, share: float) -> Ends:
+    kafka = pure.connector.kafka
+    offsets = {place: int(len(records) * share) for place, records in kafka.items()}
+    return Ends(
+        offsets, int(len(pure.control) * share), tuple(int(len(c) * share) for c in pure.chunks),
+        {place: pure.state.offsets[place] for place in offsets},
+    )  # fmt: skip
+
+
+def put(lane: Lane, pure: Pipeline, begin, end: Ends) -> None:
+    """The records of a batch into the lane's folders."""
+    changes = [
+        {"topic": topic, "partition": number, "offset": at, "key": records[at].key,
+         "value": records[at].value, "headers": records[at].headers or None}
+        for (topic, number), records in pure.connector.kafka.items()
+        for at in range(begin.offsets[topic, number], end.offsets[topic, number])
+    ]  # fmt: skip
+    control = [
+        {"topic": "control", "offset": at, "value": msgspec.json.encode(pure.control[at])}
+        for at in range(begin.control, end.control)
+    ]
+    chunks = [
+        {"topic": "chunks", "partition": number, "offset": at, "key": topic[at][0],
+         "value": topic[at][1]}
+        for number, topic in enumerate(pure.chunks)
+        for at in range(begin.chunks[number], end.chunks[number])
+    ]  # fmt: skip
+    for name, records in (("changes", changes), ("control", control), ("chunks", chunks)):
+        lane.put(name, *records)
+
+
+def told(said: tuple[int, outputs.Output]) -> tuple[int, tuple[str, str, str, bytes]]:
+    shard, output = said
+    return shard, (output.kind, output.table, output.source, output.blob)
+
+
+def spoken(rows: list) -> list:
+    """What the shards said, but for their sizes."""
+    passed = {"packet", "report", "size"}
+    return sorted(
+        (row["first"], row["kind"], row["table"], row["source"], bytes(row["blob"]))
+        for row in rows
+        if row["kind"] not in passed
+    )
+
+
+def ordered(rows: list) -> list:
+    return sorted((tuple(row) for row in rows), key=lambda row: (*row[:4], row[5]))
+
+
+def stored(state) -> dict[int, bytes]:
+    return {shard: blob for shard, blob in enumerate(state.shards) if blob is not None}

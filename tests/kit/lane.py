@@ -1,0 +1,150 @@
+"""The reconcile lane in a real query, over folders of files instead of topics."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemark import handover, tasks
+from lakemark.reconcile import operator, window
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.stretch import Plan
+from lakemark.source.touches import shard_of
+from tests.kit.golden import samples
+
+SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
+SHARDS = 3
+RAW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+RAW_DDL = (
+    "topic string, partition int, offset long, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+class Lane:
+    """The operator over three folders of files, one per source."""
+
+    def __init__(
+        self, spark: Any, folder: Path, *, shards: int = SHARDS, source: SourceIdentity = SHOP
+    ) -> None:
+        self.spark, self.folder, self.shards, self.files = spark, folder, shards, 0
+        self.source = source
+        self.schemas: dict[str, TableSchema] = {}
+        for name in ("changes", "chunks", "control"):
+            (folder / name).mkdir()
+
+    def put(self, source: str, *records: dict[str, Any]) -> None:
+        rows = [{"topic": "t", "partition": 0, "headers": None, "key": None, **r} for r in records]
+        self.files += 1
+        pq.write_table(
+            pa.Table.from_pylist(rows, RAW), self.folder / source / f"{self.files:04}.parquet"
+        )
+
+    def control(self, *records: dict[str, Any]) -> None:
+        self.put(
+            "control",
+            *(
+                {"offset": self.files * 100 + n, "value": json.dumps(r).encode()}
+                for n, r in enumerate(records)
+            ),
+        )
+
+    def samples(self, *labels: str) -> None:
+        table = samples(wrapped=False)
+        self.put("changes", *(
+            {
+                "topic": table[n].topic,
+                "offset": table[n].offset,
+                "key": table[n].key,
+                "value": table[n].value,
+                "headers": table[n].headers,
+            }
+            for n in labels
+        ))  # fmt: skip
+
+    def run(self, *, armed: bool = True) -> list[Any]:
+        """Everything there is, as one or more micro-batches; restarts from the checkpoint.
+
+        Returns what comes out of the operator.
+        """
+        known = handover.Known({}, {})
+        plan = tasks.DecodePlan(
+            Plan(self.source, HandlingModes(), schemas=self.schemas),
+            shards=self.shards,
+            armed=armed,
+        )
+
+        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return tasks.decode(batches, handover.told(known))
+
+        def take(frame: Any, _: int) -> None:
+            handover.tell(self.spark, plan, known)
+            rows.extend(frame.collect())
+
+        changes, chunks, control = (
+            self.spark.readStream.schema(RAW_DDL).parquet(str(self.folder / name))
+            for name in ("changes", "chunks", "control")
+        )
+        decoded = changes.mapInArrow(decode, tasks.DECODED_DDL)
+        out = operator.reconciled(
+            decoded, chunks, control, shards=self.shards, slot_of=lambda table: 7
+        )
+        rows: list[Any] = []
+        partitions = self.spark.conf.get("spark.sql.shuffle.partitions")
+        self.spark.conf.set("spark.sql.shuffle.partitions", str(self.shards))
+        query = (
+            out.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        self.spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        query.awaitTermination()
+        return rows
+
+    def again(self) -> list[Any]:
+        """The last batch once more, as after a crash before its commit was noted."""
+        commits = self.folder / "checkpoint" / "commits"
+        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=_number)
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+        return self.run()
+
+    def states(self) -> dict[int, bytes]:
+        frame = (
+            self.spark.read.format("statestore")
+            .load(str(self.folder / "checkpoint"))
+            .selectExpr(
+                "partition_id as partition", "key.place as place", "value.groupState.blob as blob"
+            )
+        )
+        rows = frame.collect()
+        shards = {row["place"]: operator.places(self.shards).index(row["place"]) for row in rows}
+        # each shard has a partition of its own
+        assert all(shards[row["place"]] == row["partition"] for row in rows)
+        return {shards[row["place"]]: bytes(row["blob"]) for row in rows}
+
+    def touches(self) -> set[str]:
+        found = set()
+        for shard, blob in self.states().items():
+            for row in window.touched(blob).to_pylist():
+                assert shard_of(row["table"], row["key"], self.shards) == shard
+                found.add(f"{row['table']} {row['key'].decode()}")
+        return found
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
