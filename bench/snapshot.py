@@ -231,14 +231,16 @@ def taken(
     return Row(who, rows, seconds, lags[seen:until], correct)
 
 
-def snapshot(process: LakemarkProcess, table: str, parallelism: int) -> notifications.Notification:
+def snapshot(
+    process: LakemarkProcess, table: str, parallelism: int, *, longest_s: float = LONGEST_S
+) -> notifications.Notification:
     """Sends the signal and waits for the end of its run."""
     config = load(process.config)
     tail = Tail(config, config.topics.notifications)
     data = {"data-collections": [f"public.{table}"], "parallelism": parallelism}
     signal = {"id": f"bench-{table}", "type": "execute-snapshot", "data": data}
     publish(config, config.topics.signals, [(config.name.encode(), json.dumps(signal).encode())])
-    until = time.monotonic() + LONGEST_S
+    until = time.monotonic() + longest_s
     while time.monotonic() < until:
         found = notifications.read(tail.value(1.0))
         ours = found is not None and found.id == signal["id"]
@@ -327,7 +329,9 @@ def beating(database: Database, process: LakemarkProcess) -> Iterator[list[float
             thread.join()
 
 
-def equal(database: Database, process: LakemarkProcess, table: str) -> bool:
+def equal(
+    database: Database, process: LakemarkProcess, table: str, *, longest_s: float = 120
+) -> bool:
     """Whether the Delta table has the database's rows, by count and sums, once it has caught up."""
     ((count, ids, customers),) = database.execute(
         f"SELECT count(*), sum(id), sum(customer) FROM {table}"
@@ -340,7 +344,7 @@ def equal(database: Database, process: LakemarkProcess, table: str) -> bool:
         return [rows.num_rows, *found] == [int(count), int(ids), int(customers)]
 
     try:
-        wait_for(same, 120, f"{table} to be equal")
+        wait_for(same, longest_s, f"{table} to be equal")
     except StackError:
         return False
     return True

@@ -391,6 +391,11 @@ def test_a_table_whose_changes_the_log_does_not_bring_is_refused(source: Databas
     assert (reasons("public.p"), reasons("public.p1")) == ([], ["not-published"])
     source.execute("ALTER PUBLICATION ours SET TABLE t (id, a) WHERE (id > 5)")
     assert reasons() == ["publication-filters-rows", "publication-hides-columns"]
+    source.execute("ALTER PUBLICATION ours SET (publish = 'insert, delete')")
+    assert reasons() == [
+        "publication-hides-changes", "publication-filters-rows", "publication-hides-columns",
+    ]  # fmt: skip
+    source.execute("ALTER PUBLICATION ours SET (publish = 'insert, update, delete')")
     assert reasons(column__exclude__list="public.t.b") == ["publication-filters-rows"]
     masked = {"column.mask.with.3.chars": "public.t.a"}
     assert reasons(**masked)[0] == "column-masked"

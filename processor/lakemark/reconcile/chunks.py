@@ -176,7 +176,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A whole attempt's rows in one shard, decided: `packet` holds the survivors and fills."""
+    """A whole attempt's rows in one shard, decided.
+
+    Attributes:
+        packet: the survivors and fills.
+        rows: that were read; keys without a row are none.
+        survivors, fills: number of rows of the packet.
+    """
 
     packet: pa.Table | None = None
     rows: int = 0
@@ -201,11 +207,12 @@ def decide(
         return Decision()
     found = [packets.decode(parts[at]) for at in sorted(parts)]
     rows = pa.concat_tables(found, promote_options="permissive")  # absent keys are keys only
+    read = pc.sum(pc.equal(rows.column("action"), changes.UPSERT)).as_py() or 0
     if floor and positions.below_truncate(lo, floor):
-        return Decision(rows=rows.num_rows)
+        return Decision(rows=read)
     newer = touched.filter(remembered.is_above(touched.column("position"), lo))
     if not newer.num_rows:
-        return Decision(packets.as_of(rows, lo), rows.num_rows, rows.num_rows)
+        return Decision(packets.as_of(rows, lo), read, rows.num_rows)
     beaten_by = pc.index_in(rows.column("key"), value_set=newer.column("key"))
     lost = pc.is_valid(beaten_by)
     survivors = packets.as_of(rows.filter(pc.invert(lost)), lo)
@@ -217,4 +224,4 @@ def decide(
     )
     fills = packets.as_of(losers.filter(same), lo, record=packets.FILL)
     packet = pa.concat_tables([survivors, fills]) if fills.num_rows else survivors
-    return Decision(packet, rows.num_rows, survivors.num_rows, fills.num_rows)
+    return Decision(packet, read, survivors.num_rows, fills.num_rows)

@@ -11,6 +11,9 @@ _PUBLISHED: Final = """
 SELECT {filters} FROM pg_catalog.pg_publication_tables
 WHERE pubname = %s AND schemaname = %s AND tablename = %s
 """
+_OPERATIONS: Final = """
+SELECT pubinsert, pubupdate, pubdelete FROM pg_catalog.pg_publication WHERE pubname = %s
+"""
 
 
 def unpublished(table: OpenTable, settings: Mapping[str, str]) -> list[Refusal]:
@@ -44,7 +47,7 @@ def unpublished(table: OpenTable, settings: Mapping[str, str]) -> list[Refusal]:
             )
         ]
     columns, row_filter = row
-    found = []
+    found = _hidden_changes(table, publication)
     if row_filter is not None:
         found.append(
             Refusal(
@@ -64,3 +67,18 @@ def unpublished(table: OpenTable, settings: Mapping[str, str]) -> list[Refusal]:
             )
         )
     return found
+
+
+def _hidden_changes(table: OpenTable, publication: str) -> list[Refusal]:
+    row = table.session.execute(_OPERATIONS, [publication]).fetchone() or (True, True, True)
+    names = ("insert", "update", "delete")
+    hidden = [name for name, published in zip(names, row, strict=True) if not published]
+    if not hidden:
+        return []
+    return [
+        Refusal(
+            "publication-hides-changes",
+            f"the publication {publication} does not publish: {', '.join(hidden)}",
+            f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')",
+        )
+    ]
