@@ -56,7 +56,7 @@ def test_small_configuration_has_the_documented_defaults(write, tmp_path):
     assert config.lake.path == str(tmp_path / "lake")
     assert config.checkpoint == str(tmp_path / "checkpoint")
     assert config.lake.deletes == "hard"
-    assert config.snapshot.chunk_rows == 10_000
+    assert config.snapshot.chunk_rows == 100_000
     assert config.snapshot.window_interval == timedelta(seconds=1)
     assert config.stream.max_events_per_batch == 200_000
     assert config.stream.max_event_bytes == 4 * 1024**2
