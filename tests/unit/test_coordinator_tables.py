@@ -203,3 +203,16 @@ def test_a_table_is_read_after_the_last_row_of_the_connectors_own_snapshot():
     world.finish("r1")
     assert world.run("r1").tables[0].armed > loaded
     assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
+
+
+def test_the_next_table_begins_when_all_chunks_of_the_one_before_are_given_out():
+    world = with_settings(parallelism=4)
+    world.stream.lag = 10**6  # nothing settles
+    world.execute("r1", ORDERS, ITEMS)
+    world.go(20, until=lambda: {table for table, *_ in world.cuts} == {ORDERS, ITEMS})
+    assert world.state("r1", ORDERS) == runs.READING
+    assert [spec.table for spec in world.reads] == [ORDERS] * 4
+    world.go(5, until=lambda: world.reads[-1].table == ITEMS)
+    world.stream.lag = 0
+    world.finish("r1")
+    assert set(world.scans("r1").values()) == {"SUCCEEDED"}

@@ -330,7 +330,7 @@ class Book:
             chunks=sum(table.settled for table in tables),
             total_chunks=sum(table.chunks for table in tables),
             rows=sum(table.rows for table in tables),
-            seconds=run.seconds,
+            seconds=tables[0].seconds if len(tables) == 1 else run.seconds,
             total_rows=None if min(totals, default=-1) < 0 else sum(totals),
         )
 
@@ -340,6 +340,9 @@ class Book:
         since = self._since.get(run.id, now)
         if not run.paused and run.state == runs.READING:
             run.seconds += now - since
+            for table in run.tables:
+                if table.state not in {runs.WAITING, runs.DONE, runs.FAILED, runs.STOPPED}:
+                    table.seconds += now - since
         self._since[run.id] = now
 
     def subject(self, run: Run) -> Subject:

@@ -105,7 +105,8 @@ class Reading:
     def begin(self, now: float) -> None:
         """Gives out chunks, and cuts the tables whose turn comes.
 
-        One table after the other; those that do not stream now wait without the others.
+        One table after the other: the next begins when all chunks of the one before are given out,
+        not when they are settled. Tables that do not stream now wait without the others.
 
         Raises:
             LakemarkError: retried: the database is away.
@@ -115,13 +116,15 @@ class Reading:
         for run in self.coordinator.active():
             if run.paused or now < self.delayed.get(run.id, 0.0):
                 continue
+            self.delayed.pop(run.id, None)
             limit = min(run.parallelism or self.settings.parallelism, self.settings.parallelism)
             for table in run.tables:
                 if not self.coordinator.streams(table):
                     continue
                 self.cutting.cut(run, table)
                 self._begin(run, table, limit, now)
-                if not table.over and table.state != runs.SWEEPING:
+                cut = table.state not in {runs.WAITING, runs.CUTTING}
+                if not cut or self._next(run, table) is not None or run.id in self.delayed:
                     break
 
     def _begin(self, run: Run, table: TableRun, limit: int, now: float) -> None:
@@ -325,4 +328,5 @@ class Reading:
         table.state = runs.WAITING
         table.rows = table.settled = table.chunks = table.repairs = 0
         table.first_lo = table.fingerprint = ""
+        table.seconds = 0.0
         self.chunks[run.id, table.table] = []

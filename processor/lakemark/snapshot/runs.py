@@ -107,6 +107,7 @@ class TableRun(msgspec.Struct, omit_defaults=True):
         rows, settled: rows and chunks settled so far.
         chunks: number of chunks, as far as it is cut.
         first_lo: hex position of the lowest open row of its settled chunks.
+        seconds: spent on it since it was begun, pauses left out.
         repairs: how often keys were read again that the reading had left incomplete.
         repaired: batch up to which such keys were asked for.
     """
@@ -126,6 +127,7 @@ class TableRun(msgspec.Struct, omit_defaults=True):
     settled: int = 0
     chunks: int = 0
     first_lo: str = ""
+    seconds: float = 0.0
     repairs: int = 0
     repaired: int = -1
     code: str = ""
