@@ -205,10 +205,10 @@ class Waiting:
 def _is_back(row: Net | None, step: Step) -> bool:
     """Whether a row that a create had displaced is there again, at the position it had."""
     return (
-        isinstance(step, Leave)
+        net_of(step).action == changes.DELETE
         and row is not None
         and row.action != changes.DELETE
-        and row.position < step.net.position
+        and row.position < net_of(step).position
     )
 
 
