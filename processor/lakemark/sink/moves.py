@@ -128,6 +128,8 @@ class Waiting:
                 self.awaited[key, step.net.position] = (step.old_key, step.net.row)
             if after is not state and _is_back(after.row, step):
                 self.reread.add(key)  # a sweep may be past its position, and no chunk's row counts
+            if after is not state and _may_be_of_another(state, step):
+                self.reread.add(key)
             shared = shared or after.displaced is not None
             state, position = after, net_of(step).position
         if shared:
@@ -209,6 +211,23 @@ def _is_back(row: Net | None, step: Step) -> bool:
         and row is not None
         and row.action != changes.DELETE
         and row.position < net_of(step).position
+    )
+
+
+def _may_be_of_another(state: State, step: Step) -> bool:
+    """Whether a delete may mean a row that the table does not know, not the one it finds.
+
+    Under a deferrable key the create of the same transaction may have displaced a row from before
+    the connector. The delete is then of that row, or that row is back: no chunk's row counts.
+    """
+    row = state.row
+    return (
+        net_of(step).action == changes.DELETE
+        and row is not None
+        and row.op == "c"
+        and state.displaced is None
+        and row.position < net_of(step).position
+        and changes.one_transaction(row.position, net_of(step).position)
     )
 
 
