@@ -16,17 +16,10 @@ SLICE = 50  # histories, four seconds of one core
 QUICK = 1  # slices of the quick suite
 SLICES = 4000 if NIGHTLY else 20
 
-# Not found yet within a hundred histories: the dice seldom make the schedule that shows them.
-RARE = (
-    "fill across a delete",
-    "fill for a moved key",
-    "horizon ignored",
-    "no replay gate",
-    "incremental reads are touches",
-    "chunks of a stopped table count",
-    "displaced rows are swept",
-    "server not compared",
-)
+# Counted from any of twenty seeds, the slowest to be found takes 37 histories (median 15).
+LIMIT = 100
+STANDS = 2000 if NIGHTLY else 200  # histories of each plot that the right code must stand
+FOCUSED = [name for name, variant in VARIANTS.items() if variant.world.get("plot")]
 
 
 def _slices():
@@ -41,16 +34,16 @@ def test_the_lake_equals_the_source(number):
         assert wrong is None, wrong
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in RARE])
+@pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.slow
 def test_a_wrong_reconciler_is_found(name, monkeypatch):
     VARIANTS[name].apply(monkeypatch)
-    assert VARIANTS[name].find(7, limit=400)
+    assert VARIANTS[name].find(7, limit=LIMIT)
 
 
-@pytest.mark.parametrize("name", RARE)
+@pytest.mark.parametrize("name", FOCUSED)
 @pytest.mark.slow
-@pytest.mark.skipif(not NIGHTLY, reason="needs thousands of histories")
-def test_a_wrong_reconciler_is_found_by_many(name, monkeypatch):
-    VARIANTS[name].apply(monkeypatch)
-    assert VARIANTS[name].find(7, limit=20_000)
+def test_the_right_one_stands_what_finds_the_wrong_ones(name):
+    for seed in range(STANDS):
+        wrong = VARIANTS[name].history(seed)
+        assert wrong is None, wrong

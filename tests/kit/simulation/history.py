@@ -11,6 +11,7 @@ from tests.kit.simulation.connector import TOPIC, Connector, Place
 from tests.kit.simulation.coordinator import Attempt, Chain, Chunk, Coordinator
 from tests.kit.simulation.oracle import Oracle, WrongError
 from tests.kit.simulation.pipeline import Ends, Pipeline
+from tests.kit.simulation.plots import PLOTS, Script
 from tests.kit.simulation.source import Source, cells_of
 from tests.kit.simulation.world import World, any_world
 from tests.kit.simulation.writes import Step, Writes
@@ -26,7 +27,9 @@ class History(Writes):
     world: World | None = None
     journal: list[tuple[Any, ...]] = field(default_factory=list)
     resting: bool = False
-    restarts: int = 2
+    restarts: int = 0
+    script: Script | None = None
+    held: set[Place] = field(default_factory=set)
     incremental: dict[int, Any] | None = None
     incremental_since: int = 0
 
@@ -38,6 +41,7 @@ class History(Writes):
         self.dice = dice = random.Random(self.seed)
         world = any_world(dice)
         self.world = world = self.world or world
+        self.restarts = world.restarts
         self.source = Source(world.shape, dice, slow=world.slow, loses=world.loses)
         self.source.fill(min(world.before, world.shape.keys))
         self.connector = type(self).make_connector(self.source, dice, world.shape.partitions)
@@ -88,16 +92,33 @@ class History(Writes):
             self._deliver_all()
             self.late = late
             self.batch(everything=True)
+        if self.world.plot:
+            self._play(PLOTS[self.world.plot](self))
+            return
         if self.dice.random() < 0.7:
             self._start()
             if self.dice.random() < 0.6:
                 self.batch(everything=True)
         for _ in range(self.world.steps):
-            choices = self._choices()
-            weights = [weight for weight, _ in choices]
-            self.dice.choices([step for _, step in choices], weights)[0]()
+            self._step()
         if self.dice.random() < 0.85:
             self._last_act()
+
+    def _step(self) -> None:
+        choices = self._choices()
+        weights = [weight for weight, _ in choices]
+        self.dice.choices([step for _, step in choices], weights)[0]()
+
+    def _play(self, script: Script) -> None:
+        """A plot, with steps of the dice before it and between its own."""
+        for _ in range(self.dice.choice([0, 0, 0, 4])):
+            self._step()
+        for _ in script:
+            if self.dice.random() < 0.15:
+                self._step()
+        self.held.clear()
+        if self.dice.random() < 0.3:
+            self._step()
 
     def _last_act(self) -> None:
         """Chunks read among writes at the very end: nothing comes later that could hide an error."""
@@ -196,7 +217,7 @@ class History(Writes):
 
     def _places(self) -> list[Place]:
         """Partitions with records to be stored; the late one only now and then."""
-        places = self.connector.waiting()
+        places = [place for place in self.connector.waiting() if place not in self.held]
         if self.late in places and (self.resting or self.dice.random() < 0.95):
             places.remove(self.late)
         return places
@@ -264,35 +285,22 @@ class History(Writes):
         self.incremental = None
         self.note("gap", "the connector reads the table anew")
 
-    def _incremental(self) -> None:
-        """Debezium's incremental snapshot: rows read now, emitted behind a later close row."""
-        source = self.source
-        if self.incremental is None:
-            # Stale if a commit is not visible yet. Of a row that is gone by then, a stale read is
-            # a ghost that nothing can know to be one: those are left out.
-            gone = {k for t in source.hidden for k, row in t.rows.items() if row is None}
-            self.incremental = {k: row for k, row in source.seen.items() if k not in gone}
-            self.incremental_since = len(source.history)
-            return
-        since = source.history[self.incremental_since :]
-        touched = {key for committed in since for key in committed.rows}
-        close = source.begin()
-        close.add("c", signal=("debezium-close", "snapshot-window-close", "{}"))
-        close.reads = {k: row for k, row in self.incremental.items() if k not in touched}
-        source.commit(close)
-        self.incremental = None
-
     # -- the pipeline's -------------------------------------------------------------------------
 
     def _of_pipeline(self) -> list[tuple[float, Step]]:
         return [(2.5, self.batch)]
 
-    def batch(self, *, everything: bool = False) -> None:
+    def batch(self, *, everything: bool = False, control: bool = True, stop: bool = False) -> None:
+        """A batch; without `control` it is before the newest control records."""
         pipeline, before = self.pipeline, self.pipeline.state
         if not pipeline.behind():
             return
         ends = pipeline.ends(everything=everything)
+        if not control:
+            ends.control = before.control
         self._stand_still(ends)
+        if stop and before.stopped is None:
+            ends.stop = True
         done = pipeline.run(ends)
         lake = {k: cells_of(row) for k, row in pipeline.lake.rows().items()}
         self.note("batch", done, lake)
@@ -325,18 +333,24 @@ class History(Writes):
         """A whole tick; it is acknowledged as soon as its commit is visible."""
         coordinator, source = self.coordinator, self.source
         coordinator.begin_tick(chain)
-        tick = chain.tick
         if not self.resting and len(source.open) < 4 and self.dice.random() < 0.4:
             other = source.begin()
             self._statement(other)
             self._commit(other)
-        coordinator.commit_tick(chain)
-        if tick is not None and tick.transaction in source.hidden:
-            source.show(tick.transaction)
-        coordinator.acknowledge(chain)
+        self.turn(chain)
         unread = coordinator.unread()
         if unread and not self.resting and source.can_read() and self.dice.random() < 0.4:
             self._read_at_once(self.dice.choice(unread))
+
+    def turn(self, chain: Chain) -> None:
+        """Closes the chain's window and opens the next; ends a tick that has begun."""
+        if chain.tick is None:
+            self.coordinator.begin_tick(chain)
+        self.coordinator.commit_tick(chain)
+        tick = chain.tick
+        if tick is not None and tick.transaction in self.source.hidden:
+            self.source.show(tick.transaction)
+        self.coordinator.acknowledge(chain)
 
     def _read_at_once(self, chunk: Chunk) -> None:
         attempt = self.coordinator.read(chunk)

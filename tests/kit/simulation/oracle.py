@@ -33,7 +33,7 @@ class Oracle:
     newest: dict[int, bytes] = field(default_factory=dict)  # per key, of events taken so far
     truncated: bytes = b""
     shown: dict[int, tuple[int, int]] = field(default_factory=dict)  # per key, what was emitted
-    emitted: set[tuple[int, int]] = field(default_factory=set)
+    emitted: dict[int, tuple[int, int]] = field(default_factory=dict)  # per key, newest event
     applied: set[int] = field(default_factory=set)  # events of committed batches
     upto: int = 0  # all events before this one are of committed batches, or lost
 
@@ -109,9 +109,14 @@ class Oracle:
             self._show(key, (seen_at.get(key, -1), 1 << 30))
         for event in events:
             place = (event.commit, event.number)
-            if event.is_change and event.change.get("bad") is None and place not in self.emitted:
-                self.emitted.add(place)  # at least once: what comes again has the same id
-                self._show(event.change["key"], place)
+            if not event.is_change or event.change.get("bad") is not None:
+                continue
+            key = event.change["key"]
+            if place > self.emitted.get(key, (-1, -1)):
+                self.emitted[key] = place
+                self._show(key, place)
+            elif place < self.emitted[key] and not self.history.connector.snapshots:
+                raise WrongError("I4: the output repeats an older state", key)
 
     def _show(self, key: int, state: tuple[int, int]) -> None:
         if state < self.shown.get(key, (-1, -1)) and not self.history.connector.snapshots:

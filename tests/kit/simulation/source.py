@@ -137,6 +137,19 @@ class Source(Database):
         if old in self.rows and new in self._free():
             self._arrive(to, self.rows.pop(old), new)  # type: ignore[arg-type]
 
+    def visit(self, to: Transaction, old: int, new: int) -> None:
+        """A row moves to a taken key, and goes: under a deferrable constraint."""
+        if old in self.rows and new in self.rows:
+            stays = self.rows.pop(new)
+            self._arrive(to, self.rows.pop(old), new)  # type: ignore[arg-type]
+            goes = self.rows.pop(new)
+            free = [key for key in self._free() if key != new]
+            if free and self.dice.random() < 0.5:
+                self._arrive(to, goes, self.dice.choice(free))  # type: ignore[arg-type]
+            else:
+                to.add("d", key=new, before=self._before(goes))
+            self.rows[new] = stays
+
     def _free(self) -> list[int]:
         return [
             k for k in range(1, self.shape.keys + 1) if k not in self.rows and k not in self.locked

@@ -2,7 +2,7 @@
 
 A variant replaces functions of the product or of the simulated parties for the length of a test;
 the product itself has no such switch. `world` narrows the histories to those in which the rule can
-matter, so that few are needed.
+matter, with a plot (`plots`) where chance would seldom make the situation: so few are needed.
 """
 
 from collections.abc import Callable
@@ -40,13 +40,16 @@ class Variant:
     world: dict[str, Any] = field(default_factory=dict)
     shape: dict[str, Any] = field(default_factory=dict)
 
+    def history(self, seed: int) -> str | None:
+        """What is wrong with the seed's history in the variant's world; None = nothing."""
+        drawn = draw(seed)
+        world = replace(drawn, **self.world, shape=replace(drawn.shape, **self.shape))
+        return failure(seed, world)
+
     def find(self, start: int, *, limit: int) -> int:
         """How many histories it takes to be found; 0 = it was not, within `limit`."""
         for number in range(limit):
-            seed = start + number
-            drawn = draw(seed)
-            world = replace(drawn, **self.world, shape=replace(drawn.shape, **self.shape))
-            if failure(seed, world) is not None:
+            if self.history(start + number) is not None:
                 return number + 1
         return 0
 
@@ -333,36 +336,53 @@ def _no_back(patch: Patch) -> None:
     patch.setattr(moves, "_is_back", lambda row, step: False)
 
 
-_PLAIN = {"gaps": False, "bad": 0.0, "stops": False, "reads": False, "crashes": 0.0}
-_TABLE = {"order": False, "lags": True, "loses": False, "before": 2}
-_UNKNOWN = {"before": 2, "loaded": False}
-_SIMPLE = {"truncates": False, "full": False, "deferrable": False}
-_MOVES = {**_SIMPLE, "keys": 3, "partitions": 2}
+_PLAIN: Any = {"gaps": False, "bad": 0.0, "stops": False, "reads": False, "crashes": 0.0}
+_CALM: Any = {**_PLAIN, "slow": False, "loses": False, "lags": False}
+_TABLE: Any = {**_CALM, "order": False}
+_UNKNOWN: Any = {"before": 2, "loaded": False}
+_SIMPLE: Any = {"truncates": False, "full": False, "deferrable": False}
+_MOVES: Any = {**_SIMPLE, "keys": 3}
 VARIANTS = {
     "compared by lsn": Variant(_by_lsn, _PLAIN, _SIMPLE),
-    "version hi": Variant(_version_hi, {**_PLAIN, **_TABLE}, _SIMPLE),
-    "no arm handshake": Variant(_no_handshake, _PLAIN, _SIMPLE),
+    "version hi": Variant(_version_hi, {**_TABLE, "plot": "late_events", "before": 2}, _SIMPLE),
+    "no arm handshake": Variant(_no_handshake, {**_CALM, "plot": "unarmed"}, _SIMPLE),
     "drop instead of fold": Variant(_drops, {**_PLAIN, **_UNKNOWN}, _SIMPLE),
     "no manifest": Variant(_no_manifest, {**_PLAIN, **_UNKNOWN}, _SIMPLE),
     "no xmin rule": Variant(_no_xmin_rule, {**_PLAIN, "slow": True}, _SIMPLE),
-    "proof without an id of its own": Variant(_weak_proof, {**_PLAIN, "slow": True}, _SIMPLE),
+    "proof without an id of its own": Variant(
+        _weak_proof, {**_CALM, "slow": True, "plot": "overtaking"}, _SIMPLE
+    ),
     "touches forgotten too early": Variant(_forgets, _PLAIN, _SIMPLE),
-    "fill across a delete": Variant(_no_barrier, {**_PLAIN, **_UNKNOWN}, _MOVES),
-    "fill for a moved key": Variant(_fills_moved, {**_PLAIN, **_UNKNOWN, **_TABLE}, _MOVES),
-    "horizon ignored": Variant(_no_horizon, {**_PLAIN, **_TABLE}, _MOVES),
-    "no replay gate": Variant(_no_gate, _PLAIN, _SIMPLE),
-    "no truncate floor": Variant(_no_floor, _PLAIN, {"truncates": True, "partitions": 3}),
+    "fill across a delete": Variant(
+        _no_barrier, {**_TABLE, **_UNKNOWN, "plot": "across_a_delete"}, _MOVES
+    ),
+    "fill for a moved key": Variant(
+        _fills_moved, {**_TABLE, **_UNKNOWN, "plot": "moved_and_replaced"}, _MOVES
+    ),
+    "horizon ignored": Variant(
+        _no_horizon, {**_TABLE, "before": 2, "plot": "moved_and_replaced"}, _MOVES
+    ),
+    "no replay gate": Variant(_no_gate, {**_CALM, "order": True, "plot": "replays"}, _SIMPLE),
+    "no truncate floor": Variant(
+        _no_floor, {**_CALM, "plot": "below_a_truncate"},
+        {**_SIMPLE, "truncates": True, "partitions": 3},
+    ),
     "incremental reads are touches": Variant(
-        _reads_are_touches, {**_PLAIN, "reads": True}, _SIMPLE
+        _reads_are_touches, {**_CALM, "before": 9, "plot": "reads_in_the_window"}, _SIMPLE
     ),
     "incremental reads are newer": Variant(
-        _reads_are_newer, {**_PLAIN, "reads": True, "slow": True}, _SIMPLE
+        _reads_are_newer, {**_CALM, "slow": True, "before": 2, "plot": "stale_reads"}, _SIMPLE
     ),
-    "chunks of a stopped table count": Variant(_stopped_counts, {**_PLAIN, "stops": True}, _SIMPLE),
-    "server not compared": Variant(_server_not_compared, {**_PLAIN, "loses": True}, _SIMPLE),
+    "chunks of a stopped table count": Variant(
+        _stopped_counts, {**_CALM, **_UNKNOWN, "plot": "stopped"}, _SIMPLE
+    ),
+    "server not compared": Variant(
+        _server_not_compared, {**_CALM, "loses": True, "plot": "lost_commits"}, _SIMPLE
+    ),
     "released at the close row": Variant(_end_fence, {**_PLAIN, "order": True}, _SIMPLE),
-    "attempts are never over": Variant(_zombies, _PLAIN, _SIMPLE),
+    "attempts are never over": Variant(_zombies, {**_CALM, "plot": "void_and_complete"}, _SIMPLE),
     "displaced rows are swept": Variant(
-        _no_back, {**_PLAIN, "before": 9}, {"full": True, "deferrable": True, "truncates": False}
+        _no_back, {**_CALM, "before": 9, "plot": "shared_key"},
+        {"full": True, "deferrable": True, "truncates": False},
     ),
-}
+}  # fmt: skip

@@ -27,6 +27,8 @@ class World:
         reads: Debezium's own incremental reads.
         crashes: chance that a batch dies, per place where it may.
         soft: deletes leave their row in the table.
+        plot: what is played among the dice's steps, a name of `plots.PLOTS`; empty = nothing.
+        restarts: of the connector, at most.
     """
 
     shape: Shape
@@ -45,6 +47,8 @@ class World:
     reads: bool = False
     crashes: float = 0.0
     soft: bool = False
+    plot: str = ""
+    restarts: int = 2
 
 
 def any_world(dice: random.Random) -> World:
