@@ -61,6 +61,8 @@ class Oracle:
                 self._settled(msgspec.json.decode(output.blob, type=Settled), before)
         if self.history.coordinator.order and done.applied:
             self._emit(survivors, (stream[index] for index in done.kept))
+        elif self.history.coordinator.order:
+            self._emit([], (stream[index] for index in done.caught_up))
         self.applied.update(done.taken)
         oldest = self.history.connector.oldest  # of what was lost with a slot none will come
         while self.upto < len(stream) and (self.upto in self.applied or self.upto < oldest):

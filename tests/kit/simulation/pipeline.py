@@ -85,6 +85,7 @@ class Done:
     kept: list[int]  # events that passed the gate, as indices of the connector's stream
     taken: list[int]  # all events of the batch
     applied: bool  # whether survivors reached the table
+    caught_up: list[int] = field(default_factory=list)  # as `kept`, of a table that streams again
 
 
 @dataclass
@@ -278,6 +279,7 @@ class Pipeline:
         caught_up = self._decode(stopped.offsets, ends, stopped.waters, stopped=False, armed=False)
         assert caught_up.waters == after.waters, "high-waters do not depend on when they are read"
         done.reread |= caught_up.reread
+        done.caught_up = caught_up.kept
         after = self._apply(caught_up.parts, after, 2 * after.batch + 1, done)
         return replace(after, stopped=None)
 
