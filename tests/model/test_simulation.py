@@ -18,7 +18,7 @@ SLICES = 4000 if NIGHTLY else 20
 
 # Counted from any of twenty seeds, the slowest to be found takes 37 histories (median 15).
 LIMIT = 100
-STANDS = 2000 if NIGHTLY else 200  # histories of each plot that the right code must stand
+STANDS = 2000 if NIGHTLY else 100  # histories of each plot that the right code must stand
 FOCUSED = [name for name, variant in VARIANTS.items() if variant.world.get("plot")]
 
 

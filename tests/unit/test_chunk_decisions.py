@@ -132,7 +132,7 @@ def test_absent_keys_are_deletes_that_survive_like_rows():
     shard.batch(log=[log((A, b"[8]", "u", 105))])
     parts = [part(1), part(8, 9, number=1, absent=True)]
     (done,) = shard.batch(control=[manifest(parts=2)], marks=[marks(*WINDOW)], parts=parts)
-    assert (done.rows, done.survivors, done.fills) == (3, 2, 0)
+    assert (done.rows, done.survivors, done.fills) == (1, 2, 0)
     rows = {r["key"]: (r["action"], r["op"]) for r in shard.survivors["chunk/1"]}
     assert rows == {b"[1]": ("upsert", "r"), b"[9]": ("delete", "d")}
 
