@@ -72,7 +72,7 @@ def run_demo(*, keep: bool) -> int:
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     """Run the checks, then pytest, whose closing line comes last.
 
-    Two workers, of which one has all tests that need servers: see `tests/conftest.py`.
+    Two workers share them: see `tests/conftest.py`.
 
     The exit code is pytest's; 1 if only the checks failed.
     """

@@ -17,9 +17,9 @@ settings.register_profile("default", derandomize=True, deadline=HANGS)
 settings.register_profile("nightly", derandomize=False, deadline=HANGS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Tests of one group run one after the other in one worker: they share what is slow to start, and one
-# stack is all that runs at a time. Those on servers wait a lot; all others fill the gaps.
-GROUPS = {"integration": "servers", "faults": "servers", "spark": "spark"}
+# Tests of one group run one after the other in one worker: they share what is slow to start. Those on
+# servers wait a lot; all others fill the gaps.
+GROUPS = {"integration": "servers", "faults": "faults", "spark": "spark"}
 
 
 @pytest.hookimpl(optionalhook=True)
