@@ -130,7 +130,7 @@ class Waiting:
                 self.reread.add(key)  # a sweep may be past its position, and no chunk's row counts
             if after is not state and _may_be_of_another(state, step):
                 self.reread.add(key)
-            shared = shared or after.displaced is not None or isinstance(step, Arrive)
+            shared = shared or after.displaced is not None
             state, position = after, net_of(step).position
         if shared:
             self.displaced[key] = (position, state.displaced)
