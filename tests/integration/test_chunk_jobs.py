@@ -265,7 +265,10 @@ def test_a_large_row_is_a_part_of_its_own_and_one_too_large_is_refused(
     source: Database, settings, spec, written, tmp_path
 ):
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    source.execute("INSERT INTO t SELECT i, repeat('x', 3000000) FROM generate_series(1, 3) i")
+    source.execute(  # 6 MB each, of which zstd leaves half
+        "INSERT INTO t SELECT i, string_agg(md5(i::text || part), '')"
+        " FROM generate_series(1, 3) i, generate_series(1, 187500) part GROUP BY i"
+    )
     result = good(run_chunk(spec(shards=1), settings))
     assert result.parts == {0: 3}
     assert {place: len(part) for place, part in written().items()} == {
@@ -278,7 +281,7 @@ def test_a_large_row_is_a_part_of_its_own_and_one_too_large_is_refused(
     assert (error.code, error.retried) == ("row-too-large", False)
     assert TABLE in error.message
     source.execute(
-        "INSERT INTO t SELECT 4, string_agg(md5(i::text), '') FROM generate_series(1, 400000) i"
+        "INSERT INTO t SELECT 4, string_agg(md5(i::text), '') FROM generate_series(1, 800000) i"
     )
     asked = spec(attempt=19, span=KeyRange(("3",), None))
     assert run_chunk(asked, settings).error.code == "row-too-large"
