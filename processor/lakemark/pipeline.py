@@ -40,7 +40,8 @@ from lakemark.tasks import BatchPlan, DecodePlan, Report
 
 log = structlog.get_logger(__name__)
 
-CHUNK_RECORDS: Final = 256  # per batch: 900 kB each, so at most 230 MB
+# Per batch. What they hold in memory is bounded where they are made: `reading.MAX_WAITING_BYTES`.
+CHUNK_RECORDS: Final = 256
 CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
 CONTROL_RECORDS: Final = 10_000
 

@@ -68,6 +68,8 @@ def test_a_tick_that_is_not_acknowledged_leaves_no_current_window():
     windows.leave()
     windows.open(mark(3, 30, 30), [])
     assert (windows.current, windows.closing) == ("w3", "")
+    windows.leave(last=True)
+    assert not windows.readable  # nothing would be open when it has been read
     windows.close()
     assert (windows.current, windows.oldest([]), windows.readable) == ("", "", False)
 

@@ -271,7 +271,7 @@ class Coordinator:
         uuid = self.outside.uuid() if busy else ""
         oldest = self.windows.oldest(self.reading.in_use()) or uuid or self.windows.current
         closes, opens = self._window(self.windows.current, oldest), self._window(uuid, oldest)
-        self.windows.leave()
+        self.windows.leave(last=not busy)
         self.ticking = True
 
         def tick() -> None:

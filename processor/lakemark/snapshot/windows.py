@@ -33,7 +33,7 @@ class Windows:
     @property
     def readable(self) -> bool:
         """Whether reads may begin: the newest tick was acknowledged, or is on its way."""
-        return bool(self.current or self.closing)
+        return bool(self.floor and (self.current or self.closing))
 
     def lo(self, snapshot: Snapshot) -> str | None:
         """The window of the newest open row that a snapshot provably shows; None if none is."""
@@ -49,9 +49,14 @@ class Windows:
         wanted = {self.floor, *in_use}
         return next((w.window for w in self.usable if w.window in wanted), "")
 
-    def leave(self) -> None:
-        """A tick is on its way: what has been read meanwhile ends with the window that it opens."""
+    def leave(self, *, last: bool = False) -> None:
+        """A tick is on its way: what is read meanwhile ends with the window that it opens.
+
+        One that opens none (`last`) has no reads: they would have no window to end with.
+        """
         self.closing, self.current = self.current, ""
+        if last:
+            self.floor = ""
 
     def open(self, watermark: Watermark, in_use: Iterable[str]) -> None:
         """A tick was acknowledged: its window is the current one.

@@ -1,7 +1,7 @@
 """PostgreSQL: what COPY … TO STDOUT sends, in one piece.
 
-The server sends each row as a message of its own, so the loop over them is the price of a row:
-psycopg's own loop, which can wait in many ways, takes four times as long.
+The server sends each row as a message of its own, so the loop over them is the price of a row. With
+psycopg's own loop, which can wait in many ways, reading a chunk takes half as long again.
 """
 
 from psycopg import pq
