@@ -230,7 +230,6 @@ def test_columns_that_come_and_go(pipeline: Running, snapshots: Snapshots):
     equal(pipeline, "growing")
 
 
-@pytest.mark.xfail(reason="the run may end before what should happen while it reads", strict=False)
 def test_defaults_and_nulls_that_no_event_tells(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.defaults", chunk_rows=50, delay="500ms")
@@ -284,7 +283,6 @@ def test_a_type_that_does_not_fit_stops_its_table_alone(pipeline: Running, snaps
     equal(pipeline, "beside")
 
 
-@pytest.mark.xfail(reason="the run may end before what should happen while it reads", strict=False)
 def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.cut_off", chunk_rows=25, delay="300ms")
