@@ -49,9 +49,9 @@ def main(argv: list[str]) -> int:
         try:
             with busy_with(db, "orders", options.rows, options.rate) as count:
                 watch.start()
-                begun = time.monotonic()
-                found = snapshot(process, "orders", options.parallelism, longest_s=LONGEST_S)
-                seconds = time.monotonic() - begun
+                found, seconds = snapshot(
+                    process, "orders", options.parallelism, longest_s=LONGEST_S
+                )
                 rate = count[0] / seconds
             done.set()
             watch.join()

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -41,6 +42,7 @@ FILL: Final = 7
 
 COMPRESSED_BYTES: Final = 32 << 10  # in memory; below it zstd saves less than it costs
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
+_SETTLED: Final = b"chunk\0"  # an Arrow stream begins with 0xffffffff
 _NAMES: Final = pa.list_(pa.string())
 CONTROL: Final = pa.schema(
     [
@@ -266,8 +268,62 @@ def encode(packet: pa.Table) -> bytes:
 
 
 def decode(blob: bytes) -> pa.Table:
-    """Inverse of `encode`."""
+    """Inverse of `encode` and of `settled`."""
+    if blob.startswith(_SETTLED):
+        return _unsettled(msgspec.msgpack.decode(blob[len(_SETTLED) :], type=_Settled))
     return pa.ipc.open_stream(blob).read_all()
+
+
+def columns(blob: bytes, *names: str) -> pa.Table:
+    """Some control columns of an encoded packet; the others are not decompressed."""
+    fields = [CONTROL.get_field_index(name) for name in names]
+    options = pa.ipc.IpcReadOptions(included_fields=fields)
+    return pa.ipc.open_stream(blob, options=options).read_all()
+
+
+class _Settled(msgspec.Struct, array_like=True):
+    """A chunk's packets as they came; bits of the rows that do not count, and what these give."""
+
+    position: bytes
+    parts: list[tuple[bytes, bytes]]
+    fills: bytes
+
+
+def settled(
+    parts: Iterable[tuple[bytes, pa.ChunkedArray | None]],
+    position: bytes,
+    *,
+    fills: pa.Table | None,
+) -> bytes:
+    """A chunk's packets with the position that the chunk got, without making them anew.
+
+    Args:
+        parts: packets as encoded, each with the rows to leave out (boolean), None for none.
+        position: of all rows.
+        fills: rows that were left out, as FILL records with their position.
+    """
+    given = [(blob, b"" if out is None else _bits(out)) for blob, out in parts]
+    said = _Settled(position, given, b"" if fills is None else encode(fills))
+    return _SETTLED + msgspec.msgpack.encode(said)
+
+
+def _bits(mask: pa.ChunkedArray) -> bytes:
+    return np.packbits(mask.to_numpy()).tobytes()
+
+
+def _unsettled(chunk: _Settled) -> pa.Table:
+    found = []
+    for blob, out in chunk.parts:
+        packet = decode(blob)
+        if out:
+            bits = np.unpackbits(np.frombuffer(out, np.uint8), count=packet.num_rows)
+            packet = packet.filter(pa.array(bits == 0))
+        found.append(packet)
+    # Of keys without a row there are no columns but the key's.
+    packet = as_of(pa.concat_tables(found, promote_options="permissive"), chunk.position)
+    if not chunk.fills:
+        return packet
+    return pa.concat_tables([packet, decode(chunk.fills)], promote_options="permissive")
 
 
 def table_of(packet: pa.Table) -> str:

@@ -41,7 +41,7 @@ from lakemark.tasks import BatchPlan, DecodePlan, Report
 log = structlog.get_logger(__name__)
 
 # Per batch. What they hold in memory is bounded where they are made: `reading.MAX_WAITING_BYTES`.
-CHUNK_RECORDS: Final = 256
+CHUNK_RECORDS: Final = 32
 CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
 CONTROL_RECORDS: Final = 10_000
 

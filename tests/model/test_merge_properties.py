@@ -60,12 +60,20 @@ def changes(draw) -> Change:
     return upsert(values, place, patch=patch, unavailable=unknown, row_barrier=barrier, force=force)
 
 
+@st.composite
+def created(draw) -> Change:
+    key = draw(keys)
+    values = {"k": key[0], "part two": key[1], **draw(cells)}
+    return upsert(values, draw(places), op=draw(st.sampled_from("cr")))
+
+
 def one_per_key(rows: list[Change]) -> list[Change]:
     return list({tuple(c.values[k] for k in KEY): c for c in rows}.values())
 
 
 batches = st.lists(changes(), max_size=12).map(one_per_key)
-steps = st.lists(st.one_of(batches, batches, places), min_size=1, max_size=7)
+news = st.lists(created(), max_size=4).map(one_per_key)  # taken without a join where they can
+steps = st.lists(st.one_of(batches, batches, news, places), min_size=1, max_size=7)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

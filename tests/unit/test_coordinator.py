@@ -41,6 +41,26 @@ def test_no_window_is_opened_before_a_batch_has_armed_the_run():
     assert list(world.stream.windows.values())[-1].closed > 0
 
 
+def test_window_rows_come_early_for_a_chunk_that_waits_for_them():
+    world = with_settings(interval=8.0)
+    world.hold = True
+    world.execute("r1")
+    world.go(60, until=lambda: len(world.stream.windows) == 1)
+    begun = world.clock
+    world.go(20, until=lambda: len(world.stream.windows) == 2)
+    assert 8 <= world.clock - begun < 9, "nothing waits"
+    world.go(9, until=lambda: bool(world.held))
+    opened = list(world.stream.windows.values())[-1]
+    while world.held:
+        world.release()
+        world.step()
+    read = world.clock
+    world.go(20, until=lambda: opened.closed >= 0)
+    assert world.clock - read < 3
+    world.hold = False
+    world.finish("r1")
+
+
 def test_chunks_cover_every_key_once():
     world = FakeWorld()
     world.execute("r1", ".*")

@@ -12,6 +12,9 @@ from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Header
 from lakemark.reconcile.state import Run, decode_state
 from lakemark.sink.dead_letter import headers
+from lakemark.snapshot.boundaries import KeyRange
+from lakemark.snapshot.runs import Chunk, TableRun, page_value
+from lakemark.snapshot.runs import Run as SnapshotRun
 from lakemark.source.stretch import DeadLetter
 from lakemark.tables import TableState
 from tests.kit.golden import samples
@@ -111,6 +114,20 @@ def test_progress_records():
     assert fits("progress", {"state": "degraded", "batch": 3, "code": "", "ts_ms": 1})
     assert not fits("progress", {"table": "public.a"})
     assert not fits("progress", {"table": "public.a", "batch": 3, "floor": "xyz"})
+
+
+def test_progress_records_of_the_coordinator():
+    table = TableRun("public.a", first_lo=LO, keys=[["1", "x"]], seconds=1.5)
+    run = msgspec.to_builtins(SnapshotRun("r1", [table], delay=0.5, surrogate="b", paused=True))
+    assert fits("progress", run)
+    assert not fits("progress", run | {"tables": [{"state": "reading"}]})
+    chunks = [Chunk.of(KeyRange(None, ("5",))), Chunk(keys=[["1", "x"]], done=True, rows=3, lo=LO)]
+    page = json.loads(page_value(chunks))
+    assert fits("progress", page)
+    assert not fits("progress", [page[0][:3]])
+    assert fits("progress", 3)
+    assert fits("progress", {"0": 17})
+    assert not fits("progress", {"0": "17"})
 
 
 def test_dead_letter_headers():

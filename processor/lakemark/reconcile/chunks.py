@@ -179,12 +179,12 @@ class Decision:
     """A whole attempt's rows in one shard, decided.
 
     Attributes:
-        packet: the survivors and fills.
+        blob: the packet of survivors and fills, encoded.
         rows: that were read; keys without a row are none.
         survivors, fills: number of rows of the packet.
     """
 
-    packet: pa.Table | None = None
+    blob: bytes | None = None
     rows: int = 0
     survivors: int = 0
     fills: int = 0
@@ -193,7 +193,7 @@ class Decision:
 def decide(
     parts: Mapping[int, bytes], lo: bytes, touched: pa.RecordBatch, *, floor: bytes
 ) -> Decision:
-    """Which rows survive, and which fill.
+    """Which rows survive, and which fill. Only keys are looked at, and rows that lose.
 
     Args:
         parts: packets of upserts (rows) and deletes (keys without a row), by number.
@@ -205,23 +205,39 @@ def decide(
     """
     if not parts:
         return Decision()
-    found = [packets.decode(parts[at]) for at in sorted(parts)]
-    rows = pa.concat_tables(found, promote_options="permissive")  # absent keys are keys only
-    read = pc.sum(pc.equal(rows.column("action"), changes.UPSERT)).as_py() or 0
+    blobs = [parts[at] for at in sorted(parts)]
+    newer = touched.filter(remembered.is_above(touched.column("position"), lo))
+    names = ("action", "key") if newer.num_rows else ("action",)
+    heads = [packets.columns(blob, *names) for blob in blobs]
+    read = sum(_count(pc.equal(head.column("action"), changes.UPSERT)) for head in heads)
     if floor and positions.below_truncate(lo, floor):
         return Decision(rows=read)
-    newer = touched.filter(remembered.is_above(touched.column("position"), lo))
-    if not newer.num_rows:
-        return Decision(packets.as_of(rows, lo), read, rows.num_rows)
-    beaten_by = pc.index_in(rows.column("key"), value_set=newer.column("key"))
-    lost = pc.is_valid(beaten_by)
-    survivors = packets.as_of(rows.filter(pc.invert(lost)), lo)
+    rows = sum(head.num_rows for head in heads)
+    lost: list[pa.BooleanArray | None] = [None] * len(blobs)
+    fills: list[pa.Table] = []
+    if newer.num_rows:
+        for at, (blob, head) in enumerate(zip(blobs, heads, strict=True)):
+            beaten_by = pc.index_in(head.column("key"), value_set=newer.column("key"))
+            if beaten_by.null_count < len(beaten_by):
+                lost[at] = pc.is_valid(beaten_by)
+                fills.append(_fills(packets.decode(blob).filter(lost[at]), beaten_by, newer, lo))
+    beaten = sum(_count(one) for one in lost if one is not None)
+    given = pa.concat_tables(fills, promote_options="permissive") if fills else None
+    blob = packets.settled(zip(blobs, lost, strict=True), lo, fills=given)
+    return Decision(blob, read, rows - beaten, given.num_rows if given else 0)
+
+
+def _fills(
+    losers: pa.Table, beaten_by: pa.ChunkedArray, newer: pa.RecordBatch, lo: bytes
+) -> pa.Table:
+    """What rows that lost still give: rows of incarnations that are the same at `lo` and now."""
     barriers = newer.column("barrier").take(beaten_by.drop_null().combine_chunks())
-    losers = rows.filter(lost)
     same = pc.and_(
         pc.invert(remembered.is_above(barriers, lo)),
         pc.equal(losers.column("action"), changes.UPSERT),
     )
-    fills = packets.as_of(losers.filter(same), lo, record=packets.FILL)
-    packet = pa.concat_tables([survivors, fills]) if fills.num_rows else survivors
-    return Decision(packet, read, survivors.num_rows, fills.num_rows)
+    return packets.as_of(losers.filter(same), lo, record=packets.FILL)
+
+
+def _count(mask: pa.ChunkedArray) -> int:
+    return pc.sum(mask).as_py() or 0

@@ -346,9 +346,8 @@ def _decide(now: State, shard: int) -> list[Output]:
             floor = now.floors.get(attempt.table, b"")
             of_table = remembered.of_tables(touched, [attempt.table])
             decision = chunks.decide(attempt.parts, low.open, of_table, floor=floor)
-            if decision.packet is not None:
-                blob = packets.encode(decision.packet)
-                outputs.append(Output(SURVIVORS, attempt.table, blob, f"chunk/{number}"))
+            if decision.blob is not None:
+                outputs.append(Output(SURVIVORS, attempt.table, decision.blob, f"chunk/{number}"))
             settled = msgspec.structs.replace(
                 settled,
                 rows=decision.rows, survivors=decision.survivors, fills=decision.fills,

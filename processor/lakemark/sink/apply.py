@@ -138,13 +138,13 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
 
     # 1. already committed?
-    recorded = delta.committed(own.path, app_id, options)
+    opened = delta.open_table(own.path, options)
+    recorded = commits.recorded(opened, own.path, app_id)
     if recorded is not None and recorded >= plan.batch:
         outcome.skipped = True
         outcome.reread = _texts(_key_changes(parts))  # more than needed, but none is left out
         left = pending.load(own.path, query=plan.query, batch=plan.batch, options=options)
         outcome.pending = left is not None
-        opened = delta.open_table(own.path, options)
         if opened is not None:
             size = delta.size_of(opened)
             outcome.rows, outcome.bytes = size.rows, size.bytes
@@ -153,12 +153,12 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     # 2. the table as the packets need it
     schema = _schema(parts, own)
     if own.engine == commits.SPARK_MERGE:
-        return _stage(parts, own, plan, outcome, schema)
-    if schema is not None:
+        return _stage(parts, own, plan, outcome, schema=schema, opened=opened)
+    if schema is not None and not (opened is not None and fits(opened, schema, own.path, table)):
         changed = evolve.ensure(own.path, schema, key=key, table=table, storage_options=options)
         outcome.changes = [f"added {f.name}" for f in changed.added]
         outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
-    opened = delta.open_table(own.path, options)
+        opened = delta.open_table(own.path, options)
     if opened is None:  # a truncate of a table that has never had a row
         outcome.rows = outcome.rows_before = 0
         return outcome
@@ -176,6 +176,7 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
             storage_options=options,
         )
         outcome.deleted += gone.deleted + gone.updated
+        opened = None
 
     # 4. the write set
     resolution = _resolve(parts, own, plan)
@@ -197,6 +198,7 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
         app_id=app_id,
         version=plan.batch,
         storage_options=options,
+        opened=opened,
     )
     crashpoints.reach(crashpoints.AFTER_COMMIT)
     outcome.inserted, outcome.updated = merged.inserted, merged.updated
@@ -218,13 +220,17 @@ def _stage(
     own: TablePlan,
     plan: LakePlan,
     outcome: TableOutcome,
+    *,
     schema: pa.Schema | None,
+    opened: DeltaTable | None,
 ) -> TableOutcome:
     """Steps 2 to 5 for the Spark engine, and the write set on its way to the driver."""
     options, key = plan.options, tuple(outcome.key)
-    opened = delta.open_table(own.path, options)
     adopted = opened is not None and commits.is_adopted(opened)
-    if schema is not None and not (adopted and opened is not None and fits(opened, schema)):
+    fitting = schema is None or (
+        opened is not None and adopted and fits(opened, schema, own.path, outcome.table)
+    )
+    if schema is not None and not fitting:
         outcome.needs = schema.serialize().to_pybytes()
         return outcome
     if opened is None:
@@ -266,9 +272,15 @@ def _texts(keys: frozenset[bytes]) -> list[str]:
     return sorted(key.decode("utf-8", "replace") for key in keys)
 
 
-def fits(table: DeltaTable, schema: pa.Schema) -> bool:
-    """Whether rows of `schema` go into the table as it is."""
-    plan = evolve.plan(table, table.table_uri, schema, "")
+def fits(opened: DeltaTable, schema: pa.Schema, path: str, table: str) -> bool:
+    """Whether rows of `schema` go into the table as it is.
+
+    Raises:
+        TableError: they never will: `schema-incompatible`, `path-clash`.
+    """
+    if len(set(schema.names)) < len(schema.names):
+        return False
+    plan = evolve.plan(opened, path, schema, table)
     return not (plan.added or plan.widened or plan.members)
 
 

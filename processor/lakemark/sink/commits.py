@@ -108,7 +108,11 @@ def committed(path: str, app_id: str, storage_options: Options = None) -> int | 
     Raises:
         DependencyError: the lake does not answer or refuses.
     """
-    table = open_table(path, storage_options)
+    return recorded(open_table(path, storage_options), path, app_id)
+
+
+def recorded(table: DeltaTable | None, path: str, app_id: str) -> int | None:
+    """As `committed`, of a table that is open; None if there is none."""
     with told(path):
         return None if table is None else table.transaction_version(app_id)
 
@@ -125,9 +129,9 @@ def size_of(table: DeltaTable) -> TableSize:
     )
 
 
-def existing(path: str, storage_options: Options) -> DeltaTable:
-    """The table, which must be one that task merge may write."""
-    table = open_table(path, storage_options)
+def existing(path: str, storage_options: Options, opened: DeltaTable | None = None) -> DeltaTable:
+    """The table, which must be one that task merge may write; `opened`: it is open already."""
+    table = opened or open_table(path, storage_options)
     if table is None:
         raise TableError(
             f"{path} holds no Delta table",
@@ -154,12 +158,18 @@ def once(
     app_id: str,
     version: int,
     storage_options: Options,
+    opened: DeltaTable | None = None,
 ) -> MergeResult:
-    """Look up, work, commit; again from the look-up when somebody else committed first."""
+    """Look up, work, commit; again from the look-up when somebody else committed first.
+
+    `opened`: the table as it was a moment ago. That saves reading its log again; if it is out of
+    date, the commit fails as any other that comes second.
+    """
+    given = [opened]
 
     def attempt() -> MergeResult:
         with told(path):
-            table = existing(path, storage_options)
+            table = existing(path, storage_options, given.pop() if given else None)
             recorded = table.transaction_version(app_id)
             counts = (0, 0, 0)
             skipped = recorded is not None and recorded >= version

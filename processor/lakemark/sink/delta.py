@@ -44,6 +44,8 @@ __all__ = [
 
 # A list of keys this long still prunes by value; longer ones only by range.
 _LISTED_KEYS: Final = 1000
+_OPS_OF_NEW_ROWS: Final = frozenset({"c", "r"})
+_KEYS_AT_ONCE: Final = 1_000_000
 
 
 def merge(
@@ -55,6 +57,7 @@ def merge(
     app_id: str,
     version: int,
     storage_options: Options = None,
+    opened: DeltaTable | None = None,
 ) -> MergeResult:
     """Applies a write set in one commit, exactly once per (app_id, version).
 
@@ -67,6 +70,7 @@ def merge(
         app_id: ``<query id>/<table>/<step>``.
         version: batch id.
         storage_options: of delta-rs.
+        opened: the table, if the caller has it open: see `commits.once`.
 
     Raises:
         TableError: `table-missing`, `schema-behind`, `engine-mismatch`,
@@ -77,7 +81,7 @@ def merge(
     def work(table: DeltaTable, commit: CommitProperties) -> tuple[int, int, int]:
         schema = pa.schema(table.schema().to_arrow())
         staged = prepare(write_set, schema, key=key)
-        if staged.shape.only_adds and size_of(table).rows == 0:
+        if staged.shape.only_adds and _are_new(table, staged, schema):
             return _append(table, staged, schema, commit)
         counts, changed = _merge(table, staged, deletes, commit)
         if not changed:
@@ -88,7 +92,9 @@ def merge(
         with told(path):
             size = size_of(existing(path, storage_options))
         return MergeResult(rows=size.rows, files=size.files, bytes=size.bytes)
-    return once(path, work, app_id=app_id, version=version, storage_options=storage_options)
+    return once(
+        path, work, app_id=app_id, version=version, storage_options=storage_options, opened=opened
+    )
 
 
 def truncate(
@@ -199,6 +205,41 @@ def _key_filter(keys: pa.Table) -> str:
     )
     listed = f"{quoted(keys.column_names[0])} in ({values})" if values else "false"
     return f"{listed} and {ranges}" if ranges else listed
+
+
+def _are_new(table: DeltaTable, staged: Staged, schema: pa.Schema) -> bool:
+    """Whether the table has no row with any of the keys; only asked of rows that say so (c, r).
+
+    Reading keys alone costs a fraction of the join that a merge is.
+    """
+    if size_of(table).rows == 0:
+        return True
+    ops = pc.unique(pc.struct_field(staged.table.column(CDC), "op")).to_pylist()
+    if not _OPS_OF_NEW_ROWS.issuperset(ops):
+        return False
+    given = staged.keys()
+    names = [column.name for column, _ in given]
+    keys = pa.table([cells for _, cells in given], names=names)
+    typed = pa.schema([schema.field(name) for name in names])
+    ranges = merge_sql.key_ranges(given, dialect=merge_sql.DATAFUSION, alias="")
+    found: list[pa.RecordBatch] = []
+    for batch in pa.RecordBatchReader.from_stream(
+        table.scan(columns=names, predicate=ranges or None)
+    ):
+        found.append(batch.cast(typed))
+        if sum(one.num_rows for one in found) >= _KEYS_AT_ONCE:
+            if _any_in(found, keys):
+                return False
+            found.clear()
+    return not (found and _any_in(found, keys))
+
+
+def _any_in(found: Sequence[pa.RecordBatch], keys: pa.Table) -> bool:
+    table = pa.Table.from_batches(found)
+    if table.num_columns == 1:
+        return bool(pc.any(pc.is_in(table.column(0), value_set=keys.column(0))).as_py())
+    found_keys: pa.Table = table.join(keys, keys=keys.column_names, join_type="left semi")
+    return bool(found_keys.num_rows)
 
 
 def _append(

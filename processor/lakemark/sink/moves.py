@@ -104,9 +104,7 @@ class Waiting:
                 if record.net is not None:
                     self.awaited[change] = (other, record.net.row)
             elif record.net is None or not below(record.net.position, self.floor):
-                self.displaced[record.key] = _Displaced(
-                    record.position, record.net, other.decode()
-                )
+                self.displaced[record.key] = _Displaced(record.position, record.net, other.decode())
 
     def watched(self, leaves: Iterable[Leave]) -> dict[bytes, int]:
         """Keys that what waits makes special, and a pool row with the key, -1 if not needed.
@@ -231,7 +229,6 @@ class Waiting:
         if not items:
             return None
         return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
-
 
     def _may_come_again(self, one: _Displaced) -> bool:
         """Whether a delete of a displaced row may still come."""

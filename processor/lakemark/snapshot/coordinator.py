@@ -40,6 +40,7 @@ REPAIRS: Final = 5  # after so many rounds keys stay listed, and the table is no
 _REPORT: Final = "this is a defect of lakemark: please report it with the log"
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
+SHORTEST_S: Final = 0.1  # between window rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Settings:
         shards: number of shards.
         chunk_rows, parallelism, delay: of runs that do not say otherwise; parallelism is also the
             most that all runs together get.
-        interval: seconds between window rows.
+        interval: seconds between window rows, at most.
     """
 
     pipeline: str
@@ -60,6 +61,11 @@ class Settings:
     parallelism: int = 4
     delay: float = 0.0
     interval: float = 1.0
+
+    @property
+    def early(self) -> float:
+        """By how many seconds window rows come earlier when a chunk waits for them."""
+        return self.interval - max(self.interval / 4, min(self.interval, SHORTEST_S))
 
     @property
     def windows(self) -> str:
@@ -265,7 +271,10 @@ class Coordinator:
         In the meantime chunks are read on, but none of them gets its `hi`.
         """
         busy = bool(self.reading.attempts) or any(not run.paused for run in self.active())
-        if self.ticking or not (busy or self.windows.current) or (busy and now < self.next_tick):
+        early = self.settings.early if self.reading.waits_for(self.windows.current) else 0.0
+        if self.ticking or not (busy or self.windows.current):
+            return
+        if busy and now < self.next_tick - early:
             return
         self.next_tick = now + self.settings.interval
         uuid = self.outside.uuid() if busy else ""

@@ -97,6 +97,10 @@ class Reading:
         """Windows that attempts took as their `lo`, or may take."""
         return [attempt.lo or attempt.floor for attempt in self.attempts.values()]
 
+    def waits_for(self, window: str) -> bool:
+        """Whether what was read waits for the close row of this window."""
+        return bool(window) and any(attempt.hi == window for attempt in self.attempts.values())
+
     def window_lost(self, window: str) -> None:
         """The close row of a window may never come: attempts that wait for it are void."""
         for attempt in [a for a in self.attempts.values() if window and a.hi == window]:

@@ -225,9 +225,10 @@ def _fills_moved(patch: Patch) -> None:
             for at, key in enumerate(packets.decode(part).column("key").to_pylist())
             if key in moved and packets.decode(part).column("action")[at].as_py() == "upsert"
         ]
-        if not fills or decision.packet is None:
+        if not fills or decision.blob is None:
             return decision
-        return replace(decision, packet=pa.concat_tables([decision.packet, *fills]))
+        found = pa.concat_tables([packets.decode(decision.blob), *fills])
+        return replace(decision, blob=packets.encode(found))
 
     patch.setattr(History, "__post_init__", init)
     patch.setattr(chunks, "decide", decide)

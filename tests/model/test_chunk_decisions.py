@@ -1,0 +1,81 @@
+"""What is decided of a chunk's rows, column by column, against the rule row by row."""
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakemark import packets, positions
+from lakemark.packets import KeyColumns
+from lakemark.reconcile import chunks
+from lakemark.reconcile.remembered import REMEMBERED
+
+KEY = KeyColumns(("id",))
+LO = positions.pack(0, 100, 1)
+
+
+def at(major: int) -> bytes:
+    return positions.pack(0, major, 1)
+
+
+def key_of(number: int) -> bytes:
+    return b"[%d]" % number
+
+
+def encoded(keys: list[int], *, absent: bool, wide: bool) -> bytes:
+    """A part; `wide` ones are large enough to be compressed."""
+    columns = {"id": pa.array(keys, pa.int64())}
+    if not absent:
+        columns["b"] = pa.array([f"b{k}" * (3000 if wide else 1) for k in keys], pa.string())
+    rows = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+    make = packets.absences if absent else packets.reads
+    names = pa.array([key_of(k) for k in keys], pa.binary())
+    return packets.encode(make(names, rows, source_ts=5, table="public.t", key_columns=KEY))
+
+
+def touched(found: dict[int, tuple[int, int]]) -> pa.RecordBatch:
+    columns = [
+        pa.array(["public.t"] * len(found)).dictionary_encode().cast(REMEMBERED.field(0).type),
+        pa.array([key_of(k) for k in found], pa.binary()),
+        pa.array([at(p) for p, _ in found.values()], pa.binary(positions.WIDTH)),
+        pa.array([at(b) for _, b in found.values()], pa.binary(positions.WIDTH)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=REMEMBERED)
+
+
+part = st.tuples(st.sets(st.integers(0, 12), max_size=5), st.booleans(), st.booleans())
+moments = st.integers(98, 103)
+newest = st.dictionaries(st.integers(0, 12), st.tuples(moments, moments), max_size=8)
+
+
+@settings(max_examples=200)
+@given(parts=st.lists(part, min_size=1, max_size=4), touches=newest, floor=st.none() | moments)
+def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
+    seen: set[int] = set()
+    given_parts, wanted, read = {}, [], 0
+    for number, (keys, absent, wide) in enumerate(parts):
+        mine = sorted(keys - seen)
+        seen |= keys
+        given_parts[number] = encoded(mine, absent=absent, wide=wide)
+        read += 0 if absent else len(mine)
+        for key in mine:
+            position, barrier = touches.get(key, (0, 0))
+            if position <= 100:
+                wanted.append((packets.NET, key_of(key), absent))
+            elif barrier <= 100 and not absent:
+                wanted.append((packets.FILL, key_of(key), absent))
+    below = b"" if floor is None else at(floor)
+    decision = chunks.decide(given_parts, LO, touched(touches), floor=below)
+    assert decision.rows == read
+    if floor is not None and floor > 100:
+        assert (decision.blob, decision.survivors, decision.fills) == (None, 0, 0)
+        return
+    assert decision.blob is not None
+    rows = packets.decode(decision.blob).to_pylist()
+    found = [(r["record"], r["key"], r["action"] == "delete") for r in rows]
+    assert sorted(found) == sorted(wanted)
+    assert [r["record"] for r in rows] == sorted(r["record"] for r in rows)
+    assert {r["position"] for r in rows} | {r["net_position"] for r in rows} <= {LO}
+    assert all(r["row"]["id"] == int(r["key"].strip(b"[]")) for r in rows)
+    kinds = [record for record, *_ in wanted]
+    assert decision.survivors == kinds.count(packets.NET)
+    assert decision.fills == kinds.count(packets.FILL)
