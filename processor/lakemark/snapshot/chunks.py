@@ -5,6 +5,7 @@ each is a *part*, a record of its own. The manifest (a control record) says how 
 shard gets: `ChunkResult.parts`.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -176,9 +177,12 @@ def parts(
     for make, rows in ((packets.reads, found), (packets.absences, absent)):
         if rows is None:
             continue
+        row_bytes = 0.0
         for shard, keys, images in _by_shard(rows, spec):
             packet = make(keys, images, source_ts=source_ts, table=spec.table, key_columns=key)
-            for value in _values(packet, max_part_bytes):
+            values = list(_values(packet, max_part_bytes, row_bytes))
+            row_bytes = sum(map(len, values)) / packet.num_rows
+            for value in values:
                 part = counts.get(shard, 0)
                 counts[shard] = part + 1
                 yield _part(spec, shard, part, value, max_record_bytes)
@@ -212,14 +216,20 @@ def _by_shard(rows: Rows, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.S
             yield number, keys.take(at), images.take(at)
 
 
-def _values(packet: pa.Table, limit: int) -> Iterator[bytes]:
-    """The packet in pieces of at most so many bytes, cut between rows; one row is never cut."""
-    value = packets.encode(packet)
-    if len(value) <= limit or packet.num_rows <= 1:
-        yield value
-        return
+def _values(packet: pa.Table, limit: int, row_bytes: float = 0.0) -> Iterator[bytes]:
+    """The packet in pieces of at most so many bytes, cut between rows; one row is never cut.
+
+    `row_bytes`: what a row is thought to take; 0 = not known.
+    """
+    size = packet.num_rows * row_bytes
+    if size <= limit or packet.num_rows == 1:
+        value = packets.encode(packet)
+        if len(value) <= limit or packet.num_rows == 1:
+            yield value
+            return
+        size = len(value)
     # A tenth more pieces than the mean needs: most are then right at once.
-    count = min(packet.num_rows, -(-len(value) * 11 // (limit * 10)))
+    count = min(packet.num_rows, math.ceil(size * 1.1 / limit))
     edges = [packet.num_rows * at // count for at in range(count + 1)]
     for begin, end in pairwise(edges):
         yield from _values(packet.slice(begin, end - begin), limit)
