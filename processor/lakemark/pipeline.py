@@ -40,8 +40,10 @@ from lakemark.tasks import BatchPlan, DecodePlan, Report
 
 log = structlog.get_logger(__name__)
 
-# Per batch. What they hold in memory is bounded where they are made: `reading.MAX_WAITING_BYTES`.
+# Per batch, and more where each chunk has many. What they hold in memory is bounded where they are
+# made: `reading.MAX_WAITING_BYTES`.
 CHUNK_RECORDS: Final = 32
+RECORDS_A_SHARD: Final = 8
 CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
 CONTROL_RECORDS: Final = 10_000
 
@@ -121,7 +123,7 @@ class Pipeline:
             self.spark,
             self.java,
             topic=names.chunks,
-            max_records=CHUNK_RECORDS,
+            max_records=max(CHUNK_RECORDS, RECORDS_A_SHARD * stream.shards),
             fetch_bytes=CHUNK_FETCH,
         )
         control = topics.internal_stream(

@@ -206,31 +206,3 @@ def test_packets_survive_the_shuffle():
 def test_the_lake_schema_has_what_rows_need():
     assert lake_schema("soft").field("_cdc").type.get_field_index("deleted") >= 0
     assert lake_schema("hard").field("_cdc").type.get_field_index("deleted") < 0
-
-
-def moved_onto_a_taken_key(major):
-    """Key 1 becomes 2; under a deferrable key a row that the table lacks may be 2 as well."""
-    return parts(
-        Entry("d", (major, 1), 1, key=1, before=row(1, 1), new_key=2),
-        Entry("c", (major, 1), 1, key=2, after=row(2, 1), old_key=1),
-    )
-
-
-def test_a_delete_that_may_mean_a_row_the_table_lacks_has_its_key_read_again_in_a_later_batch_too():
-    lake = DictLake()
-    first = run(lake, moved_onto_a_taken_key(100))
-    gone = parts(Entry("d", (100, 3), 1, key=2, before=row(2, 1)))
-    result = run(lake, gone, pending=first.pending, version=2)
-    assert result.reread == {b"[2]"}
-    assert lake.table == {}
-
-
-def test_what_a_key_change_may_have_displaced_is_forgotten_with_the_next_transaction():
-    lake = DictLake()
-    first = run(lake, moved_onto_a_taken_key(100))
-    idle = run(lake, [], pending=first.pending, version=2)
-    other = [replace(part, partition="1") for part in parts(Entry("c", (200, 1), 1, 8, row(8, 1)))]
-    elsewhere = run(lake, other, pending=idle.pending, version=3)
-    assert elsewhere.pending is not None
-    later = parts(Entry("c", (300, 1), 1, key=9, after=row(9, 1)))
-    assert run(lake, later, pending=elsewhere.pending, version=4).pending is None

@@ -70,6 +70,10 @@ def test_a_tick_that_is_not_acknowledged_leaves_no_current_window():
     assert (windows.current, windows.closing) == ("w3", "")
     windows.leave(last=True)
     assert not windows.readable  # nothing would be open when it has been read
+    assert windows.lost() == "w3"
+    assert windows.oldest([]) == ""
+    windows.open(mark(4, 40, 41), [])
+    assert windows.oldest([]) == "w4", "what the next tick announced"
     windows.close()
     assert (windows.current, windows.oldest([]), windows.readable) == ("", "", False)
 

@@ -26,15 +26,11 @@ def below(position: bytes, floor: bytes | None) -> bool:
 
 @dataclass(slots=True)
 class Special:
-    """A key that starts from the table's row: its steps, and a pool row with its key columns.
-
-    `partition`: where the newest of the steps came from.
-    """
+    """A key that starts from the table's row: its steps, and a pool row with its key columns."""
 
     row: int
     steps: list[Step] = field(default_factory=list)
     fills: list[Net] = field(default_factory=list)
-    partition: str = ""
 
 
 def net_of(step: Step) -> Net:
@@ -50,23 +46,6 @@ class _Moved:
     image: Net | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Displaced:
-    """What shares, or may have shared, a key with the row that a create brought.
-
-    Attributes:
-        position: of the key's newest step.
-        row: the row that the create found there. None: that row's delete was seen; sent again, it
-            must not reach the engine as a plain delete.
-        open_in: a partition, where the create found no row, but may have displaced one that the
-            table does not know: remembered while this partition has shown no later transaction.
-    """
-
-    position: bytes
-    row: Net | None
-    open_in: str = ""
-
-
 @dataclass(slots=True)
 class Waiting:
     """Halves of key changes: those of earlier batches and of this one.
@@ -74,8 +53,8 @@ class Waiting:
     Attributes:
         moved: by key change: the delete was seen.
         awaited: by key change: the create was seen; its old key and a pool row of the new key.
-        displaced: by key.
-        newest: by partition: position of the newest record of this batch.
+        displaced: by key: position of its newest step, and the row that a create found there. None:
+            that row's delete was seen; sent again, it must not reach the engine as a plain delete.
         reread: keys that need the source.
         partial: barriers of the rows that are left with unavailable columns, by key.
     """
@@ -86,8 +65,7 @@ class Waiting:
     horizon: bytes
     moved: dict[KeyChange, _Moved] = field(default_factory=dict)
     awaited: dict[KeyChange, tuple[bytes, int]] = field(default_factory=dict)
-    displaced: dict[bytes, _Displaced] = field(default_factory=dict)
-    newest: dict[str, bytes] = field(default_factory=dict)
+    displaced: dict[bytes, tuple[bytes, Net | None]] = field(default_factory=dict)
     reread: set[bytes] = field(default_factory=set)
     partial: dict[bytes, bytes | None] = field(default_factory=dict)
 
@@ -104,7 +82,7 @@ class Waiting:
                 if record.net is not None:
                     self.awaited[change] = (other, record.net.row)
             elif record.net is None or not below(record.net.position, self.floor):
-                self.displaced[record.key] = _Displaced(record.position, record.net, other.decode())
+                self.displaced[record.key] = (record.position, record.net)
 
     def watched(self, leaves: Iterable[Leave]) -> dict[bytes, int]:
         """Keys that what waits makes special, and a pool row with the key, -1 if not needed.
@@ -121,7 +99,7 @@ class Waiting:
         """Final rows of the special keys, those that did not change left out."""
         rows: dict[bytes, Net | None] = {}
         for key, one in special.items():
-            rows[key] = self._walk(key, base.get(key), one)
+            rows[key] = self._walk(key, base.get(key), one.steps)
         for change, moved in sorted(self.moved.items(), key=lambda item: item[0][1]):
             self.moved[change] = replace(moved, image=self._filled(moved.old_key, moved.image))
         changed: list[Net] = []
@@ -135,12 +113,11 @@ class Waiting:
                 changed.append(final)
         return changed
 
-    def _walk(self, key: bytes, row: Net | None, one: Special) -> Net | None:
-        known = self.displaced.pop(key, None)
-        shared, open_in = bool(known and not known.open_in), known.open_in if known else ""
-        position = known.position if known else b""
-        state = State(row, known.row if known else None)
-        for step in one.steps:
+    def _walk(self, key: bytes, row: Net | None, steps: list[Step]) -> Net | None:
+        position, displaced = self.displaced.pop(key, (b"", None))
+        shared = bool(position)
+        state = State(row, displaced)
+        for step in steps:
             after, left = changes.advance(state, step, same=self.pool.same)
             if not isinstance(step, Net) and step.net.position <= self.horizon:
                 left = None  # the row may be ahead of this step
@@ -149,7 +126,6 @@ class Waiting:
                 self._leave((step.new_key, step.net.position), key, left)
             elif isinstance(step, Arrive) and after is not state:
                 self.awaited[key, step.net.position] = (step.old_key, step.net.row)
-                open_in = one.partition
             if after is not state and _is_back(after.row, step):
                 self.reread.add(key)  # a sweep may be past its position, and no chunk's row counts
             if after is not state and _may_be_of_another(state, step):
@@ -157,9 +133,7 @@ class Waiting:
             shared = shared or after.displaced is not None
             state, position = after, net_of(step).position
         if shared:
-            self.displaced[key] = _Displaced(position, state.displaced)
-        elif open_in:
-            self.displaced[key] = _Displaced(position, None, open_in)
+            self.displaced[key] = (position, state.displaced)
         return state.row
 
     def _doubt(self, key: bytes, step: Leave | Arrive) -> None:
@@ -221,21 +195,13 @@ class Waiting:
                 old_key, row = self.awaited[change]
                 net = Net(changes.UPSERT, "c", position, row=row)
                 items.append(packets.Record(packets.AWAITED, key, position, net, old_key))
-        for key, one in self.displaced.items():
-            if self._may_come_again(one):
-                other = one.open_in.encode()
-                items.append(packets.Record(packets.DISPLACED, key, one.position, one.row, other))
+        for key, (position, found) in self.displaced.items():
+            if self.settled is None or position >= self.settled:
+                items.append(packets.Record(packets.DISPLACED, key, position, found))
         self.reread |= {key for key, at in self.partial.items() if (key, at or b"") not in kept}
         if not items:
             return None
         return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
-
-    def _may_come_again(self, one: _Displaced) -> bool:
-        """Whether a delete of a displaced row may still come."""
-        if self.settled is not None and one.position < self.settled:
-            return False
-        newest = self.newest.get(one.open_in)
-        return newest is None or changes.one_transaction(one.position, newest)
 
 
 def _is_back(row: Net | None, step: Step) -> bool:

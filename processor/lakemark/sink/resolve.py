@@ -107,7 +107,7 @@ def resolve(
         truncate = None  # one that comes again
     floor = truncate or floor
     batch = _Batch(ordered, floor)
-    waiting = Waiting(pool, floor, settled, horizon or b"", newest=_newest(ordered))
+    waiting = Waiting(pool, floor, settled, horizon or b"")
     if pending is not None:
         waiting.load(pending, pool.offsets[-1])
     if not (partial or any(is_partial(table) for table in tables)):
@@ -220,23 +220,13 @@ class _Batch:
             if whole is not None:
                 nets.append(whole)
             else:
-                special[key] = Special(net_of(steps[0]).row, steps, partition=found[-1][0])
+                special[key] = Special(net_of(steps[0]).row, steps)
         for key, row in watched.items():
             if row >= 0 and key not in special:
                 special[key] = Special(row)
         for key, fills in self.fills.items():
             special.setdefault(key, Special(fills[0].row)).fills = fills
         return nets, special
-
-
-def _newest(parts: Sequence[Part]) -> dict[str, bytes]:
-    """By partition: the highest position among its records."""
-    found: dict[str, bytes] = {}
-    for part in parts:
-        highest = pc.max(part.packet.column("position")).as_py()
-        if highest is not None:
-            found[part.partition] = max(highest, found.get(part.partition, b""))
-    return found
 
 
 def _which_below(column: pa.ChunkedArray, floor: bytes | None) -> npt.NDArray[np.bool_]:

@@ -222,9 +222,9 @@ def _values(packet: pa.Table, limit: int, row_bytes: float = 0.0) -> Iterator[by
     `row_bytes`: what a row is thought to take; 0 = not known.
     """
     size = packet.num_rows * row_bytes
-    if size <= limit or packet.num_rows == 1:
+    if size <= limit or packet.num_rows <= 1:
         value = packets.encode(packet)
-        if len(value) <= limit or packet.num_rows == 1:
+        if len(value) <= limit or packet.num_rows <= 1:
             yield value
             return
         size = len(value)

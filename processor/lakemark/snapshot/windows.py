@@ -77,9 +77,12 @@ class Windows:
     def lost(self) -> str:
         """The newest tick was not acknowledged: whether its rows are in the log is not known.
 
-        Returns the window whose close row may never come.
+        Returns the window whose close row may never come. If that tick was the last one, the next
+        begins anew: it would announce its own window as the oldest, and none before may be used.
         """
         window, self.closing = self.closing, ""
+        if not self.floor:
+            self.close()
         return window
 
     def close(self) -> None:
