@@ -51,18 +51,20 @@ newest = st.dictionaries(st.integers(0, 12), st.tuples(moments, moments), max_si
 @given(parts=st.lists(part, min_size=1, max_size=4), touches=newest, floor=st.none() | moments)
 def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
     seen: set[int] = set()
+    absent = {}
     given_parts, wanted, read = {}, [], 0
-    for number, (keys, absent, wide) in enumerate(parts):
+    for number, (keys, missing, wide) in enumerate(parts):
         mine = sorted(keys - seen)
         seen |= keys
-        given_parts[number] = encoded(mine, absent=absent, wide=wide)
-        read += 0 if absent else len(mine)
+        absent |= dict.fromkeys(mine, missing)
+        given_parts[number] = encoded(mine, absent=missing, wide=wide)
+        read += 0 if missing else len(mine)
         for key in mine:
             position, barrier = touches.get(key, (0, 0))
             if position <= 100:
-                wanted.append((packets.NET, key_of(key), absent))
-            elif barrier <= 100 and not absent:
-                wanted.append((packets.FILL, key_of(key), absent))
+                wanted.append((packets.NET, key_of(key), missing))
+            elif barrier <= 100 and not missing:
+                wanted.append((packets.FILL, key_of(key), missing))
     below = b"" if floor is None else at(floor)
     decision = chunks.decide(given_parts, LO, touched(touches), floor=below)
     assert decision.rows == read
@@ -76,6 +78,8 @@ def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
     assert [r["record"] for r in rows] == sorted(r["record"] for r in rows)
     assert {r["position"] for r in rows} | {r["net_position"] for r in rows} <= {LO}
     assert all(r["row"]["id"] == int(r["key"].strip(b"[]")) for r in rows)
+    texts = {r["row"]["id"]: r["row"].get("b") for r in rows}
+    assert all((text or "").startswith(f"b{k}") or absent[k] for k, text in texts.items())
     kinds = [record for record, *_ in wanted]
     assert decision.survivors == kinds.count(packets.NET)
     assert decision.fills == kinds.count(packets.FILL)

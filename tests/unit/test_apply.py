@@ -3,8 +3,12 @@
 import pyarrow as pa
 
 from lakemark.sink import delta, maintain, pending
+from lakemark.sink.apply import LakePlan, TablePlan, apply
 from lakemark.sink.names import table_path
+from tests.kit.log_model import TABLE, Entry
 from tests.kit.shop import ORDERS
+from tests.unit.test_resolve import at, parts, row
+from tests.unit.test_resolve_snapshots import PLACEHOLDER
 
 
 def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, monkeypatch):
@@ -21,3 +25,22 @@ def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, m
     assert len(table.file_uris()) <= 5
     assert len(shop.values()) == 11
     assert pending.load(path, query="query-0000", batch=99, options={}) is not None
+
+
+def test_a_batch_that_is_repeated_after_its_commit_asks_for_the_same_keys_again(tmp_path):
+    """Also for those that only what earlier batches left makes doubtful."""
+    path = str(tmp_path / "t")
+
+    def batch(number, found, **known):
+        own = TablePlan(path, partial=True, **known)
+        return apply(TABLE, found, LakePlan("q", number, "stream", lambda _: own))
+
+    arrived = Entry("c", (130, 131), 1, key=2, after=row(2, 1, PLACEHOLDER), old_key=1)
+    assert batch(1, parts(arrived)).pending
+    later = parts(Entry("c", (140, 141), 1, key=9, after=row(9, 1, "b")))
+    known = {"pending": 1, "settled": at(200)}  # the other half will not come
+    first = batch(2, later, **known)
+    assert (first.skipped, first.reread) == (False, ["[2]"])
+    again = batch(2, later, **known)
+    assert again.skipped
+    assert set(first.reread) <= set(again.reread)

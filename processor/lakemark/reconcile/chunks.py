@@ -213,7 +213,7 @@ def decide(
     if floor and positions.below_truncate(lo, floor):
         return Decision(rows=read)
     rows = sum(head.num_rows for head in heads)
-    lost: list[pa.BooleanArray | None] = [None] * len(blobs)
+    lost: list[pa.ChunkedArray | None] = [None] * len(blobs)
     fills: list[pa.Table] = []
     if newer.num_rows:
         for at, (blob, head) in enumerate(zip(blobs, heads, strict=True)):

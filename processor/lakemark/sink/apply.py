@@ -142,7 +142,7 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     recorded = commits.recorded(opened, own.path, app_id)
     if recorded is not None and recorded >= plan.batch:
         outcome.skipped = True
-        outcome.reread = _texts(_key_changes(parts))  # more than needed, but none is left out
+        outcome.reread = _texts(_in_doubt(parts, own, plan))
         left = pending.load(own.path, query=plan.query, batch=plan.batch, options=options)
         outcome.pending = left is not None
         if opened is not None:
@@ -154,11 +154,7 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     schema = _schema(parts, own)
     if own.engine == commits.SPARK_MERGE:
         return _stage(parts, own, plan, outcome, schema=schema, opened=opened)
-    if schema is not None and not (opened is not None and fits(opened, schema, own.path, table)):
-        changed = evolve.ensure(own.path, schema, key=key, table=table, storage_options=options)
-        outcome.changes = [f"added {f.name}" for f in changed.added]
-        outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
-        opened = delta.open_table(own.path, options)
+    opened = _fitting(opened, schema, own, plan, outcome)
     if opened is None:  # a truncate of a table that has never had a row
         outcome.rows = outcome.rows_before = 0
         return outcome
@@ -215,6 +211,26 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     return outcome
 
 
+def _fitting(
+    opened: DeltaTable | None,
+    schema: pa.Schema | None,
+    own: TablePlan,
+    plan: LakePlan,
+    outcome: TableOutcome,
+) -> DeltaTable | None:
+    """Step 2: the table made so that it can hold the rows; None if there are none, and no table."""
+    if opened is not None:
+        commits.existing(own.path, plan.options, opened)  # one that task merge may write
+    if schema is None or (opened is not None and fits(opened, schema, own.path, outcome.table)):
+        return opened
+    changed = evolve.ensure(
+        own.path, schema, key=outcome.key, table=outcome.table, storage_options=plan.options
+    )
+    outcome.changes = [f"added {f.name}" for f in changed.added]
+    outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
+    return delta.open_table(own.path, plan.options)
+
+
 def _stage(
     parts: Sequence[Part],
     own: TablePlan,
@@ -255,15 +271,21 @@ def _stage(
     return outcome
 
 
-def _key_changes(parts: Sequence[Part]) -> frozenset[bytes]:
-    kinds = pa.array([packets.LEAVE, packets.ARRIVE], pa.int8())
+def _in_doubt(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> frozenset[bytes]:
+    """Keys that a batch may have wanted to be read again: what it saw then is not there any more.
+
+    More than needed, but none is left out: key changes and fills of the batch, and what waited.
+    """
+    kinds = pa.array([packets.LEAVE, packets.ARRIVE, packets.FILL], pa.int8())
+    found = [part.packet.filter(pc.is_in(part.packet.column("record"), kinds)) for part in parts]
+    waiting = _waiting(own, plan)
+    if waiting is not None:
+        found.append(waiting)
     return frozenset(
         key
-        for part in parts
+        for packet in found
         for name in ("key", "other_key")
-        for key in part.packet.column(name)
-        .filter(pc.is_in(part.packet.column("record"), kinds))
-        .to_pylist()
+        for key in packet.column(name).to_pylist()
         if key
     )
 
@@ -307,14 +329,18 @@ def _schema(parts: Sequence[Part], own: TablePlan) -> pa.Schema | None:
     return columns.append(pa.field(CDC, cdc_type(deletes=own.deletes)))
 
 
+def _waiting(own: TablePlan, plan: LakePlan) -> pa.Table | None:
+    """What earlier batches left beside the table."""
+    if own.pending < 0:
+        return None
+    return pending.load(own.path, query=plan.query, batch=own.pending, options=plan.options)
+
+
 def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolution:
-    waiting = None
-    if own.pending >= 0:
-        waiting = pending.load(own.path, query=plan.query, batch=own.pending, options=plan.options)
     return resolve(
         parts,
         floor=own.floor,
-        pending=waiting,
+        pending=_waiting(own, plan),
         read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=plan.options),
         deletes=own.deletes,
         settled=own.settled,

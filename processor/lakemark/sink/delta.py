@@ -45,6 +45,8 @@ __all__ = [
 # A list of keys this long still prunes by value; longer ones only by range.
 _LISTED_KEYS: Final = 1000
 _OPS_OF_NEW_ROWS: Final = frozenset({"c", "r"})
+# Where the rows are there already, as in a second snapshot, the first of its keys say so.
+_FIRST_KEYS: Final = 10_000
 _KEYS_AT_ONCE: Final = 1_000_000
 
 
@@ -90,7 +92,7 @@ def merge(
 
     if not write_set.num_rows:
         with told(path):
-            size = size_of(existing(path, storage_options))
+            size = size_of(existing(path, storage_options, opened))
         return MergeResult(rows=size.rows, files=size.files, bytes=size.bytes)
     return once(
         path, work, app_id=app_id, version=version, storage_options=storage_options, opened=opened
@@ -223,14 +225,17 @@ def _are_new(table: DeltaTable, staged: Staged, schema: pa.Schema) -> bool:
     typed = pa.schema([schema.field(name) for name in names])
     ranges = merge_sql.key_ranges(given, dialect=merge_sql.DATAFUSION, alias="")
     found: list[pa.RecordBatch] = []
+    count, limit = 0, _FIRST_KEYS
     for batch in pa.RecordBatchReader.from_stream(
         table.scan(columns=names, predicate=ranges or None)
     ):
         found.append(batch.cast(typed))
-        if sum(one.num_rows for one in found) >= _KEYS_AT_ONCE:
+        count += batch.num_rows
+        if count >= limit:
             if _any_in(found, keys):
                 return False
             found.clear()
+            count, limit = 0, min(_KEYS_AT_ONCE, limit * 4)
     return not (found and _any_in(found, keys))
 
 

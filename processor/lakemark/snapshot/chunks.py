@@ -177,11 +177,11 @@ def parts(
     for make, rows in ((packets.reads, found), (packets.absences, absent)):
         if rows is None:
             continue
-        row_bytes = 0.0
+        ratio = 0.0
         for shard, keys, images in _by_shard(rows, spec):
             packet = make(keys, images, source_ts=source_ts, table=spec.table, key_columns=key)
-            values = list(_values(packet, max_part_bytes, row_bytes))
-            row_bytes = sum(map(len, values)) / packet.num_rows
+            values = list(_values(packet, max_part_bytes, ratio))
+            ratio = sum(map(len, values)) / packet.nbytes
             for value in values:
                 part = counts.get(shard, 0)
                 counts[shard] = part + 1
@@ -216,12 +216,12 @@ def _by_shard(rows: Rows, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.S
             yield number, keys.take(at), images.take(at)
 
 
-def _values(packet: pa.Table, limit: int, row_bytes: float = 0.0) -> Iterator[bytes]:
+def _values(packet: pa.Table, limit: int, ratio: float = 0.0) -> Iterator[bytes]:
     """The packet in pieces of at most so many bytes, cut between rows; one row is never cut.
 
-    `row_bytes`: what a row is thought to take; 0 = not known.
+    `ratio`: what encoding is thought to leave of the bytes in memory; 0 = not known.
     """
-    size = packet.num_rows * row_bytes
+    size = packet.nbytes * ratio
     if size <= limit or packet.num_rows <= 1:
         value = packets.encode(packet)
         if len(value) <= limit or packet.num_rows <= 1:
