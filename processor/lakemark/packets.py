@@ -14,6 +14,7 @@ put side by side.
 | AWAITED | new key | old key | the key change's | the new key's columns |
 | DISPLACED | its key | | its newest step's | the row that a create displaced, if it may be back |
 | FILL | its key | | the chunk's `lo` | a chunk's row that lost to an event of its key |
+| MISSED | its key | | the event's | (of an event that cannot be decoded) |
 
 MOVED, AWAITED and DISPLACED are what `sink.resolve` leaves for later batches, FILL comes from
 snapshots.
@@ -39,6 +40,7 @@ MOVED: Final = 4
 AWAITED: Final = 5
 DISPLACED: Final = 6
 FILL: Final = 7
+MISSED: Final = 8
 
 COMPRESSED_BYTES: Final = 32 << 10  # in memory; below it zstd saves less than it costs
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -218,6 +220,12 @@ def _chunk_control(keys: pa.Array, source_ts: int, *, action: str, op: str) -> l
 def truncates(positions_of: Sequence[bytes], *, table: str) -> pa.Table:
     """A packet that says only that the table was truncated at these positions."""
     items = [Record(TRUNCATE, b"", position) for position in positions_of]
+    return build(items, pa.array([], pa.struct([])), table=table, key_columns=KeyColumns())
+
+
+def missed(keys: Sequence[tuple[bytes, bytes]], *, table: str) -> pa.Table:
+    """A packet that says only that events of these (key, position) are missing."""
+    items = [Record(MISSED, key, position) for key, position in keys]
     return build(items, pa.array([], pa.struct([])), table=table, key_columns=KeyColumns())
 
 

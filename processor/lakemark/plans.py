@@ -8,7 +8,7 @@ from lakemark.sink import names
 from lakemark.sink.apply import TASK_MERGE, LakePlan, TablePlan
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.source.gate import HighWater
-from lakemark.tables import Offsets, PipelineState, TableState, Water
+from lakemark.tables import Offsets, PipelineState, TableState, Water, stale
 
 # delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
 # rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
@@ -43,6 +43,7 @@ def lake_plan(
                 settled=_settled(entry, waters, state.offsets),
                 horizon=bytes.fromhex(entry.horizon) if entry.horizon else None,
                 partial=entry.partial,
+                stale=stale(entry),
             )
             for name, entry in state.tables.items()
         },
@@ -80,7 +81,7 @@ def engine_of(config: Config, table: str, entry: TableState | None) -> str:
 def waters_of(found: dict[str, dict[int, Water]]) -> Waters:
     """High-waters as the tasks use them."""
     return {
-        (topic, partition): HighWater(bytes.fromhex(water.position), water.source_ts)
+        (topic, partition): HighWater(bytes.fromhex(water.position), water.source_ts, water.creates)
         for topic, partitions in found.items()
         for partition, water in partitions.items()
     }

@@ -248,7 +248,7 @@ def chunks(
 def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:
     """Takes the partitions' new high-waters into the state."""
     for report in sorted(reports, key=lambda one: one.first):
-        water = Water(report.position.hex(), report.source_ts)
+        water = Water(report.position.hex(), report.source_ts, report.creates)
         state.high_waters.setdefault(report.topic, {})[report.partition] = water
 
 
@@ -278,7 +278,9 @@ def start_offsets(
 def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], Water]:
     """High-waters at the end of the stretches that were read."""
     return {
-        (report.topic, report.partition): Water(report.position.hex(), report.source_ts)
+        (report.topic, report.partition): Water(
+            report.position.hex(), report.source_ts, report.creates
+        )
         for report in sorted(reports, key=lambda one: one.first)
     }
 

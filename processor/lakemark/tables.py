@@ -34,10 +34,11 @@ Offsets = dict[str, dict[int, int]]
 
 
 class Water(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A high-water: position as hex, newest source time in microseconds."""
+    """A high-water: position as hex, newest source time in microseconds; see `gate.HighWater`."""
 
     position: str = LOWEST.hex()
     source_ts: int = 0
+    creates: bool = False
 
 
 class TableState(msgspec.Struct, omit_defaults=True):
@@ -61,7 +62,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
         partial: whether any event so far lacked a column.
         reread_keys: keys that need to be read again from the source (dead letters, columns that
             nothing else gives), oldest first, and the batch that last said so.
-        reread_missed: last batch in which there were more of them than are listed; -1 = never.
+        reread_missed: last batch in which there were more of them than are listed, or in which
+            every key became one of them; -1 = never.
         pending: batch that last left halves of key changes beside the table; -1 = none are left.
     """
 
@@ -223,7 +225,7 @@ def new_epoch(state: PipelineState, start: Offsets) -> None:
         entry.resnapshot = (
             "a new epoch began: rows of the source as it was before may still be here"
         )
-        entry.resnapshot_since = state.batch
+        entry.resnapshot_since = entry.reread_missed = state.batch
         if entry.code == "position-regressed":
             resume(state, table)
 
@@ -325,6 +327,11 @@ def note_reread(entry: TableState, keys: Iterable[str], *, batch: int) -> None:
             entry.reread_keys[key] = batch
         else:
             entry.reread_missed = batch
+
+
+def stale(entry: TableState) -> frozenset[str] | None:
+    """Keys whose rows miss an event and have not been read again yet; None = any row may."""
+    return None if entry.reread_missed >= 0 else frozenset(entry.reread_keys)
 
 
 def reread(entry: TableState, *, until: int, keys: Iterable[str] | None = None) -> None:

@@ -103,6 +103,7 @@ class Report(msgspec.Struct):
     kinds: dict[int, int]
     dead: int
     regressed: int = -1
+    creates: bool = False
 
 
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:
@@ -250,6 +251,7 @@ def _packets(done: Stretch, plan: DecodePlan) -> list[_Row]:
         done.kinds,
         len(done.dead),
         done.regressed,
+        done.high_water.creates,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
 

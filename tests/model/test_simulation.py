@@ -14,7 +14,7 @@ from tests.kit.simulation.variants import VARIANTS
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SLICE = 50  # histories, four seconds of one core
 QUICK = 1  # slices of the quick suite
-SLICES = 4000 if NIGHTLY else 20
+SLICES = 4000 if NIGHTLY else 40
 
 # Counted from any of twenty seeds, the slowest to be found takes 37 histories (median 15).
 LIMIT = 100

@@ -172,3 +172,18 @@ def test_the_state_survives_its_encoding() -> None:
     state = streaming(p0=10, p1=3)
     tables.stop(state, T, to=tables.PAUSED, start={TOPIC: {0: 10}}, before=state)
     assert tables.decode(tables.encode(state)) == state
+
+
+def test_rows_that_miss_an_event_until_they_are_read_again():
+    state = PipelineState(batch=7, tables={"public.orders": TableState()})
+    entry = state.tables["public.orders"]
+    tables.note_reread(entry, ["[1]", "[2]"], batch=7)
+    assert tables.stale(entry) == {"[1]", "[2]"}
+    tables.reread(entry, until=7, keys=["[1]"])
+    assert tables.stale(entry) == {"[2]"}
+    tables.new_epoch(state, {})
+    assert tables.stale(entry) is None
+    tables.reread(entry, until=7, keys=["[2]"])
+    assert tables.stale(entry) is None, "only a run over the whole table reads every row"
+    tables.reread(entry, until=7)
+    assert tables.stale(entry) == frozenset()

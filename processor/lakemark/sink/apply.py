@@ -46,6 +46,7 @@ class TablePlan:
         settled: position that every partition of the table has passed.
         horizon: highest close row of the chunks that earlier batches applied.
         partial: whether any event of the table so far lacked a column.
+        stale: canonical keys whose rows miss an event; None = any row may.
     """
 
     path: str
@@ -56,6 +57,7 @@ class TablePlan:
     settled: bytes | None = None
     horizon: bytes | None = None
     partial: bool = False
+    stale: frozenset[str] | None = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +346,7 @@ def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolutio
         read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=plan.options),
         deletes=own.deletes,
         settled=own.settled,
+        stale=None if own.stale is None else frozenset(map(str.encode, own.stale)),
         horizon=own.horizon,
         partial=own.partial,
     )

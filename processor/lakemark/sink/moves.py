@@ -53,6 +53,7 @@ class Waiting:
     Attributes:
         moved: by key change: the delete was seen.
         awaited: by key change: the create was seen; its old key and a pool row of the new key.
+        stale: keys whose rows miss an event, so that they cannot give columns; None = any may.
         displaced: by key: position of its newest step, and the row that a create found there. None:
             that row's delete was seen; sent again, it must not reach the engine as a plain delete.
         reread: keys that need the source.
@@ -63,6 +64,7 @@ class Waiting:
     floor: bytes | None
     settled: bytes | None
     horizon: bytes
+    stale: frozenset[bytes] | None = frozenset()
     moved: dict[KeyChange, _Moved] = field(default_factory=dict)
     awaited: dict[KeyChange, tuple[bytes, int]] = field(default_factory=dict)
     displaced: dict[bytes, tuple[bytes, Net | None]] = field(default_factory=dict)
@@ -122,19 +124,39 @@ class Waiting:
             if not isinstance(step, Net) and step.net.position <= self.horizon:
                 left = None  # the row may be ahead of this step
                 self._doubt(key, step)
+            if self.stale is None or key in self.stale:
+                left = None  # what misses an event has nothing to give
             if isinstance(step, Leave) and step.new_key is not None:
                 self._leave((step.new_key, step.net.position), key, left)
             elif isinstance(step, Arrive) and after is not state:
                 self.awaited[key, step.net.position] = (step.old_key, step.net.row)
             if after is not state and _is_back(after.row, step):
                 self.reread.add(key)  # a sweep may be past its position, and no chunk's row counts
-            if after is not state and _may_be_of_another(state, step):
+            if after is not state and self._may_be_of_another(state, step):
                 self.reread.add(key)
             shared = shared or after.displaced is not None
             state, position = after, net_of(step).position
         if shared:
             self.displaced[key] = (position, state.displaced)
         return state.row
+
+    def _may_be_of_another(self, state: State, step: Step) -> bool:
+        """Whether a delete may mean a row that the table does not know, not the one it finds.
+
+        Under a deferrable key, where deletes show whole rows, the create of the same transaction
+        may have displaced a row that the table lacks or has no more. The delete is then of that
+        row, or that row is back: no chunk's row counts.
+        """
+        row = state.row
+        return (
+            isinstance(step, Leave)
+            and row is not None
+            and row.op == "c"
+            and state.displaced is None
+            and row.position < step.net.position
+            and changes.one_transaction(row.position, step.net.position)
+            and self.pool.whole(step.net)
+        )
 
     def _doubt(self, key: bytes, step: Leave | Arrive) -> None:
         self.reread.add(key)
@@ -211,23 +233,6 @@ def _is_back(row: Net | None, step: Step) -> bool:
         and row is not None
         and row.action != changes.DELETE
         and row.position < net_of(step).position
-    )
-
-
-def _may_be_of_another(state: State, step: Step) -> bool:
-    """Whether a delete may mean a row that the table does not know, not the one it finds.
-
-    Under a deferrable key the create of the same transaction may have displaced a row from before
-    the connector. The delete is then of that row, or that row is back: no chunk's row counts.
-    """
-    row = state.row
-    return (
-        net_of(step).action == changes.DELETE
-        and row is not None
-        and row.op == "c"
-        and state.displaced is None
-        and row.position < net_of(step).position
-        and changes.one_transaction(row.position, net_of(step).position)
     )
 
 

@@ -87,6 +87,15 @@ class Pool:
             if column.name not in row.unavailable
         )
 
+    def whole(self, image: Net) -> bool:
+        """Whether the image of a delete has a value outside the key: REPLICA IDENTITY is FULL."""
+        pool = self.rows()
+        return any(
+            pool.field(at)[image.row].is_valid
+            for at, column in enumerate(pool.type)
+            if column.name not in self.key.names
+        )
+
     def key_table(self, rows: Sequence[int]) -> pa.Table:
         """The key columns of the given pool rows."""
         pool = self.rows()

@@ -75,6 +75,7 @@ def resolve(
     deletes: str,
     settled: bytes | None = None,
     horizon: bytes | None = None,
+    stale: frozenset[bytes] | None = frozenset(),
     partial: bool = True,
 ) -> Resolution:
     """The write set of one table's packets.
@@ -92,6 +93,7 @@ def resolve(
         settled: every partition of the table's topic has passed this position: what waits for the
             other half of a key change below it waits in vain and is forgotten.
         horizon: highest close row of the chunks that earlier batches applied.
+        stale: keys whose rows miss an event and have not been read again yet; None = any may.
         partial: whether the table may have rows with unavailable columns.
 
     Raises:
@@ -107,7 +109,9 @@ def resolve(
         truncate = None  # one that comes again
     floor = truncate or floor
     batch = _Batch(ordered, floor)
-    waiting = Waiting(pool, floor, settled, horizon or b"")
+    if stale is not None:
+        stale |= _missed(tables)
+    waiting = Waiting(pool, floor, settled, horizon or b"", stale)
     if pending is not None:
         waiting.load(pending, pool.offsets[-1])
     if not (partial or any(is_partial(table) for table in tables)):
@@ -135,6 +139,12 @@ def _truncates(tables: Sequence[pa.Table]) -> list[bytes]:
         which = pc.equal(table.column("record"), packets.TRUNCATE)
         found += table.column("position").filter(which).to_pylist()
     return found
+
+
+def _missed(tables: Sequence[pa.Table]) -> frozenset[bytes]:
+    """Keys of events that could not be decoded."""
+    found = [t.filter(pc.equal(t.column("record"), packets.MISSED)).column("key") for t in tables]
+    return frozenset(key for keys in found for key in keys.to_pylist())
 
 
 def _read(

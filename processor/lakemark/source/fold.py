@@ -18,6 +18,7 @@ from lakemark import changes, keys, packets, positions
 from lakemark.changes import Net
 from lakemark.source import rows
 from lakemark.source.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
+from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
 
@@ -26,11 +27,15 @@ _CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One stretch's records as they came, column by column, with their decoded headers."""
+    """One stretch's records as they came, column by column, with their decoded headers.
+
+    `since`: where earlier stretches came to, perhaps the middle of a transaction.
+    """
 
     heads: Headers
     keys: Sequence[bytes | None]
     headers: Sequence[list[dict[str, Any]] | None]
+    since: HighWater = field(default_factory=HighWater)
 
 
 @dataclass(slots=True)
@@ -40,7 +45,7 @@ class Folded:
     Attributes:
         packets: in log order where they share a key: at most two, of disjoint keys.
         rejected: (index, reason code, detail) of records that cannot be decoded.
-        reread: canonical keys whose rows miss a rejected event.
+        missed: canonical keys whose rows miss a rejected event, and its position.
         own_snapshots: LSNs of the connector's own snapshots.
         incremental_reads: number of Debezium's incremental reads.
         clamped: timestamps at infinity, clamped.
@@ -49,7 +54,7 @@ class Folded:
 
     packets: list[pa.Table] = field(default_factory=list)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
-    reread: list[str] = field(default_factory=list)
+    missed: list[tuple[bytes, bytes]] = field(default_factory=list)
     own_snapshots: set[int] = field(default_factory=set)
     incremental_reads: int = 0
     clamped: int = 0
@@ -110,11 +115,12 @@ class _Fold:
         named = [key for key in canonical if key is not None]
         newest = dict(zip(named, run, strict=True))
         slow, forced = self._odd(run, named)
-        shared: set[bytes] = set()
+        shared = self._going_on(run, named)
+        slow |= shared
         if len(newest) < len(named):
             deleted = {key for key, i in zip(named, run, strict=True) if self.heads.op[i] == "d"}
             found = _gather(run, named, deleted)
-            shared = {key for key, events in found.items() if self._shared(events)}
+            shared |= {key for key, events in found.items() if self._shared(events)}
             slow |= shared
         partial, images = rows.may_have_placeholder(self.schema, self.modes), self.heads.after
         last = {
@@ -151,6 +157,21 @@ class _Fold:
                 if kinds[index] == own:
                     forced.add(key)
         return slow, forced
+
+    def _going_on(self, run: Sequence[int], named: Sequence[bytes]) -> set[bytes]:
+        """Keys of deletes whose transaction began in an earlier stretch, and created rows there.
+
+        Of which row such a delete is, only the table can tell: see `_shared`.
+        """
+        heads, found = self.heads, set[bytes]()
+        if not self.raw.since.creates:
+            return found
+        for index, key in zip(run, named, strict=True):
+            if not changes.one_transaction(self.raw.since.position, heads.position[index]):
+                break
+            if heads.op[index] == "d" and heads.before[index] is not None:
+                found.add(key)
+        return found
 
     def _shared(self, found: Sequence[int]) -> bool:
         """Whether the key, judged by these events, may have had two rows for a while.
@@ -276,7 +297,7 @@ class _Fold:
                 at = slot[index]
                 if at in bad:
                     self.out.rejected.append((index, *bad[at]))
-                    self.out.reread.append(key.decode("utf-8", "replace"))
+                    self.out.missed.append((key, self.heads.position[index]))
                 else:
                     self._event(log, index, at, frozenset(decoded.unavailable[at] or ()))
             log.close()

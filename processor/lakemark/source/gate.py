@@ -27,10 +27,12 @@ class HighWater:
         position: highest position applied (20 bytes); LOWEST before the first event.
         source_ts: newest source time seen, microseconds. A true replay was seen before, so its
             source time is never newer than this one.
+        creates: whether the transaction at `position`, which may go on, has created rows.
     """
 
     position: bytes = positions.LOWEST
     source_ts: int = 0
+    creates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ becomes a dead letter with its original bytes; nothing here raises on any input.
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemark import packets
+from lakemark import keys, packets
+from lakemark.changes import one_transaction
 from lakemark.errors import TableError
 from lakemark.source import envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
@@ -158,6 +159,7 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     heads = heads or headers(records, plan)
     start = plan.high_waters.get((records.topic, records.partition), HighWater())
     gated = gate(heads.kind, heads.position, heads.source_ts, start)
+    water = replace(gated.after, creates=_creates(heads, gated.keep, start, gated.after))
     out = Stretch(
         records.topic,
         records.partition,
@@ -166,7 +168,7 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
         [],
         [],
         {},
-        gated.after,
+        water,
         {},
     )
     out.kinds = dict(Counter(heads.kind))
@@ -179,11 +181,11 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     bad: list[int] = []
     if Kind.BAD in out.kinds:
         bad = [index for index, kind in enumerate(heads.kind) if kind == Kind.BAD]
-    work = _Work(records, heads, plan, out)
+    work = _Work(records, heads, plan, out, start)
     for index in bad:
-        work.reject(index, heads.reason[index] or "not-debezium", heads.detail[index] or "")
+        work.reject_unread(index)
     for table, indices in by_table.items():
-        if table not in plan.stopped and (plan.selected is None or table in plan.selected):
+        if work.wants(table):
             work.table(table, indices)
     if gated.regressed is not None:
         table = heads.table[gated.regressed]
@@ -205,6 +207,20 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     stopped = {t for t, r in out.tables.items() if r.stop or r.unknown_columns}
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
     return out
+
+
+def _creates(heads: Headers, keep: Sequence[int], start: HighWater, end: HighWater) -> bool:
+    """Whether the transaction at the stretch's end has created rows, here or before."""
+    if start.creates and one_transaction(start.position, end.position):
+        return True
+    if "c" not in map(heads.op.__getitem__, keep):
+        return False
+    for index in reversed(keep):
+        if not one_transaction(heads.position[index], end.position):
+            return False
+        if heads.op[index] == "c":
+            return True
+    return False
 
 
 def _count_replays(out: Stretch, heads: Headers, keep: Sequence[int]) -> None:
@@ -253,10 +269,12 @@ def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
 class _Work:
     """The state of one call of `process`."""
 
-    def __init__(self, records: Records, heads: Headers, plan: Plan, out: Stretch) -> None:
+    def __init__(
+        self, records: Records, heads: Headers, plan: Plan, out: Stretch, since: HighWater
+    ) -> None:
         self.records = records
         self.heads = heads
-        self.raw = Raw(heads, records.keys, records.headers)
+        self.raw = Raw(heads, records.keys, records.headers, since)
         self.plan = plan
         self.out = out
 
@@ -280,6 +298,24 @@ class _Work:
         )
         if table:
             self.report(table).bad += 1
+
+    def reject_unread(self, index: int) -> None:
+        """A record whose header already is bad; its key may still say whose row misses an event."""
+        heads, name = self.heads, f"{self.plan.identity.logical_name}."
+        self.reject(index, heads.reason[index] or "not-debezium", heads.detail[index] or "")
+        table = heads.table[index] or self.records.topic.removeprefix(name)
+        if not self.wants(table) or self.records.values[index] is None:
+            return
+        schema = self._schema(table, [index])
+        if isinstance(schema, TableSchema):
+            (key,) = keys.canonical_keys([self.records.keys[index]], schema)
+            if key is not None:
+                self._missed(table, self.report(table), [(key, heads.position[index])])
+
+    def wants(self, table: str) -> bool:
+        """Whether the table streams."""
+        selected = self.plan.selected
+        return table not in self.plan.stopped and (selected is None or table in selected)
 
     def table(self, table: str, indices: list[int]) -> None:
         """Packets of one table: one or two per run of records with the same schema."""
@@ -336,11 +372,18 @@ class _Work:
             )
         return schema
 
+    def _missed(
+        self, table: str, report: TableReport, missed: Sequence[tuple[bytes, bytes]]
+    ) -> None:
+        if missed:
+            self.out.packets.append((table, packets.missed(missed, table=table)))
+            report.reread += [key.decode("utf-8", "replace") for key, _ in missed]
+
     def _add(self, table: str, report: TableReport, folded: Folded) -> None:
         self.out.packets += [(table, packet) for packet in folded.packets]
         for index, reason, detail in folded.rejected:
             self.reject(index, reason, detail, table=table)
-        report.reread += folded.reread
+        self._missed(table, report, folded.missed)
         report.own_snapshots |= folded.own_snapshots
         report.incremental_reads += folded.incremental_reads
         report.clamped += folded.clamped

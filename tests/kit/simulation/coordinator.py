@@ -323,6 +323,10 @@ class Coordinator:
                     run.sweeping = -1
         self.arm()
 
+    def stale(self) -> frozenset[bytes]:
+        """Keys whose rows miss an event."""
+        return frozenset(b"[%d]" % key for key in self.listed)
+
     def _start_again(self) -> None:
         """The connector reads the table anew: so do we."""
         for run in self.runs:

@@ -53,6 +53,7 @@ class History(Writes):
             self.source, self.pipeline, dice, order=world.order, shared=world.shared,
             note=self.note,
         )  # fmt: skip
+        self.pipeline.stale = self.coordinator.stale
         self.late = (TOPIC, dice.randrange(world.shape.partitions)) if world.lags else None
         if world.before and not world.loaded:
             self.coordinator.ghosts_since = 0

@@ -6,7 +6,7 @@ state of the batch. It may die anywhere, and the same batch comes again from the
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,6 +99,7 @@ class Pipeline:
     deletes: str = "hard"
     control: list[dict[str, Any]] = field(default_factory=list)
     chunks: list[list[tuple[bytes, bytes]]] = field(default_factory=lambda: [[], []])
+    stale: Callable[[], frozenset[bytes] | None] = frozenset
     lake: DictLake = field(init=False)
     state: State = field(init=False)
     crashed: int = 0
@@ -321,7 +322,7 @@ class Pipeline:
                 parts, floor=self.floor(state), pending=state.pending,
                 read_rows=self.lake.read_rows,
                 deletes=self.deletes, settled=self._settled(), horizon=self.horizon(state),
-                partial=partial,
+                stale=self.stale(), partial=partial,
             )  # fmt: skip
             if not early and result.truncate is not None:
                 self.lake.truncate(result.truncate, version=version)
