@@ -40,6 +40,7 @@ def lake_plan(
                 engine=engine_of(config, name, entry),
                 floor=bytes.fromhex(entry.floor) if entry.floor else None,
                 pending=entry.pending,
+                pending_over=entry.pending_over,
                 settled=_settled(entry, waters, state.offsets),
                 horizon=bytes.fromhex(entry.horizon) if entry.horizon else None,
                 partial=entry.partial,

@@ -191,7 +191,7 @@ def _outcome(
     entry.unavailable += outcome.unavailable
     entry.partial |= outcome.partial
     tables.note_reread(entry, outcome.reread, batch=state.batch)
-    entry.pending = state.batch if outcome.pending else -1
+    entry.pending_over, entry.pending = entry.pending, state.batch if outcome.pending else -1
 
 
 def _own_snapshots(

@@ -65,6 +65,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
         reread_missed: last batch in which there were more of them than are listed, or in which
             every key became one of them; -1 = never.
         pending: batch that last left halves of key changes beside the table; -1 = none are left.
+        pending_over: batch whose halves nobody needs any more; -1 = none.
     """
 
     state: str = STREAMING
@@ -92,6 +93,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     clamped: int = 0
     unavailable: int = 0
     pending: int = -1
+    pending_over: int = -1
     dead_letters: int = 0
     horizon: str = ""
     partial: bool = False

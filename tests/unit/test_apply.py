@@ -1,5 +1,7 @@
 """One table, one batch: the order of effects, with the real engine."""
 
+from pathlib import Path
+
 import pyarrow as pa
 
 from lakemark.sink import delta, maintain, pending
@@ -44,3 +46,25 @@ def test_a_batch_that_is_repeated_after_its_commit_asks_for_the_same_keys_again(
     again = batch(2, later, **known)
     assert again.skipped
     assert set(first.reread) <= set(again.reread)
+
+
+def test_what_waited_is_deleted_once_nobody_needs_it(shop):
+    path = table_path(shop.config.lake.path, ORDERS)
+
+    def files():
+        return sorted(p.name for p in Path(path, "_lakemark/pending").glob("*.arrow"))
+
+    shop.put("c", 1, 1, v="a")
+    shop.run()
+    gone = [("__debezium.newkey", b'{"id":2}')]
+    shop.put("d", 2, 1, headers=gone)  # the other half comes later
+    shop.run()
+    assert len(files()) == 1
+    shop.put("c", 3, 7, v="b")
+    shop.run()
+    assert len(files()) == 2, "a batch that is repeated needs the file before"
+    for key in (8, 9):  # the position is settled: nothing waits any more
+        assert len(files()) <= 2
+        shop.put("c", key, key, v="c")
+        shop.run()
+    assert files() == []

@@ -54,6 +54,7 @@ class TablePlan:
     engine: str = TASK_MERGE
     floor: bytes | None = None
     pending: int = -1
+    pending_over: int = -1
     settled: bytes | None = None
     horizon: bytes | None = None
     partial: bool = False
@@ -126,6 +127,8 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
 def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     """Brings one batch's packets of one table into the lake; exactly once per query and batch.
 
+    What waited beside the table for a batch that is over, is deleted.
+
     Raises:
         TableError: this table cannot go on; nothing of the batch was applied to it.
         DependencyError: the lake is away; the same call again later does the same.
@@ -138,6 +141,9 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     outcome = TableOutcome(table, key=list(key), engine=own.engine)
     outcome.truncate = _truncate(parts, own.floor)
     outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
+
+    if own.pending_over >= 0:
+        pending.remove(own.path, query=plan.query, batch=own.pending_over, options=options)
 
     # 1. already committed?
     opened = delta.open_table(own.path, options)

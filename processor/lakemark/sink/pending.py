@@ -3,10 +3,11 @@
 One Arrow file per batch that left some: ``<table>/_lakemark/pending/<query>-<batch>.arrow``.
 Delta and its VACUUM leave folders with a leading underscore alone. The file is written before the
 batch's commit, so a batch that is repeated after its commit finds it, and one that is repeated
-before makes the same one again.
+before makes the same one again. Once a later batch has been recorded as done, nobody needs it.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +46,12 @@ def save(
         raise DependencyError(
             f"the lake did not take {name} of {path}: {error}", code="lake-unavailable"
         ) from error
+
+
+def remove(path: str, *, query: str, batch: int, options: Mapping[str, str]) -> None:
+    """Deletes what batch `batch` left; what cannot be deleted stays, and harms nobody."""
+    with suppress(OSError):
+        _handler(path, options).delete_file(_place(query, batch))
 
 
 def load(path: str, *, query: str, batch: int, options: Mapping[str, str]) -> pa.Table | None:
