@@ -1,7 +1,7 @@
 """A table of a million rows: how fast does a snapshot bring it where it belongs?
 
     ./dev bench snapshot [--rows N] [--rate N] [--parallelism 1,2,4] [--chunk-rows N]
-                         [--only WHO] [--json FILE]
+                         [--rounds N] [--only WHO] [--json FILE]
 
 One database, one contestant after the other:
 
@@ -13,7 +13,7 @@ One database, one contestant after the other:
 - *busy*: the same while a workload changes the table.
 
 Java compiles for minutes what is used most, so one run of the connector's and two of lakemark's are
-made first and do not count.
+made first and do not count. Of several rounds the median counts.
 
 Log latency is the time from a row's commit to its being seen in the lake, of ten rows a second into
 a table of their own: during the snapshots, and without one, the busy one with the same workload on
@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -107,20 +107,29 @@ def main(argv: list[str]) -> int:
             with stack.fresh_database(*PULSE) as database:
                 for table in WARM:
                     fill(database, table, WARM_ROWS)
-                for parallelism, busy in cases(options):
-                    fill(database, table_of(parallelism, busy), options.rows)
+                for case in cases(options):
+                    for number in range(options.rounds):
+                        fill(database, table_of(*case, number), options.rows)
                 rows += lakemark(database, options)
     return show(rows, options, before)
 
 
 def cases(options: argparse.Namespace) -> list[tuple[int, bool]]:
     """The snapshots of lakemark: parallelism, and whether the table is changed meanwhile."""
-    return [(parallelism, busy) for busy in (False, True) for parallelism in options.parallelism]
+    loads = (False, True) if options.rate else (False,)
+    return [(parallelism, busy) for busy in loads for parallelism in options.parallelism]
 
 
-def table_of(parallelism: int, busy: bool) -> str:  # noqa: FBT001 - as `cases` names them
+def table_of(parallelism: int, busy: bool, number: int) -> str:  # noqa: FBT001 - as in `cases`
     """A table of its own for every snapshot of lakemark."""
-    return f"orders_{parallelism}_{'busy' if busy else 'idle'}"
+    return f"orders_{parallelism}_{'busy' if busy else 'idle'}_{number}"
+
+
+def median(rounds: Sequence[Row]) -> Row:
+    """The median round; the lags and the correctness are of all."""
+    one = sorted(rounds, key=lambda row: row.seconds)[len(rounds) // 2]
+    lags = [lag for row in rounds for lag in row.lags]
+    return replace(one, lags=lags, correct=all(row.correct for row in rounds))
 
 
 def fill(database: Database, table: str, rows: int) -> None:
@@ -150,19 +159,20 @@ def debezium(database: Database, options: argparse.Namespace) -> Iterator[Row]:
             "notification.sink.topic.name": f"{database.name}-notes",
         })  # fmt: skip
         if chunk == CHUNKS[0]:
-            incremental(database, options, chunk, busy=False, who="warm-up")
-        for busy in (False, True):
-            yield incremental(database, options, chunk, busy=busy)
+            incremental(database, options, chunk, -1, busy=False)
+        for busy in (False, True) if options.rate else (False,):
+            numbers = range(options.rounds)
+            yield median([incremental(database, options, chunk, n, busy=busy) for n in numbers])
         database.stack.connect.delete_connector(database.name)
 
 
 def incremental(
-    database: Database, options: argparse.Namespace, chunk: int, *, busy: bool, who: str = ""
+    database: Database, options: argparse.Namespace, chunk: int, number: int, *, busy: bool
 ) -> Row:
-    """One incremental snapshot of the connector."""
-    who = who or f"debezium {chunk}{' busy' if busy else ''}"
+    """One incremental snapshot of the connector; number -1 is the warm-up."""
+    who = f"debezium {chunk}{' busy' if busy else ''}"
     say(who)
-    notes, signal = f"{database.name}-notes", who.replace(" ", "-")
+    notes, signal = f"{database.name}-notes", f"{who.replace(' ', '-')}-{number}"
     data = json.dumps({"data-collections": ["public.orders"], "type": "incremental"})
 
     def ended() -> bool:
@@ -200,9 +210,16 @@ def lakemark(database: Database, options: argparse.Namespace) -> Iterator[Row]:
             for table in WARM:  # Java compiles what is used most for minutes
                 snapshot(process, table, most)
             yield quiet(database, options, lags)
-            for parallelism, busy in cases(options):
-                yield taken(database, process, options, parallelism, lags, busy=busy)
-            yield quiet(database, options, lags, changed=table_of(*cases(options)[-1]))
+            found: dict[tuple[int, bool], list[Row]] = {}
+            for busy in sorted({busy for _, busy in cases(options)}):
+                for number in range(options.rounds):
+                    for case in cases(options):
+                        if case[1] is busy:
+                            row = taken(database, process, options, (*case, number), lags)
+                            found.setdefault(case, []).append(row)
+            yield from map(median, found.values())
+            if options.rate:
+                yield quiet(database, options, lags, changed=table_of(*cases(options)[-1], 0))
     finally:
         process.kill()
 
@@ -222,13 +239,11 @@ def taken(
     database: Database,
     process: LakemarkProcess,
     options: argparse.Namespace,
-    parallelism: int,
+    case: tuple[int, bool, int],
     lags: list[float],
-    *,
-    busy: bool,
 ) -> Row:
     """One snapshot."""
-    table = table_of(parallelism, busy)
+    (parallelism, busy, _), table = case, table_of(*case)
     say(f"lakemark, parallelism {parallelism}{', busy' if busy else ''}")
     seen = len(lags)
     with busy_with(database, table, options.rows, options.rate if busy else 0) as load:
@@ -401,11 +416,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(prog="./dev bench snapshot", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rate", type=int, default=500, help="transactions/s of the busy runs")
+    parser.add_argument(
+        "--rate", type=int, default=500, help="transactions/s of the busy runs; 0: none"
+    )
     parser.add_argument("--chunk-rows", type=int, default=100_000)
     parser.add_argument(
         "--parallelism", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2, 4]
     )
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=("copy", "debezium", "lakemark"))
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)
