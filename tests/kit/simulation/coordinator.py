@@ -24,6 +24,9 @@ from tests.kit.simulation.runs import Attempt, Chain, Chunk, Run, Tick, Window, 
 from tests.kit.simulation.source import Source
 
 
+ALL_KEYS = 64  # higher than any: the last chunk has no upper bound
+
+
 @dataclass
 class Coordinator:
     """What decides about runs; it hears committed batches only."""
@@ -63,14 +66,14 @@ class Coordinator:
         chain = self.chain if self.shared else Chain(name)
         run = Run(name, chain, whole, [], 0, self.pipeline.state.batch, 0)
         number = self.source.shape.keys + 4
-        every = range(-1, number)
+        every = range(-1, ALL_KEYS)
         if keys is not None:
             groups = [frozenset(keys)]
         else:
             edges = sorted(self.dice.sample(range(1, number), self.dice.choice([0, 1, 1, 2])))
             groups = [
                 frozenset(k for k in every if low <= k < high)
-                for low, high in zip([-1, *edges], [*edges, number], strict=True)
+                for low, high in zip([-1, *edges], [*edges, ALL_KEYS], strict=True)
             ]
             if not whole and len(groups) > 1:
                 groups = groups[1:]
