@@ -6,11 +6,12 @@ batch; `<checkpoint>/lakemark/pipeline.json` says for which pipeline the checkpo
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from lakemark import tables
+from lakemark import gaps, tables
 from lakemark.errors import PipelineError
 from lakemark.tables import Offsets, PipelineState
 
@@ -103,11 +104,7 @@ class Checkpoint:
 
     def newest(self) -> PipelineState:
         """The state of the newest batch that has one."""
-        folder = self._path_class(f"{self.path}/lakemark/state")
-        if not self._files.exists(folder):
-            return PipelineState()
-        names = [str(s.getPath().getName()) for s in self._files.listStatus(folder)]
-        batches = [int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()]
+        batches = self._batches("lakemark/state", suffix=".json")
         return self.load(max(batches)) if batches else PipelineState()
 
     def save(self, state: PipelineState) -> None:
@@ -116,6 +113,37 @@ class Checkpoint:
         old = self._path_class(f"{self.path}/{_name(state.batch - KEPT)}")
         if state.batch >= KEPT:
             self._files.delete(old, False)  # noqa: FBT003 - Hadoop's signature
+
+    def topics(self) -> dict[str, str]:
+        """Kafka's ids of the change topics as they were when they were read."""
+        blob = self._read("lakemark/topics.json")
+        return msgspec.json.decode(blob, type=dict[str, str]) if blob else {}
+
+    def note_topics(self, ids: Mapping[str, str]) -> None:
+        """Remembers the topics' ids."""
+        self._write("lakemark/topics.json", msgspec.json.encode(ids))
+
+    def begin_again(self, topics: Mapping[str, Mapping[int, int]]) -> None:
+        """Lets the query go on at these offsets of some change topics; only while it is stopped.
+
+        A batch that was planned but not committed has nothing of them then. Can be repeated.
+        """
+        planned, committed = self._batches("offsets"), self._batches("commits")
+        for batch in [b for b in planned if b >= max(committed, default=0)]:
+            self._write(f"offsets/{batch}", _planned(self._read(f"offsets/{batch}") or b"", topics))
+        states = self._batches("lakemark/state", suffix=".json")
+        for batch in [b for b in states if b >= max(committed, default=0)]:
+            state = self.load(batch)
+            gaps.begin_again(state, topics)
+            self._write(_name(batch), tables.encode(state))
+
+    def _batches(self, folder: str, *, suffix: str = "") -> list[int]:
+        path = self._path_class(f"{self.path}/{folder}")
+        if not self._files.exists(path):
+            return []
+        names = [str(s.getPath().getName()) for s in self._files.listStatus(path)]
+        found = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+        return sorted(int(name) for name in found if name.isdigit())
 
     def _read(self, name: str) -> bytes | None:
         path = self._path_class(f"{self.path}/{name}")
@@ -142,6 +170,20 @@ class Checkpoint:
                 code="checkpoint-unwritable",
                 hint="check the rights on the checkpoint folder",
             )
+
+
+def _planned(blob: bytes, topics: Mapping[str, Mapping[int, int]]) -> bytes:
+    """Spark's record of a planned batch, with other offsets of some topics."""
+    lines = blob.decode().splitlines()
+    for at, line in enumerate(lines[2:], 2):  # version, metadata, then a line per source
+        source = json.loads(line) if line not in ("-", "") else {}
+        ours = [topic for topic in topics if topic in source]
+        for topic in ours:
+            source[topic] = {str(p): offset for p, offset in topics[topic].items()}
+        source = {topic: partitions for topic, partitions in source.items() if partitions}
+        if ours:
+            lines[at] = json.dumps(source, separators=(",", ":"))
+    return "\n".join(lines).encode()
 
 
 def _name(batch: int) -> str:

@@ -169,11 +169,34 @@ def recover(
     new_epoch: Annotated[
         bool, typer.Option("--new-epoch", help="The source was restored or failed over.")
     ] = False,
+    resnapshot: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--resnapshot", metavar="TABLE", help="Events of this table are lost; repeat it."
+        ),
+    ] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", hidden=True)] = None,
 ) -> int:
-    """Go on after the source went back in time: its positions start again in a new epoch."""
-    if not new_epoch:
-        typer.echo("say what happened: lakemark recover --new-epoch", err=True)
+    """Go on after events were lost, or after the source went back in time.
+
+    --resnapshot: Kafka lost events of tables that were not read yet. They go on with what there
+    is, and are snapshotted again with a sweep. --new-epoch: the source was restored or failed
+    over, so that its positions start again.
+    """
+    if new_epoch == bool(resnapshot):
+        what = "lakemark recover --new-epoch, or lakemark recover --resnapshot TABLE"
+        typer.echo(f"say what happened: {what}", err=True)
         return USAGE
+    if resnapshot:
+        wanted = sorted({*resnapshot, *(more or ())})
+        for table in wanted:
+            _control(config, "table-resnapshot", table)
+        print(
+            f"To be snapshotted again, with a sweep: {', '.join(wanted)}.\n"
+            "With a database configured, `lakemark run` does so by itself; else send a signal:\n"
+            f"  lakemark snapshot start {' '.join(wanted)}"
+        )
+        return OK
     _control(config, "new-epoch", "")
     print(
         "The next batch begins a new epoch; tables that stopped with position-regressed catch up.\n"

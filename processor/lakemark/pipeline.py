@@ -19,7 +19,7 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemark import crashpoints, handover, plans, settle, tables, tasks
+from lakemark import crashpoints, gaps, handover, plans, settle, tables, tasks
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
@@ -247,6 +247,9 @@ class Pipeline:
             elif record.get("type") == "table-read" and table in state.tables:
                 until, keys = int(record.get("until", -1)), record.get("keys")
                 tables.reread(state.tables[table], until=until, keys=keys)
+            elif record.get("type") == gaps.RESNAPSHOT and table in state.tables:
+                why = str(record.get("reason") or "events of it may be missing")
+                tables.resnapshot(state.tables[table], why, state.batch)
             elif record.get("type") == "new-epoch":
                 tables.new_epoch(state, settle.start_offsets(before, state.offsets))
                 log.warning("pipeline.new_epoch", epoch=len(state.epochs))

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
-from lakemark import control, kafka, records, snapshots
+from lakemark import control, kafka, records, recovery, snapshots
 from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
@@ -53,6 +53,7 @@ log = structlog.get_logger(__name__)
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 ONCE_ATTEMPTS: Final = 5
+TOPICS_EVERY_S: Final = 30.0  # how often the topics' ids are compared
 RETRY_EVERY_S: Final = 15.0  # how often errored tables that retry are given a batch
 DATA_LOSS: Final = ("OffsetOutOfRange", "failOnDataLoss", "Some data may have been lost")
 
@@ -117,7 +118,7 @@ class Supervisor:
             log.info("pipeline.streaming", query=str(query.id), once=self.once)
             self._publish_pipeline("streaming")
             try:
-                self._watch(query)
+                self._watch(query, pipeline.checkpoint)
                 if pipeline.failure is not None and not self.stopping.is_set():
                     raise self._cause(pipeline, pipeline.failure)
             except (StreamingQueryException, PySparkException, Py4JError) as error:
@@ -151,7 +152,7 @@ class Supervisor:
         modes = HandlingModes.from_connector(connector.settings)
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
-        self.state = checkpoint.newest()
+        self.state = recovery.go_over(config, checkpoint, checkpoint.newest())
         return Pipeline(
             spark=spark,
             config=config,
@@ -214,10 +215,22 @@ class Supervisor:
         interval = f"{int(self.config.stream.trigger.total_seconds() * 1000)} milliseconds"
         return writer.trigger(processingTime=interval).start()
 
-    def _watch(self, query: StreamingQuery) -> None:
+    def _watch(self, query: StreamingQuery, checkpoint: Checkpoint) -> None:
+        """Until the query ends.
+
+        Raises:
+            PipelineError: a topic is not the one that was read before.
+        """
         woken = time.monotonic()
+        looked, known = 0.0, set[str]()
         while not self.stopping.is_set():
-            if query.awaitTermination(1):
+            ended = bool(query.awaitTermination(1))
+            new = self.state.offsets.keys() - known
+            if new or time.monotonic() - looked > TOPICS_EVERY_S:
+                looked = time.monotonic()
+                with suppress(DependencyError):  # the query itself says so
+                    known = recovery.still_there(self.config, checkpoint, self.state)
+            if ended:
                 return
             pause = 1.0 if any_state(self.state, CATCHING_UP) else RETRY_EVERY_S
             if not self.once and self._needs_batch() and time.monotonic() - woken > pause:
@@ -256,7 +269,8 @@ class Supervisor:
             return PipelineError(
                 "Kafka no longer has records that were not read yet: " + root_cause(text),
                 code="source-data-expired",
-                hint="take the tables again with a snapshot; raise the topics' retention",
+                hint="start again: it names the tables and the command that takes them again; "
+                "raise the topics' retention",
             )
         return DependencyError(
             f"the query stopped: {root_cause(text)}",

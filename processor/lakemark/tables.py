@@ -224,12 +224,16 @@ def new_epoch(state: PipelineState, start: Offsets) -> None:
     state.epochs.append(begins)
     state.regressed = {}
     for table, entry in state.tables.items():
-        entry.resnapshot = (
-            "a new epoch began: rows of the source as it was before may still be here"
-        )
-        entry.resnapshot_since = entry.reread_missed = state.batch
+        gone = "a new epoch began: rows of the source as it was before may still be here"
+        resnapshot(entry, gone, state.batch)
         if entry.code == "position-regressed":
             resume(state, table)
+
+
+def resnapshot(entry: TableState, reason: str, batch: int) -> None:
+    """Any row may miss an event, and rows may be here that the source deleted."""
+    entry.resnapshot = reason
+    entry.resnapshot_since = entry.reread_missed = batch
 
 
 def stream(entry: TableState, batch: int) -> None:

@@ -23,7 +23,6 @@ from tests.kit.simulation.pipeline import Done, Pipeline
 from tests.kit.simulation.runs import Attempt, Chain, Chunk, Run, Tick, Window, packet_of
 from tests.kit.simulation.source import Source
 
-
 ALL_KEYS = 64  # higher than any: the last chunk has no upper bound
 
 

@@ -1,0 +1,122 @@
+"""What Kafka no longer has of the change topics, found before anything is read.
+
+Pure. Spark alone compares offsets: a topic that was deleted and made again is read on from the old
+offset, without a word, as soon as it has more records than that. So the ids of the topics are
+remembered, and compared at every start and while the query runs.
+
+code                  what happened
+--------------------  -------------------------------------------------------------------
+topic-deleted         the topic, or a partition of it, is gone
+topic-recreated       a topic of the same name, but another one; or it ends before our offset
+source-data-expired   records that were not read yet are older than the topic's retention
+
+Events may be missing then of the tables that the topic carries: they need a snapshot and a sweep.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lakemark.tables import Offsets, PipelineState, TableState
+
+RESNAPSHOT: Final = "table-resnapshot"
+DELETED: Final = "topic-deleted"
+RECREATED: Final = "topic-recreated"
+EXPIRED: Final = "source-data-expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the brokers have of some topics: ids, and the first and the end offset by partition."""
+
+    ids: Mapping[str, str]
+    first: Offsets
+    end: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One topic of which events may be missing.
+
+    Attributes:
+        topic: its name.
+        code: one of the table in the module's docstring.
+        reason: what happened, with offsets.
+        tables: the tables it carries; none: a topic without rows, of which nothing is lost.
+    """
+
+    topic: str
+    code: str
+    reason: str
+    tables: tuple[str, ...]
+
+
+def gaps(state: PipelineState, known: Mapping[str, str], held: Held) -> list[Gap]:
+    """The gaps between where the pipeline stands and what the brokers have, by topic.
+
+    Args:
+        state: the newest state.
+        known: ids of the topics as they were when they were read.
+        held: what the brokers have now of the state's topics.
+    """
+    found = []
+    for topic, offsets in sorted(state.offsets.items()):
+        carried = tuple(sorted(t for t, entry in state.tables.items() if topic in entry.topics))
+        wanted = _wanted(offsets, topic, (state.tables[t] for t in carried))
+        what = _gap(topic, wanted, known.get(topic), held)
+        if what is not None:
+            found.append(Gap(topic, *what, carried))
+    return found
+
+
+def _wanted(
+    offsets: Mapping[int, int], topic: str, carried: Iterable[TableState]
+) -> dict[int, int]:
+    """The next offset wanted of each partition: tables that stopped want what lies before."""
+    wanted = dict(offsets)
+    for entry in carried:
+        for partition, offset in entry.from_offsets.get(topic, {}).items():
+            wanted[partition] = min(offset, wanted.get(partition, offset))
+    return wanted
+
+
+def _gap(
+    topic: str, wanted: Mapping[int, int], known: str | None, held: Held
+) -> tuple[str, str] | None:
+    now = held.ids.get(topic)
+    if now is None:
+        return DELETED, f"the topic {topic} does not exist any more"
+    if known is not None and known != now:
+        return RECREATED, f"the topic {topic} was deleted and made again (id {known}, now {now})"
+    first, end = held.first.get(topic, {}), held.end.get(topic, {})
+    for partition, offset in sorted(wanted.items()):
+        if offset <= 0:
+            continue  # nothing of it was read
+        if partition not in end:
+            return DELETED, f"the topic {topic} has no partition {partition} any more"
+        if offset > end[partition]:
+            return RECREATED, (
+                f"{topic}-{partition} ends at offset {end[partition]}, before {offset}, up to "
+                "which it was read: it was deleted and made again, or truncated"
+            )
+        if offset < first.get(partition, 0):
+            return EXPIRED, (
+                f"{topic}-{partition} begins at offset {first[partition]}; those from {offset} on "
+                "were not read yet"
+            )
+    return None
+
+
+def begin_again(state: PipelineState, topics: Mapping[str, Mapping[int, int]]) -> None:
+    """Lets the state go on at these offsets of some topics, whatever it was at."""
+    for topic, first in topics.items():
+        old = state.offsets.get(topic, {})
+        if set(first) != set(old):  # keys are in other partitions now
+            state.high_waters.pop(topic, None)
+        state.offsets[topic] = dict(first)
+        for entry in state.tables.values():
+            if topic in entry.from_offsets:
+                entry.from_offsets[topic] = dict(first)
+                entry.old_ends.pop(topic, None)
+        if not first:
+            del state.offsets[topic]

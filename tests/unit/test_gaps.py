@@ -1,0 +1,89 @@
+"""What Kafka no longer has of what was read, and what was not read yet."""
+
+import pytest
+
+from lakemark import gaps
+from lakemark.gaps import DELETED, EXPIRED, RECREATED, Held
+from lakemark.tables import PipelineState, TableState, Water
+
+TOPIC, OTHER = "shop.public.orders", "shop.public.things"
+TABLE = "public.orders"
+
+
+def state(**offsets):
+    found = {int(name[1:]): offset for name, offset in offsets.items()}
+    tables = {TABLE: TableState(topics=[TOPIC]), "public.things": TableState(topics=[OTHER])}
+    return PipelineState(batch=3, offsets={TOPIC: found, OTHER: {0: 5}}, tables=tables)
+
+
+def held(first, end, *, number="id1"):
+    ids = {TOPIC: number, OTHER: "other"}
+    ends = {TOPIC: dict(enumerate(end)), OTHER: {0: 9}}
+    return Held(ids, {TOPIC: dict(enumerate(first)), OTHER: {0: 0}}, ends)
+
+
+def codes(found):
+    return [(gap.code, gap.tables) for gap in found]
+
+
+KNOWN = {TOPIC: "id1", OTHER: "other"}
+
+
+@pytest.mark.parametrize(
+    ("first", "end"), [([0, 0], [10, 20]), ([10, 20], [10, 20]), ([3, 0], [99, 20])]
+)
+def test_what_is_still_there_is_no_gap(first, end):
+    assert gaps.gaps(state(p0=10, p1=20), KNOWN, held(first, end)) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "number", "code"),
+    [
+        ([0, 0], [90, 90], "id2", RECREATED),
+        ([0, 0], [90, 19], "id1", RECREATED),
+        ([0], [90], "id1", DELETED),
+        ([11, 0], [90, 90], "id1", EXPIRED),
+    ],
+)
+def test_a_gap_names_the_tables_that_it_concerns(first, end, number, code):
+    found = gaps.gaps(state(p0=10, p1=20), KNOWN, held(first, end, number=number))
+    assert codes(found) == [(code, (TABLE,))]
+    assert TOPIC in found[0].reason
+
+
+def test_a_topic_that_is_gone():
+    there = Held({OTHER: "other"}, {OTHER: {0: 0}}, {OTHER: {0: 9}})
+    assert codes(gaps.gaps(state(p0=10), KNOWN, there)) == [(DELETED, (TABLE,))]
+
+
+def test_a_topic_whose_id_nobody_remembers_is_told_by_its_end():
+    assert gaps.gaps(state(p0=10), {}, held([0], [10], number="id7")) == []
+    assert codes(gaps.gaps(state(p0=10), {}, held([0], [9]))) == [(RECREATED, (TABLE,))]
+
+
+def test_a_table_that_stopped_wants_what_lies_before():
+    now = state(p0=10)
+    now.tables[TABLE].from_offsets = {TOPIC: {0: 4}}
+    assert gaps.gaps(now, KNOWN, held([4], [10])) == []
+    assert codes(gaps.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
+
+
+def test_partitions_of_which_nothing_was_read_miss_nothing():
+    assert gaps.gaps(state(p0=10, p1=0), KNOWN, held([0, 7], [10, 20])) == []
+
+
+def test_the_state_begins_again_where_the_topic_does():
+    now = state(p0=10, p1=20)
+    waters = {TOPIC: {0: Water("aa", 1), 1: Water("bb", 1)}, OTHER: {0: Water("cc", 1)}}
+    now.high_waters = dict(waters)
+    now.tables[TABLE].from_offsets = {TOPIC: {0: 4, 1: 4}}
+    gaps.begin_again(now, {TOPIC: {0: 7, 1: 0}})
+    assert now.offsets == {TOPIC: {0: 7, 1: 0}, OTHER: {0: 5}}
+    assert now.tables[TABLE].from_offsets == {TOPIC: {0: 7, 1: 0}}
+    assert now.high_waters == waters, "a connector that goes on sends some events again"
+    assert gaps.gaps(now, KNOWN, held([7, 0], [8, 1])) == []
+
+    gaps.begin_again(now, {TOPIC: {0: 0}})
+    assert now.high_waters == {OTHER: waters[OTHER]}, "keys are in other partitions"
+    gaps.begin_again(now, {TOPIC: {}})
+    assert now.offsets == {OTHER: {0: 5}}
