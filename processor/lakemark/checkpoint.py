@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from lakemark import gaps, tables
+from lakemark import gaps, ownership, tables
 from lakemark.errors import PipelineError
+from lakemark.ownership import Owner
 from lakemark.tables import Offsets, PipelineState
 
 FORMAT: Final = 1
@@ -35,6 +36,7 @@ class Checkpoint:
         self._io = jvm.org.apache.hadoop.io.IOUtils
         self._bytes = jvm.java.io.ByteArrayOutputStream
         self.path = path
+        self.ours = ""
         self._files = self._path_class(path).getFileSystem(hadoop)
 
     def claim(self, identity: Identity) -> None:
@@ -113,6 +115,25 @@ class Checkpoint:
         old = self._path_class(f"{self.path}/{_name(state.batch - KEPT)}")
         if state.batch >= KEPT:
             self._files.delete(old, False)  # noqa: FBT003 - Hadoop's signature
+
+    def owner(self) -> Owner | None:
+        """Who runs the pipeline, or ran it last."""
+        return ownership.decode(self._read("lakemark/owner.json"))
+
+    def take(self, owner: Owner) -> None:
+        """Makes this process the owner: whatever another one still does, ends."""
+        self.ours = owner.token
+        self._write("lakemark/owner.json", ownership.encode(owner))
+
+    def check_owner(self) -> None:
+        """Nothing, as long as this process is the owner.
+
+        Raises:
+            DependencyError: `superseded`.
+        """
+        owner = self.owner()
+        if owner is None or owner.token != self.ours:
+            raise ownership.superseded(owner)
 
     def topics(self) -> dict[str, str]:
         """Kafka's ids of the change topics as they were when they were read."""

@@ -168,6 +168,7 @@ class Pipeline:
         5. the state after it, and what the progress topic says.
         """
         begun = monotonic()
+        self.checkpoint.check_owner()
         before = self.checkpoint.load(batch - 1)
         ends = self.checkpoint.offsets(batch)
         state = msgspec.json.decode(tables.encode(before), type=PipelineState)
@@ -198,6 +199,7 @@ class Pipeline:
 
         settled_at = monotonic()
         crashpoints.reach(crashpoints.BEFORE_STATE)
+        self.checkpoint.check_owner()
         self.checkpoint.save(state)
         self.publish(state)
         self.snapshots(state, news)

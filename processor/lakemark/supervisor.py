@@ -3,6 +3,7 @@
 state       meaning
 ----------  -----------------------------------------------------------------------------
 starting    session, topics, connector, catalog
+standby     another process runs the pipeline; this one takes over when that one ends
 streaming   the query runs
 degraded    something it needs is away: tried again with backoff, for ever (`--once`: 5 times)
 stopped     on request, or by an error that only a person can mend
@@ -31,6 +32,7 @@ from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
 from lakemark.errors import DependencyError, LakemarkError, PipelineError
+from lakemark.ownership import SUPERSEDED, Turn, this_process
 from lakemark.pipeline import Pipeline
 from lakemark.session import session
 from lakemark.settle import News
@@ -53,9 +55,15 @@ log = structlog.get_logger(__name__)
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 ONCE_ATTEMPTS: Final = 5
+QUIET_S: Final = 5.0  # a turn that comes within these is no news
+ONCE_WAIT_S: Final = 30.0  # for the turn; longer than a killed process is taken for alive
 TOPICS_EVERY_S: Final = 30.0  # how often the topics' ids are compared
 RETRY_EVERY_S: Final = 15.0  # how often errored tables that retry are given a batch
 DATA_LOSS: Final = ("OffsetOutOfRange", "failOnDataLoss", "Some data may have been lost")
+
+
+class _StoppedError(Exception):
+    """Told to stop before there was anything to stop."""
 
 
 class Supervisor:
@@ -69,6 +77,8 @@ class Supervisor:
         self.published: dict[str, bytes] = {}
         self.progress: Producer | None = None
         self.snapshots: Snapshots | None = None
+        self.owner = this_process()
+        self.turn = Turn(config)
 
     def run(self) -> int:
         """Runs until it is told to stop; 0 if all is well, 1 if tables are errored (`--once`).
@@ -77,7 +87,7 @@ class Supervisor:
             LakemarkError: what only a person can mend.
         """
         self._on_signals()
-        with session(self.config) as spark:
+        with Turn(self.config) as self.turn, session(self.config) as spark:
             return self._supervise(spark)
 
     def _supervise(self, spark: SparkSession) -> int:
@@ -87,8 +97,13 @@ class Supervisor:
             try:
                 self._stream(spark)
                 return self._verdict()
+            except _StoppedError:
+                return 0
             except DependencyError as error:
                 failure: LakemarkError = error
+            if failure.code == SUPERSEDED:
+                log.warning("pipeline.superseded", reason=failure.message, hint=failure.hint)
+                continue
             if time.monotonic() - begun > 10 * LONGEST_WAIT_S:
                 attempts, wait = 0, FIRST_WAIT_S
             attempts += 1
@@ -148,6 +163,7 @@ class Supervisor:
             context._jsc.hadoopConfiguration(),  # noqa: SLF001
             config.checkpoint,
         )
+        self._take_over(checkpoint)
         checkpoint.claim(Identity(config.name, config.stream.shards))
         modes = HandlingModes.from_connector(connector.settings)
         catalog = catalog_of(config, modes, connector.settings)
@@ -169,6 +185,36 @@ class Supervisor:
             snapshots=self._committed,
             schemas={t: s for t, s in schemas.items() if t in connector.tables},
         )
+
+    def _take_over(self, checkpoint: Checkpoint) -> None:
+        """Waits until no other process runs the pipeline, and makes it this one's.
+
+        Raises:
+            PipelineError: with `--once`: another one runs it.
+            _StoppedError: told to stop meanwhile.
+        """
+        begun, said = time.monotonic(), False
+        while not self.turn.held:
+            owner = checkpoint.owner()
+            if owner is not None and (owner.token == self.owner.token or owner.is_dead()):
+                break
+            waited = time.monotonic() - begun
+            if self.turn.problem is not None and waited > QUIET_S:
+                raise self.turn.problem
+            if waited > QUIET_S and not said:
+                said = True
+                log.info(
+                    "pipeline.standby", owner=owner.host if owner else "", pid=owner and owner.pid
+                )
+            if self.once and waited > ONCE_WAIT_S:
+                raise PipelineError(
+                    f"another process runs the pipeline {self.config.name}",
+                    code="already-running",
+                    hint="stop it first: what it runs is done by it",
+                )
+            if self.stopping.wait(0.1):
+                raise _StoppedError
+        checkpoint.take(self.owner)
 
     @contextmanager
     def _snapshots(self, pipeline: Pipeline) -> Iterator[None]:
@@ -230,6 +276,8 @@ class Supervisor:
                 looked = time.monotonic()
                 with suppress(DependencyError):  # the query itself says so
                     known = recovery.still_there(self.config, checkpoint, self.state)
+            if not self.turn.held:
+                checkpoint.check_owner()
             if ended:
                 return
             pause = 1.0 if any_state(self.state, CATCHING_UP) else RETRY_EVERY_S

@@ -1,32 +1,22 @@
-"""Two lakemarks on one checkpoint: whatever happens, the tables stay right."""
+"""Two lakemarks of one pipeline: one runs it, the other stands by."""
+
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from stack import every_type, shop
 from stack.lakemark_process import LakemarkProcess
 from stack.local import Database
-from stack.processes import StackError, wait_for
 from stack.workload import Workload
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
 
-def overlap(first: LakemarkProcess, second: LakemarkProcess) -> None:
-    """Let both work on the same load for some batches, or until one of them gives up."""
-
-    def batches() -> int:
-        return sum(len(run.events("batch.done")) for run in (first, second))
-
-    enough = batches() + 4
-    wait_for(
-        lambda: batches() >= enough or not (first.is_running and second.is_running),
-        STATE_S,
-        "four more batches of both",
-    )
-
-
-def test_a_second_run_on_the_same_checkpoint_does_no_harm(database: Database, tmp_path):
+@pytest.fixture
+def both(database: Database, tmp_path) -> Iterator[tuple[Running, LakemarkProcess]]:
+    """A pipeline that runs, and a second process that stands by."""
     with database.connect() as connection:
         shop.create(connection, every=every_type.Limits.of({}))
         shop.fill(connection, scale=0.02)
@@ -36,21 +26,59 @@ def test_a_second_run_on_the_same_checkpoint_does_no_harm(database: Database, tm
         running.lakemark.wait_for_batch(STATE_S)
         second = LakemarkProcess(running.lakemark.config, log=tmp_path / "second.log")
         try:
-            with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
-                try:
-                    second.start()
-                except StackError:
-                    assert running.lakemark.is_running, "the first one must not give way"
-                overlap(running.lakemark, second)
-                workload.stop()
-            running.wait_drained()
-            survivor = running.lakemark if running.lakemark.is_running else second
-            assert survivor.is_running, "one of them has to go on"
-            running.comparer().wait_until_equal(survivor, deadline_s=STATE_S * 2)
+            second.spawn()
+            standby = second.wait_for_event("pipeline.standby", STATE_S)
+            assert running.lakemark.identity is not None
+            assert standby["pid"] == running.lakemark.identity.pid
+            yield running, second
         finally:
             second.kill()
-        running.lakemark.stop()
-        # What they left behind is a checkpoint that goes on.
-        Workload(database.dsn, writers=2, seed=2).run_for(2)
-        running.wait_drained()
-        running.equal_after_once()
+
+
+def test_the_second_takes_over_when_the_first_is_killed(both):
+    running, second = both
+    with Workload(running.database.dsn, writers=2, rows_per_s=300) as workload:
+        running.lakemark.wait_for_batch(STATE_S)
+        assert not second.events("batch.done")
+        running.lakemark.kill()
+        killed = time.monotonic()
+        second.wait_for_event("pipeline.streaming", STATE_S)
+        print(f"taken over after {time.monotonic() - killed:.1f} s")
+        second.wait_for_batch(STATE_S)
+        workload.stop()
+    running.wait_drained()
+    running.comparer().wait_until_equal(second, deadline_s=STATE_S * 2)
+    # Told to end, it leaves at once a checkpoint that goes on.
+    second.stop()
+    Workload(running.database.dsn, writers=2, seed=2).run_for(2)
+    running.wait_drained()
+    running.equal_after_once()
+
+
+def test_a_process_that_slept_writes_nothing_after_it_was_superseded(both):
+    running, second = both
+    first = running.lakemark
+    with Workload(running.database.dsn, writers=2, rows_per_s=300) as workload:
+        first.wait_for_batch(STATE_S)
+        first.pause()
+        second.wait_for_event("pipeline.streaming", STATE_S)
+        second.wait_for_batch(STATE_S)
+        seen = len(first.events("batch.done"))
+        first.resume()
+        first.wait_for_event("pipeline.superseded", STATE_S)
+        workload.stop()
+    running.wait_drained()
+    running.comparer().wait_until_equal(second, deadline_s=STATE_S * 2)
+    assert len(first.events("batch.done")) == seen, "it went on"
+    assert first.is_running, "it stands by"
+    second.kill()
+    first.wait_for_event(
+        "pipeline.streaming", STATE_S, where=lambda event: event is not streams(first)[0]
+    )
+    Workload(running.database.dsn, writers=2, seed=2).run_for(2)
+    running.wait_drained()
+    running.wait_equal()
+
+
+def streams(process: LakemarkProcess) -> list[dict]:
+    return process.events("pipeline.streaming")

@@ -5,13 +5,16 @@ import time
 import uuid
 
 import pytest
+from confluent_kafka import ConsumerGroupState
+from confluent_kafka.admin import AdminClient
 
 from lakemark.config import Config
 from lakemark.errors import ConfigError, DependencyError, LakemarkError
-from lakemark.kafka import Cluster, topic_plan
+from lakemark.kafka import Cluster, librdkafka_options, topic_plan
+from lakemark.ownership import Turn
 from lakemark.records import producer, publish, read_compacted
 from stack.local import LocalStack
-from stack.processes import free_port
+from stack.processes import free_port, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -155,3 +158,27 @@ def test_speaking_tls_to_a_plain_broker_is_an_error_of_ours(stack: LocalStack):
     with pytest.raises(LakemarkError) as caught:
         Cluster(secured).partition_counts(["x"])
     assert "SSL" in str(caught.value)
+
+
+def test_one_process_has_the_turn_and_the_next_one_gets_it(ours: Config):
+    """Also while the topic that the queue is about does not exist yet."""
+    with Turn(ours) as first:
+        with Cluster(ours) as cluster:
+            cluster.ensure_topics()
+        wait_for(lambda: first.held, 30, "the first turn")
+        with Turn(ours) as second, Turn(ours) as third:
+            wait_for(lambda: _members(ours) == 3, 30, "all three to be in the queue")
+            assert first.held
+            assert not any(turn.held for turn in (second, third))
+            first.__exit__(None, None, None)
+            wait_for(lambda: second.held or third.held, 30, "the next turn")
+            assert second.held != third.held
+            assert not first.held
+
+
+def _members(ours: Config) -> int:
+    admin = AdminClient(librdkafka_options(ours))
+    group = f"{ours.name}.owner"
+    found = admin.describe_consumer_groups([group])[group].result(30)
+    stable = found.state == ConsumerGroupState.STABLE
+    return len(found.members) if stable else 0

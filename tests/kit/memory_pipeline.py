@@ -99,6 +99,9 @@ class MemoryCheckpoint:
     def query_id(self) -> str:
         return "query-0000"
 
+    def check_owner(self) -> None:
+        """Nobody else is there."""
+
     def offsets(self, batch: int) -> list[Offsets]:
         return [{topic: partitions} for topic, partitions in self.planned[batch].items()]
 
