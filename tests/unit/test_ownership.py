@@ -26,9 +26,7 @@ class Process:
 
 @pytest.fixture
 def other():
-    process = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE
-    )
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     begun = ownership._begun(process.pid)
     yield Process(process, msgspec.structs.replace(this_process(), pid=process.pid, begun=begun))
     process.kill()
