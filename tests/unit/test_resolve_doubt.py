@@ -154,3 +154,12 @@ def test_the_same_key_in_the_next_transaction_is_a_delete_like_any():
     assert table.batch(Entry("d", (101, 1), 1, key=1, before=row(1, 1, "a"))) == set()
     assert at(100) < at(101)
     assert table.lake.table == {}
+
+
+def test_a_chain_whose_beginning_is_below_a_truncate_is_read_again():
+    """1 -> 2 -> 3, of which the first half would be dropped: nothing else gives the column."""
+    table = Table()
+    arrive = moved(100, 1, 2)[1]
+    assert table.batch(arrive, *moved(110, 2, 3)) == set()
+    assert table.value(3) == (None, ["b"])
+    assert table.batch(Entry("t", (105, 1), 1)) == {b"[3]"}

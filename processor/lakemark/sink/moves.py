@@ -198,17 +198,20 @@ class Waiting:
             key, position = change
             moved = self.moved.get(change)
             image = moved.image if moved else None
+            partial = image is not None and bool(image.unavailable)
             if self.settled is not None and position < self.settled:
-                if image is None and change in self.awaited:
+                if change in self.awaited and (image is None or partial):
                     self.reread.add(key)  # nothing will give its columns
                 continue
             if moved is None or (
                 image is not None
-                and image.unavailable
+                and partial
                 and (moved.old_key, image.barrier or b"") in open_changes
             ):
                 open_changes.add(change)
             elif change in self.awaited:
+                if partial:
+                    self.reread.add(key)  # what it waited for is below a truncate, or in vain
                 continue
             kept.add(change)
             if moved is not None:
