@@ -4,10 +4,17 @@ The tests share one pipeline that runs through all of them; the last one leaves 
 Each has a workload of another seed: the same one would write the same keys again.
 """
 
+import shutil
+import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewPartitions
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from stack import every_type, shop
 from stack.local import LocalStack
@@ -78,6 +85,72 @@ def test_more_partitions_keep_the_order_of_each_key(running: Running):
     event = running.lakemark.wait_for_event("table.repartitioned", STATE_S)
     assert (event["table"], event["topic"]) == (ORDERS, topic)
     running.wait_state(ORDERS, "streaming")
+    running.wait_equal()
+
+
+def test_a_table_that_cannot_be_written_waits_alone(running: Running):
+    folder = Path(running.table(ORDERS).table_uri.removeprefix("file://"))
+    others = [table for table in running.tables() if table != ORDERS]
+    with unwritable(folder, folder / "_delta_log"):
+        Workload(running.database.dsn, writers=2, seed=4).run_for(2)
+        event = running.lakemark.wait_for_event(
+            "table.degraded", STATE_S, where=lambda e: e["table"] == ORDERS
+        )
+        assert event["code"] == "lake-forbidden"
+        running.wait_drained()
+        running.wait_equal(*others)
+        state = running.wait_state(ORDERS, "errored")
+        assert state["retried"]
+        assert state["hint"]
+        assert not running.compare(ORDERS).is_equal
+    running.wait_state(ORDERS, "streaming")
+    running.wait_equal()
+
+
+@contextmanager
+def unwritable(*folders: Path) -> Iterator[None]:
+    """Nothing can be made or removed in the folders, not even by root."""
+    change = shutil.which("chattr")
+    try:
+        for folder in folders:
+            done = subprocess.run([str(change), "+i", str(folder)], check=False)
+            if done.returncode:
+                pytest.skip("files cannot be made immutable here")
+        yield
+    finally:
+        for folder in folders:
+            subprocess.run([str(change), "-i", str(folder)], check=False)
+
+
+def test_others_that_write_to_a_table_do_no_harm(running: Running):
+    """Somebody's OPTIMIZE and DELETE in a loop; what they deleted comes back with its next change."""
+    database, path = running.database, running.table(ORDERS).table_uri
+    gone: list[int] = []
+    over = threading.Event()
+
+    def meddle() -> None:
+        keys = [key for (key,) in database.execute("SELECT id FROM orders ORDER BY id LIMIT 50")]
+        while not over.wait(0.05):
+            with suppress(DeltaError):
+                DeltaTable(path).optimize.compact()
+            with suppress(DeltaError):
+                key = keys[len(gone) % len(keys)]
+                DeltaTable(path).delete(f"id = {key}")
+                gone.append(key)
+
+    meddler = threading.Thread(target=meddle)
+    meddler.start()
+    try:
+        with Workload(database.dsn, writers=2, rows_per_s=300, seed=5) as workload:
+            for _ in range(5):
+                running.lakemark.wait_for_batch(STATE_S)
+            workload.stop()
+    finally:
+        over.set()
+        meddler.join()
+    assert gone
+    database.execute("UPDATE orders SET id = id WHERE id = ANY(%s)", [gone])
+    running.wait_drained()
     running.wait_equal()
 
 

@@ -389,6 +389,7 @@ def test_maintenance_joins_files_and_forgets_nothing(path):
             "lake-unavailable",
         ),
         (OSError(30, "Read-only file system"), DependencyError, "lake-forbidden"),
+        (OSError("Operation not permitted (os error 1)"), DependencyError, "lake-forbidden"),
         (PermissionError(13, "Permission denied"), DependencyError, "lake-forbidden"),
         (
             OSError("Generic S3 error: Server returned status 403 AccessDenied"),

@@ -37,8 +37,8 @@ _OURS: Final = (AssertionError, AttributeError, LookupError, NameError, TypeErro
 # Two who create the same table at once.
 _CREATED: Final = re.compile(r"table already exists", re.IGNORECASE)
 _FORBIDDEN: Final = re.compile(
-    r"permission denied|read-only file system|access ?denied|forbidden|unauthorized|\b40[13]\b"
-    r"|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken|credential",
+    r"permission denied|operation not permitted|read-only file system|access ?denied|forbidden"
+    r"|unauthorized|\b40[13]\b|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken|credential",
     re.IGNORECASE,
 )
 _FULL: Final = re.compile(r"no space left|quota exceeded|disk full", re.IGNORECASE)
