@@ -27,7 +27,7 @@ PURE = {
     *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
     *("snapshot.visibility", "snapshot.conditions", "snapshot.condition_text"),
     *("snapshot.following", "snapshot.refusals", "snapshot.windows", "snapshot.runs"),
-    "snapshot.acceptance",
+    *("snapshot.acceptance", "table_skip"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

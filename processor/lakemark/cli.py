@@ -6,6 +6,7 @@ Commands import what they need when they run: ``validate`` loads neither Spark n
 import json
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from lakemark.config import Config
 from lakemark.errors import PipelineError
 from lakemark.invocation import (
     CONFIGURATION,
+    FAILED,
     OK,
     USAGE,
     ConfigOption,
@@ -38,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(no_args_is_help=True, help="The configuration in force, and its schema.")
-table_app = typer.Typer(no_args_is_help=True, help="Pause and resume single tables.")
+table_app = typer.Typer(no_args_is_help=True, help="Pause, resume and skip single tables.")
 app.add_typer(config_app, name="config")
 app.add_typer(table_app, name="table")
 app.add_typer(snapshot_cli.app, name="snapshot")
@@ -161,6 +163,52 @@ def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
     return OK
 
 
+@table_app.command("skip")
+@guarded
+def table_skip(
+    table: TableArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+) -> int:
+    """Go on from the end of the log with a table whose changes cannot be applied at all."""
+    loaded = load(config).config
+    _known_form(table, loaded)
+    from lakemark import table_skip as skips  # noqa: PLC0415
+    from lakemark.kafka import Cluster  # noqa: PLC0415
+    from lakemark.records import read_compacted  # noqa: PLC0415
+
+    record = read_compacted(loaded, loaded.topics.progress).get(table.encode())
+    state = skips.standing(table, record)
+    with Cluster(loaded) as cluster:
+        places = skips.skipped(state, cluster.end_offsets(state.topics))
+    print(f"{table} leaves out for good:", *places, sep="\n  ")
+    if not yes and not _agreed("Leave these changes out?"):
+        print("Nothing was changed.")
+        return FAILED
+    _control(config, "table-skip", table, {"offsets": skips.offsets(places)})
+    again = "It is then snapshotted again by itself, with a sweep, which brings what is missing."
+    if loaded.database is None:
+        again = (
+            "What is missing then takes a snapshot, and that a database: set database.url, start "
+            "the pipeline again, and it takes one by itself."
+        )
+    print(
+        f"{table} goes on with the first batch that begins there; until then "
+        f"`lakemark table resume {table}` takes this back.\n{again}\n"
+        "Follow it with:\n  lakemark status"
+    )
+    return OK
+
+
+def _agreed(question: str) -> bool:
+    """The user's answer; no answer is a no."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        return False
+
+
 @app.command()
 @guarded
 def recover(
@@ -206,7 +254,9 @@ def recover(
     return OK
 
 
-def _control(given: Path | None, kind: str, table: str) -> None:
+def _control(
+    given: Path | None, kind: str, table: str, more: Mapping[str, object] | None = None
+) -> None:
     """One record on the control topic, acknowledged by all replicas."""
     config = load(given).config
     if table:
@@ -228,6 +278,7 @@ def _control(given: Path | None, kind: str, table: str) -> None:
         "table": table,
         "id": str(uuid.uuid4()),
         "ts_ms": time.time_ns() // 1_000_000,
+        **(more or {}),
     }
     publish(config, topic, [(table.encode(), json.dumps(record).encode())])
 

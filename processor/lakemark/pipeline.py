@@ -246,6 +246,9 @@ class Pipeline:
                 )
             elif record.get("type") == "table-resume":
                 tables.resume(state, table)
+            elif record.get("type") == "table-skip":
+                if not tables.skip(state, table, upto=record.get("offsets")):
+                    log.warning("table.not_skipped", table=table)
             elif record.get("type") == "table-read" and table in state.tables:
                 until, keys = int(record.get("until", -1)), record.get("keys")
                 tables.reread(state.tables[table], until=until, keys=keys)
@@ -260,6 +263,8 @@ class Pipeline:
         for name, entry in state.tables.items():
             if entry.state == tables.ERRORED and entry.retried:
                 tables.resume(state, name)
+        for name in tables.end_skips(state, before.offsets):
+            log.warning("table.skipped", table=name, upto=before.offsets)
 
     def slots(self) -> int:
         """Number of merge tasks: as many as can run at once."""

@@ -202,7 +202,7 @@ def _notes(name: str, state: Mapping[str, Any]) -> Iterator[str]:
         if state.get("hint"):
             yield f"    → {state['hint']}"
     if state.get("resnapshot"):
-        yield f"{name}: may hold rows that the source no longer has: {state['resnapshot']}"
+        yield f"{name}: may differ from the source: {state['resnapshot']}"
         yield "    → take a new snapshot of it"
     if waiting := len(state.get("reread_keys", ())):
         many = "more than " if state.get("reread_missed", -1) >= 0 else ""

@@ -287,7 +287,8 @@ class Supervisor:
 
     def _needs_batch(self) -> bool:
         return any_state(self.state, CATCHING_UP) or any(
-            entry.state == ERRORED and entry.retried and not self.once
+            entry.skip_to is not None
+            or (entry.state == ERRORED and entry.retried and not self.once)
             for entry in self.state.tables.values()
         )
 

@@ -2,10 +2,12 @@
 
     state         set by                                   meaning
     ------------  ---------------------------------------  ----------------------------------
-    streaming     first packet; catch-up reached the batch  each batch applies its events
+    streaming     first packet; catch-up reached the batch; each batch applies its events
+                  a skip came to its end
     catching-up   resume, retry, new schema, repartition    bounded reads apply the events from
                                                             `from_offsets` on; then it streams
-    paused        control record table-pause                nothing is applied, nothing is lost
+    paused        control record table-pause; table-skip    nothing is applied, nothing is lost:
+                  until the stream is at its end            only a skip's end gives up what waits
     errored       a named error                             as paused; `retried` ones resume alone
 
 `PipelineState` after batch N is a function of the state after N-1 and what batch N's tasks
@@ -50,6 +52,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
         since_batch: batch in which the state was entered.
         from_offsets: first Kafka offsets not applied, while it does not stream.
         high_waters: the partitions' high-waters at those offsets.
+        skip_to: Kafka offsets up to which its events are left out: it streams from the first batch
+            that begins there; None = nothing is left out.
         old_ends: after a change of the partition count: what must be read of the old partitions
             before anything else.
         floor: hex position of the newest truncate.
@@ -76,6 +80,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     since_batch: int = 0
     from_offsets: Offsets = msgspec.field(default_factory=dict)
     high_waters: dict[str, dict[int, Water]] = msgspec.field(default_factory=dict)
+    skip_to: Offsets | None = None
     old_ends: Offsets = msgspec.field(default_factory=dict)
     topics: list[str] = msgspec.field(default_factory=list)
     key: list[str] = msgspec.field(default_factory=list)
@@ -199,7 +204,64 @@ def stop(
     if entry.state != to or entry.code != code:
         entry.since_batch = state.batch
     entry.state, entry.code, entry.reason = to, code, reason
-    entry.hint, entry.retried = hint, retried
+    entry.hint, entry.retried, entry.skip_to = hint, retried, None
+
+
+def skip(state: PipelineState, table: str, *, upto: object) -> bool:
+    """A paused or errored table leaves out what it has not applied, up to these offsets at least.
+
+    It is paused until a batch begins there (`end_skips`). Until then nothing is given up: a pause
+    or an error takes the skip back, and a resume applies the events after all.
+
+    Args:
+        state: the state being made.
+        table: which table.
+        upto: Kafka offsets by topic and partition, as the control record has them.
+
+    Returns:
+        False if there is no such table, if it runs, if `upto` is no offsets, or if its source went
+        back in time: events of that source would be dropped ever after, which takes a new epoch.
+    """
+    entry = state.tables.get(table)
+    if entry is None or entry.state not in (PAUSED, ERRORED):
+        return False
+    if any(topic in state.regressed for topic in entry.topics):
+        return False
+    try:
+        entry.skip_to = msgspec.convert(upto, Offsets, str_keys=True)
+    except msgspec.ValidationError:
+        return False
+    entry.state, entry.code, entry.retried = PAUSED, "skipping", False
+    entry.reason = "its events are left out, up to the end of the log as of the command"
+    entry.hint = f"it goes on by itself; to apply them after all: lakemark table resume {table}"
+    entry.since_batch = state.batch
+    return True
+
+
+def end_skips(state: PipelineState, start: Offsets) -> list[str]:
+    """Lets the tables stream whose skip ends at or before these offsets, where the batch begins.
+
+    They apply this batch's events by the stream's own high-waters. Any of their rows may miss an
+    event now, so they need a run with a sweep.
+
+    Returns:
+        their names.
+    """
+    ended = [t for t, entry in state.tables.items() if _is_past(entry.skip_to, start)]
+    for table in ended:
+        entry = state.tables[table]
+        stream(entry, state.batch)
+        entry.resnapshot = "events were skipped: rows may be missing, out of date or deleted since"
+        entry.resnapshot_since = entry.reread_missed = state.batch
+    return ended
+
+
+def _is_past(goals: Offsets | None, start: Offsets) -> bool:
+    return goals is not None and all(
+        start.get(topic, {}).get(partition, 0) >= goal
+        for topic, partitions in goals.items()
+        for partition, goal in partitions.items()
+    )
 
 
 def resume(state: PipelineState, table: str) -> bool:
@@ -208,7 +270,7 @@ def resume(state: PipelineState, table: str) -> bool:
     if entry is None or entry.state not in (PAUSED, ERRORED):
         return False
     entry.state, entry.code, entry.reason, entry.hint = CATCHING_UP, "", "", ""
-    entry.retried, entry.since_batch = False, state.batch
+    entry.retried, entry.since_batch, entry.skip_to = False, state.batch, None
     return True
 
 
@@ -237,10 +299,10 @@ def resnapshot(entry: TableState, reason: str, batch: int) -> None:
 
 
 def stream(entry: TableState, batch: int) -> None:
-    """The table has everything up to the batch's end: it streams from the next one on."""
+    """The table waits for nothing any more: what comes next of it comes with the stream."""
     entry.state, entry.code, entry.reason, entry.hint = STREAMING, "", "", ""
     entry.from_offsets, entry.high_waters, entry.old_ends = {}, {}, {}
-    entry.retried, entry.since_batch = False, batch
+    entry.retried, entry.since_batch, entry.skip_to = False, batch, None
 
 
 def repartitioned(before: Offsets, end: Offsets) -> list[str]:

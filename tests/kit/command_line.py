@@ -62,6 +62,10 @@ def kafka(monkeypatch):
         def partition_counts(self, topics):
             return {t: stub.partitions[t] for t in topics if t in stub.partitions}
 
+        def end_offsets(self, topics):
+            return {place: end for place, end in stub.ends.items() if place[0] in topics}
+
+    stub.ends = {}  # by topic and partition
     stub.Cluster = Cluster
     stub.answers = []  # values, or functions of the published records that make one
 

@@ -268,7 +268,7 @@ def test_status_shows_every_table_and_what_to_do(folder, kafka):
     assert "d ago" in text
     assert "public.orders: total: int64 to string (schema-incompatible; it is not retried)" in text
     assert "→ lakemark table resume public.orders" in text
-    assert "public.customers: may hold rows that the source no longer has: why" in text
+    assert "public.customers: may differ from the source: why" in text
     assert "public.customers: 2 rows are to be read again" in text
 
 

@@ -91,6 +91,7 @@ CONTROLS = [
     {"type": "table-read", "table": "public.a", "until": 5},
     {"type": "table-pause", "table": "public.a", "id": "x", "ts_ms": 1},
     {"type": "table-resume", "table": "public.a"},
+    {"type": "table-skip", "table": "public.a", "offsets": {"shop.public.a": {"0": 17}}},
     {"type": "wake", "id": "x", "ts_ms": 1},
 ]
 

@@ -1,7 +1,10 @@
 """What the supervisor makes of failures."""
 
-from lakemark.supervisor import any_state, root_cause
-from lakemark.tables import CATCHING_UP, PipelineState, TableState
+import pytest
+
+from lakemark.config import load
+from lakemark.supervisor import Supervisor, any_state, root_cause
+from lakemark.tables import CATCHING_UP, PAUSED, PipelineState, TableState
 
 JAVA = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure
@@ -32,3 +35,12 @@ def test_any_state():
     state = PipelineState(tables={"a": TableState(), "b": TableState(state=CATCHING_UP)})
     assert any_state(state, CATCHING_UP)
     assert not any_state(PipelineState(), CATCHING_UP)
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_skip_on_its_way_needs_a_batch_where_the_source_is_silent(folder, once):
+    supervisor = Supervisor(load(folder / "lakemark.yaml"), once=once)
+    supervisor.state = PipelineState(tables={"a": TableState(state=PAUSED)})
+    assert not supervisor._needs_batch()
+    supervisor.state.tables["a"].skip_to = {"t": {0: 9}}
+    assert supervisor._needs_batch()

@@ -1,0 +1,92 @@
+"""The command ``lakemark table skip``: what it will leave out, and the record that says so.
+
+Pure: the table's progress record and the ends of its topics are arguments. The pipeline carries
+the record out (`tables.skip`): from the ends on the table streams again, and because what was left
+out may be missing, it is to be snapshotted again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from lakemark.errors import PipelineError
+from lakemark.tables import ERRORED, PAUSED, TableState
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Records of one partition that are left out; the topic's, whichever table they are of.
+
+    Attributes:
+        topic, partition: of the change topic.
+        first: offset of the first; negative = the first that Kafka has.
+        end: the offset after the last, which is the end of the log as of now.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        """One line for the user."""
+        place = f"{self.topic}-{self.partition}"
+        if self.first >= self.end:
+            return f"{place}: nothing, it has been read to offset {self.end}"
+        if self.first < 0:
+            return f"{place}: its first record to offset {self.end - 1}"
+        count = self.end - self.first
+        return f"{place}: offsets {self.first} to {self.end - 1} ({count:,} records)"
+
+
+def standing(table: str, record: bytes | None) -> TableState:
+    """The state of a table that can be skipped, from its record on the progress topic.
+
+    Raises:
+        PipelineError: there is no such table, it does not stand still, or a skip would not help.
+    """
+    if record is None:
+        raise PipelineError(
+            f"the pipeline has not seen a table {table}",
+            code="unknown-table",
+            hint="`lakemark status` shows the tables",
+        )
+    try:
+        state = msgspec.json.decode(record, type=TableState)
+    except msgspec.MsgspecError:
+        raise PipelineError(
+            f"the progress record of {table} cannot be read",
+            code="progress-unreadable",
+            hint="use the version of lakemark that runs the pipeline",
+        ) from None
+    if state.code == "position-regressed":
+        raise PipelineError(
+            f"{table} stands still because its source went back in time: a skip does not help",
+            code="position-regressed",
+            hint="lakemark recover --new-epoch",
+        )
+    if state.state not in (PAUSED, ERRORED):
+        raise PipelineError(
+            f"{table} is {state.state}: only a table that is paused or errored can be skipped",
+            code="not-standing",
+            hint=f"if it is to leave changes out all the same: lakemark table pause {table}",
+        )
+    return state
+
+
+def skipped(state: TableState, ends: Mapping[tuple[str, int], int]) -> list[Skipped]:
+    """What a skip to these ends leaves out, by topic and partition."""
+    found = []
+    for (topic, partition), end in sorted(ends.items()):
+        first = state.from_offsets.get(topic, {}).get(partition, -1 if end else 0)
+        found.append(Skipped(topic, partition, first, end))
+    return found
+
+
+def offsets(places: list[Skipped]) -> dict[str, dict[str, int]]:
+    """The ends as the control record has them."""
+    found: dict[str, dict[str, int]] = {}
+    for place in places:
+        found.setdefault(place.topic, {})[str(place.partition)] = place.end
+    return found
