@@ -7,10 +7,9 @@ also if the signal is rejected, the run aborted, a table not read or no answer c
 
 import json
 import sys
-import time
 import uuid
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import msgspec
 import typer
@@ -28,14 +27,9 @@ from lakemark.invocation import (
     guarded,
     load,
 )
-from lakemark.presentation import error_console
-from lakemark.snapshot import fields, notifications, signals
+from lakemark.signal_exchange import Request, exchange
+from lakemark.snapshot import fields, notifications
 from lakemark.snapshot.fields import RefusedError
-from lakemark.snapshot.following import Run, then
-
-_INTERRUPTED: Final = 130
-_MOST_BYTES: Final = 1_000_000  # brokers take 1 MiB of a record unless they are told otherwise
-_POLL_S: Final = 0.5  # Ctrl-C is noticed after this
 
 app = typer.Typer(no_args_is_help=True, help="Read tables again while the log goes on.")
 
@@ -104,7 +98,7 @@ def start(
         "delay": delay,
         "priority": priority,
     }
-    signal = _Signal("execute-snapshot", data, run_id or str(uuid.uuid4()))
+    signal = Request("execute-snapshot", data, run_id or str(uuid.uuid4()))
     _check_conditions(conditions)
     as_json = output is Output.json
     return _send(loaded, signal, within=_seconds(answer_within), wait=wait, as_json=as_json)
@@ -121,7 +115,7 @@ def stop(
     output: OutputOption = Output.table,
 ) -> int:
     """Stop all runs, or some tables of them. Rows that were read stay."""
-    signal = _Signal("stop-snapshot", {"data-collections": tables or None})
+    signal = Request("stop-snapshot", {"data-collections": tables or None})
     return _command(signal, config, answer_within, output)
 
 
@@ -133,7 +127,7 @@ def pause(
     output: OutputOption = Output.table,
 ) -> int:
     """Read no more chunks until `lakemark snapshot resume`."""
-    return _command(_Signal("pause-snapshot", {}), config, answer_within, output)
+    return _command(Request("pause-snapshot", {}), config, answer_within, output)
 
 
 @app.command("resume")
@@ -144,7 +138,7 @@ def resume(
     output: OutputOption = Output.table,
 ) -> int:
     """Go on with what was paused."""
-    return _command(_Signal("resume-snapshot", {}), config, answer_within, output)
+    return _command(Request("resume-snapshot", {}), config, answer_within, output)
 
 
 @app.command("set")
@@ -161,7 +155,7 @@ def set_(
 ) -> int:
     """Change a run while it is active."""
     data = {"id": run_id, "chunk-rows": chunk_rows, "parallelism": parallelism, "delay": delay}
-    return _command(_Signal("set-snapshot", data), config, answer_within, output)
+    return _command(Request("set-snapshot", data), config, answer_within, output)
 
 
 @app.command("status")
@@ -188,127 +182,18 @@ def status(
     return OK
 
 
-class _Signal:
-    """A signal that is about to be sent; fields that are None are left out."""
-
-    # By what another signal than execute-snapshot may be answered under a run's id.
-    _ANSWERS: Final = {
-        "stop-snapshot": "ABORTED",
-        "pause-snapshot": "PAUSED",
-        "resume-snapshot": "RESUMED",
-    }
-
-    def __init__(self, kind: str, data: dict[str, Any], id_: str = "") -> None:
-        self.kind = kind
-        self.id = id_ or str(uuid.uuid4())
-        known = {name: value for name, value in data.items() if value is not None}
-        self.value = msgspec.json.encode({"id": self.id, "type": kind, "data": known})
-
-    def check(self, pipeline: str) -> None:
-        """Refuses what the pipeline will refuse without looking at its tables."""
-        if len(self.value) > _MOST_BYTES:
-            raise RefusedError(
-                "the signal is larger than Kafka takes",
-                code="too-large",
-                hint="send several with fewer keys each, or take all rows",
-            )
-        read = signals.read(pipeline.encode(), self.value, pipeline=pipeline, unnamed=self.id)
-        if isinstance(read, signals.Rejection):
-            raise RefusedError(read.message, code=read.code, hint=read.hint)
-
-    def is_answered_by(self, notification: notifications.Notification) -> bool:
-        """Under its own id, or by what it does to the runs."""
-        return notification.id == self.id or notification.type == self._ANSWERS.get(self.kind)
-
-
-def _command(signal: _Signal, config: Path | None, answer_within: str, output: Output) -> int:
+def _command(signal: Request, config: Path | None, answer_within: str, output: Output) -> int:
     within = _seconds(answer_within)
     as_json = output is Output.json
     return _send(load(config).config, signal, within=within, wait=False, as_json=as_json)
 
 
-def _send(config: Config, signal: _Signal, *, within: float, wait: bool, as_json: bool) -> int:
-    """Sends a signal and reports what comes of it.
-
-    1. It is checked.  2. The end of the notifications is noted.  3. It is written.
-    4. Its answer is awaited.  5. The run is followed, if that was asked for.
-    """
-    signal.check(config.name)
-    _check_started(config)
-    from lakemark.records import Tail, publish  # noqa: PLC0415
-
-    with Tail(config, config.topics.notifications) as tail:
-        publish(config, config.topics.signals, [(config.name.encode(), signal.value)])
-        try:
-            run = _answered(signal, tail, within)
-            if wait and not run.has_ended:
-                run = _followed(run, tail)
-        except KeyboardInterrupt:
-            snapshot_view.say_left(error_console(), signal.id, is_run=_is_run(signal))
-            return _INTERRUPTED
-    if run.last is None:
-        raise _no_answer(config, signal)
-    snapshot_view.show_outcome(Console(), run, is_run=_is_run(signal), as_json=as_json)
-    if not _is_run(signal):
+def _send(config: Config, signal: Request, *, within: float, wait: bool, as_json: bool) -> int:
+    run = exchange(config, signal, within=within, wait=wait)
+    snapshot_view.show_outcome(Console(), run, is_run=signal.is_run, as_json=as_json)
+    if not signal.is_run:
         return FAILED if run.state == "rejected" else OK
     return OK if run.is_good or not run.has_ended else FAILED
-
-
-def _is_run(signal: _Signal) -> bool:
-    return signal.kind == "execute-snapshot"
-
-
-def _check_started(config: Config) -> None:
-    from lakemark.kafka import Cluster  # noqa: PLC0415
-
-    wanted = [config.topics.signals, config.topics.notifications]
-    with Cluster(config) as cluster:
-        # Writing to a topic that does not exist may create it, with the wrong settings.
-        missing = set(wanted) - set(cluster.partition_counts(wanted))
-    if missing:
-        raise PipelineError(
-            f"the pipeline {config.name} has never run: there is no topic {min(missing)}",
-            code="not-started",
-            hint="start it with `lakemark run`",
-        )
-
-
-def _answered(signal: _Signal, tail: Any, within: float) -> Run:
-    """The run after the first notification that answers, without one when none came in time."""
-    run = Run(signal.id)
-    deadline = time.monotonic() + within
-    while (left := deadline - time.monotonic()) > 0:
-        found = notifications.read(tail.value(min(left, _POLL_S)))
-        if found is None or not signal.is_answered_by(found):
-            continue
-        run = then(Run(found.id), found)
-        if run.last is not None:
-            break
-    return run
-
-
-def _followed(run: Run, tail: Any) -> Run:
-    with snapshot_view.Bars(error_console()) as shown:
-        shown.update(run)
-        while not run.has_ended:
-            found = notifications.read(tail.value(_POLL_S))
-            if found is not None:
-                run = then(run, found)
-                shown.update(run)
-    return run
-
-
-def _no_answer(config: Config, signal: _Signal) -> PipelineError:
-    hint = (
-        f"the signal is in {config.topics.signals} and will be carried out when the pipeline reads"
-        " it: see whether `lakemark run` is running (`lakemark status`) with this configuration,"
-        " and whether another run goes first (`lakemark snapshot status`)"
-    )
-    return PipelineError(
-        f"no pipeline has answered the signal {fields.cut(signal.id)} in time",
-        code="no-answer",
-        hint=hint,
-    )
 
 
 def _seconds(duration: str) -> float:
