@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakemark import presentation, snapshot_cli
+from lakemark import dlq_cli, presentation, snapshot_cli
 from lakemark.config import Config
 from lakemark.errors import PipelineError
 from lakemark.invocation import (
@@ -44,6 +44,7 @@ table_app = typer.Typer(no_args_is_help=True, help="Pause, resume and skip singl
 app.add_typer(config_app, name="config")
 app.add_typer(table_app, name="table")
 app.add_typer(snapshot_cli.app, name="snapshot")
+app.add_typer(dlq_cli.app, name="dlq")
 
 
 TableArgument = Annotated[str, typer.Argument(help="schema.table", show_default=False)]

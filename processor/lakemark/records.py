@@ -1,14 +1,16 @@
-"""Records of our own topics: written with acknowledgement, compacted topics read to their end."""
+"""Records of our own topics: written with acknowledgement, read to the end as of now."""
 
-import math
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
+    KafkaException,
     Message,
     Producer,
     TopicPartition,
@@ -17,6 +19,16 @@ from confluent_kafka import (
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
 from lakemark.kafka import Cluster, away, refused_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it was read; `timestamp_ms` is None where the broker does not say."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | str | None], ...]
+    timestamp_ms: int | None
 
 
 def producer(config: Config, more: Mapping[str, Any] | None = None) -> Producer:
@@ -86,7 +98,7 @@ def read_compacted(config: Config, topic: str) -> dict[bytes, bytes]:
         topic that does not exist.
 
     Raises:
-        DependencyError: the end was not reached within ``kafka.timeout``.
+        DependencyError: no record came within ``kafka.timeout`` although there are more.
     """
     with Cluster(config) as cluster:
         ends = {where: end for where, end in cluster.end_offsets([topic]).items() if end > 0}
@@ -95,13 +107,57 @@ def read_compacted(config: Config, topic: str) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     if not waiting:
         return found
+    places = [TopicPartition(t, p, OFFSET_BEGINNING) for t, p in waiting]
+    for record in _read_to_end(config, places, waiting):
+        if record.key is not None:
+            found.pop(record.key, None)
+            if record.value is not None:
+                found[record.key] = record.value
+    return found
+
+
+def read_all(config: Config, topic: str, *, since_ms: int | None = None) -> Iterator[Record]:
+    """The records of a topic, each partition in its order, up to its end as of the first one.
+
+    What comes meanwhile is left for the next time. Of a topic that does not exist there is none.
+
+    Args:
+        config: says where the brokers are.
+        topic: which.
+        since_ms: leaves out what was written before this time, as far as the broker can tell.
+
+    Raises:
+        DependencyError: no record came within ``kafka.timeout`` although there are more.
+    """
+    with Cluster(config) as cluster:
+        ends = {where: end for where, end in cluster.end_offsets([topic]).items() if end > 0}
+        starts = cluster.start_offsets([topic])
+    waiting = {where: end for where, end in ends.items() if starts.get(where, 0) < end}
+    if since_ms is None:
+        places = [TopicPartition(t, p, OFFSET_BEGINNING) for t, p in waiting]
+    else:
+        places = _since(config, waiting, since_ms)
+        waiting = {(p.topic, p.partition): waiting[p.topic, p.partition] for p in places}
+    if waiting:
+        yield from _read_to_end(config, places, waiting)
+
+
+def _since(
+    config: Config, waiting: Mapping[tuple[str, int], int], since_ms: int
+) -> list[TopicPartition]:
+    """Where each partition's first record of that time or later stands; the others are left out."""
     consumer = Consumer(_reader(config))
+    asked = [TopicPartition(t, p, since_ms) for t, p in waiting]
     try:
-        consumer.assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in waiting])
-        _read_to_end(consumer, waiting, found, config)
+        found = consumer.offsets_for_times(asked, timeout=config.kafka.timeout.total_seconds())
+    except KafkaException as error:
+        raise away(config, error.args[0].str()) from error
     finally:
         consumer.close()
-    return found
+    for place in found:
+        if place.error is not None:
+            raise away(config, place.error.str())
+    return [p for p in found if 0 <= p.offset < waiting[p.topic, p.partition]]
 
 
 def _reader(config: Config) -> dict[str, Any]:
@@ -121,38 +177,50 @@ def _passes(error: KafkaError) -> bool:
 
 
 def _read_to_end(
-    consumer: Consumer,
-    waiting: dict[tuple[str, int], int],
-    found: dict[bytes, bytes],
-    config: Config,
-) -> None:
-    """Read every partition up to the offset that was its end, or to its end as it is now.
+    config: Config, places: list[TopicPartition], waiting: dict[tuple[str, int], int]
+) -> Iterator[Record]:
+    """Reads every partition up to the offset that was its end, or to its end as it is now.
 
     The first alone is reached while somebody goes on writing; the second alone where records at
     the end are gone or are those of an aborted transaction.
     """
-    deadline = time.monotonic() + config.kafka.timeout.total_seconds()
-    while waiting:
-        left = deadline - time.monotonic()
-        message = consumer.poll(min(left, 1.0)) if left > 0 else None
-        if left <= 0:
-            raise away(config, f"the end of {next(iter(waiting))[0]} was not reached in time")
-        if message is None:
-            continue
-        error = message.error()
-        if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                waiting.pop(_place(message), None)
-            elif not _passes(error):
-                raise away(config, error.str())
-            continue
-        key, value = message.key(), message.value()
-        if isinstance(key, bytes):
-            found.pop(key, None)
-            if isinstance(value, bytes):
-                found[key] = value
-        if int(message.offset() or 0) + 1 >= waiting.get(_place(message), math.inf):
-            del waiting[_place(message)]
+    consumer = Consumer(_reader(config))
+    try:
+        consumer.assign(places)
+        patience = config.kafka.timeout.total_seconds()
+        deadline = time.monotonic() + patience
+        while waiting:
+            left = deadline - time.monotonic()
+            message = consumer.poll(min(left, 1.0)) if left > 0 else None
+            if left <= 0:
+                raise away(config, f"the end of {next(iter(waiting))[0]} was not reached in time")
+            if message is None:
+                continue
+            error, place = message.error(), _place(message)
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                if not _passes(error):
+                    raise away(config, error.str())
+                continue
+            if place not in waiting:
+                continue  # written since
+            if error is None:
+                yield _record(message)
+                deadline = time.monotonic() + patience  # how much there is, is known
+            if error is not None or int(message.offset() or 0) + 1 >= waiting[place]:
+                del waiting[place]
+    finally:
+        consumer.close()
+
+
+def _record(message: Message) -> Record:
+    key, value = message.key(), message.value()
+    kind, moment = message.timestamp()
+    return Record(
+        key if isinstance(key, bytes) else None,
+        value if isinstance(value, bytes) else None,
+        tuple(cast("list[tuple[str, bytes | str | None]]", message.headers() or [])),
+        None if kind == TIMESTAMP_NOT_AVAILABLE else int(moment),
+    )
 
 
 def _place(message: Message) -> tuple[str, int]:

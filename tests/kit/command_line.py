@@ -53,7 +53,8 @@ def kafka(monkeypatch):
     stub.publish = lambda config, topic, records: stub.published.extend(
         (topic, *r) for r in records
     )
-    stub.partitions = {"shop.control": 1, "shop.signals": 1, "shop.notifications": 1}
+    own = ("control", "signals", "notifications", "dead-letters")
+    stub.partitions = {f"shop.{name}": 1 for name in own}
 
     class Cluster(contextlib.nullcontext):
         def __init__(self, config):
@@ -82,6 +83,14 @@ def kafka(monkeypatch):
 
     stub.Tail = Tail
     stub.read_compacted = lambda config, topic: stub.records
+    stub.letters = []  # records of the dead-letters topic
+
+    def read_all(config, topic, *, since_ms=None):
+        assert topic == "shop.dead-letters"
+        stub.since_ms = since_ms
+        return iter(stub.letters)
+
+    stub.read_all = read_all
     for name in ("kafka", "records"):
         monkeypatch.setitem(sys.modules, f"lakemark.{name}", stub)
         monkeypatch.setattr(lakemark, name, stub, raising=False)

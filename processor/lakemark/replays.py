@@ -1,0 +1,133 @@
+"""Replay of dead letters: which rows are to be read again, and which letters cannot be replayed.
+
+A change event cannot be applied late: the position gate drops what is older than what has been
+applied. So the row of its key is read again from the database, by a signal with `keys`.
+
+Pure: the letters and the catalog's schemas are arguments. Keys go the way of all keys: record key →
+canonical key (`keys`) → texts that the database compares (`snapshot.boundaries`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lakemark.dead_letters import Letter
+from lakemark.errors import TableError
+from lakemark.keys import canonical_keys
+from lakemark.settings.names import quoted, topic_safe
+from lakemark.snapshot.boundaries import key_texts
+from lakemark.source.schema import TableSchema
+
+# Of one signal. The broker takes 1 MB of a record, and the run keeps its keys in one record too.
+MOST_KEYS: Final = 10_000
+MOST_KEY_BYTES: Final = 400_000
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rereading:
+    """Rows of one table that are to be read again.
+
+    Attributes:
+        table: which.
+        keys: in key order, each once: the texts of its columns.
+        letters: ids of the letters that ask for them.
+    """
+
+    table: str
+    keys: dict[Key, None] = field(default_factory=dict)
+    letters: list[str] = field(default_factory=list)
+
+    def signals(self) -> Iterator[dict[str, Any]]:
+        """`data` of the execute-snapshot signals: one, or several if there are many keys."""
+        for part in _parts(self.keys):
+            yield {"data-collections": [quoted(self.table)], "keys": [list(key) for key in part]}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A letter that cannot be replayed: why, and what to do instead."""
+
+    letter: str
+    table: str
+    code: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay comes to."""
+
+    rereadings: list[Rereading]
+    refused: list[Refused]
+
+
+def planned(
+    letters: Iterable[Letter], schemas: Mapping[str, TableSchema], *, prefix: str
+) -> Replay:
+    """Sorts letters into rows to be read again, by table, and letters that cannot be replayed.
+
+    Args:
+        letters: each once.
+        schemas: the tables that the connector captures, as the catalog knows them now.
+        prefix: the connector's ``topic.prefix``.
+    """
+    by_topic = {f"{prefix}.{topic_safe(table)}": table for table in schemas}
+    rereadings: dict[str, Rereading] = {}
+    refused = []
+    for letter in letters:
+        table = letter.named or by_topic.get(letter.topic, letter.table)
+        found = _key(letter, table, schemas.get(table))
+        if isinstance(found, Refused):
+            refused.append(found)
+            continue
+        entry = rereadings.setdefault(table, Rereading(table))
+        entry.keys[found] = None
+        entry.letters.append(letter.id)
+    return Replay([rereadings[table] for table in sorted(rereadings)], refused)
+
+
+def _key(letter: Letter, table: str, schema: TableSchema | None) -> Key | Refused:
+    whole = f"lakemark snapshot start {table}"
+    if schema is None:
+        named = f"{table} is not among the tables that the connector captures"
+        return Refused(
+            letter.id,
+            table,
+            "unknown-table",
+            named if table else "neither the record nor its topic names a table",
+            "if you know the table: lakemark snapshot start TABLE",
+        )
+    if not schema.key:
+        return Refused(
+            letter.id, table, "no-key", f"{table} has no key to read rows by",
+            "give it a primary key, or set message.key.columns of the connector",
+        )  # fmt: skip
+    if letter.key is None:
+        return Refused(letter.id, table, "no-key", "the record has no key", whole)
+    (canonical,) = canonical_keys([letter.key], schema)
+    try:
+        if canonical is not None:
+            return key_texts([canonical], [schema.column(name) for name in schema.key])[0]
+    except TableError:
+        pass
+    wanted = ", ".join(schema.key)
+    reason = f"the record's key is none that {table} can have: it consists of {wanted}"
+    return Refused(letter.id, table, "key-unreadable", reason, whole)
+
+
+def _parts(keys: Iterable[Key]) -> Iterator[list[Key]]:
+    part: list[Key] = []
+    size = 0
+    for key in keys:
+        # Escaped, a character takes up to six bytes; quotes, comma and brackets are around it.
+        more = sum(6 * len(text.encode()) + 3 for text in key) + 3
+        if part and (len(part) >= MOST_KEYS or size + more > MOST_KEY_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(key)
+        size += more
+    if part:
+        yield part
