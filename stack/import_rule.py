@@ -27,7 +27,7 @@ PURE = {
     *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
     *("snapshot.visibility", "snapshot.conditions", "snapshot.condition_text"),
     *("snapshot.following", "snapshot.refusals", "snapshot.windows", "snapshot.runs"),
-    *("snapshot.acceptance", "table_skip"),
+    *("snapshot.acceptance", "table_skip", "dead_letters", "replays"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

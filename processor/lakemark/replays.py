@@ -7,7 +7,7 @@ Pure: the letters and the catalog's schemas are arguments. Keys go the way of al
 canonical key (`keys`) → texts that the database compares (`snapshot.boundaries`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from lakemark.errors import TableError
 from lakemark.keys import canonical_keys
 from lakemark.settings.names import quoted, topic_safe
 from lakemark.snapshot.boundaries import key_texts
+from lakemark.source.columns import Column
 from lakemark.source.schema import TableSchema
 
 # Of one signal. The broker takes 1 MB of a record, and the run keeps its keys in one record too.
@@ -75,46 +76,68 @@ def planned(
         prefix: the connector's ``topic.prefix``.
     """
     by_topic = {f"{prefix}.{topic_safe(table)}": table for table in schemas}
-    rereadings: dict[str, Rereading] = {}
-    refused = []
+    by_table: dict[str, list[Letter]] = {}
     for letter in letters:
-        table = letter.named or by_topic.get(letter.topic, letter.table)
-        found = _key(letter, table, schemas.get(table))
-        if isinstance(found, Refused):
-            refused.append(found)
-            continue
-        entry = rereadings.setdefault(table, Rereading(table))
-        entry.keys[found] = None
-        entry.letters.append(letter.id)
-    return Replay([rereadings[table] for table in sorted(rereadings)], refused)
-
-
-def _key(letter: Letter, table: str, schema: TableSchema | None) -> Key | Refused:
-    whole = f"lakemark snapshot start {table}"
-    if schema is None:
-        named = f"{table} is not among the tables that the connector captures"
-        return Refused(
-            letter.id,
-            table,
-            "unknown-table",
-            named if table else "neither the record nor its topic names a table",
-            "if you know the table: lakemark snapshot start TABLE",
+        by_table.setdefault(letter.named or by_topic.get(letter.topic, letter.table), []).append(
+            letter
         )
-    if not schema.key:
+    replay = Replay([], [])
+    for table, found in sorted(by_table.items()):
+        schema = schemas.get(table)
+        if schema is None or not schema.key:
+            replay.refused.extend(
+                _no_rows(letter, table, known=schema is not None) for letter in found
+            )
+        else:
+            _sort(found, schema, table, replay)
+    return replay
+
+
+def _sort(letters: Sequence[Letter], schema: TableSchema, table: str, replay: Replay) -> None:
+    """Letters of a table that has a key: into the replay."""
+    entry = Rereading(table)
+    columns = [schema.column(name) for name in schema.key]
+    canonical = canonical_keys([letter.key for letter in letters], schema)
+    for letter, key in zip(letters, canonical, strict=True):
+        text = None if key is None else _text(key, columns)
+        if text is None:
+            replay.refused.append(_no_key(letter, table, schema.key))
+            continue
+        entry.keys[text] = None
+        entry.letters.append(letter.id)
+    if entry.keys:
+        replay.rereadings.append(entry)
+
+
+def _text(canonical: bytes, columns: Sequence[Column]) -> Key | None:
+    try:
+        return key_texts([canonical], columns)[0]
+    except TableError:
+        return None
+
+
+def _no_rows(letter: Letter, table: str, *, known: bool) -> Refused:
+    if known:
         return Refused(
             letter.id, table, "no-key", f"{table} has no key to read rows by",
             "give it a primary key, or set message.key.columns of the connector",
         )  # fmt: skip
+    reason = f"{table} is not among the tables that the connector captures"
+    return Refused(
+        letter.id, table, "unknown-table",
+        reason if table else "neither the record nor its topic names a table",
+        "if you know the table: lakemark snapshot start TABLE",
+    )  # fmt: skip
+
+
+def _no_key(letter: Letter, table: str, columns: Sequence[str]) -> Refused:
+    whole = f"lakemark snapshot start {table}"
     if letter.key is None:
         return Refused(letter.id, table, "no-key", "the record has no key", whole)
-    (canonical,) = canonical_keys([letter.key], schema)
-    try:
-        if canonical is not None:
-            return key_texts([canonical], [schema.column(name) for name in schema.key])[0]
-    except TableError:
-        pass
-    wanted = ", ".join(schema.key)
-    reason = f"the record's key is none that {table} can have: it consists of {wanted}"
+    reason = (
+        f"the record's key is none by which {table} can be asked for a row: a key consists of "
+        f"{', '.join(columns)}"
+    )
     return Refused(letter.id, table, "key-unreadable", reason, whole)
 
 

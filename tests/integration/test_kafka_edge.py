@@ -12,7 +12,7 @@ from lakemark.config import Config
 from lakemark.errors import ConfigError, DependencyError, LakemarkError
 from lakemark.kafka import Cluster, librdkafka_options, topic_plan
 from lakemark.ownership import Turn
-from lakemark.records import producer, publish, read_compacted
+from lakemark.records import producer, publish, read_all, read_compacted
 from stack.local import LocalStack
 from stack.processes import free_port, wait_for
 
@@ -111,6 +111,31 @@ def test_a_compacted_topic_that_is_written_all_the_time_is_read_to_its_end_as_of
         writer.join()
 
 
+def test_all_records_of_a_topic_up_to_its_end_as_of_the_first(ours: Config):
+    topic, hour = ours.topics.dead_letters, 3_600_000
+    assert list(read_all(ours, topic)) == []
+    with Cluster(ours) as cluster:
+        cluster.ensure_topics()
+    assert list(read_all(ours, topic)) == []
+    client, now = producer(ours), time.time_ns() // 1_000_000
+    for age in range(20):
+        key, at = f"k{age}", now - age * hour
+        client.produce(topic, b"v", key, timestamp=at, headers=[("h", key.encode()), ("n", None)])
+    assert client.flush(20) == 0
+
+    reader = read_all(ours, topic)
+    first = next(reader)
+    publish(ours, topic, [(f"later{n}".encode(), b"v") for n in range(50)])
+    found = {record.key: record for record in [first, *reader]}
+    assert set(found) == {f"k{age}".encode() for age in range(20)}
+    assert found[b"k3"].headers == (("h", b"k3"), ("n", None))
+    assert found[b"k3"].timestamp_ms == now - 3 * hour
+
+    young = {record.key for record in read_all(ours, topic, since_ms=now - 3 * hour)}
+    assert young >= {f"later{n}".encode() for n in range(50)} | {b"k0", b"k1", b"k2", b"k3"}
+    assert list(read_all(ours, topic, since_ms=now + 10 * hour)) == []
+
+
 def test_a_record_of_ten_megabytes_fits_into_dead_letters(ours: Config):
     with Cluster(ours) as cluster:
         cluster.ensure_topics()
@@ -140,8 +165,9 @@ def test_committed_ends_stop_before_an_open_transaction(ours: Config):
         lambda c: Cluster(c).topics(".*"),
         lambda c: publish(c, "x", [(b"k", b"v")]),
         lambda c: read_compacted(c, "x"),
+        lambda c: list(read_all(c, "x", since_ms=1)),
     ],
-    ids=["describe", "list", "publish", "read"],
+    ids=["describe", "list", "publish", "read", "read_all"],
 )
 def test_a_broker_that_is_away_is_said_within_the_deadline(ask):
     away = config(f"127.0.0.1:{free_port()}", timeout="2s")
