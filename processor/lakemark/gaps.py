@@ -118,5 +118,7 @@ def begin_again(state: PipelineState, topics: Mapping[str, Mapping[int, int]]) -
             if topic in entry.from_offsets:
                 entry.from_offsets[topic] = dict(first)
                 entry.old_ends.pop(topic, None)
+            if entry.skip_to is not None:  # what it was to leave out is gone
+                entry.skip_to.pop(topic, None)
         if not first:
             del state.offsets[topic]

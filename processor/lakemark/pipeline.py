@@ -175,7 +175,6 @@ class Pipeline:
         state.batch, state.offsets = batch, _merged(before.offsets, self._changes(ends))
         self._control(state, before, ends)
         self._repartitioned(state, before)
-
         planned = monotonic()
         plan = self._plan(
             state,
@@ -228,17 +227,15 @@ class Pipeline:
     def _control(self, state: PipelineState, before: PipelineState, ends: list[Offsets]) -> None:
         topic = self.config.topics.control
         end = next((e[topic][0] for e in ends if topic in e), 0)
-        start = before.control
-        state.control = max(start, end)
-        for record in self.controls(start, end):
+        state.control = max(before.control, end)
+        for record in self.controls(before.control, end):
             table = str(record.get("table", ""))
             if record.get("type") == "table-pause" and table in state.tables:
-                ahead = settle.start_offsets(before, state.offsets)
                 tables.stop(
                     state,
                     table,
                     to=tables.PAUSED,
-                    start=ahead,
+                    start=settle.start_offsets(before, state.offsets),
                     before=before,
                     code="paused",
                     reason="paused by a control record",

@@ -251,8 +251,8 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     for table in ended:
         entry = state.tables[table]
         stream(entry, state.batch)
-        entry.resnapshot = "events were skipped: rows may be missing, out of date or deleted since"
-        entry.resnapshot_since = entry.reread_missed = state.batch
+        why = "events were skipped: rows may be missing, out of date or deleted since"
+        resnapshot(entry, why, state.batch)
     return ended
 
 

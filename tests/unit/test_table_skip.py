@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lakemark import tables
+from lakemark import gaps, tables
 from lakemark.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, schema_of
@@ -199,3 +199,16 @@ def test_a_source_that_went_back_takes_a_new_epoch_not_a_skip(shop):
     shop.records.append({"type": "new-epoch"})
     shop.run()
     assert shop.values() == {1: "restored", 2: "b"}
+
+
+def test_a_skip_does_not_wait_for_offsets_of_a_topic_that_was_made_again():
+    state = PipelineState(
+        offsets={TOPIC: {0: 90}},
+        tables={
+            ORDERS: TableState(state=tables.PAUSED, topics=[TOPIC], from_offsets={TOPIC: {0: 5}})
+        },
+    )
+    assert tables.skip(state, ORDERS, upto={TOPIC: {"0": 100}})
+    assert tables.end_skips(state, state.offsets) == []
+    gaps.begin_again(state, {TOPIC: {0: 0}})
+    assert tables.end_skips(state, state.offsets) == [ORDERS]
