@@ -17,17 +17,18 @@ from tests.kit.command_line import SMALL, invoke
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
 SECRET = "cell-value-4711"
-NOW = int(time.time() * 1000)
 
 
-def record(offset, *, key=None, value=None, table=ORDERS, reason="invalid-json", age_s=60):
+def ago(minutes):
+    return int((time.time() - minutes * 60) * 1000)
+
+
+def record(offset, *, key=None, value=None, table=ORDERS, reason="invalid-json", minutes=60):
     key = json.dumps({"id": offset}).encode() if key is None else key
     value = f'{{"v": "{SECRET}", '.encode() if value is None else value
     written = DeadLetter(f"shop.{table}", 0, offset, reason, "byte 3", key or None, value, "")
     headers = dead_letter.headers(written)
-    return SimpleNamespace(
-        key=written.key, value=value, headers=headers, timestamp_ms=NOW - age_s * 1000
-    )
+    return SimpleNamespace(key=written.key, value=value, headers=headers, timestamp_ms=ago(minutes))
 
 
 def id_of(offset, table=ORDERS):
@@ -37,11 +38,11 @@ def id_of(offset, table=ORDERS):
 @pytest.fixture
 def letters(kafka):
     kafka.letters = [
-        record(1, age_s=90),
-        record(2, reason="null-key", key=b"", age_s=80),
-        record(1, age_s=70),  # written again by a repeated batch
-        record(3, table=ITEMS, age_s=60),
-        SimpleNamespace(key=b"k", value=SECRET.encode(), headers=[], timestamp_ms=NOW),
+        record(1, minutes=90),
+        record(2, reason="null-key", key=b"", minutes=80),
+        record(1, minutes=70),  # written again by a repeated batch
+        record(3, table=ITEMS, minutes=60),
+        SimpleNamespace(key=b"k", value=SECRET.encode(), headers=[], timestamp_ms=ago(0)),
     ]
     return kafka
 
@@ -96,7 +97,7 @@ def test_ls_as_json(folder, letters):
         (["--table", ITEMS], [id_of(3, ITEMS)]),
         (["--reason", "null-key"], [id_of(2)]),
         (["--table", ITEMS, "--reason", "null-key"], []),
-        (["--since", "75s"], [id_of(1), id_of(3, ITEMS)]),
+        (["--since", "75m"], [id_of(1), id_of(3, ITEMS)]),
         (["--limit", "2"], [id_of(2), id_of(3, ITEMS)]),
         (["--limit", "0"], []),
     ],
