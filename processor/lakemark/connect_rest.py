@@ -1,6 +1,9 @@
-"""Kafka Connect's REST API: the connector's configuration and its committed source offsets."""
+"""Kafka Connect's REST API: the connector's configuration, state and committed source offsets."""
 
 import difflib
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -15,6 +18,38 @@ from lakemark.settings.layers import InvalidConfig, Problem
 # A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
 # and 0.5 + 1 + 2 s between them, four attempts end after 44 s at the latest.
 _ATTEMPTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task: RUNNING, FAILED (then with its stack trace), PAUSED, UNASSIGNED, …."""
+
+    id: int
+    state: str
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorStatus:
+    """A connector's own state and those of its tasks, in Connect's words."""
+
+    state: str
+    tasks: tuple[TaskStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker of Connect.
+
+    Attributes:
+        version: Kafka's.
+        cluster_id: of the Kafka that it keeps its own topics in.
+        skew_s: by how much its clock is ahead of ours; None if it does not say the time.
+    """
+
+    version: str
+    cluster_id: str
+    skew_s: float | None
 
 
 class ConnectRest:
@@ -66,10 +101,42 @@ class ConnectRest:
             raise self._odd_answer()
         return entries
 
+    def status(self) -> ConnectorStatus:
+        """How the connector and its tasks are."""
+        found = self._get(f"{self._path()}/status")
+        try:
+            tasks = [
+                TaskStatus(int(t["id"]), str(t["state"]), str(t.get("trace", "")))
+                for t in found["tasks"]
+            ]
+            return ConnectorStatus(str(found["connector"]["state"]), tuple(tasks))
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._odd_answer() from error
+
+    def worker(self) -> Worker:
+        """The worker that answers: its version, its Kafka and its clock."""
+        begun = time.time()
+        response = self._response("/")
+        middle = (begun + time.time()) / 2
+        found = response.json()
+        if not isinstance(found, dict) or "version" not in found:
+            raise self._odd_answer()
+        try:
+            said = parsedate_to_datetime(response.headers["date"]).timestamp()
+        except (KeyError, ValueError):
+            return Worker(str(found["version"]), str(found.get("kafka_cluster_id", "")), None)
+        # The header has whole seconds, cut off: half a second is what is lost on average.
+        return Worker(
+            str(found["version"]), str(found.get("kafka_cluster_id", "")), said + 0.5 - middle
+        )
+
     def _path(self) -> str:
         return f"/connectors/{quote(self._connect.connector, safe='')}"
 
     def _get(self, path: str) -> Any:
+        return self._response(path).json()
+
+    def _response(self, path: str) -> httpx.Response:
         retrying = Retrying(
             retry=retry_if_exception_type(DependencyError),
             stop=stop_after_attempt(_ATTEMPTS),
@@ -78,7 +145,7 @@ class ConnectRest:
         )
         return retrying(self._get_once, path)
 
-    def _get_once(self, path: str) -> Any:
+    def _get_once(self, path: str) -> httpx.Response:
         try:
             response = self._client.get(path)
         except httpx.TransportError as error:
@@ -99,9 +166,10 @@ class ConnectRest:
         if not response.is_success:
             raise self._away(f"it answered with status {status}")
         try:
-            return response.json()
+            response.json()
         except ValueError as error:
             raise self._odd_answer() from error
+        return response
 
     def _unknown(self) -> InvalidConfig:
         wanted = self._connect.connector

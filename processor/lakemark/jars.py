@@ -146,6 +146,15 @@ def fetch(
     return [jar.path(root) for jar in jars]
 
 
+def absent(jar_list: Path = RUNTIME_LIST, *, cache: Path | None = None) -> list[Jar]:
+    """Return the files of a jar list that would have to be fetched; nothing is.
+
+    Raises:
+        JarError: if the list is malformed.
+    """
+    return _missing(read_list(jar_list), (cache or cache_dir()) / "jars")
+
+
 def read_list(jar_list: Path) -> list[Jar]:
     """Read a jar list.
 

@@ -7,6 +7,8 @@ what only a change of settings or rights can mend is an `InvalidConfig`.
 import contextlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -21,15 +23,18 @@ from confluent_kafka import (
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
+    ListOffsetsResultInfo,
     NewTopic,
     OffsetSpec,
     ResourceType,
+    TopicDescription,
 )
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.errors import DependencyError
+from lakemark.own_topics import create_command, topic_plan, unusable
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import compile_java
 
@@ -42,7 +47,6 @@ __all__ = [
     "topic_plan",
 ]
 
-_DAY_MS: Final = 86_400_000
 _REFUSED: Final = frozenset(
     {
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -58,32 +62,21 @@ _NOT_TRUSTED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})  
 _log = structlog.get_logger("lakemark.kafka")
 
 
-def topic_plan(config: Config) -> dict[str, tuple[int, dict[str, str]]]:
-    """Our own topics: number of partitions and settings of each.
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """A cluster as it describes itself.
 
-    Topics that the query reads keep a month: one that is down longer finds a gap and says so.
-    Chunks keep a week; they can be read from the database again.
+    Attributes:
+        cluster_id: Kafka's id of it.
+        count: how many brokers are up.
+        operations: what we may do with the cluster, as ``create``; None where it does not say.
+        version: of their protocol; empty from Kafka 4 on and where we may not ask.
     """
-    month = {"retention.ms": str(30 * _DAY_MS)}
-    topics, shards = config.topics, config.stream.shards
-    return {
-        topics.signals: (1, month),
-        topics.notifications: (1, month),
-        # A record holds at most 900 kB of rows, unless a single row is larger.
-        topics.chunks: (
-            shards,
-            {
-                "retention.ms": str(7 * _DAY_MS),
-                "max.message.bytes": str(max(2 * 1024**2, config.dead_letters.max_record_bytes)),
-            },
-        ),
-        topics.control: (1, month),
-        topics.progress: (1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
-        topics.dead_letters: (
-            shards,
-            {**month, "max.message.bytes": str(config.dead_letters.max_record_bytes)},
-        ),
-    }
+
+    cluster_id: str
+    count: int
+    operations: frozenset[str] | None
+    version: str
 
 
 class Cluster:
@@ -155,7 +148,7 @@ class Cluster:
         if missing:
             self._create({name: plan[name] for name in missing})
             self._await_visible(missing)
-        self._check(existing, plan)
+        self._check(existing)
         return missing
 
     def _create(self, plan: Mapping[str, tuple[int, dict[str, str]]]) -> None:
@@ -176,7 +169,8 @@ class Cluster:
                     if cause.code() not in _REFUSED:
                         raise
                     message = f"the topic {name} cannot be created: {cause.str()}"
-                    refused.append(Problem("kafka", message, self._command(name, *plan[name])))
+                    hint = f"let somebody who may run: {create_command(self._config, name)}"
+                    refused.append(Problem("kafka", message, hint))
                 else:
                     _log.info("kafka.topic_created", topic=name, partitions=plan[name][0])
         if refused:
@@ -194,96 +188,117 @@ class Cluster:
                 raise away(self._config, f"created topics do not show: {', '.join(names)}")
             time.sleep(0.05)
 
-    def _command(self, name: str, partitions: int, settings: Mapping[str, str]) -> str:
-        options = " ".join(f"--config {key}={value}" for key, value in settings.items())
-        return (
-            f"let somebody who may run: kafka-topics.sh --bootstrap-server "
-            f"{self._config.kafka.bootstrap_servers} --create --topic {name} "
-            f"--partitions {partitions} {options}"
-        )
-
-    def _check(
-        self, existing: Mapping[str, int], plan: Mapping[str, tuple[int, dict[str, str]]]
-    ) -> None:
-        problems = []
-        control = self._config.topics.control
-        if existing.get(control, 1) != 1:
-            problems.append(
-                Problem(
-                    "kafka",
-                    f"{control} has {existing[control]} partitions; its order needs exactly one",
-                    f"delete it while lakemark is stopped, or choose another name: in {control}",
-                )
-            )
-        found = self._settings_of([name for name in plan if name in existing])
-        for name, settings in found.items():
-            wanted = plan[name][1]
-            compact = "cleanup.policy" in wanted
-            if compact != ("compact" in settings.get("cleanup.policy", "delete")):
-                problems.append(self._to_alter(name, "cleanup.policy", wanted, default="delete"))
-            if int(settings.get("max.message.bytes", "0")) < int(
-                wanted.get("max.message.bytes", "0")
-            ):
-                problems.append(self._to_alter(name, "max.message.bytes", wanted))
+    def _check(self, existing: Mapping[str, int]) -> None:
+        settings = self.settings_of(existing)
+        for name in sorted(existing.keys() - settings.keys()):
+            _log.warning("kafka.topic_unchecked", topic=name)
+        problems = [problem for _, problem in unusable(self._config, existing, settings)]
         if problems:
             raise InvalidConfig(problems, source="Kafka")
 
-    def _to_alter(
-        self, name: str, setting: str, wanted: Mapping[str, str], *, default: str = ""
-    ) -> Problem:
-        value = wanted.get(setting, default)
-        return Problem(
-            "kafka",
-            f"{name} exists, but its {setting} must be {value}",
-            f"run: kafka-configs.sh --bootstrap-server {self._config.kafka.bootstrap_servers} "
-            f"--alter --entity-type topics --entity-name {name} --add-config {setting}={value}",
-        )
+    def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Settings by topic; left out are topics that do not exist or may not be asked about."""
+        return self._settings([ConfigResource(ResourceType.TOPIC, name) for name in topics])
 
-    def _settings_of(self, topics: list[str]) -> dict[str, dict[str, str]]:
-        """Settings by topic; a topic whose settings we may not read is left out."""
-        if not topics:
-            return {}
-        found = {}
-        asked = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    def _settings(self, asked: list[ConfigResource]) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        if not asked:
+            return found
         with self._asking():
             answers = self._admin.describe_configs(asked, request_timeout=self._timeout)
             for resource, future in answers.items():
                 try:
                     entries = future.result(self._timeout)
                 except KafkaException as error:
-                    if error.args[0].code() not in _REFUSED:
+                    if error.args[0].code() not in _REFUSED | {KafkaError.UNKNOWN_TOPIC_OR_PART}:
                         raise
-                    _log.warning("kafka.topic_unchecked", topic=resource.name)
                 else:
                     found[resource.name] = {
                         name: str(entry.value) for name, entry in entries.items()
                     }
         return found
 
-    def _describe(self, topics: Iterable[str]) -> dict[str, Any]:
+    def _describe(
+        self, topics: Iterable[str], *, operations: bool = False
+    ) -> dict[str, TopicDescription | None]:
+        """By topic; with `operations`, None stands for a topic that is kept from us."""
         names = list(topics)
-        found = {}
+        found: dict[str, TopicDescription | None] = {}
         if not names:
             return {}
         with self._asking():
             asked = self._admin.describe_topics(
-                TopicCollection(names), request_timeout=self._timeout
+                TopicCollection(names),
+                include_authorized_operations=operations,
+                request_timeout=self._timeout,
             )
             for name, future in asked.items():
                 try:
                     found[name] = future.result(self._timeout)
                 except KafkaException as error:
-                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    code = error.args[0].code()
+                    if operations and code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                        found[name] = None
+                    elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
         return found
 
+    def permitted(self, topics: Iterable[str]) -> dict[str, frozenset[str] | None]:
+        """What we may do with each topic, as ``read``, ``describe_configs``; nothing is tried.
+
+        Returns:
+            a topic that does not exist is left out; one that may not even be described (whether
+            it exists or not) has the empty set; None where the broker does not say.
+        """
+        found = self._describe(topics, operations=True)
+        return {
+            name: frozenset() if topic is None else _names(topic.authorized_operations)
+            for name, topic in found.items()
+        }
+
+    def permitted_with_group(self, group: str) -> frozenset[str] | None:
+        """What we may do with a consumer group; None where the broker does not say."""
+        with self._asking():
+            asked = self._admin.describe_consumer_groups(
+                [group], include_authorized_operations=True, request_timeout=self._timeout
+            )
+            try:
+                return _names(asked[group].result(self._timeout).authorized_operations)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise
+                return frozenset()
+
+    def brokers(self) -> Brokers:
+        """The cluster as it describes itself."""
+        with self._asking():
+            found = self._admin.describe_cluster(
+                include_authorized_operations=True, request_timeout=self._timeout
+            ).result(self._timeout)
+        settings: dict[str, str] = {}
+        for node in found.nodes[:1]:
+            settings = self._settings([ConfigResource(ResourceType.BROKER, str(node.id))]).get(
+                str(node.id), {}
+            )
+        return Brokers(
+            found.cluster_id,
+            len(found.nodes),
+            _names(found.authorized_operations),
+            settings.get("inter.broker.protocol.version", ""),
+        )
+
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Number of partitions of each topic; a topic that does not exist is left out."""
-        return {name: len(topic.partitions) for name, topic in self._describe(topics).items()}
+        return {name: len(topic.partitions) for name, topic in self._known(topics)}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's id of each existing topic: another id means the topic was recreated."""
-        return {name: str(topic.topic_id) for name, topic in self._describe(topics).items()}
+        return {name: str(topic.topic_id) for name, topic in self._known(topics)}
+
+    def _known(self, topics: Iterable[str]) -> Iterator[tuple[str, TopicDescription]]:
+        for name, topic in self._describe(topics).items():
+            if topic is not None:
+                yield name, topic
 
     def topics(self, pattern: str) -> list[str]:
         """Existing topics that the Java regular expression matches in full, sorted."""
@@ -309,9 +324,26 @@ class Cluster:
         spec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         return self._offsets(topics, spec, committed=False)
 
+    def offsets_since(self, topics: Iterable[str], ts_ms: int) -> dict[tuple[str, int], int]:
+        """The first offset that is not older than this, -1 where all are; by topic, partition."""
+        spec = OffsetSpec.for_timestamp(ts_ms)
+        return self._offsets(topics, spec, committed=False)
+
+    def newest_ms(self, topics: Iterable[str]) -> int | None:
+        """The newest time that any record bears; None if there are no records."""
+        spec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+        times = [found.timestamp for found in self._listed(topics, spec, committed=False).values()]
+        return max((time for time in times if time > 0), default=None)
+
     def _offsets(
         self, topics: Iterable[str], spec: OffsetSpec, *, committed: bool
     ) -> dict[tuple[str, int], int]:
+        found = self._listed(topics, spec, committed=committed)
+        return {where: info.offset for where, info in found.items()}
+
+    def _listed(
+        self, topics: Iterable[str], spec: OffsetSpec, *, committed: bool
+    ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
         counts = self.partition_counts(topics)
         asked = {
             TopicPartition(name, partition): spec
@@ -322,12 +354,12 @@ class Cluster:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
-        def ask() -> dict[tuple[str, int], int]:
+        def ask() -> dict[tuple[str, int], ListOffsetsResultInfo]:
             answers = self._admin.list_offsets(
                 asked, isolation_level=level, request_timeout=self._timeout
             )
             return {
-                (where.topic, where.partition): future.result(self._timeout).offset
+                (where.topic, where.partition): future.result(self._timeout)
                 for where, future in answers.items()
             }
 
@@ -338,6 +370,10 @@ class Cluster:
                 wait=wait_fixed(0.1),
                 reraise=True,
             )(ask)
+
+
+def _names(operations: Iterable[Enum] | None) -> frozenset[str] | None:
+    return None if operations is None else frozenset(o.name.lower() for o in operations)
 
 
 def _no_leader_yet(error: BaseException) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from lakemark import kafka
+from lakemark import kafka, own_topics
 from lakemark.config import Config
 from lakemark.errors import DependencyError, LakemarkError
 
@@ -147,7 +147,7 @@ class Turn:
         consumer = Consumer(
             {
                 **kafka.librdkafka_options(self.config),
-                "group.id": f"{self.config.name}.owner",
+                "group.id": own_topics.owner_group(self.config),
                 # the eager strategies would move the partition whenever somebody joins
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": SESSION_MS,

@@ -43,7 +43,7 @@ def test_topics_are_made_once_with_their_settings(ours: Config):
         assert cluster.ensure_topics() == []
         counts = cluster.partition_counts([*plan, "no-such-topic"])
         assert counts == {name: count for name, (count, _) in plan.items()}
-        found = cluster._settings_of([ours.topics.progress, ours.topics.dead_letters])
+        found = cluster.settings_of([ours.topics.progress, ours.topics.dead_letters])
         assert found[ours.topics.progress]["cleanup.policy"] == "compact"
         assert int(found[ours.topics.dead_letters]["max.message.bytes"]) == 11 * 1024**2
         ids = cluster.topic_ids(plan)

@@ -1,13 +1,15 @@
 """The connector's settings from a file and from Connect's REST API."""
 
 import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import httpx
 import pytest
 
 from lakemark import connector
 from lakemark.config import ConnectConfig
-from lakemark.connect_rest import ConnectRest
+from lakemark.connect_rest import ConnectorStatus, ConnectRest, TaskStatus
 from lakemark.errors import ConfigError, DependencyError
 from lakemark.settings.layers import InvalidConfig
 from tests.kit.connector_settings import POSTGRES, config
@@ -62,6 +64,43 @@ def test_rest_reads_settings_and_offsets():
         b"/connectors/my%20shop%2Feu/offsets",
     ]
     assert all(auth.startswith("Basic ") for _, auth in asked)
+
+
+def test_rest_reads_the_states_and_who_answers():
+    status = {
+        "connector": {"state": "RUNNING", "worker_id": "w"},
+        "tasks": [{"id": 0, "state": "FAILED", "worker_id": "w", "trace": "x.Y: z"}],
+    }
+    answers = {
+        "/connectors/my shop/eu/status": httpx.Response(200, json=status),
+        "/": httpx.Response(
+            200,
+            json={"version": "4.1.0", "kafka_cluster_id": "c1"},
+            headers={
+                "date": format_datetime(datetime.now(UTC) + timedelta(minutes=2), usegmt=True)
+            },
+        ),
+    }
+    with rest(lambda request: answers[request.url.path]) as client:
+        found, worker = client.status(), client.worker()
+    assert found == ConnectorStatus("RUNNING", (TaskStatus(0, "FAILED", "x.Y: z"),))
+    assert (worker.version, worker.cluster_id) == ("4.1.0", "c1")
+    assert worker.skew_s == pytest.approx(120, abs=2)
+
+
+@pytest.mark.parametrize(
+    "answer", [[], {"connector": {}}, {"connector": {"state": "R"}, "tasks": [1]}]
+)
+def test_a_state_that_connect_would_not_say(answer):
+    with rest(lambda _: httpx.Response(200, json=answer)) as client, pytest.raises(InvalidConfig):
+        client.status()
+
+
+def test_a_worker_that_does_not_say_the_time():
+    with rest(lambda _: httpx.Response(200, json={"version": "4"})) as client:
+        assert client.worker().skew_s is None
+    with rest(lambda _: httpx.Response(200, json={})) as client, pytest.raises(InvalidConfig):
+        client.worker()
 
 
 def test_rest_waits_out_a_rebalance():
