@@ -28,11 +28,15 @@ PURE = {
     *("snapshot.visibility", "snapshot.conditions", "snapshot.condition_text"),
     *("snapshot.following", "snapshot.refusals", "snapshot.windows", "snapshot.runs"),
     *("snapshot.acceptance", "table_skip", "dead_letters", "replays"),
+    *("own_topics", "ops.findings", "ops.checks_topics", "ops.checks_connector"),
+    *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}
 
-JOINS = {"pipeline", "snapshots", "supervisor", "cli", "__main__"}
+JOINS = {"pipeline", "snapshots", "supervisor", "cli", "__main__"} | {
+    *("ops.doctor", "ops.facts_database"),  # the doctor asks everybody
+}
 
 IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 

@@ -128,6 +128,20 @@ def run(
 
 @app.command()
 @guarded
+def doctor(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
+    """Ask brokers, connector, database and this machine whether all is in order; change nothing."""
+    loaded = load(config)
+    from lakemark.ops import doctor_view  # noqa: PLC0415
+    from lakemark.ops.doctor import examine  # noqa: PLC0415
+    from lakemark.ops.findings import Verdict  # noqa: PLC0415
+
+    findings = examine(loaded.config)
+    doctor_view.show(Console(), findings, as_json=output is Output.json, hide=hide)
+    return FAILED if any(f.verdict is Verdict.ERROR for f in findings) else OK
+
+
+@app.command()
+@guarded
 def status(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
     """Show the state of the pipeline and of every table."""
     loaded = load(config)

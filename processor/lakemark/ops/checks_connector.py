@@ -1,0 +1,251 @@
+"""The connector: from its settings and its state to findings. Pure.
+
+What makes a connector unfit is said in `suitability`; here is what should be known besides.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lakemark.config import Config
+from lakemark.errors import ConfigError
+from lakemark.ops.findings import Finding, clock, fine, of_error, of_problem, warning, wrong
+from lakemark.settings.layers import Problem
+from lakemark.source.modes import HandlingModes
+
+CHECKS: Final = ("connector", "connector setting")
+
+_JAVA_CLASS: Final = re.compile(r"(?:[a-z_][\w$]*\.)+[A-Z][\w$]*")
+_FLUSH: Final = (
+    "unknown: a setting of the worker, 60 s unless changed. After a crash the connector repeats up"
+    " to that much; repeated events change nothing"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task in Connect's words; the trace is that of its failure."""
+
+    id: int
+    state: str
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorFacts:
+    """A connector and what runs it.
+
+    Attributes:
+        name: of the connector.
+        settings: its configuration.
+        problems: what `suitability` says of them.
+        state: RUNNING, PAUSED, …; empty when only its file is known.
+        tasks: of the connector.
+        version: of the worker; empty when only the file is known.
+        cluster_id: of the worker's Kafka.
+        skew_s: by how much the worker's clock is ahead of ours.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+    problems: tuple[Problem, ...]
+    state: str = ""
+    tasks: tuple[Task, ...] = ()
+    version: str = ""
+    cluster_id: str = ""
+    skew_s: float | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it and all its tasks run, as far as is known."""
+        return self.state == "RUNNING" and all(t.state == "RUNNING" for t in self.tasks)
+
+
+def findings(facts: ConnectorFacts, config: Config) -> list[Finding]:
+    """Everything about the connector."""
+    return [
+        *_state(facts, config),
+        *(_setting(problem) for problem in facts.problems),
+        *_modes(facts.settings),
+        *_publication(facts.settings),
+        *_snapshot_mode(facts.settings),
+        *_heartbeat(facts.settings),
+        *_deletes(facts.settings),
+        fine("connector setting", "offset.flush.interval.ms", _FLUSH),
+    ]
+
+
+def other_cluster(facts: ConnectorFacts, cluster_id: str) -> list[Finding]:
+    """Whether Connect works with the Kafka that we read."""
+    if not facts.cluster_id or facts.cluster_id == cluster_id:
+        return []
+    return [
+        warning(
+            "connector",
+            facts.name,
+            f"its worker belongs to the Kafka cluster {facts.cluster_id}, we read {cluster_id}:"
+            " its events come here only by producer.override.bootstrap.servers or a mirror",
+            "set kafka.bootstrap_servers to the cluster that the connector writes to",
+        )
+    ]
+
+
+def _setting(problem: Problem) -> Finding:
+    return of_problem("connector setting", problem.path.removeprefix("connector: "), problem)
+
+
+# --- is it running? --------------------------------------------------------------------------
+
+
+def _state(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
+    connect = config.source.connect
+    if connect is None:
+        file = str(config.source.connector_file)
+        yield fine("connector", facts.name, f"known from {file}: whether it runs cannot be seen")
+        return
+    place = f"{connect.url.rstrip('/')}/connectors/{facts.name}"
+    yield clock("Kafka Connect", facts.skew_s)
+    if facts.state in {"PAUSED", "STOPPED"}:
+        reason = f"is {facts.state}: no events come, and the slot keeps the database's log"
+        yield wrong("connector", facts.name, reason, f"curl -X PUT {place}/resume")
+    elif facts.state != "RUNNING":
+        yield _down(facts.name, f"is {facts.state or 'unknown'}", place)
+    elif not facts.tasks:
+        yield _down(facts.name, "runs without a task", place)
+    elif facts.runs:
+        count = "one task" if len(facts.tasks) == 1 else f"{len(facts.tasks)} tasks"
+        yield fine("connector", facts.name, f"RUNNING with {count}, Connect {facts.version}")
+    for task in facts.tasks:
+        if task.state not in {"RUNNING", "PAUSED"}:
+            yield _down(facts.name, f"task {task.id} is {task.state}{_cause(task.trace)}", place)
+
+
+def _down(name: str, reason: str, place: str) -> Finding:
+    return wrong(
+        "connector",
+        name,
+        f"{reason}; the whole trace: curl -s {place}/status",
+        f"curl -X POST '{place}/restart?includeTasks=true&onlyFailed=true'",
+    )
+
+
+def _cause(trace: str) -> str:
+    """The classes of the first and the last error; their messages may hold values."""
+    lines = [line for line in trace.splitlines() if line and not line[0].isspace()]
+    found = [match[0] for line in lines if (match := _JAVA_CLASS.search(line))]
+    names = dict.fromkeys(name.rpartition(".")[2] for name in (*found[:1], *found[-1:]))
+    return f" ({' by '.join(names)})" if names else ""
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+def _modes(settings: Mapping[str, str]) -> Iterator[Finding]:
+    check = "connector setting"
+    try:
+        modes = HandlingModes.from_connector(settings)
+    except ConfigError as error:
+        yield from of_error(check, "handling modes", error)
+        return
+    if modes.decimal == "double":
+        yield warning(
+            check,
+            "decimal.handling.mode",
+            "double rounds numeric and money to 15 digits",
+            "set decimal.handling.mode to precise",
+        )
+    else:
+        yield fine(check, "decimal.handling.mode", f"{modes.decimal} keeps every digit")
+    if modes.time_precision == "connect":
+        yield warning(
+            check,
+            "time.precision.mode",
+            "connect cuts times and timestamps to milliseconds",
+            "set time.precision.mode to adaptive",
+        )
+    elif modes.time_precision in {"isostring", "structured"}:
+        yield warning(
+            check,
+            "time.precision.mode",
+            f"{modes.time_precision} cannot say the time 24:00: it is lost",
+            "set time.precision.mode to adaptive",
+        )
+    else:
+        yield fine(check, "time.precision.mode", f"{modes.time_precision} keeps microseconds")
+
+
+def _publication(settings: Mapping[str, str]) -> Iterator[Finding]:
+    check, plugin = "connector setting", settings.get("plugin.name", "decoderbufs").strip()
+    if plugin != "pgoutput":
+        yield warning(
+            check,
+            "plugin.name",
+            f"{plugin} (Debezium's default) does not send truncates: a truncated table keeps its"
+            " rows",
+            "set plugin.name to pgoutput",
+        )
+        return
+    name = "publication.autocreate.mode"
+    mode = settings.get(name, "all_tables").strip().lower()
+    means = {
+        "all_tables": "all_tables: the publication has every table, and needs a superuser to make",
+        "filtered": "filtered: the connector keeps the publication to the tables it captures",
+        "disabled": "disabled: whoever adds a table adds it to the publication too",
+    }
+    if mode in means:
+        yield fine(check, name, means[mode])
+    else:
+        yield warning(
+            check,
+            name,
+            f"{mode}: the publication is made without tables, so none has events until it is added",
+            "set publication.autocreate.mode to filtered",
+        )
+
+
+def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
+    check, name = "connector setting", "snapshot.mode"
+    mode = settings.get(name, "initial").strip().lower()
+    if mode == "initial_only":
+        yield wrong(
+            check,
+            name,
+            "initial_only ends the connector after its snapshot: changes never come",
+            "set snapshot.mode to initial",
+        )
+    elif mode == "always":
+        yield warning(
+            check,
+            name,
+            "always reads every table at every start of the connector, and rows deleted in between"
+            " stay until lakemark has taken a snapshot",
+            "set snapshot.mode to initial or no_data",
+        )
+    elif mode in {"no_data", "never", "schema_only"}:
+        yield fine(check, name, f"{mode}: rows older than the slot come by `lakemark snapshot`")
+    elif mode in {"initial", "when_needed"}:
+        yield fine(check, name, f"{mode}: the connector reads the tables first")
+    else:
+        yield warning(check, name, f"{mode}: what the connector's snapshot holds cannot be told")
+
+
+def _heartbeat(settings: Mapping[str, str]) -> Iterator[Finding]:
+    name = "heartbeat.interval.ms"
+    value = settings.get(name, "0").strip()
+    if value.isdecimal() and int(value) > 0:
+        yield fine("connector setting", name, f"a heartbeat every {value} ms")
+    else:
+        yield warning(
+            "connector setting",
+            name,
+            "there are no heartbeats: while the captured tables are silent, the slot keeps the log"
+            " that all others write, until the disk is full",
+            "set heartbeat.interval.ms to 10000",
+        )
+
+
+def _deletes(settings: Mapping[str, str]) -> Iterator[Finding]:
+    value = settings.get("tombstones.on.delete", "true").strip().lower()
+    reason = f"{value}: lakemark works with both"
+    yield fine("connector setting", "tombstones.on.delete", reason)

@@ -1,0 +1,251 @@
+"""The captured tables: from the catalog's facts to findings. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lakemark.ops.checks_database import grant, mending
+from lakemark.ops.findings import Finding, fine, warning, wrong
+from lakemark.snapshot.cells import quoted
+from lakemark.snapshot.refusals import Refusal
+from lakemark.source.catalog import CatalogColumn
+
+CHECKS: Final = ("select", "key", "replica identity", "publication")
+
+_NO_LOG: Final[Mapping[str, str]] = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+}
+# Debezium writes null, not its placeholder, for unchanged TOAST values of these (seen with 3.7).
+_NULL_ARRAYS: Final = frozenset({"numeric", "timestamp", "bool", "float8", "int2"})
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation that the connector's lists match.
+
+    Attributes:
+        table: ``schema.table``.
+        root: the partitioned table that it belongs to or is; empty without partitions.
+        kind: pg_class.relkind.
+        logged: whether changes are written to the log (relpersistence is p).
+        select: whether we may read it, its schema included.
+        row_security: whether policies may hide rows from us.
+        identity: relreplident: d(efault), f(ull), i(ndex), n(othing).
+        key: columns of the key that its events have, in order; empty: it has none.
+        primary: name of the primary key's constraint, empty if there is none.
+        deferrable: whether the primary key is.
+        ready_index: a unique index that could be the replica identity, empty if there is none.
+        toast: whether values may be stored apart.
+        columns: of the catalog, those that the connector sends.
+        refusals: what of the table the publication leaves out.
+    """
+
+    table: str
+    root: str = ""
+    kind: str = "r"
+    logged: bool = True
+    select: bool = True
+    row_security: bool = False
+    identity: str = "d"
+    key: tuple[str, ...] = ()
+    primary: str = ""
+    deferrable: bool = False
+    ready_index: str = ""
+    toast: bool = False
+    columns: tuple[CatalogColumn, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+def findings(
+    relations: Sequence[Relation],
+    *,
+    user: str,
+    publication: str,
+    chosen: bool,
+    binary: str = "bytes",
+) -> list[Finding]:
+    """Everything about the captured tables.
+
+    Args:
+        relations: those that the connector's lists and `source.tables` match.
+        user: ours in the database.
+        publication: the connector's; empty when it has none or none exists.
+        chosen: whether tables were named: then a view among them is a mistake.
+        binary: binary.handling.mode of the connector.
+    """
+    tables = with_events(relations)
+    found = [
+        finding
+        for relation in relations
+        if relation.kind in _NO_LOG or not relation.logged
+        for finding in _without_log(relation, chosen=chosen)
+    ]
+    if not tables:
+        found.append(
+            wrong(
+                "tables",
+                "",
+                "the connector captures no table of this database",
+                "correct table.include.list of the connector, source.tables or database.url",
+            )
+        )
+    return [
+        *found,
+        *(finding for relation in tables for finding in _select(relation, user)),
+        *(finding for relation in tables for finding in _key(relation)),
+        *(finding for relation in tables for finding in _identity(relation, binary)),
+        *(f for relation in tables if publication for f in _publication(relation, publication)),
+    ]
+
+
+def with_events(relations: Sequence[Relation]) -> list[Relation]:
+    """Tables, without partitions whose changes are published as their root's, or vice versa."""
+    tables = [r for r in relations if r.kind not in _NO_LOG and r.logged]
+    published = {r.root for r in tables if r.root and not _unpublished(r)}
+    return [r for r in tables if r.root not in published or not _unpublished(r)]
+
+
+def _unpublished(relation: Relation) -> bool:
+    return any(refusal.code == "not-published" for refusal in relation.refusals)
+
+
+def _sql(relation: Relation) -> str:
+    schema, _, name = relation.table.partition(".")
+    return quoted(schema, name)
+
+
+def _without_log(relation: Relation, *, chosen: bool) -> Iterator[Finding]:
+    if relation.kind in _NO_LOG and chosen:
+        yield warning(
+            "tables",
+            relation.table,
+            f"is {_NO_LOG[relation.kind]}: it has no events and is left out",
+            "name the tables behind it in table.include.list or source.tables",
+        )
+    elif relation.kind not in _NO_LOG:
+        yield warning(
+            "tables",
+            relation.table,
+            "is unlogged: its changes are not in the log, so it has no events",
+            f"ALTER TABLE {_sql(relation)} SET LOGGED;",
+        )
+
+
+def _select(relation: Relation, user: str) -> Iterator[Finding]:
+    if not relation.select:
+        yield wrong(
+            "select",
+            relation.table,
+            f"{user} may not read it: no snapshot of it can be taken",
+            grant("SELECT", relation.table, user),
+        )
+    elif relation.row_security:
+        yield wrong(
+            "select",
+            relation.table,
+            f"row-level security may hide rows from {user}: snapshots would delete them",
+            f"ALTER ROLE {quoted(user)} BYPASSRLS;",
+        )
+    else:
+        yield fine("select", relation.table, "granted")
+
+
+# --- keys ------------------------------------------------------------------------------------
+
+
+def _key(relation: Relation) -> Iterator[Finding]:
+    if not relation.key:
+        yield _no_key(relation)
+    elif relation.deferrable:
+        columns = ", ".join(quoted(column) for column in relation.key)
+        yield warning(
+            "key",
+            relation.table,
+            f"{relation.primary} is deferrable: two rows may have one key for a while, and then it"
+            " is read again from the database",
+            f"ALTER TABLE {_sql(relation)} DROP CONSTRAINT {quoted(relation.primary)},"
+            f" ADD PRIMARY KEY ({columns});",
+        )
+    else:
+        yield fine("key", relation.table, "has one")
+
+
+def _no_key(relation: Relation) -> Finding:
+    return wrong(
+        "key",
+        relation.table,
+        "has no key: its rows cannot be told apart, so it stops at its first event"
+        " (message.key.columns of the connector may name unique columns instead)",
+        f"ALTER TABLE {_sql(relation)} ADD PRIMARY KEY (<columns that tell its rows apart>);",
+    )
+
+
+# --- what the log says of the old row -----------------------------------------------------------
+
+
+def _identity(relation: Relation, binary: str) -> Iterator[Finding]:
+    check, name = "replica identity", relation.table
+    full = f"ALTER TABLE {_sql(relation)} REPLICA IDENTITY FULL;"
+    if relation.identity == "n":
+        reason = "is NOTHING: the database refuses updates and deletes while it is published"
+        yield wrong(check, name, reason, f"ALTER TABLE {_sql(relation)} REPLICA IDENTITY DEFAULT;")
+    elif relation.identity == "i":
+        yield warning(
+            check,
+            name,
+            "is an index: a delete says the index's columns only, the key's may be missing",
+            f"ALTER TABLE {_sql(relation)} REPLICA IDENTITY DEFAULT;",
+        )
+    elif relation.identity == "f":
+        yield fine(check, name, "FULL: every event has the whole old row")
+    elif not relation.primary:
+        reason = "is DEFAULT without a primary key: the database refuses updates and deletes"
+        yield wrong(check, name, reason, _by_index(relation) if relation.ready_index else full)
+    elif relation.deferrable:
+        reason = "is DEFAULT under a deferrable key: the database refuses updates"
+        yield wrong(check, name, reason, full)
+    elif nulls := _null_when_unchanged(relation, binary):
+        yield warning(
+            check,
+            name,
+            f"is DEFAULT: large values of {', '.join(nulls)} that an update leaves alone arrive as"
+            " null, and nothing tells them from real ones",
+            full,
+        )
+    elif relation.toast:
+        yield fine(
+            check, name, "DEFAULT: unchanged large values arrive as a placeholder and are kept"
+        )
+    else:
+        yield fine(check, name, "DEFAULT: no value is large enough to be left out")
+
+
+def _by_index(relation: Relation) -> str:
+    index = quoted(relation.ready_index)
+    return f"ALTER TABLE {_sql(relation)} REPLICA IDENTITY USING INDEX {index};"
+
+
+def _null_when_unchanged(relation: Relation, binary: str) -> list[str]:
+    """Columns whose unchanged large values Debezium sends as null instead of the placeholder."""
+    if not relation.toast:
+        return []
+    return [c.name for c in relation.columns if _null_instead(c, binary)]
+
+
+def _null_instead(column: CatalogColumn, binary: str) -> bool:
+    if column.element_type_name is not None:
+        return column.element_type_name in _NULL_ARRAYS
+    if column.type_name == "bytea":
+        return binary in {"base64", "base64-url-safe"}
+    # A numeric with a precision is a few bytes and never stored apart.
+    return column.type_name == "varbit" or (column.type_name == "numeric" and column.typmod < 0)
+
+
+def _publication(relation: Relation, publication: str) -> Iterator[Finding]:
+    check, name = "publication", relation.table
+    for refusal in relation.refusals:
+        yield wrong(check, name, refusal.message, mending(refusal, publication, name))
+    if not relation.refusals:
+        yield fine(check, name, f"{publication} has all of it")

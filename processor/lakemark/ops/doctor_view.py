@@ -1,0 +1,40 @@
+"""What `lakemark doctor` prints: a line a finding, what mends it below; or JSON."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from lakemark.ops.findings import SIGNS, Finding, Verdict, gathered
+
+_COLOURS: Final = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.ERROR: "red"}
+_WIDEST: Final = 44  # a longer subject shifts its own line only
+
+
+def show(
+    console: Console, findings: Sequence[Finding], *, as_json: bool, hide: Callable[[str], str]
+) -> None:
+    """All findings; on a console, fine ones that say the same share a line."""
+    if as_json:
+        shown = [{name: hide(text) for name, text in asdict(f).items()} for f in findings]
+        sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
+        return
+    lines = gathered(findings)
+    checks = max((len(f.check) for f in lines), default=0)
+    subjects = min(_WIDEST, max((len(f.subject) for f in lines), default=0))
+    for finding in lines:
+        line = Text(SIGNS[finding.verdict], style=_COLOURS[finding.verdict])
+        line.append(f" {finding.check:{checks}}  {hide(finding.subject):{subjects}}  ", "default")
+        line.append(hide(finding.reason), "default")
+        console.print(line, highlight=False, soft_wrap=True)
+        if finding.mend:
+            mend = f"    → {hide(finding.mend)}"
+            console.print(mend, markup=False, highlight=False, soft_wrap=True)
+    counts = Counter(finding.verdict for finding in findings)
+    total = ", ".join(f"{counts[verdict]} {SIGNS[verdict]}" for verdict in reversed(Verdict))
+    console.print(total, markup=False, highlight=False)

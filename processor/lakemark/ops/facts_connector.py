@@ -1,0 +1,42 @@
+"""Asks Kafka Connect, or reads the connector's file, for `checks_connector`."""
+
+from dataclasses import dataclass
+
+from lakemark import connector as connectors
+from lakemark.config import Config
+from lakemark.connect_rest import ConnectRest
+from lakemark.connector import Connector
+from lakemark.ops.checks_connector import ConnectorFacts, Task
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorAnswers:
+    """The connector as the pipeline sees it, and as the doctor does."""
+
+    connector: Connector
+    facts: ConnectorFacts
+
+
+def connector_facts(config: Config) -> ConnectorAnswers:
+    """Everything about the connector.
+
+    Raises:
+        DependencyError: Connect does not answer.
+        InvalidConfig: Connect does not know the connector, refuses us, or the file is unreadable.
+    """
+    found = connectors.read(config)
+    if config.source.connect is None:
+        return ConnectorAnswers(found, ConnectorFacts(found.name, found.settings, found.problems))
+    with ConnectRest(config.source.connect) as rest:
+        status, worker = rest.status(), rest.worker()
+    facts = ConnectorFacts(
+        name=found.name,
+        settings=found.settings,
+        problems=found.problems,
+        state=status.state,
+        tasks=tuple(Task(task.id, task.state, task.trace) for task in status.tasks),
+        version=worker.version,
+        cluster_id=worker.cluster_id,
+        skew_s=worker.skew_s,
+    )
+    return ConnectorAnswers(found, facts)

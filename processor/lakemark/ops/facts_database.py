@@ -1,0 +1,217 @@
+"""Asks PostgreSQL what `checks_database` and `checks_tables` want to know; read only."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from lakemark.config import DatabaseConfig
+from lakemark.connector import Connector
+from lakemark.ops.checks_database import (
+    DatabaseFacts,
+    Publication,
+    Server,
+    SignalTable,
+    Slot,
+)
+from lakemark.ops.checks_tables import Relation
+from lakemark.snapshot.readers.postgres import schemas_of
+from lakemark.snapshot.readers.postgres_chunks import OpenTable
+from lakemark.snapshot.readers.postgres_publication import unpublished
+from lakemark.snapshot.readers.postgres_session import Session, connect, translated
+from lakemark.snapshot.refusals import Refusal
+from lakemark.snapshot.visibility import Server as ServerLife
+from lakemark.snapshot.visibility import Snapshot
+from lakemark.source.catalog import CatalogColumn
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
+
+# Catalog reads take milliseconds; behind a lock on the catalog they are better given up.
+_STATEMENT_TIMEOUT: Final = timedelta(seconds=20)
+
+_SERVER: Final = """
+SELECT current_user::text, current_setting('server_version'), pg_is_in_recovery(),
+       current_setting('wal_level'), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
+       pg_current_snapshot()::text
+"""
+_CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
+_SLOT: Final = """
+SELECT active, coalesce(wal_status, ''), safe_wal_size,
+       pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                            ELSE pg_current_wal_lsn() END, restart_lsn)::int8
+FROM pg_catalog.pg_replication_slots WHERE slot_name = %s AND database = current_database()
+"""
+_PUBLICATION: Final = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
+_RELATIONS: Final = """
+SELECT n.nspname || '.' || c.relname, c.relkind::text, c.relpersistence = 'p',
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       c.relkind IN ('r', 'p') AND row_security_active(c.oid), c.relreplident::text,
+       coalesce(k.conname::text, ''), coalesce(k.condeferrable, false),
+       coalesce(u.relname::text, ''),
+       c.relkind = 'p' OR c.reltoastrelid <> 0,
+       coalesce((SELECT rn.nspname || '.' || r.relname
+                 FROM pg_catalog.pg_class r
+                 JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+                 WHERE r.oid = pg_partition_root(c.oid)), '')
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_constraint k ON k.conrelid = c.oid AND k.contype = 'p'
+LEFT JOIN LATERAL (
+    SELECT ic.relname
+    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
+    WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+      AND i.indpred IS NULL AND i.indexprs IS NULL AND NOT EXISTS (
+          SELECT FROM pg_catalog.pg_attribute a
+          WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey::int2[]) AND NOT a.attnotnull)
+    ORDER BY i.indnatts, ic.relname LIMIT 1
+) u ON true
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ORDER BY 1
+"""
+_SIGNAL: Final = """
+SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'INSERT'),
+       (SELECT count(*) FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+"""
+
+Schemas = Mapping[str, tuple[TableSchema, tuple[CatalogColumn, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseAnswers:
+    """What the catalog says; `relations` is None when the connector is unknown."""
+
+    database: DatabaseFacts
+    relations: tuple[Relation, ...] | None
+
+
+def database_facts(
+    database: DatabaseConfig, connector: Connector | None, modes: HandlingModes, *, streams: bool
+) -> DatabaseAnswers:
+    """Everything about server, slot, publication and captured tables.
+
+    Args:
+        database: where it is.
+        connector: None when it is unknown: then only the server is looked at.
+        modes: how the connector writes values.
+        streams: whether the connector runs.
+
+    Raises:
+        DependencyError: it does not answer.
+        ConfigError: it refuses us.
+    """
+    with (
+        connect(
+            database, statement_timeout=_STATEMENT_TIMEOUT, application_name="lakemark doctor"
+        ) as session,
+        translated(),
+    ):
+        session.execute("SET default_transaction_read_only = on")
+        server, snapshot = _server(session)
+        if connector is None:
+            return DatabaseAnswers(DatabaseFacts(server, None, None, None, streams), None)
+        asking = _Asking(session, connector, modes, snapshot)
+        facts = DatabaseFacts(server, asking.slot(), asking.publication, asking.signal(), streams)
+        return DatabaseAnswers(facts, asking.relations())
+
+
+def _server(session: Session) -> tuple[Server, Snapshot]:
+    begun = time.time()
+    now = _row(session, _CLOCK)[0]
+    skew = now - (begun + time.time()) / 2
+    user, version, standby, wal_level, stats, snapshot = _row(session, _SERVER)
+    info = session.info
+    address = f"{info.host or 'local socket'}:{info.port}/{info.dbname}"
+    server = Server(address, user, version, standby, wal_level, stats, skew)
+    return server, Snapshot.parse(snapshot, ServerLife("", 0))
+
+
+def _row(session: Session, query: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = session.execute(query.encode(), parameters or None).fetchone() or ()
+    return found
+
+
+class _Asking:
+    """Questions about one connector's tables, in one session."""
+
+    def __init__(
+        self, session: Session, connector: Connector, modes: HandlingModes, snapshot: Snapshot
+    ) -> None:
+        self._session = session
+        self._connector = connector
+        self._modes = modes
+        self._snapshot = snapshot
+        self.publication = self._publication()
+
+    def _publication(self) -> Publication | None:
+        settings = self._connector.settings
+        name = settings.get("publication.name", "dbz_publication")
+        if settings.get("plugin.name") != "pgoutput" or "${" in name:
+            return None
+        exists = self._session.execute(_PUBLICATION, [name]).fetchone() is not None
+        mode = settings.get("publication.autocreate.mode", "all_tables").strip().lower()
+        return Publication(name, exists, mode)
+
+    def slot(self) -> Slot | None:
+        name = self._connector.settings.get("slot.name", "debezium")
+        if "${" in name:
+            return None
+        row = _row(self._session, _SLOT, [name])
+        if not row:
+            return Slot(name, exists=False)
+        active, status, safe, lag = row
+        return Slot(name, exists=True, active=active, wal_status=status, lag=lag, safe=safe)
+
+    def signal(self) -> SignalTable | None:
+        table = self._connector.signal_table
+        if table is None:
+            return None
+        row = _row(self._session, _SIGNAL, table.partition(".")[::2])
+        if not row:
+            return SignalTable(table, exists=False)
+        insert, columns = row
+        refusals = self._refusals(table, self._schemas([table]))
+        return SignalTable(table, exists=True, columns=columns, insert=insert, refusals=refusals)
+
+    def relations(self) -> tuple[Relation, ...]:
+        rows = [
+            row
+            for row in self._session.execute(_RELATIONS).fetchall()
+            if row[0] in self._connector.tables and row[0] != self._connector.signal_table
+        ]
+        schemas = self._schemas([row[0] for row in rows])
+        return tuple(self._relation(row, schemas) for row in rows)
+
+    def _relation(self, row: tuple[Any, ...], schemas: Schemas) -> Relation:
+        table, kind, logged, select, hidden, identity, primary, deferrable, index, toast, root = row
+        schema, columns = schemas.get(table, (None, ()))
+        return Relation(
+            table,
+            root=root,
+            kind=kind,
+            logged=logged,
+            select=select,
+            row_security=hidden,
+            identity=identity,
+            key=tuple(schema.key) if schema else (),
+            primary=primary,
+            deferrable=deferrable,
+            ready_index=index,
+            toast=toast,
+            columns=columns,
+            refusals=self._refusals(table, schemas),
+        )
+
+    def _schemas(self, tables: Sequence[str]) -> Schemas:
+        settings = self._connector.settings
+        return schemas_of(self._session, tables, self._modes, settings=settings)
+
+    def _refusals(self, table: str, schemas: Schemas) -> tuple[Refusal, ...]:
+        if self.publication is None or not self.publication.exists or table not in schemas:
+            return ()
+        opened = OpenTable(self._session, schemas[table][0], (), (), "", self._snapshot)
+        return tuple(unpublished(opened, self._connector.settings))

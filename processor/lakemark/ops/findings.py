@@ -1,0 +1,128 @@
+"""What a check of `lakemark doctor` found.
+
+verdict   sign   meaning
+-------   ----   -------------------------------------------------------------------
+ok        ✓      as it should be
+warning   !      it runs like this, but somebody should know
+error     ✗      something does not work or loses data; the command ends with 1
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from lakemark.errors import LakemarkError
+from lakemark.settings.layers import InvalidConfig, Problem
+
+
+class Verdict(StrEnum):
+    """How grave a finding is; the table is in the module's docstring."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+SIGNS: Final[Mapping[Verdict, str]] = {Verdict.OK: "✓", Verdict.WARNING: "!", Verdict.ERROR: "✗"}
+
+SKEW_S: Final = 5.0
+"""Clocks further apart than this are worth a warning: ages and lags are wrong by as much."""
+
+_SHOWN: Final = 3  # subjects named when several fine ones share a line
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer of one check.
+
+    Attributes:
+        check: what was looked at, such as ``topic`` or ``replica identity``.
+        subject: of what: a topic, a table, an address; may be empty.
+        verdict: how grave.
+        reason: what was found, never a cell value.
+        mend: the exact statement, command or setting that mends it; empty when nothing is to do.
+    """
+
+    check: str
+    subject: str
+    verdict: Verdict
+    reason: str
+    mend: str = ""
+
+
+def fine(check: str, subject: str, reason: str) -> Finding:
+    """All is well."""
+    return Finding(check, subject, Verdict.OK, reason)
+
+
+def warning(check: str, subject: str, reason: str, mend: str = "") -> Finding:
+    """It runs, but somebody should know."""
+    return Finding(check, subject, Verdict.WARNING, reason, mend)
+
+
+def wrong(check: str, subject: str, reason: str, mend: str = "") -> Finding:
+    """It does not work, or loses data."""
+    return Finding(check, subject, Verdict.ERROR, reason, mend)
+
+
+def of_problem(check: str, subject: str, problem: Problem) -> Finding:
+    """A problem that another module has named already."""
+    verdict = Verdict.WARNING if problem.warning else Verdict.ERROR
+    return Finding(check, subject, verdict, problem.message, problem.hint)
+
+
+def of_error(check: str, subject: str, error: LakemarkError) -> list[Finding]:
+    """An error as findings: every problem of an invalid configuration is one."""
+    if isinstance(error, InvalidConfig) and error.problems:
+        return [of_problem(check, subject or p.path, p) for p in error.problems]
+    return [wrong(check, subject, error.message, error.hint)]
+
+
+def unchecked(checks: Iterable[str], why: str) -> list[Finding]:
+    """Checks that could not be made, each an error: nobody may take silence for health."""
+    return [wrong(check, "", f"not checked: {why}") for check in checks]
+
+
+def clock(whose: str, skew_s: float | None) -> Finding:
+    """Whether another machine's clock agrees with ours.
+
+    Args:
+        whose: the machine, such as ``database``.
+        skew_s: by how much its clock is ahead of ours; None if it does not say the time.
+    """
+    if skew_s is None:
+        return fine("clock", whose, "it does not say the time")
+    if abs(skew_s) <= SKEW_S:
+        return fine("clock", whose, f"agrees with ours to {max(1, round(abs(skew_s)))} s")
+    direction = "ahead of" if skew_s > 0 else "behind"
+    return warning(
+        "clock",
+        whose,
+        f"is {abs(skew_s):.0f} s {direction} ours: ages and lags are wrong by as much, "
+        "order is not",
+        "let NTP keep both clocks (timedatectl set-ntp true)",
+    )
+
+
+def gathered(findings: Sequence[Finding]) -> list[Finding]:
+    """Fine findings of one check with one reason become one, in the place of the first."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        if finding.verdict is Verdict.OK:
+            groups.setdefault((finding.check, finding.reason), []).append(finding.subject)
+    shown = []
+    for finding in findings:
+        if finding.verdict is not Verdict.OK:
+            shown.append(finding)
+            continue
+        subjects = groups.pop((finding.check, finding.reason), None)
+        if subjects is not None:
+            shown.append(replace(finding, subject=_named(subjects)))
+    return shown
+
+
+def _named(subjects: Sequence[str]) -> str:
+    more = len(subjects) - _SHOWN
+    names = ", ".join(subjects[:_SHOWN])
+    return f"{names} and {more} more" if more > 0 else names

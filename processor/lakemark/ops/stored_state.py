@@ -1,0 +1,133 @@
+"""The pipeline's newest state, read without Spark: from the checkpoint, else the progress topic.
+
+The checkpoint is on any Hadoop file system. Local ones are read as files, object stores through
+delta-rs with ``lake.storage_options``. Nothing is written, claimed or repaired.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow.fs as pafs
+from deltalake._internal import DeltaFileSystemHandler
+
+from lakemark import tables
+from lakemark.config import Config
+from lakemark.errors import DependencyError
+from lakemark.records import read_compacted
+from lakemark.tables import Offsets, PipelineState, TableState
+
+_OWN: Final = "lakemark"
+_STATES: Final = "lakemark/state"
+_TOPICS: Final = "topics.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the checkpoint holds of lakemark's own.
+
+    Attributes:
+        state: of the newest batch; None before the first.
+        topics: Kafka's ids of the change topics as they were when they were read.
+    """
+
+    state: PipelineState | None
+    topics: Mapping[str, str]
+
+
+def newest_state(config: Config) -> Stored:
+    """The newest state in the checkpoint.
+
+    Raises:
+        DependencyError: the checkpoint cannot be read from here.
+        StateVersionError: a newer version of lakemark wrote it.
+    """
+    folder = local(config.checkpoint)
+    try:
+        files = (
+            _Local(folder)
+            if folder is not None
+            else _Store(config.checkpoint, config.lake.options())
+        )
+        return stored_in(files)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise DependencyError(
+            f"the checkpoint {config.checkpoint} cannot be read: {error}",
+            code="checkpoint-unavailable",
+            hint="check the path, its rights and lake.storage_options",
+        ) from error
+
+
+def paused_tables(config: Config) -> PipelineState:
+    """What the progress topic says of tables that do not stream: their first offsets not applied.
+
+    Raises:
+        DependencyError: Kafka is away.
+    """
+    found = {}
+    for key, value in read_compacted(config, config.topics.progress).items():
+        if key.startswith(b"_"):
+            continue  # of the pipeline and of snapshots
+        try:
+            entry = msgspec.convert(json.loads(value), type=TableState)
+        except (ValueError, msgspec.MsgspecError):
+            continue  # `lakemark status` shows it as unreadable
+        if entry.state != tables.STREAMING:
+            found[key.decode(errors="replace")] = entry
+    return PipelineState(tables=found, offsets=_first(found.values()))
+
+
+def _first(entries: Iterable[TableState]) -> Offsets:
+    """The lowest offset that any of the tables wants, by topic and partition."""
+    first: Offsets = {}
+    for entry in entries:
+        for topic, partitions in entry.from_offsets.items():
+            for partition, offset in partitions.items():
+                known = first.setdefault(topic, {}).get(partition, offset)
+                first[topic][partition] = min(known, offset)
+    return first
+
+
+def local(path: str) -> Path | None:
+    """The folder of a local location; None for object stores and Hadoop."""
+    if path.startswith("file:"):
+        return Path("/" + path.removeprefix("file:").lstrip("/"))
+    return None if "://" in path else Path(path)
+
+
+class _Local:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self, folder: str) -> list[str]:
+        place = self._folder / folder
+        return [path.name for path in place.iterdir()] if place.exists() else []
+
+    def read(self, name: str) -> bytes:
+        return (self._folder / name).read_bytes()
+
+
+class _Store:
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self._handler: Any = DeltaFileSystemHandler(url, dict(options))
+
+    def names(self, folder: str) -> list[str]:
+        listed = self._handler.get_file_info_selector(folder, True, False)  # noqa: FBT003 - may miss
+        return [info.base_name for info in listed if info.type == pafs.FileType.File]
+
+    def read(self, name: str) -> bytes:
+        return bytes(self._handler.open_input_file(name).read())
+
+
+def stored_in(files: _Local | _Store) -> Stored:
+    """What is stored in a checkpoint's files."""
+    names = files.names(_STATES)
+    batches = [int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()]
+    state = tables.decode(files.read(f"{_STATES}/{max(batches)}.json")) if batches else None
+    ids = {}
+    if _TOPICS in files.names(_OWN):
+        ids = msgspec.json.decode(files.read(f"{_OWN}/{_TOPICS}"), type=dict[str, str])
+    return Stored(state, ids)

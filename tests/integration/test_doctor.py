@@ -1,0 +1,167 @@
+"""`lakemark doctor` against the real stack: what is broken is named, and what it says mends it."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakemark.config import Config, load
+from lakemark.kafka import Cluster
+from lakemark.ops.facts_connector import connector_facts
+from lakemark.tables import PipelineState, TableState, encode
+from stack.java import java_command
+from stack.kafka import kafka_jars
+from stack.lakemark_process import write_config
+from stack.local import Database
+
+pytestmark = pytest.mark.integration
+
+ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, note text)"
+EVENTS = "CREATE TABLE events (id int, kind text)"
+PARTED = (
+    "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+    "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (100)",
+    "CREATE VIEW totals AS SELECT count(*) FROM orders",
+)
+PLACEHOLDER = "<columns that tell its rows apart>"
+
+
+@pytest.fixture
+def user(database: Database) -> Iterator[str]:
+    """A role of lakemark's with SELECT on all tables and nothing else."""
+    name = f"lakemark {database.name}"
+    database.execute(f'CREATE ROLE "{name}" LOGIN')
+    yield name
+    database.execute(f'DROP OWNED BY "{name}"')
+    database.execute(f'DROP ROLE "{name}"')
+
+
+def doctor(file: Path) -> tuple[int, list[dict[str, str]]]:
+    """Exit code, and what is not fine."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lakemark", "doctor", "-c", str(file), "-o", "json"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) > 20
+    return done.returncode, [f for f in found if f["verdict"] != "ok"]
+
+
+def configured(database: Database, directory: Path, user: str) -> Path:
+    postgres = database.stack.postgres
+    url = f"postgresql://{user.replace(' ', '%20')}@127.0.0.1:{postgres.port}/{database.name}"
+    return write_config(database, directory, {"database": {"url": url}})
+
+
+def run_kafka_configs(command: str) -> None:
+    """Run what a person would, with the tool's own class."""
+    tool, *arguments = shlex.split(command)
+    assert tool == "kafka-configs.sh"
+    java = java_command(
+        "kafka.admin.ConfigCommand", *arguments, classpath=kafka_jars(), heap="128m"
+    )
+    done = subprocess.run(java, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_broken_is_named_and_what_it_says_mends_it(
+    database: Database, user: str, tmp_path: Path
+):
+    for statement in (ORDERS, EVENTS, *PARTED):
+        database.execute(statement)
+    database.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "{user}"')
+    topic = database.topic("orders")
+    database.stack.kafka.create_topic(topic, config={"cleanup.policy": "compact"})
+    database.start_connector()
+    file = configured(database, tmp_path, user)
+
+    code, found = doctor(file)
+
+    assert code == 1
+    by_check = {(f["check"], f["subject"]): f for f in found}
+    signal = by_check.pop(("signal table", "public.debezium_signal"))
+    key = by_check.pop(("key", "public.events"))
+    identity = by_check.pop(("replica identity", "public.events"))
+    compacted = by_check.pop(("change topic", topic))
+    stats = by_check.pop(("pg_read_all_stats", user))
+    assert by_check == {}
+    assert {f["verdict"] for f in (signal, key, identity)} == {"error"}
+    assert {f["verdict"] for f in (compacted, stats)} == {"warning"}
+    assert "INSERT" in signal["mend"]
+    assert "database refuses updates" in identity["reason"]
+
+    database.execute(signal["mend"])
+    database.execute(stats["mend"])
+    database.execute(key["mend"].replace(PLACEHOLDER, "id"))
+    run_kafka_configs(compacted["mend"])
+
+    assert doctor(file) == (0, [])
+
+
+def test_a_paused_connector_and_a_table_that_is_not_published(database: Database, tmp_path: Path):
+    database.execute(ORDERS)
+    database.execute("INSERT INTO orders VALUES (1, 'a')")
+    database.start_connector()
+    database.stack.kafka.read(database.topic("orders"), count=1)
+    file = write_config(database, tmp_path, {})
+    database.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    database.stack.connect.pause_connector(database.name)
+
+    code, found = doctor(file)
+
+    assert code == 1
+    mends = {(f["check"], f["subject"]): f["mend"] for f in found}
+    assert mends.keys() == {("connector", database.name), ("publication", "public.later")}
+    assert mends["connector", database.name].endswith(f"/connectors/{database.name}/resume")
+    database.execute(mends["publication", "public.later"])
+    subprocess.run([*shlex.split(mends["connector", database.name]), "-s"], check=True, timeout=30)
+    database.wait_streaming()
+    assert doctor(file) == (0, [])
+
+
+def test_events_that_are_gone_before_they_were_read(database: Database, tmp_path: Path):
+    database.execute(ORDERS)
+    database.execute("INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
+    database.start_connector()
+    topic = database.topic("orders")
+    database.stack.kafka.read(topic, count=2)
+    file = write_config(database, tmp_path, {})
+    config = load(file)
+    ends = ends_of(config, topic)
+    state_at(config, topic, ends)
+    assert doctor(file) == (0, [])
+
+    state_at(config, topic, {partition: end + 5 for partition, end in ends.items()})
+    code, (finding,) = doctor(file)
+    assert (code, finding["check"], finding["subject"]) == (1, "place in the log", topic)
+    assert finding["mend"] == "lakemark recover --resnapshot public.orders; lakemark run"
+
+
+def ends_of(config: Config, topic: str) -> dict[int, int]:
+    found = Cluster(config).end_offsets([topic])
+    return {partition: end for (_, partition), end in found.items()}
+
+
+def state_at(config: Config, topic: str, offsets: dict[int, int]) -> None:
+    folder = Path(config.checkpoint) / "lakemark" / "state"
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = {"public.orders": TableState(topics=[topic])}
+    state = PipelineState(batch=7, offsets={topic: offsets}, tables=tables)
+    (folder / "7.json").write_bytes(encode(state))
+
+
+def test_the_worker_says_what_it_is(database: Database, tmp_path: Path):
+    database.execute(ORDERS)
+    database.start_connector()
+    config = load(write_config(database, tmp_path, {}))
+    facts = connector_facts(config).facts
+    assert facts.runs
+    assert facts.cluster_id == Cluster(config).brokers().cluster_id
+    assert facts.skew_s is not None
+    assert abs(facts.skew_s) < 5
+    assert facts.version[0].isdigit()

@@ -1,0 +1,163 @@
+"""The connector: facts in, findings out."""
+
+from dataclasses import replace
+
+import pytest
+
+from lakemark import connector
+from lakemark.ops.checks_connector import ConnectorFacts, Task, findings, other_cluster
+from tests.kit.connector_settings import POSTGRES, config
+from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
+
+CONFIG = config()
+SOUND = POSTGRES | {
+    "plugin.name": "pgoutput",
+    "publication.autocreate.mode": "filtered",
+    "heartbeat.interval.ms": "10000",
+    "value.converter.schemas.enable": "false",
+}
+RUNNING = (Task(0, "RUNNING"),)
+
+
+def facts(settings=(), **changes):
+    all_settings = {**SOUND, **dict(settings)}
+    all_settings = {name: value for name, value in all_settings.items() if value is not None}
+    made = ConnectorFacts(
+        name="shop",
+        settings=all_settings,
+        problems=connector.parse(all_settings, config=CONFIG).problems,
+        state="RUNNING",
+        tasks=RUNNING,
+        version="4.1.0",
+        cluster_id="c1",
+        skew_s=0.2,
+    )
+    return replace(made, **changes)
+
+
+def setting(name, value):
+    return one(findings(facts({name: value}), CONFIG), "connector setting", name)
+
+
+def test_all_in_order():
+    found = findings(facts(), CONFIG)
+    assert bad(found) == []
+    assert one(found, "connector").reason == "RUNNING with one task, Connect 4.1.0"
+    assert one(found, "clock", "Kafka Connect").verdict is OK
+
+
+@pytest.mark.parametrize("state", ["PAUSED", "STOPPED"])
+def test_a_connector_that_is_paused(state):
+    found = findings(facts(state=state, tasks=(Task(0, "PAUSED"),)), CONFIG)
+    (finding,) = bad(found)
+    assert finding.verdict is ERROR
+    assert finding.mend == "curl -X PUT http://c:8083/connectors/shop/resume"
+
+
+def test_a_task_that_failed_is_shown_without_values():
+    trace = (
+        "org.apache.kafka.connect.errors.ConnectException: value 'private' is bad\n"
+        "\tat io.debezium.Something.run(Something.java:1)\n"
+        "Caused by: org.postgresql.util.PSQLException: ERROR: 4711\n"
+        "\tat org.postgresql.Core.go(Core.java)\n"
+    )
+    found = findings(facts(tasks=(Task(0, "FAILED", trace),)), CONFIG)
+    (finding,) = bad(found)
+    assert finding.verdict is ERROR
+    assert "task 0 is FAILED (ConnectException by PSQLException)" in finding.reason
+    assert "private" not in finding.reason
+    assert "4711" not in finding.reason
+    assert "restart?includeTasks=true&onlyFailed=true" in finding.mend
+    assert of(found, "connector", "shop") == [finding]
+
+
+@pytest.mark.parametrize("changes", [{"state": "FAILED"}, {"state": "UNASSIGNED"}, {"tasks": ()}])
+def test_a_connector_that_does_not_run(changes):
+    (finding,) = bad(findings(facts(**changes), CONFIG))
+    assert finding.verdict is ERROR
+    assert "restart" in finding.mend
+
+
+def test_a_connector_known_from_its_file(tmp_path):
+    file = tmp_path / "shop.json"
+    file.write_text("{}")
+    found = findings(
+        facts(state="", tasks=(), version=""), config(source={"connector_file": str(file)})
+    )
+    assert "cannot be seen" in one(found, "connector").reason
+    assert of(found, "clock") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "verdict", "mend"),
+    [
+        ("decimal.handling.mode", "double", WARNING, "precise"),
+        ("decimal.handling.mode", "string", OK, ""),
+        ("time.precision.mode", "connect", WARNING, "adaptive"),
+        ("time.precision.mode", "isostring", WARNING, "adaptive"),
+        ("time.precision.mode", "nanoseconds", OK, ""),
+        ("publication.autocreate.mode", None, OK, ""),
+        ("publication.autocreate.mode", "disabled", OK, ""),
+        ("publication.autocreate.mode", "no_tables", WARNING, "filtered"),
+        ("plugin.name", None, WARNING, "pgoutput"),
+        ("snapshot.mode", "initial_only", ERROR, "initial"),
+        ("snapshot.mode", "always", WARNING, "no_data"),
+        ("snapshot.mode", "no_data", OK, ""),
+        ("snapshot.mode", "custom", WARNING, ""),
+        ("heartbeat.interval.ms", None, WARNING, "10000"),
+        ("heartbeat.interval.ms", "0", WARNING, "10000"),
+        ("tombstones.on.delete", "false", OK, ""),
+        ("offset.flush.interval.ms", None, OK, ""),
+        # what `suitability` says
+        ("skipped.operations", "t", WARNING, "none"),
+        ("skipped.operations", "d", ERROR, "none"),
+        ("key.converter", "io.confluent.Avro", ERROR, "JsonConverter"),
+        ("signal.data.collection", None, WARNING, "signal table"),
+    ],
+)
+def test_settings(name, value, verdict, mend):
+    finding = setting(name, value)
+    assert finding.verdict is verdict
+    assert mend in finding.mend
+    assert bool(finding.mend) == bool(mend)
+
+
+def test_an_unwrap_transform():
+    unwrap = {
+        "transforms": "flat",
+        "transforms.flat.type": "io.debezium.transforms.ExtractNewRecordState",
+    }
+    finding = one(findings(facts(unwrap), CONFIG), "connector setting", "transforms.flat")
+    assert finding.verdict is ERROR
+    assert "remove flat" in finding.mend
+
+
+def test_a_mode_that_debezium_does_not_know():
+    finding = one(
+        findings(facts({"decimal.handling.mode": "x"}), CONFIG),
+        "connector setting",
+        "handling modes",
+    )
+    assert finding.verdict is ERROR
+    assert "expected one of precise" in finding.reason
+
+
+@pytest.mark.parametrize(("skew", "words"), [(7.0, "7 s ahead of"), (-60.4, "60 s behind")])
+def test_clocks_apart(skew, words):
+    finding = one(findings(facts(skew_s=skew), CONFIG), "clock")
+    assert finding.verdict is WARNING
+    assert words in finding.reason
+
+
+def test_a_connector_of_another_kafka():
+    assert other_cluster(facts(), "c1") == []
+    assert other_cluster(facts(cluster_id=""), "c2") == []
+    (finding,) = other_cluster(facts(), "c2")
+    assert finding.verdict is WARNING
+    assert "cluster c1, we read c2" in finding.reason
+
+
+def test_whether_it_runs():
+    assert facts().runs
+    assert not facts(tasks=(Task(0, "RUNNING"), Task(1, "FAILED"))).runs
+    assert not facts(state="").runs
