@@ -30,6 +30,7 @@ PURE = {
     *("snapshot.acceptance", "table_skip", "dead_letters", "replays"),
     *("own_topics", "ops.findings", "ops.checks_topics", "ops.checks_connector"),
     *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
+    *("sink.rendering", "sink.envelopes", "sink.splicing"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

@@ -1,0 +1,103 @@
+"""Snapshot rows as whole records: the bytes of the connector's own incremental snapshot."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from lakemark.sink.envelopes import EnvelopeTemplate, Reading, wrapped_keys, wrapper_schema
+from lakemark.sink.rendering import Rendering
+from lakemark.source.rows import decode_rows
+from lakemark.source.schema import HandlingModes, from_connect
+from tests.kit.golden import samples
+
+# The connector's own read of a table, and another event of the same table.
+PAIRS = [
+    ("r_incremental_snapshot_orders", "u_orders_default_identity"),
+    ("r_incremental_snapshot_orders", "r_initial_snapshot_first_in_data_collection"),
+    ("r_incremental_snapshot_customers", "c_customers_default_identity"),
+    ("r_incremental_snapshot_customers", "d_customers_default_identity"),
+    ("r_incremental_snapshot_composite", "u_composite_default_identity"),
+]
+
+
+def payload(record):
+    read = json.loads(record)
+    return read.get("payload", read)
+
+
+def reading_of(record):
+    event = payload(record)
+    source = event["source"]
+    sequence = [n if n is None else int(n) for n in json.loads(source["sequence"])]
+    times = (source["ts_ns"], event["ts_ns"])
+    return Reading(source["schema"], source["table"], *times, *sequence)
+
+
+def rows_of(name, image):
+    wrapped = samples(wrapped=True)[name]
+    schema = from_connect("t", json.loads(wrapped.value)["schema"], json.loads(wrapped.key)["schema"])  # fmt: skip
+    rows = decode_rows([json.dumps(image).encode()], schema, HandlingModes())
+    return Rendering(schema, HandlingModes(), digits={"created_at": 6}), rows.columns
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(("name", "model"), PAIRS)
+def test_a_row_is_the_record_that_the_connector_wrote(name, model, wrapped):
+    wanted, other = samples(wrapped=wrapped)[name], samples(wrapped=wrapped)[model]
+    rendering, rows = rows_of(name, payload(wanted.value)["after"])
+    template = EnvelopeTemplate(other.value)
+    schema = wrapper_schema(wanted.value)
+    assert (schema is not None) == wrapped
+    images = rendering.images(rows).objects
+    values = template.values(images, reading_of(wanted.value), wrapper_schema=schema)
+    assert values.to_pylist() == [wanted.value]
+    keys = rendering.keys(rows).objects
+    if wrapped:
+        keys = wrapped_keys(keys, wrapper_schema(wanted.key))
+    assert keys.to_pylist() == [wanted.key]
+
+
+def test_before_the_first_commit_and_names_to_escape():
+    template = EnvelopeTemplate(samples(wrapped=False)["u_orders_default_identity"].value)
+    reading = Reading('od"d', "é", 1_999_999, 2_000_000, None, 17)
+    (value,) = template.values(pa.array([b'{"a":1}']), reading).to_pylist()
+    read = json.loads(value)
+    assert read["source"]["sequence"] == '[null,"17"]'
+    assert (read["source"]["schema"], read["source"]["table"]) == ('od"d', "é")
+    assert [read["source"][unit] for unit in ("ts_ms", "ts_us", "ts_ns")] == [1, 1999, 1999999]
+    assert [read[unit] for unit in ("ts_ms", "ts_us", "ts_ns")] == [2, 2000, 2000000]
+    assert (read["op"], read["before"], read["after"]) == ("r", None, {"a": 1})
+
+
+def test_members_of_other_versions_stay_where_they_are():
+    old = b'{"op":"u","before":{"a":0},"after":{"a":1},"source":{"connector":"postgresql","extra":[1],"snapshot":"false","lsn":5},"ts_ms":9,"more":{"x":1}}'
+    values = EnvelopeTemplate(old).values(pa.array([b"{}", b"[]"]), Reading("s", "t", 1, 3_000_000, 1, 1))  # fmt: skip
+    wanted = b'{"op":"r","before":null,"after":%s,"source":{"connector":"postgresql","extra":[1],"snapshot":"incremental","lsn":null},"ts_ms":3,"more":{"x":1}}'
+    assert values.to_pylist() == [wanted % b"{}", wanted % b"[]"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        samples(wrapped=False)["heartbeat"].value,
+        samples(wrapped=False)["transaction_BEGIN"].value,
+        samples(wrapped=False)["m_logical_message_transactional"].value,
+        b'{"after":{},"source":{"connector":"mysql"}}',
+        b'{"after":{},"source":{}}',
+        b'{"after":{},"source":null}',
+        b"[]",
+        b"",
+    ],
+)
+def test_what_is_no_event_of_postgres_is_no_template(value):
+    with pytest.raises(ValueError, match="a template must be"):
+        EnvelopeTemplate(value)
+
+
+def test_the_schema_of_a_plain_record():
+    assert wrapper_schema(b'{"id":1}') is None
+    assert wrapper_schema(b'{"schema":null,"payload":{}}') is None
+    assert wrapper_schema(b'{"schema":{"a":1},"payload":{}}') == b'{"a":1}'
+    with pytest.raises(ValueError, match="JSON object"):
+        wrapper_schema(b"shop")
