@@ -1,6 +1,7 @@
 """Rows of chunks against events of the same rows, as a real connector wrote them.
 
 Both must give equal key bytes and equal typed values: chunk rows and events are rows of one table.
+Rendered, the rows of a chunk are the very bytes of those events.
 """
 
 import json
@@ -21,6 +22,7 @@ from lakemark.source.schema import from_connect
 from stack import every_type
 from stack.local import Database
 from tests.integration.test_types import KEYED, MODES, insert_keyed
+from tests.kit.rendered_rows import assert_rendered_as_written
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -77,6 +79,8 @@ def test_a_row_of_a_chunk_is_what_its_event_says(database: Database, connector: 
                 ours = [None] * len(ours)
             for one, other in zip(ours, theirs, strict=True):
                 assert repr(one) == repr(other), (table, column.name)
+        theirs = {"keys": [keys[p] for p in places], "images": [images[p] for p in places]}
+        assert assert_rendered_as_written(database, chunk, modes, lost=LOST, **theirs) > 0
         if wrapped:
             assert from_connect(table, wrapped, None).columns == chunk.schema.columns
         assert_nothing_is_absent(database, chunk, modes)
