@@ -52,6 +52,7 @@ def write_config(
         "lake": {"path": "./lake"},
         "stream": {"trigger": "500ms", "shards": 2},
         "checkpoint": "./checkpoint",
+        "http": {"bind": "127.0.0.1:0"},
         "log": {"level": "info", "format": "json"},
         **(overrides or {}),
     }

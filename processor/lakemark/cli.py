@@ -4,8 +4,6 @@ Commands import what they need when they run: ``validate`` loads neither Spark n
 """
 
 import json
-import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +13,6 @@ from rich.console import Console
 
 from lakemark import dlq_cli, presentation, snapshot_cli
 from lakemark.config import Config
-from lakemark.errors import PipelineError
 from lakemark.invocation import (
     CONFIGURATION,
     FAILED,
@@ -276,26 +273,9 @@ def _control(
     config = load(given).config
     if table:
         _known_form(table, config)
-    from lakemark.kafka import Cluster  # noqa: PLC0415
-    from lakemark.records import publish  # noqa: PLC0415
+    from lakemark import control  # noqa: PLC0415
 
-    topic = config.topics.control
-    with Cluster(config) as cluster:
-        # Writing to a topic that does not exist may create it, with the wrong settings.
-        if not cluster.partition_counts([topic]):
-            raise PipelineError(
-                f"the pipeline {config.name} has never run: there is no topic {topic}",
-                code="not-started",
-                hint="start it with `lakemark run`",
-            )
-    record = {
-        "type": kind,
-        "table": table,
-        "id": str(uuid.uuid4()),
-        "ts_ms": time.time_ns() // 1_000_000,
-        **(more or {}),
-    }
-    publish(config, topic, [(table.encode(), json.dumps(record).encode())])
+    control.write(config, kind, table, more)
 
 
 def _known_form(table: str, config: Config) -> None:

@@ -28,6 +28,7 @@ from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Layers, Problem,
 from lakemark.settings.mistakes import explain, shape_of
 from lakemark.settings.names import InternalTopics
 from lakemark.settings.units import (
+    Address,
     ClientSettings,
     Duration,
     ExistingFile,
@@ -41,6 +42,8 @@ from lakemark.settings.units import (
     TableId,
     TableRegex,
     Text,
+    host_port,
+    is_loopback,
     reveal,
     servers,
     show_duration,
@@ -228,6 +231,30 @@ class DeadLettersConfig(Section):
     max_record_bytes: Size = Field(11 * 1024**2, description="max.message.bytes of the topic")
 
 
+class HttpConfig(Section):
+    """The page, the state, the metrics and signals over HTTP, while the pipeline runs."""
+
+    bind: Address = Field("127.0.0.1:8780", description="HOST:PORT; port 0 is any; none = off")
+    token: Secret | None = Field(None, description="bearer token; needed beyond this machine")
+    ready_lag: Duration = Field(timedelta(seconds=60), description="/readyz: furthest behind")
+
+    @model_validator(mode="after")
+    def _not_open_to_all(self) -> Self:
+        if self.token is not None and not self.token.get_secret_value():
+            raise PydanticCustomError("token", "http.token is empty: leave it out, or set one")
+        if self.bind is None or self.token is not None:
+            return self
+        host, _ = host_port(self.bind)
+        if not is_loopback(host):
+            raise PydanticCustomError(
+                "token",
+                "http.bind {bind} can be reached from other machines, so http.token is needed;"
+                " or bind 127.0.0.1",
+                {"bind": self.bind},
+            )
+        return self
+
+
 class LogConfig(Section):
     """The log on standard error."""
 
@@ -248,6 +275,7 @@ class Config(Section):
     stream: StreamConfig = StreamConfig()
     dead_letters: DeadLettersConfig = DeadLettersConfig()
     checkpoint: Location
+    http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     spark: SparkSettings = Field({}, description="more settings of Spark")
 

@@ -1,21 +1,64 @@
-"""The control records of a batch: read by the driver too, by offset, so that a repeated batch
-reads the same ones.
+"""The control records: what a person asks of tables, written; those of a batch, read.
+
+The driver reads them by offset, so that a repeated batch reads the same ones.
 """
 
 import json
 import time
+import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
 from confluent_kafka import Consumer, TopicPartition
 
+from lakemark import kafka, records
 from lakemark.config import Config
-from lakemark.errors import DependencyError
-from lakemark.kafka import librdkafka_options
+from lakemark.errors import DependencyError, PipelineError
 
 log = structlog.get_logger(__name__)
 
 PARTITION: Final = 0  # the control topic has one: its records have one order
+
+
+def write(
+    config: Config, kind: str, table: str = "", more: Mapping[str, object] | None = None
+) -> str:
+    """Writes one record, acknowledged by all replicas, and returns its id.
+
+    Args:
+        config: says which pipeline.
+        kind: its type, such as ``table-pause``; see schemas/control.json.
+        table: which table, if it is about one.
+        more: its other fields.
+
+    Raises:
+        PipelineError: the pipeline has never run.
+        DependencyError: the brokers are away; nothing was written, or the same can be again.
+    """
+    require(config, config.topics.control)
+    made = str(uuid.uuid4())
+    record = {"type": kind, "table": table, "id": made, "ts_ms": time.time_ns() // 1_000_000}
+    said = [(table.encode(), json.dumps(record | dict(more or {})).encode())]
+    records.publish(config, config.topics.control, said)
+    return made
+
+
+def require(config: Config, *topics: str) -> None:
+    """Refuses to write to topics that are not there: it may create them with wrong settings.
+
+    Raises:
+        PipelineError: at least one is not.
+        DependencyError: the brokers are away.
+    """
+    with kafka.Cluster(config) as cluster:
+        missing = set(topics) - set(cluster.partition_counts(topics))
+    if missing:
+        raise PipelineError(
+            f"the pipeline {config.name} has never run: there is no topic {min(missing)}",
+            code="not-started",
+            hint="start it with `lakemark run`",
+        )
 
 
 def read(config: Config, start: int, end: int) -> list[dict[str, Any]]:
@@ -29,7 +72,7 @@ def read(config: Config, start: int, end: int) -> list[dict[str, Any]]:
     topic = config.topics.control
     consumer = Consumer(
         {
-            **librdkafka_options(config),
+            **kafka.librdkafka_options(config),
             "group.id": f"{config.name}.control",  # required by the client; nothing is committed
             "enable.auto.commit": False,
             "isolation.level": "read_committed",

@@ -25,6 +25,7 @@ from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.handover import Known
+from lakemark.ops.status import BatchDone
 from lakemark.plans import Waters
 from lakemark.reconcile import operator, window
 from lakemark.settle import Left, News
@@ -88,7 +89,7 @@ class Pipeline:
     Attributes:
         controls: reads the control records of a batch: (batch) -> decoded JSON objects.
         publish: writes the tables' states to the progress topic.
-        snapshots: is told what a batch says of snapshots, when all it did is durable.
+        snapshots, done: told what a batch says of snapshots and what it did, once it is durable.
     """
 
     spark: SparkSession
@@ -104,6 +105,7 @@ class Pipeline:
     controls: Callable[[int, int], list[dict[str, Any]]]
     publish: Callable[[PipelineState], None]
     snapshots: Callable[[PipelineState, News], None]
+    done: Callable[[BatchDone], None] = lambda _: None
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
@@ -202,19 +204,21 @@ class Pipeline:
         self.checkpoint.save(state)
         self.publish(state)
         self.snapshots(state, news)
+        times = {"plan": planned - begun, "tasks": applied - planned}
+        times |= {"catchup": settled_at - applied, "state": monotonic() - settled_at}
+        events = sum(sum(r.kinds.values()) for r in reports)
+        rows = sum(o.inserted + o.updated + o.deleted for o in outcomes)
         log.info(
             "batch.done",
             batch=batch,
-            events=sum(sum(r.kinds.values()) for r in reports),
+            events=events,
             tables=len(outcomes),
-            rows=sum(o.inserted + o.updated + o.deleted for o in outcomes),
-            plan_s=round(planned - begun, 2),
-            tasks_s=round(applied - planned, 2),
+            rows=rows,
             merges_s=round(sum(o.seconds for o in outcomes), 2),
-            catchup_s=round(settled_at - applied, 2),
-            state_s=round(monotonic() - settled_at, 2),
+            **{f"{step}_s": round(seconds, 2) for step, seconds in times.items()},
             **news.held(),
         )
+        self.done(BatchDone(batch, events, rows, times))
         crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
 
     # -- steps ----------------------------------------------------------------------------------

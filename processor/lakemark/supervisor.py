@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +32,10 @@ from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
 from lakemark.errors import DependencyError, LakemarkError, PipelineError
+from lakemark.ops import feeds, server
+from lakemark.ops.board import Board
+from lakemark.ops.metrics import Metrics
+from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Turn, this_process
 from lakemark.pipeline import Pipeline
 from lakemark.session import session
@@ -79,6 +83,8 @@ class Supervisor:
         self.snapshots: Snapshots | None = None
         self.owner = this_process()
         self.turn = Turn(config)
+        self.board = Board(config.name)
+        self.metrics = Metrics(self.board)
 
     def run(self) -> int:
         """Runs until it is told to stop; 0 if all is well, 1 if tables are errored (`--once`).
@@ -87,8 +93,11 @@ class Supervisor:
             LakemarkError: what only a person can mend.
         """
         self._on_signals()
-        with Turn(self.config) as self.turn, session(self.config) as spark:
-            return self._supervise(spark)
+        with ExitStack() as stack:
+            stack.enter_context(self.turn)
+            if not self.once:  # a run that ends by itself is watched by its exit code
+                stack.enter_context(server.serving(self.config, self.board, self.metrics))
+            return self._supervise(stack.enter_context(session(self.config)))
 
     def _supervise(self, spark: SparkSession) -> int:
         attempts, wait = 0, FIRST_WAIT_S
@@ -124,7 +133,7 @@ class Supervisor:
 
     def _stream(self, spark: SparkSession) -> None:
         pipeline = self._pipeline(spark)
-        with self._snapshots(pipeline):
+        with self._watched(pipeline), self._snapshots(pipeline):
             self._queries(pipeline)
 
     def _queries(self, pipeline: Pipeline) -> None:
@@ -169,6 +178,9 @@ class Supervisor:
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
         self.state = recovery.go_over(config, checkpoint, checkpoint.newest())
+        self.board.began(self.state)
+        schemas = {t: s for t, s in schemas.items() if t in connector.tables}
+        self.board.captured(set(schemas) - {connector.signal_table})
         return Pipeline(
             spark=spark,
             config=config,
@@ -183,7 +195,8 @@ class Supervisor:
             controls=lambda start, end: control.read(config, start, end),
             publish=self._publish,
             snapshots=self._committed,
-            schemas={t: s for t, s in schemas.items() if t in connector.tables},
+            done=self._done,
+            schemas=schemas,
         )
 
     def _take_over(self, checkpoint: Checkpoint) -> None:
@@ -203,9 +216,9 @@ class Supervisor:
                 raise self.turn.problem
             if waited > QUIET_S and not said:
                 said = True
-                log.info(
-                    "pipeline.standby", owner=owner.host if owner else "", pid=owner and owner.pid
-                )
+                where = {"owner": owner.host, "pid": owner.pid} if owner else {}
+                log.info("pipeline.standby", **where)
+                self.board.pipeline("standby", reason="another process runs the pipeline")
             if self.once and waited > ONCE_WAIT_S:
                 raise PipelineError(
                     f"another process runs the pipeline {self.config.name}",
@@ -215,6 +228,15 @@ class Supervisor:
             if self.stopping.wait(0.1):
                 raise _StoppedError
         checkpoint.take(self.owner)
+
+    @contextmanager
+    def _watched(self, pipeline: Pipeline) -> Iterator[None]:
+        """The board hears of Kafka while the query runs; not in a run that ends by itself."""
+        if self.once:
+            yield
+            return
+        with feeds.running(self.config, self.board, pipeline.connector.topic_pattern):
+            yield
 
     @contextmanager
     def _snapshots(self, pipeline: Pipeline) -> Iterator[None]:
@@ -243,6 +265,10 @@ class Supervisor:
         with snapshots.running(world, settings, self.state, query) as self.snapshots:
             yield
         self.snapshots = None
+
+    def _done(self, done: BatchDone) -> None:
+        self.board.batch(done)
+        self.metrics.batch(done)
 
     def _committed(self, state: PipelineState, news: News) -> None:
         if self.snapshots is not None:
@@ -339,6 +365,7 @@ class Supervisor:
     def _publish(self, state: PipelineState) -> None:
         """Tables whose state changed, to the compacted progress topic; at least once."""
         self.state = state
+        self.board.tables(state)
         said = {
             table: msgspec.json.encode(
                 {"table": table, "batch": state.batch, **msgspec.to_builtins(entry)}
@@ -355,13 +382,17 @@ class Supervisor:
         records.publish(self.config, self.config.topics.progress, said, client=client)
         self.progress = client
 
-    def _publish_pipeline(self, state: str, error: LakemarkError | None = None) -> None:
-        record = {
-            "state": state,
-            "batch": self.state.batch,
+    def _publish_pipeline(self, state: PipelineWord, error: LakemarkError | None = None) -> None:
+        why = {
             "code": error.code if error else "",
             "reason": error.message if error else "",
             "hint": error.hint if error else "",
+        }
+        self.board.pipeline(state, **why)
+        record = {
+            "state": state,
+            "batch": self.state.batch,
+            **why,
             "ts_ms": int(time.time() * 1000),
         }
         try:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemark
-from lakemark import cli
+from lakemark import cli, control
 
 SMALL = """\
 name: shop
@@ -94,4 +94,5 @@ def kafka(monkeypatch):
     for name in ("kafka", "records"):
         monkeypatch.setitem(sys.modules, f"lakemark.{name}", stub)
         monkeypatch.setattr(lakemark, name, stub, raising=False)
+        monkeypatch.setattr(control, name, stub)
     return stub

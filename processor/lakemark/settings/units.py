@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -190,6 +191,45 @@ def _postgres(value: str) -> str:
     return value
 
 
+def host_port(address: str) -> tuple[str, int]:
+    """The two parts of ``HOST:PORT``; an IPv6 host stands in brackets there.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    parts = urlsplit(f"//{address}")
+    if not parts.hostname or parts.port is None or parts.path or parts.username is not None:
+        raise ValueError(address)
+    return parts.hostname, parts.port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def nothing(value: object) -> object:
+    """The word ``none`` as None: what an environment variable cannot say otherwise."""
+    return None if isinstance(value, str) and value.strip().lower() in {"none", "null"} else value
+
+
+def _address(value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        host_port(value)
+    except ValueError:
+        raise PydanticCustomError(
+            "address", "expected HOST:PORT such as 127.0.0.1:8780 or [::1]:8780, or none"
+        ) from None
+    return value
+
+
 Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
@@ -219,5 +259,6 @@ FreeMap = Annotated[
 ]
 ClientSettings = Annotated[FreeMap, AfterValidator(_client)]
 SparkSettings = Annotated[FreeMap, AfterValidator(_spark)]
+Address = Annotated[str | None, BeforeValidator(nothing), AfterValidator(_address)]
 HttpUrl = Annotated[str, AfterValidator(_http)]
 PostgresUrl = Annotated[str, AfterValidator(_postgres)]

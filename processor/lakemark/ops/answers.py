@@ -1,0 +1,126 @@
+"""Signals and the notifications that answer them, the newest of each; pure.
+
+A run is known from its first notification that only runs have: a signal that pauses, stops or is
+rejected is answered under its own id too, and is no run.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from lakemark.ops.status import Answer, RunNow, ScanNow, SignalSeen
+from lakemark.snapshot.following import ENDED, Run, Scan, then
+from lakemark.snapshot.notifications import Notification
+
+_KEPT: Final = 50  # of signals, of runs, and of answers to signals that are not known
+_OF_RUNS: Final = frozenset({"STARTED", "IN_PROGRESS", "TABLE_SCAN_COMPLETED", "COMPLETED"})
+_SHOWN: Final = 200  # characters of what a sender wrote
+
+_Kept = TypeVar("_Kept")
+
+
+class Answers:
+    """What was asked and what was answered; not thread-safe: the board holds the lock."""
+
+    def __init__(self) -> None:
+        self._signals: OrderedDict[str, SignalSeen] = OrderedDict()
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+
+    def signal(self, value: bytes | None, *, sent_ms: int, unnamed: str) -> None:
+        """A record of the signals topic, whatever it holds."""
+        try:
+            found = msgspec.json.decode(value or b"null")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = None
+        given: Mapping[str, Any] = found if isinstance(found, dict) else {}
+        name = _text(given.get("id")) or unnamed
+        data = given.get("data")
+        tables = data.get("data-collections") if isinstance(data, dict) else None
+        names = tables if isinstance(tables, list) else []
+        seen = SignalSeen(
+            name,
+            _text(given.get("type")) or "unreadable",
+            tuple(_text(n) for n in names[:_KEPT]),
+            sent_ms,
+        )
+        _keep(self._signals, name, seen)
+
+    def notification(self, found: Notification) -> None:
+        """A record of the notifications topic."""
+        why = _why(found)
+        _keep(self._answers, found.id, Answer(found.type, found.timestamp, *why))
+        if found.id in self._runs or found.type in _OF_RUNS:
+            run = self._runs.get(found.id, Run(found.id))
+            _keep(self._runs, found.id, then(run, found), over=lambda one: one.has_ended)
+
+    def reading(self) -> frozenset[str]:
+        """Tables that a run has not read to their end."""
+        return frozenset(
+            table
+            for run in self._runs.values()
+            if run.state not in ENDED
+            for table, scan in run.tables.items()
+            if not scan.status
+        )
+
+    def signals(self) -> tuple[SignalSeen, ...]:
+        """Newest first, each with its answer."""
+        return tuple(
+            msgspec.structs.replace(seen, answer=self._answers.get(name))
+            for name, seen in reversed(self._signals.items())
+        )
+
+    def runs(self) -> tuple[RunNow, ...]:
+        """Those that go on first, then the newest."""
+        shown = [_shown(run) for run in self._runs.values()]
+        return tuple(sorted(shown, key=lambda r: (r.state in ENDED, -r.updated_ms)))
+
+
+def _keep(
+    kept: OrderedDict[str, _Kept],
+    name: str,
+    value: _Kept,
+    over: Callable[[_Kept], bool] = lambda _: True,
+) -> None:
+    """The newest of each name at the end; the oldest that is over makes room."""
+    kept[name] = value
+    kept.move_to_end(name)
+    if len(kept) > _KEPT:
+        del kept[next((n for n, one in kept.items() if over(one)), next(iter(kept)))]
+
+
+def _why(found: Notification) -> tuple[str, str, str]:
+    data = found.additional_data
+    return data.get("code", ""), data.get("reason", ""), data.get("hint", "")
+
+
+def _text(value: object) -> str:
+    return value[:_SHOWN] if isinstance(value, str) else ""
+
+
+def _shown(run: Run) -> RunNow:
+    last = run.last
+    why = _why(last) if last else ("", "", "")
+    scans = tuple(_scan(table, scan) for table, scan in run.tables.items())
+    return RunNow(run.id, run.state, last.timestamp if last else 0, scans, *why)
+
+
+def _scan(table: str, scan: Scan) -> ScanNow:
+    total = scan.total_chunks
+    percent = min(100, 100 * scan.chunks // total) if total else 0
+    if scan.status in {"SUCCEEDED", "EMPTY"}:
+        percent = 100
+    return ScanNow(
+        table,
+        scan.status,
+        percent,
+        scan.chunks,
+        total,
+        scan.rows,
+        scan.total_rows,
+        scan.rows_per_second,
+        scan.eta_seconds,
+    )

@@ -1,0 +1,140 @@
+"""What the board learns from Kafka, in a thread of its own: end offsets, signals, notifications.
+
+Nothing waits for it, and a broker that is away only makes the lag unknown. Of signals and
+notifications it begins with the newest records that are there, so that a restart forgets little.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from lakemark.client_settings import librdkafka_options
+from lakemark.config import Config
+from lakemark.errors import LakemarkError
+from lakemark.kafka import Cluster
+from lakemark.ops import lag
+from lakemark.ops.board import Board
+from lakemark.snapshot import notifications
+
+log = structlog.get_logger(__name__)
+
+_ENDS_EVERY_S: Final = 5.0
+_BACK: Final = 2000  # records of a partition read again at the start
+_POLL_S: Final = 0.5
+_AGAIN_S: Final = 5.0
+_STOP_WITHIN_S: Final = 5.0
+
+
+@contextmanager
+def running(config: Config, board: Board, pattern: str) -> Iterator[None]:
+    """Tells the board while the block runs.
+
+    Args:
+        config: says where the brokers are.
+        board: is told.
+        pattern: Java regular expression of the change topics.
+    """
+    stopping = threading.Event()
+    threads = [
+        threading.Thread(target=run, args=(config, board, stopping, *more), name=name, daemon=True)
+        for name, run, more in (("ends", _ends, (pattern,)), ("answers", _answers, ()))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join(_STOP_WITHIN_S)
+        board.ends(None)
+
+
+def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str) -> None:
+    """End offsets of the change topics, every few seconds; the first offset of each topic once."""
+    starts: dict[tuple[str, int], int] = {}
+    said = False
+    cluster: Cluster | None = None
+    while not stopping.is_set():
+        try:
+            cluster = cluster or Cluster(config)
+            topics = cluster.topics(pattern)
+            ends = cluster.end_offsets(topics)
+            new = {topic for topic, partition in ends if (topic, partition) not in starts}
+            starts |= cluster.start_offsets(new)
+            board.ends(lag.Ends(lag.offsets(starts), lag.offsets(ends)))
+            said = False
+        except LakemarkError as error:
+            cluster = None
+            board.ends(None)
+            if not said:  # once, not every few seconds
+                log.warning(
+                    "lag.unknown", code=error.code, reason=error.message, hint=error.hint,
+                    retried=True,
+                )  # fmt: skip
+            said = True
+        except Exception:
+            board.ends(None)
+            log.exception("lag.internal_error")
+        stopping.wait(_ENDS_EVERY_S)
+
+
+def _answers(config: Config, board: Board, stopping: threading.Event) -> None:
+    """Signals and notifications as they come."""
+    while not stopping.is_set():
+        try:
+            with _reader(config) as consumer:
+                while not stopping.is_set():
+                    message = consumer.poll(_POLL_S)
+                    if message is not None and message.error() is None:
+                        _tell(config, board, message)
+        except (LakemarkError, KafkaException) as error:
+            log.warning("answers.unread", reason=str(error), retried=True)
+        except Exception:
+            log.exception("answers.internal_error")
+        stopping.wait(_AGAIN_S)
+
+
+@contextmanager
+def _reader(config: Config) -> Iterator[Consumer]:
+    """A consumer a little before the end of both topics."""
+    names = [config.topics.signals, config.topics.notifications]
+    with Cluster(config) as cluster:
+        starts, ends = cluster.start_offsets(names), cluster.end_offsets(names)
+    consumer = Consumer(
+        {
+            **librdkafka_options(config),
+            "group.id": f"{config.name}.board",  # required by the client; nothing is committed
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        consumer.assign(
+            [
+                TopicPartition(*place, max(starts.get(place, 0), end - _BACK))
+                for place, end in ends.items()
+            ]
+        )
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _tell(config: Config, board: Board, message: Message) -> None:
+    value = message.value()
+    blob = value if isinstance(value, bytes) else None
+    if message.topic() == config.topics.notifications:
+        found = notifications.read(blob)
+        if found is not None:
+            board.notification(found)
+        return
+    if message.key() != config.name.encode():
+        return  # of another pipeline
+    unnamed = f"{message.topic()}-{message.partition()}-{message.offset()}"
+    board.signal(blob, sent_ms=message.timestamp()[1], unnamed=unnamed)

@@ -1,0 +1,57 @@
+"""Whether the process is alive, and whether it is ready; pure.
+
+Alive: the query runs. Ready: alive, every table is within `http.ready_lag` of the source, and none
+has stopped by an error. A table that a person has paused is no reason.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import msgspec
+
+from lakemark.ops.status import ERRORED, PAUSED, STREAMING, Status
+
+
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why not; `table` is empty where it is the pipeline itself."""
+
+    code: str
+    reason: str
+    hint: str = ""
+    table: str = ""
+
+
+def not_alive(now: Status) -> Reason | None:
+    """Why the query does not run; None if it does."""
+    pipeline = now.pipeline
+    if pipeline.state == STREAMING:
+        return None
+    if pipeline.code:
+        return Reason(pipeline.code, pipeline.reason, pipeline.hint)
+    return Reason(pipeline.state, f"the pipeline is {pipeline.state}", "see the log")
+
+
+def not_ready(now: Status, limit: timedelta) -> list[Reason]:
+    """Every reason why the tables cannot be relied on to be recent."""
+    alive = not_alive(now)
+    return [*([alive] if alive else []), *_lagging(now, limit)]
+
+
+def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:
+    seconds = limit.total_seconds()
+    if now.lag.records is None:
+        yield Reason(
+            "lag-unknown",
+            "Kafka has not said yet how much is unread",
+            "it is asked every few seconds; see the log if this stays",
+        )
+    for table in now.tables:
+        if table.state == ERRORED:
+            yield Reason(table.code or "errored", table.reason, table.hint, table.name)
+        elif table.state != PAUSED and (table.lag.seconds or 0.0) > seconds:
+            yield Reason(
+                "lagging",
+                f"{table.lag.seconds:.0f} s behind the source, more than {seconds:g} s",
+                "wait; see the slowest step in /v1/status if it does not get less",
+                table.name,
+            )

@@ -1,0 +1,83 @@
+"""The batches of the last hour, in a bounded ring of ten-second stretches; pure."""
+
+from collections import Counter, deque
+from typing import Final, TypeVar
+
+import msgspec
+
+from lakemark.ops.status import BatchDone, History, Lag, SlowestStep, Stretch
+
+STRETCH_S: Final = 10
+_STRETCHES: Final = 3600 // STRETCH_S
+_NEWEST: Final = 20  # batches shown one by one; the slowest step is one of these
+
+
+class Batches:
+    """What batches did; not thread-safe: the board holds the lock."""
+
+    def __init__(self) -> None:
+        self._stretches: deque[Stretch] = deque(maxlen=_STRETCHES)
+        self._newest: deque[BatchDone] = deque(maxlen=_NEWEST)
+        self.count = self.events = self.rows = 0
+        self.seconds: Counter[str] = Counter()
+
+    def add(self, done: BatchDone) -> None:
+        """A batch has ended."""
+        self._newest.appendleft(done)
+        self.count += 1
+        self.events += done.events
+        self.rows += done.rows
+        self.seconds.update(done.seconds)
+        now = self._at(done.ended_ms)
+        self._stretches[-1] = msgspec.structs.replace(
+            now,
+            batches=now.batches + 1,
+            events=now.events + done.events,
+            rows=now.rows + done.rows,
+            longest_s=max(now.longest_s, round(done.duration(), 3)),
+        )
+
+    def lagging(self, lag: Lag, at_ms: int) -> None:
+        """How far behind the pipeline is now."""
+        now = self._at(at_ms)
+        self._stretches[-1] = msgspec.structs.replace(
+            now,
+            lag_s=_higher(now.lag_s, lag.seconds),
+            lag_records=_higher(now.lag_records, lag.records),
+        )
+
+    def _at(self, ms: int) -> Stretch:
+        """The stretch of a time; a clock that went back stays in the newest."""
+        begin = ms - ms % (STRETCH_S * 1000)
+        if not self._stretches or self._stretches[-1].at_ms < begin:
+            self._stretches.append(Stretch(begin))
+        return self._stretches[-1]
+
+    def history(self, now_ms: int) -> History:
+        """The last hour."""
+        oldest = now_ms - 3_600_000
+        return History(STRETCH_S, tuple(s for s in self._stretches if s.at_ms >= oldest))
+
+    def newest(self) -> tuple[BatchDone, ...]:
+        """The newest batches, newest first."""
+        return tuple(self._newest)
+
+    def slowest(self) -> SlowestStep | None:
+        """The step that took most of the newest batches' time; None before the first."""
+        spent: Counter[str] = Counter()
+        for done in self._newest:
+            spent.update(done.seconds)
+        whole = sum(spent.values())
+        if whole <= 0:
+            return None
+        ((step, seconds),) = spent.most_common(1)
+        return SlowestStep(step, round(seconds, 3), round(seconds / whole, 3), len(self._newest))
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _higher(one: _Number | None, other: _Number | None) -> _Number | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return max(one, other)

@@ -1,0 +1,86 @@
+"""How far tables are behind the source, in seconds and in records; pure.
+
+Records: end offsets of Kafka minus the offsets that were applied. Seconds: what the newest event
+was late by when it was applied, and how long something has been unread since; 0 while nothing is.
+A source that is silent for an hour is no lag of an hour: the time of its newest event counts only
+against the moment it was applied at.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from lakemark.ops.status import Lag
+from lakemark.tables import STREAMING, Offsets, TableState
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """What Kafka holds: the first offset of each partition when it was first seen, and its end."""
+
+    starts: Offsets
+    ends: Offsets
+
+
+class Clock(msgspec.Struct):
+    """What is remembered of a table between two looks, in seconds since the epoch.
+
+    Attributes:
+        applied_at: when its newest event was applied; None if this process has applied none.
+        unread_since: when something unread was seen first; None while nothing is.
+    """
+
+    applied_at: float | None = None
+    unread_since: float | None = None
+
+
+def unread(topics: Iterable[str], applied: Offsets, known: Ends) -> int | None:
+    """Records of these topics that were not applied; None if not all of them are known."""
+    found = 0
+    for topic in topics:
+        ends = known.ends.get(topic)
+        if ends is None:
+            return None
+        for partition, end in ends.items():
+            start = known.starts.get(topic, {}).get(partition, 0)
+            reached = applied.get(topic, {}).get(partition, start)
+            found += max(0, end - max(reached, start))
+    return found
+
+
+def unread_of(entry: TableState, applied: Offsets, known: Ends) -> int | None:
+    """Records of a table; one that does not stream goes on from where it stopped."""
+    own = applied if entry.state == STREAMING else entry.from_offsets
+    return unread(entry.topics, own, known) if entry.topics else None
+
+
+def lag_of(entry: TableState, records: int | None, clock: Clock, now: float) -> Lag:
+    """The lag of a table, and `clock` brought up to date with what is unread."""
+    if not records:
+        clock.unread_since = None
+        return Lag(None if records is None else 0.0, records)
+    if clock.unread_since is None:
+        clock.unread_since = now
+    newest = entry.newest_ts / 1_000_000
+    if clock.applied_at is None:  # nothing since the start: what was known before counts
+        since = newest or clock.unread_since
+        return Lag(round(max(0.0, now - since), 3), records)
+    late = max(0.0, clock.applied_at - newest) if newest else 0.0
+    waiting = max(0.0, now - max(clock.applied_at, clock.unread_since))
+    return Lag(round(late + waiting, 3), records)
+
+
+def worst(lags: Iterable[Lag], records: int | None) -> Lag:
+    """The pipeline's: the longest of the tables', None if one of them is not known."""
+    seconds = [lag.seconds for lag in lags]
+    known = [found for found in seconds if found is not None]
+    if records is None or len(known) < len(seconds):
+        return Lag(None, records)
+    return Lag(max(known, default=0.0), records)
+
+
+def offsets(found: Mapping[tuple[str, int], int]) -> Offsets:
+    """By topic and partition."""
+    made: Offsets = {}
+    for (topic, partition), offset in found.items():
+        made.setdefault(topic, {})[partition] = offset
+    return made

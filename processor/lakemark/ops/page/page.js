@@ -1,0 +1,380 @@
+"use strict";
+// Draws /v1/status and /v1/history. Values become text nodes only, never HTML.
+
+const STATUS_MS = 2000;
+const HISTORY_MS = 10000;
+const FRESH_MS = 15000; // after this without an answer, what is shown is called old
+const TOKEN = "lakemark-token";
+const SVG = "http://www.w3.org/2000/svg";
+const WORDS = { catching_up: "catching up" };
+const ACTIVE = new Set(["running", "paused", "asked"]);
+
+const $ = (id) => document.getElementById(id);
+let now = null;
+let answeredAt = 0;
+let busy = new Set();
+
+/** An element with a class and children; strings become text. */
+function el(tag, className, ...children) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function svg(tag, attributes, text) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function button(text, act, label) {
+  const made = el("button", "", text);
+  made.type = "button";
+  if (label) made.setAttribute("aria-label", label);
+  made.addEventListener("click", act);
+  return made;
+}
+
+const number = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+
+function short(value) {
+  if (value === null || value === undefined) return "–";
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]])
+    if (value >= size) return (value / (unit === "k" ? 1e3 : size)).toFixed(1).replace(/\.0$/, "") + " " + unit;
+  return value < 10 && value % 1 ? value.toFixed(1) : number(value);
+}
+
+function span(seconds) {
+  if (seconds === null || seconds === undefined) return "unknown";
+  if (seconds < 0.05) return "0 s";
+  if (seconds < 10) return seconds.toFixed(1) + " s";
+  if (seconds < 100) return Math.round(seconds) + " s";
+  if (seconds < 6000) return Math.round(seconds / 60) + " min";
+  if (seconds < 172800) return Math.round(seconds / 3600) + " h";
+  return Math.round(seconds / 86400) + " d";
+}
+
+const ago = (ms) => (ms ? span(Math.max(0, (now.now_ms - ms) / 1000)) + " ago" : "–");
+const badge = (state) => el("span", "badge " + state, WORDS[state] || state);
+
+// -- talking --------------------------------------------------------------------------------------
+
+async function ask(path, body) {
+  const headers = {};
+  const token = sessionStorage.getItem(TOKEN);
+  if (token) headers.Authorization = "Bearer " + token;
+  const options = { headers, cache: "no-store" };
+  if (body !== undefined) {
+    headers["Content-Type"] = "application/json";
+    options.method = "POST";
+    options.body = JSON.stringify(body);
+  }
+  const answer = await fetch(path, options);
+  const found = await answer.json();
+  if (answer.status === 401 && !$("token").open) $("token").showModal();
+  if (!answer.ok) {
+    const error = new Error(found.reason || "status " + answer.status);
+    error.hint = found.hint || "";
+    throw error;
+  }
+  return found;
+}
+
+function say(text) {
+  $("said").textContent = text;
+  $("said").hidden = false;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => { $("said").hidden = true; }, 7000);
+}
+
+const told = (error) => error.message + (error.hint ? " → " + error.hint : "");
+
+/** Does one thing once: its buttons stay disabled until it is answered. */
+async function act(name, path, body, done) {
+  if (busy.has(name)) return;
+  busy.add(name);
+  draw();
+  try {
+    await ask(path, body);
+    say(done);
+  } catch (error) {
+    say(told(error));
+  }
+  busy.delete(name);
+  await look();
+}
+
+// -- drawing --------------------------------------------------------------------------------------
+
+function problem(title, code, reason, hint, again, mild) {
+  return el("div", "problem" + (mild ? " mild" : ""),
+    el("div", "", el("b", "", title), " ", code ? el("code", "", code) : null),
+    el("div", "", reason),
+    hint ? el("div", "", "→ " + hint) : null,
+    again === null ? null : el("div", "again", again ? "It is retried." : "It is not retried."));
+}
+
+function trouble() {
+  const found = [];
+  const pipeline = now.pipeline;
+  if (pipeline.code || pipeline.reason)
+    found.push(problem("The pipeline is " + pipeline.state, pipeline.code, pipeline.reason, pipeline.hint, pipeline.state === "degraded"));
+  for (const table of now.tables)
+    if (table.state === "errored")
+      found.push(problem(table.name + " has stopped", table.code, table.reason, table.hint, table.retried));
+  for (const table of now.tables) {
+    if (table.resnapshot)
+      found.push(problem(table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "take a new snapshot of it", null, true));
+    if (table.rereads || table.more_rereads)
+      found.push(problem(table.name, "", (table.more_rereads ? "More than " : "") + number(table.rereads) + " rows are to be read again from the source", "their keys are in `lakemark status --output json`", null, true));
+  }
+  $("trouble").replaceChildren(...found);
+  $("trouble").hidden = !found.length;
+}
+
+function figures() {
+  const counts = {};
+  for (const table of now.tables) counts[table.state] = (counts[table.state] || 0) + 1;
+  const states = Object.entries(counts).map(([state, count]) => count + " " + (WORDS[state] || state));
+  const slow = now.slowest_step;
+  const last = now.batches[0];
+  const cards = [
+    ["Behind the source", span(now.lag.seconds), number(now.lag.records) + " records unread"],
+    ["Tables", number(now.tables.length), states.join(", ")],
+    ["Rows", short(now.tables.reduce((sum, table) => sum + table.rows, 0)), "in all tables"],
+    ["Last batch", last ? ago(last.ended_ms) : "–", last ? number(last.events) + " events, " + number(last.rows) + " rows" : "none yet"],
+    ["Slowest step", slow ? slow.step : "–", slow ? Math.round(slow.share * 100) + " % of the last " + slow.batches + " batches" : ""],
+  ];
+  $("figures").replaceChildren(...cards.map(([what, value, more]) =>
+    el("div", "", el("div", "what", what), el("div", "value", value), el("div", "more", more))));
+}
+
+function actions(table) {
+  const stopped = table.state === "paused" || table.state === "errored";
+  const verb = stopped ? "resume" : "pause";
+  const path = "/v1/tables/" + encodeURIComponent(table.name) + "/" + verb;
+  const made = button(stopped ? "Resume" : "Pause",
+    () => act(table.name, path, {}, table.name + " will " + verb + " with the next batch"),
+    (stopped ? "Resume " : "Pause ") + table.name);
+  made.disabled = busy.has(table.name) || table.state === "waiting" || (table.state === "snapshotting" && !table.events && !table.rows);
+  return made;
+}
+
+function cell(label, className, ...children) {
+  const made = el("td", className, ...children);
+  if (label) made.dataset.label = label;
+  return made;
+}
+
+function tables() {
+  const wanted = $("find").value.trim().toLowerCase();
+  const rank = (table) => (table.state === "errored" ? 0 : table.state === "paused" ? 1 : 2);
+  const shown = now.tables.filter((table) => table.name.toLowerCase().includes(wanted));
+  shown.sort((one, other) => rank(one) - rank(other) || one.name.localeCompare(other.name));
+  const focus = document.activeElement && document.activeElement.getAttribute("aria-label");
+  $("tables").replaceChildren(...shown.map((table) => {
+    const behind = table.state === "waiting" ? "–" : span(table.lag.seconds) + (table.lag.records ? " · " + short(table.lag.records) : "");
+    const name = cell("", "name", table.name);
+    if (table.engine) name.title = "written by " + table.engine;
+    return el("tr", "", name, cell("", "", badge(table.state)),
+      cell("behind", "number", behind), cell("rows", "number", number(table.rows)),
+      cell("changes", "number", number(table.events)), cell("dead letters", "number", number(table.dead_letters)),
+      cell("last write", "", ago(table.committed_ms)), cell("", "", actions(table)));
+  }));
+  if (focus) for (const one of $("tables").querySelectorAll("button")) if (one.getAttribute("aria-label") === focus) one.focus();
+  $("no-tables").hidden = shown.length > 0;
+  $("no-tables").textContent = now.tables.length ? "No table is called like that." : "No tables yet: they show as soon as the connector has captured something.";
+}
+
+function scan(table) {
+  const bar = el("progress");
+  bar.max = 100;
+  bar.value = table.percent;
+  bar.setAttribute("aria-label", table.table + ": " + table.percent + " %");
+  const rows = number(table.rows) + (table.total_rows === null ? "" : " of about " + number(table.total_rows)) + " rows";
+  const parts = [table.percent + " %", number(table.chunks) + "/" + (table.total_chunks === null ? "?" : number(table.total_chunks)) + " chunks", rows];
+  if (table.rows_per_second !== null) parts.push(number(table.rows_per_second) + " rows/s");
+  if (table.status) parts.push(table.status.toLowerCase().replaceAll("_", " "));
+  else if (table.eta_seconds !== null) parts.push(span(table.eta_seconds) + " left");
+  return el("div", "scan", el("div", "name", table.table), bar, el("div", "text", parts.join(" · ")));
+}
+
+function snapshots() {
+  const active = now.snapshots.filter((run) => ACTIVE.has(run.state));
+  const shown = [...active, ...now.snapshots.filter((run) => !ACTIVE.has(run.state)).slice(0, 5)];
+  $("controls").hidden = !active.length;
+  $("snapshots").replaceChildren(...(shown.length ? shown.map((run) => el("div", "run",
+    el("div", "title", el("b", "", run.id), badge(run.state), el("span", "quiet", ago(run.updated_ms))),
+    run.reason ? el("div", "why", run.reason + (run.hint ? " → " + run.hint : "")) : null,
+    ...run.tables.map(scan))) : [el("p", "quiet", "No snapshots yet.")]));
+}
+
+function signals() {
+  $("signals").replaceChildren(...(now.signals.length ? now.signals.slice(0, 20).map((signal) => {
+    const answer = signal.answer;
+    const state = answer ? { REJECTED: "rejected", ABORTED: "aborted", COMPLETED: "completed", PAUSED: "paused" }[answer.type] || "running" : "waiting";
+    return el("li", "", el("span", "when quiet", ago(signal.sent_ms)),
+      el("span", "what", el("b", "", signal.type), " ", signal.tables.join(", "), " ", el("span", "quiet", signal.id)),
+      el("span", "badge " + state, answer ? answer.type.toLowerCase().replaceAll("_", " ") : "no answer yet"),
+      answer && answer.reason ? el("span", "why", answer.reason + (answer.hint ? " → " + answer.hint : "")) : null);
+  }) : [el("li", "quiet", "No signals yet.")]));
+}
+
+function draw() {
+  if (!now) return;
+  document.title = now.name + " · " + now.pipeline.state;
+  $("name").textContent = now.name;
+  $("state").textContent = now.pipeline.state;
+  $("state").className = "badge " + now.pipeline.state;
+  $("version").textContent = "lakemark " + now.version;
+  trouble();
+  figures();
+  tables();
+  snapshots();
+  signals();
+}
+
+/** A line over the last hour; gaps where nothing was known. */
+function chart(id, label, points, end, unit) {
+  const box = $(id);
+  const width = Math.max(260, box.clientWidth), height = 150;
+  const left = 44, bottom = 20, top = 8, right = 6;
+  const top_value = nice(Math.max(1, ...points.map((point) => point[1] ?? 0)));
+  const x = (ms) => left + (width - left - right) * (1 - (end - ms) / 3600000);
+  const y = (value) => top + (height - top - bottom) * (1 - value / top_value);
+  const made = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  for (const share of [0, 0.5, 1]) {
+    const at = y(top_value * share);
+    made.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }));
+    made.append(svg("text", { x: left - 7, y: at + 4, "text-anchor": "end" }, short(top_value * share) + unit));
+  }
+  for (const [minutes, anchor] of [[60, "start"], [30, "middle"], [0, "end"]])
+    made.append(svg("text", { x: x(end - minutes * 60000), y: height - 4, "text-anchor": anchor }, minutes ? "−" + minutes + " min" : "now"));
+  for (const part of stretches(points)) {
+    const line = part.map(([ms, value]) => `${x(ms).toFixed(1)},${y(value).toFixed(1)}`);
+    if (part.length === 1) { made.append(svg("circle", { class: "dot", cx: x(part[0][0]), cy: y(part[0][1]), r: 2 })); continue; }
+    const first = x(part[0][0]).toFixed(1), last = x(part.at(-1)[0]).toFixed(1);
+    made.append(svg("polygon", { class: "area", points: `${first},${y(0)} ${line.join(" ")} ${last},${y(0)}` }));
+    made.append(svg("polyline", { class: "line", points: line.join(" ") }));
+  }
+  box.replaceChildren(made);
+}
+
+function nice(value) {
+  const size = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((step) => step * size).find((step) => step >= value);
+}
+
+function stretches(points) {
+  const parts = [];
+  let part = [], before = null;
+  for (const point of points) {
+    if (point[1] === null || (before !== null && point[0] - before > 30000)) { if (part.length) parts.push(part); part = []; }
+    if (point[1] !== null) part.push(point);
+    before = point[0];
+  }
+  return part.length ? [...parts, part] : parts;
+}
+
+function charts(history, end) {
+  const size = history.stretch_s;
+  const rates = history.stretches.map((one) => [one.at_ms, one.events / size]);
+  const lags = history.stretches.map((one) => [one.at_ms, one.lag_s]);
+  // The newest stretch has not ended: its rate would seem to fall.
+  chart("events-chart", "Events per second over the last hour", rates.slice(0, -1), end, "");
+  chart("lag-chart", "Seconds behind the source over the last hour", lags, end, "");
+  const last = rates.at(-2);
+  $("events-now").textContent = last ? short(last[1]) + "/s" : "";
+  $("lag-now").textContent = now && now.lag.seconds !== null ? span(now.lag.seconds) : "unknown";
+}
+
+// -- asking for a snapshot ------------------------------------------------------------------------
+
+function openDialog() {
+  const known = now ? now.tables.map((table) => table.name) : [];
+  $("choices").replaceChildren(...known.map((name) => {
+    const box = el("input");
+    box.type = "checkbox";
+    box.value = name;
+    return el("label", "", box, name);
+  }));
+  $("all").checked = false;
+  $("filter").value = "";
+  $("snapshot-error").hidden = true;
+  $("snapshot").showModal();
+}
+
+/** The table's name as a Java regular expression that means only itself. */
+const quoted = (name) => name.replace(/[^A-Za-z0-9_.]/g, (found) => "\\" + found);
+
+async function start(event) {
+  event.preventDefault();
+  const chosen = [...$("choices").querySelectorAll("input:checked")].map((box) => box.value);
+  const fail = (text) => { $("snapshot-error").textContent = text; $("snapshot-error").hidden = false; };
+  if (!chosen.length) { fail("Choose at least one table."); return; }
+  const data = { "data-collections": chosen.map(quoted) };
+  const filter = $("filter").value.trim();
+  if (filter) data["additional-conditions"] = chosen.map((name) => ({ "data-collection": quoted(name), filter }));
+  const submit = $("snapshot-form").querySelector("[type=submit]");
+  submit.disabled = true;
+  try {
+    const sent = await ask("/v1/signals", { type: "execute-snapshot", data });
+    $("snapshot").close();
+    say("The signal was sent; its answer shows under Signals: " + sent.id);
+    await look();
+  } catch (error) {
+    fail(told(error));
+  }
+  submit.disabled = false;
+}
+
+// -- looking --------------------------------------------------------------------------------------
+
+async function look() {
+  try {
+    now = await ask("/v1/status");
+    answeredAt = Date.now();
+    $("away").hidden = true;
+    draw();
+  } catch (error) {
+    if (Date.now() - answeredAt > FRESH_MS || !now) {
+      $("away").textContent = now ? "No answer since " + new Date(answeredAt).toLocaleTimeString() + ": what is shown is old" : "No answer: " + error.message;
+      $("away").hidden = false;
+    }
+  }
+}
+
+async function lookBack() {
+  try {
+    const history = await ask("/v1/history");
+    charts(history, now ? now.now_ms : Date.now());
+    lookBack.last = history;
+  } catch (error) { /* said by `look` */ }
+}
+
+function every(ms, work) {
+  const again = async () => {
+    if (!document.hidden) await work();
+    setTimeout(again, ms);
+  };
+  again();
+}
+
+$("ask").addEventListener("click", openDialog);
+$("cancel").addEventListener("click", () => $("snapshot").close());
+$("snapshot-form").addEventListener("submit", start);
+$("all").addEventListener("change", () => {
+  for (const box of $("choices").querySelectorAll("input")) box.checked = $("all").checked;
+});
+$("find").addEventListener("input", draw);
+for (const one of document.querySelectorAll("[data-signal]"))
+  one.addEventListener("click", () => act(one.dataset.signal, "/v1/signals", { type: one.dataset.signal, data: {} }, "The signal was sent."));
+$("token-form").addEventListener("submit", () => {
+  sessionStorage.setItem(TOKEN, $("token-value").value.trim());
+  $("token-value").value = "";
+  setTimeout(() => { look(); lookBack(); }, 0);
+});
+window.addEventListener("resize", () => { if (lookBack.last) charts(lookBack.last, now ? now.now_ms : Date.now()); });
+look().then(() => { every(STATUS_MS, look); every(HISTORY_MS, lookBack); });

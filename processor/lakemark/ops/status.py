@@ -1,0 +1,193 @@
+"""What `/v1/status` and `/v1/history` answer: frozen values; `schemas/status.json` is theirs.
+
+Times ending in `_ms` are milliseconds since the epoch. A number that is not known is null.
+
+| state of a table | means |
+|---|---|
+| waiting | the connector captures it, and nothing of it has come yet |
+| snapshotting | it streams, or will, and a run is reading it |
+| catching_up | it reads what it missed, then it streams |
+| streaming | each batch applies its events |
+| paused | asked for: nothing is applied, nothing is lost |
+| errored | `reason` says why, `hint` what to do, `retried` whether it is tried again |
+"""
+
+import json
+import sys
+from typing import Any, Final, Literal
+
+import msgspec
+
+WAITING: Final = "waiting"
+SNAPSHOTTING: Final = "snapshotting"
+CATCHING_UP: Final = "catching_up"
+STREAMING: Final = "streaming"
+PAUSED: Final = "paused"
+ERRORED: Final = "errored"
+TABLE_STATES: Final = (WAITING, SNAPSHOTTING, CATCHING_UP, STREAMING, PAUSED, ERRORED)
+
+STARTING: Final = "starting"
+DEGRADED: Final = "degraded"
+STOPPED: Final = "stopped"
+PIPELINE_STATES: Final = (STARTING, STREAMING, DEGRADED, STOPPED)
+
+TableWord = Literal["waiting", "snapshotting", "catching_up", "streaming", "paused", "errored"]
+PipelineWord = Literal["starting", "standby", "streaming", "degraded", "stopped"]
+
+
+class PipelineNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The process: `since_ms` is when it entered its state; `batch` is -1 before the first."""
+
+    state: PipelineWord
+    since_ms: int
+    started_ms: int
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    batch: int = -1
+
+
+class Lag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far behind the source: 0 seconds while nothing is unread in Kafka."""
+
+    seconds: float | None = None
+    records: int | None = None
+
+
+class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table; `rereads` are rows to be read again, `more_rereads` says that not all are known.
+
+    `resnapshot` says why it may hold rows that the source no longer has.
+    """
+
+    name: str
+    state: TableWord
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    retried: bool = False
+    rows: int = 0
+    bytes: int = 0
+    events: int = 0
+    replays: int = 0
+    dead_letters: int = 0
+    rereads: int = 0
+    more_rereads: bool = False
+    resnapshot: str = ""
+    engine: str = ""
+    newest_source_ms: int | None = None
+    committed_ms: int | None = None
+    lag: Lag = Lag()
+
+
+class BatchDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a batch did; `seconds` are by step."""
+
+    batch: int
+    events: int
+    rows: int
+    seconds: dict[str, float]
+    ended_ms: int = 0
+
+    def duration(self) -> float:
+        """Seconds of all its steps."""
+        return sum(self.seconds.values())
+
+
+class SlowestStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The step that took most of the newest batches' time, and its share of it (0 to 1)."""
+
+    step: str
+    seconds: float
+    share: float
+    batches: int
+
+
+class ScanNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a table of a run has come; `status` is empty while it goes on."""
+
+    table: str
+    status: str
+    percent: int
+    chunks: int
+    total_chunks: int | None
+    rows: int
+    total_rows: int | None
+    rows_per_second: int | None
+    eta_seconds: int | None
+
+
+class RunNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A snapshot: state running, paused, completed, aborted."""
+
+    id: str
+    state: str
+    updated_ms: int
+    tables: tuple[ScanNow, ...]
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest notification under a signal's id."""
+
+    type: str
+    at_ms: int
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+
+
+class SignalSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A signal and what became of it; `answer` is null until there is one."""
+
+    id: str
+    type: str
+    tables: tuple[str, ...]
+    sent_ms: int
+    answer: Answer | None = None
+
+
+class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that the process knows now; batches, snapshots and signals newest first."""
+
+    name: str
+    version: str
+    now_ms: int
+    pipeline: PipelineNow
+    lag: Lag
+    slowest_step: SlowestStep | None
+    tables: tuple[TableNow, ...]
+    batches: tuple[BatchDone, ...]
+    snapshots: tuple[RunNow, ...]
+    signals: tuple[SignalSeen, ...]
+
+
+class Stretch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ten seconds: what its batches did, the longest of them, the highest lag seen."""
+
+    at_ms: int
+    batches: int = 0
+    events: int = 0
+    rows: int = 0
+    longest_s: float = 0.0
+    lag_s: float | None = None
+    lag_records: int | None = None
+
+
+class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last hour, oldest first; ten seconds in which nothing was known are left out."""
+
+    stretch_s: int
+    stretches: tuple[Stretch, ...]
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of `Status`."""
+    found = msgspec.json.schema(Status)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(schema(), indent=2) + "\n")

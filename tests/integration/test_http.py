@@ -1,0 +1,103 @@
+"""A running pipeline over HTTP: probes, state, metrics, and a signal that is answered."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from stack.local import Database
+from stack.processes import wait_for
+from tests.kit.running import STATE_S, Running
+from tests.kit.snapshots import SNAPSHOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "status.json").read_text())
+ORDERS = "public.orders"
+ROWS = 1000
+
+
+class Site:
+    """A pipeline's HTTP side."""
+
+    def __init__(self, running: Running) -> None:
+        self.address = running.lakemark.wait_for_event("http.listening", STATE_S)["address"]
+
+    def ask(self, path: str, body: object = None) -> tuple[int, str]:
+        """Status and text of an answer; a POST where there is a body."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.address + path, data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def status(self) -> dict[str, Any]:
+        """The state, which must fit its schema."""
+        found = json.loads(self.ask("/v1/status")[1])
+        Draft202012Validator(SCHEMA).validate(found)
+        return found
+
+    def table(self, name: str) -> dict[str, Any]:
+        """One table; empty while it is not there."""
+        return next((t for t in self.status()["tables"] if t["name"] == name), {})
+
+
+def create(database: Database) -> None:
+    database.execute("CREATE TABLE orders (id serial PRIMARY KEY, note text)")
+    database.execute("CREATE TABLE quiet (id serial PRIMARY KEY)")
+    database.execute(
+        f"INSERT INTO orders (note) SELECT 'n' || n FROM generate_series(1, {ROWS}) AS n"
+    )
+    database.start_connector({"snapshot.mode": "no_data"})
+
+
+def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
+    create(database)
+    with Running(database, tmp_path, SNAPSHOT) as running:
+        running.lakemark.start()
+        site = Site(running)
+        assert site.ask("/healthz")[0] == 200
+        found = {t["name"]: t["state"] for t in site.status()["tables"]}
+        assert found == {ORDERS: "waiting", "public.quiet": "waiting"}
+
+        signal = {"type": "execute-snapshot", "data": {"data-collections": [ORDERS]}}
+        code, text = site.ask("/v1/signals", signal)
+        assert code == 202, text
+        run = json.loads(text)["id"]
+
+        def answered() -> list[dict[str, Any]]:
+            signals = [s for s in site.status()["signals"] if s["id"] == run]
+            return [s for s in signals if (s["answer"] or {}).get("type") == "COMPLETED"]
+
+        (seen,) = wait_for(answered, STATE_S, "the run to have completed in /v1/status")
+        assert (seen["type"], seen["tables"]) == ("execute-snapshot", [ORDERS])
+        (scan,) = next(r for r in site.status()["snapshots"] if r["id"] == run)["tables"]
+        assert (scan["status"], scan["rows"], scan["percent"]) == ("SUCCEEDED", ROWS, 100)
+
+        running.wait_equal()
+        orders = site.table(ORDERS)
+        assert (orders["state"], orders["rows"]) == ("streaming", ROWS)
+        assert orders["committed_ms"] is not None
+        wait_for(lambda: site.ask("/readyz")[0] == 200, STATE_S, "/readyz to be 200")
+
+        _, metrics = site.ask("/metrics")
+        assert f'lakemark_table_rows{{table="{ORDERS}"}} {float(ROWS)}' in metrics
+        assert 'lakemark_pipeline_state{state="streaming"} 1.0' in metrics
+
+        database.execute("INSERT INTO orders (note) SELECT 'live' FROM generate_series(1, 10)")
+        wait_for(lambda: site.table(ORDERS)["rows"] == ROWS + 10, STATE_S, "ten more rows")
+        assert sum(s["events"] for s in json.loads(site.ask("/v1/history")[1])["stretches"]) >= 10
+
+        assert site.ask(f"/v1/tables/{ORDERS}/pause", {})[0] == 202
+        wait_for(lambda: site.table(ORDERS)["state"] == "paused", STATE_S, "orders to be paused")
+        assert site.ask(f"/v1/tables/{ORDERS}/resume", {})[0] == 202
+        wait_for(lambda: site.table(ORDERS)["state"] == "streaming", STATE_S, "orders to go on")
+        running.lakemark.stop()
+        assert not running.lakemark.is_running

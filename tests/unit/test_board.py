@@ -1,0 +1,305 @@
+"""The board: states in people's words, lag, the last hour, signals and their answers."""
+
+from datetime import timedelta
+
+import pytest
+
+from lakemark.ops import health, lag
+from lakemark.ops.board import Board
+from lakemark.ops.status import BatchDone
+from lakemark.snapshot import notifications
+from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
+from lakemark.snapshot.signals import Rejection
+from lakemark.tables import PipelineState, TableState
+
+A, B = "public.a", "public.b"
+START = 1_800_000_000.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def board(clock):
+    return Board("shop", clock=clock)
+
+
+def entry(**more) -> TableState:
+    return TableState(**{"topics": ["t.a"], "events": 1, "rows": 1, **more})
+
+
+def at(offset: int, **tables: TableState) -> PipelineState:
+    named = {f"public.{name}": found for name, found in tables.items()}
+    return PipelineState(batch=1, offsets={"t.a": {0: offset}}, tables=named)
+
+
+def ends(end: int, start: int = 0) -> lag.Ends:
+    return lag.Ends({"t.a": {0: start}}, {"t.a": {0: end}})
+
+
+def micros(seconds: float) -> int:
+    return int(seconds * 1_000_000)
+
+
+def states(board: Board) -> dict[str, str]:
+    return {table.name: table.state for table in board.status().tables}
+
+
+def of(board: Board, name: str):
+    return next(table for table in board.status().tables if table.name == name)
+
+
+def scan(run: Subject, table: str, *, chunks: int) -> notifications.Notification:
+    progress = Progress(chunks=chunks, total_chunks=4, rows=10 * chunks, seconds=2, total_rows=40)
+    return notifications.in_progress(run, table=table, progress=progress, ts_ms=2000 + chunks)
+
+
+def scanned(run: Subject, table: str) -> notifications.Notification:
+    full = Progress(chunks=4, total_chunks=4, rows=40, seconds=2)
+    return notifications.table_scan_completed(
+        run, table=table, status=ScanStatus.SUCCEEDED, progress=full, ts_ms=2010
+    )
+
+
+def test_a_table_goes_from_waiting_over_snapshotting_to_streaming(board):
+    run = Subject("r1", "shop", (A, B))
+    board.captured([A, B])
+    assert states(board) == {A: "waiting", B: "waiting"}
+    board.notification(notifications.started(run, ts_ms=1))
+    assert states(board) == {A: "snapshotting", B: "snapshotting"}
+    board.tables(at(1, a=entry(state="catching-up")))
+    assert states(board) == {A: "catching_up", B: "snapshotting"}
+    board.tables(at(1, a=entry(), b=entry()))
+    assert states(board) == {A: "snapshotting", B: "snapshotting"}
+    board.notification(scanned(run, A))
+    assert states(board) == {A: "streaming", B: "snapshotting"}
+    board.notification(notifications.aborted(run, stopped=[B], ts_ms=3))
+    assert states(board) == {A: "streaming", B: "streaming"}
+
+
+def test_a_stopped_table_says_why_even_while_a_run_reads_it(board):
+    board.notification(notifications.started(Subject("r1", "shop", (A, B)), ts_ms=1))
+    why = {"code": "no-key", "reason": "it has no key", "hint": "give it one", "retried": True}
+    board.tables(at(1, a=entry(state="errored", **why), b=entry(state="paused")))
+    assert states(board) == {A: "errored", B: "paused"}
+    found = of(board, A)
+    assert (found.code, found.reason, found.hint, found.retried) == tuple(why.values())
+
+
+def test_what_waits_to_be_read_again_is_counted(board):
+    board.tables(at(1, a=entry(reread_keys={"[1]": 3, "[2]": 3}, reread_missed=4)))
+    assert (of(board, A).rereads, of(board, A).more_rereads) == (2, True)
+
+
+# --- lag --------------------------------------------------------------------------------------
+
+
+def test_nothing_unread_is_no_lag_however_old_the_newest_change_is(board, clock):
+    board.tables(at(10, a=entry(newest_ts=micros(START - 3600))))
+    assert of(board, A).lag.seconds is None  # Kafka has not been asked
+    board.ends(ends(10))
+    assert (of(board, A).lag.seconds, of(board, A).lag.records) == (0.0, 0)
+    assert board.status().lag.seconds == 0.0
+
+
+def test_a_first_event_after_silence_is_no_lag_of_an_hour(board, clock):
+    board.tables(at(10, a=entry(newest_ts=micros(START - 1))))
+    board.ends(ends(10))
+    clock.now += 3600
+    board.ends(ends(11))
+    clock.now += 2
+    found = of(board, A).lag
+    assert found.records == 1
+    assert found.seconds == pytest.approx(3, abs=0.1)  # 1 s late when applied, unread for 2 s
+
+
+def test_the_backlog_of_a_source_counts_by_the_source_s_clock(board, clock):
+    board.tables(at(10, a=entry(newest_ts=micros(START - 500))))
+    board.ends(ends(100))
+    assert of(board, A).lag.seconds == pytest.approx(500, abs=0.1)
+    clock.now += 10
+    board.tables(at(60, a=entry(newest_ts=micros(START - 200), events=2)))
+    assert of(board, A).lag.seconds == pytest.approx(210, abs=0.1)
+    assert of(board, A).lag.records == 40
+
+
+def test_after_a_restart_the_lag_is_that_of_what_was_applied_before(board, clock):
+    board.began(at(10, a=entry(newest_ts=micros(START - 600))))
+    board.ends(ends(11))
+    assert of(board, A).lag.seconds == pytest.approx(600, abs=0.1)
+    assert of(board, A).committed_ms is None
+
+
+def test_a_stopped_table_lags_from_where_it_stopped_and_a_paused_one_keeps_nobody_waiting(board):
+    stopped = {"from_offsets": {"t.a": {0: 4}}, "newest_ts": micros(START - 90)}
+    board.began(at(10, a=entry(state="errored", **stopped)))
+    board.ends(ends(10))
+    assert of(board, A).lag.records == 6
+    assert board.status().lag.seconds == pytest.approx(90, abs=0.1)
+    assert board.status().lag.records == 0  # the query itself has read all
+    board.began(at(10, a=entry(state="paused", **stopped)))
+    assert board.status().lag.seconds == 0.0
+
+
+def test_records_that_retention_took_are_not_unread(board):
+    board.began(PipelineState(batch=0, tables={A: entry()}))
+    board.ends(ends(1000, start=990))
+    assert board.status().lag.records == 10
+
+
+def test_a_broker_that_is_away_makes_the_lag_unknown(board):
+    board.tables(at(10, a=entry()))
+    board.ends(ends(12))
+    assert board.status().lag.records == 2
+    board.ends(None)
+    assert (board.status().lag.seconds, board.status().lag.records) == (None, None)
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def done(number: int, **seconds: float) -> BatchDone:
+    return BatchDone(number, events=10, rows=5, seconds=seconds or {"tasks": 1.0})
+
+
+def test_the_last_hour_is_kept_in_a_bounded_ring(board, clock):
+    for number in range(2000):
+        board.batch(done(number))
+        clock.now += 5
+    found = board.history().stretches
+    assert len(found) == 360
+    assert {(s.batches, s.events, s.rows) for s in found} == {(2, 20, 10)}
+    assert found[-1].at_ms - found[0].at_ms == 3_590_000
+    assert board.totals()[:3] == (2000, 20_000, 10_000)
+    assert [b.batch for b in board.status().batches] == list(range(1999, 1979, -1))
+    assert board.status().batches[0].ended_ms == int((clock.now - 5) * 1000)
+    clock.now += 1800
+    assert len(board.history().stretches) == 180
+
+
+def test_a_clock_that_goes_back_neither_fails_nor_grows(board, clock):
+    board.batch(done(1))
+    clock.now -= 100
+    board.batch(done(2))
+    assert [s.batches for s in board.history().stretches] == [2]
+
+
+def test_the_slowest_step_of_the_last_batches_has_a_name(board):
+    assert board.status().slowest_step is None
+    for number in range(30):
+        early = number < 5
+        board.batch(done(number, plan=100.0 if early else 0.1, tasks=0.3))
+    found = board.status().slowest_step
+    assert (found.step, found.share, found.batches) == ("tasks", 0.75, 20)
+
+
+def test_highest_lag_of_ten_seconds_is_kept(board, clock):
+    board.tables(at(10, a=entry(newest_ts=micros(START))))
+    for end in (15, 12, 10):
+        board.ends(ends(end))
+    assert board.history().stretches[-1].lag_records == 5
+
+
+# --- signals and snapshots --------------------------------------------------------------------
+
+
+def test_a_signal_and_its_answer(board):
+    board.signal(
+        b'{"id": "s1", "type": "execute-snapshot", "data": {"data-collections": ["public.a"]}}',
+        sent_ms=5,
+        unnamed="x",
+    )
+    (seen,) = board.status().signals
+    assert (seen.id, seen.type, seen.tables, seen.answer) == ("s1", "execute-snapshot", (A,), None)
+    why = Rejection("s1", "no-key", "it has no key", "give it one")
+    board.notification(notifications.rejected(why, pipeline="shop", ts_ms=9))
+    (seen,) = board.status().signals
+    assert (seen.answer.type, seen.answer.code, seen.answer.hint) == (
+        "REJECTED",
+        "no-key",
+        "give it one",
+    )
+    assert board.status().snapshots == ()  # a refused signal is no run
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{", b"[]", b'{"id": 5, "data": "x"}', b"\xff"])
+def test_a_signal_that_nobody_can_read_is_shown_too(board, value):
+    board.signal(value, sent_ms=5, unnamed="signals-0-7")
+    (seen,) = board.status().signals
+    assert (seen.id, seen.type) == ("signals-0-7", "unreadable")
+
+
+def test_a_run_s_newest_numbers_and_a_pause_that_is_no_run(board):
+    run = Subject("r1", "shop", (A,))
+    board.notification(notifications.started(run, ts_ms=1))
+    board.notification(scan(run, A, chunks=1))
+    board.notification(scan(run, A, chunks=3))
+    board.notification(notifications.paused(run, ts_ms=2500))
+    board.notification(notifications.paused(Subject("p1", "shop", (A,)), ts_ms=2500))
+    (found,) = board.status().snapshots
+    (table,) = found.tables
+    assert (found.id, found.state) == ("r1", "paused")
+    assert (table.chunks, table.total_chunks, table.percent, table.rows) == (3, 4, 75, 30)
+    assert (table.rows_per_second, table.eta_seconds) == (15, 1)
+
+
+def test_many_runs_are_forgotten_but_not_one_that_goes_on(board):
+    board.notification(notifications.started(Subject("first", "shop", (A,)), ts_ms=1))
+    for number in range(200):
+        run = Subject(f"r{number}", "shop", (B,))
+        board.notification(notifications.started(run, ts_ms=10 + number))
+        full = Progress(chunks=1, total_chunks=1, rows=1, seconds=1)
+        board.notification(notifications.completed(run, progress=full, ts_ms=10 + number))
+        board.signal(b'{"id": "s%d", "type": "pause-snapshot"}' % number, sent_ms=1, unnamed="x")
+    found = board.status().snapshots
+    assert len(found) == 50
+    assert (found[0].id, found[1].id) == ("first", "r199")
+    assert len(board.status().signals) == 50
+    assert board.status().signals[0].id == "s199"
+
+
+# --- alive and ready --------------------------------------------------------------------------
+
+MINUTE = timedelta(seconds=60)
+
+
+def codes(board: Board) -> list[tuple[str, str]]:
+    return [(r.code, r.table) for r in health.not_ready(board.status(), MINUTE)]
+
+
+def test_alive_is_streaming(board):
+    assert health.not_alive(board.status()).code == "starting"
+    board.pipeline("streaming")
+    assert health.not_alive(board.status()) is None
+    board.pipeline("degraded", code="kafka-unavailable", reason="away", hint="start it")
+    assert health.not_alive(board.status()).code == "kafka-unavailable"
+    board.pipeline("streaming")
+    assert health.not_alive(board.status()) is None
+
+
+def test_ready_is_near_the_source_and_without_errors(board, clock):
+    assert codes(board) == [("starting", ""), ("lag-unknown", "")]
+    board.pipeline("streaming")
+    board.tables(at(10, a=entry(newest_ts=micros(START)), b=entry(topics=["t.b"])))
+    board.ends(lag.Ends({}, {"t.a": {0: 10}, "t.b": {0: 0}}))
+    assert codes(board) == []
+    board.ends(lag.Ends({}, {"t.a": {0: 12}, "t.b": {0: 0}}))
+    clock.now += 59
+    assert codes(board) == []
+    clock.now += 2
+    assert codes(board) == [("lagging", A)]
+    errored = entry(topics=["t.b"], state="errored", code="no-key", reason="it has no key")
+    board.tables(at(12, a=entry(newest_ts=micros(clock.now)), b=errored))
+    assert codes(board) == [("no-key", B)]
+    board.tables(at(12, a=entry(), b=entry(topics=["t.b"], state="paused")))
+    assert codes(board) == []
