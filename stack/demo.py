@@ -164,6 +164,8 @@ class Demo:
         ]
         if self._keep:
             lines += [
+                *(f"page       {e['address']}" for e in lakemark.events("http.listening")[-1:]),
+                "",
                 "ask lakemark:",
                 f"  .venv/bin/lakemark status -c {config}",
                 "load a table again, or a part of it, and see what came of it:",

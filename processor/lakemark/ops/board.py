@@ -156,11 +156,11 @@ class Board:
             )
             for name, entry in self._state.tables.items()
         }
-        # A table that a person has paused keeps nobody waiting.
+        # What has stopped says so itself; its lag would hide that of all others.
         going = [
             found[name]
             for name, entry in self._state.tables.items()
-            if entry.state != tables.PAUSED and entry.topics
+            if entry.state in {tables.STREAMING, tables.CATCHING_UP} and entry.topics
         ]
         return found, lag.worst(going, lag.unread(known.ends, applied, known))
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakemark.settings.units import host_port, is_loopback
 
-OPEN: Final = frozenset({"/", "/page.css", "/page.js", "/healthz", "/readyz"})
+OPEN: Final = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/healthz", "/readyz"})
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",

@@ -1,6 +1,6 @@
 """Whether the process is alive, and whether it is ready; pure.
 
-Alive: the query runs. Ready: alive, every table is within `http.ready_lag` of the source, and none
+Alive: the query runs, or the process stands by until it may. Ready: the query runs, every table is within `http.ready_lag` of the source, and none
 has stopped by an error. A table that a person has paused is no reason.
 """
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import msgspec
 
-from lakemark.ops.status import ERRORED, PAUSED, STREAMING, Status
+from lakemark.ops.status import ERRORED, PAUSED, STANDBY, STREAMING, Status
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,7 +22,11 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def not_alive(now: Status) -> Reason | None:
-    """Why the query does not run; None if it does."""
+    """Why the query neither runs nor has to; None if all is well."""
+    return None if now.pipeline.state == STANDBY else _not_streaming(now)
+
+
+def _not_streaming(now: Status) -> Reason | None:
     pipeline = now.pipeline
     if pipeline.state == STREAMING:
         return None
@@ -33,8 +37,8 @@ def not_alive(now: Status) -> Reason | None:
 
 def not_ready(now: Status, limit: timedelta) -> list[Reason]:
     """Every reason why the tables cannot be relied on to be recent."""
-    alive = not_alive(now)
-    return [*([alive] if alive else []), *_lagging(now, limit)]
+    still = _not_streaming(now)
+    return [*([still] if still else []), *_lagging(now, limit)]
 
 
 def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:

@@ -2,7 +2,7 @@
 
 | path | answer |
 |---|---|
-| `/` | the page; its two files are `/page.css` and `/page.js` |
+| `/` | the page; its files are `/page.css`, `/page.js` and `/icon.svg` |
 | `/healthz` | 200 while the query runs, else 503 and why |
 | `/readyz` | 200 while all tables are near the source and none is errored, else 503 and why |
 | `/metrics` | Prometheus's text format |
@@ -41,7 +41,12 @@ from lakemark.snapshot.fields import RefusedError
 log = structlog.get_logger(__name__)
 
 PAGE: Final = Path(__file__).parent / "page"
-_KINDS: Final = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}
+_KINDS: Final = {
+    "/": "text/html",
+    "/page.css": "text/css",
+    "/page.js": "text/javascript",
+    "/icon.svg": "image/svg+xml",
+}
 _JSON: Final = "application/json"
 
 

@@ -27,9 +27,10 @@ ERRORED: Final = "errored"
 TABLE_STATES: Final = (WAITING, SNAPSHOTTING, CATCHING_UP, STREAMING, PAUSED, ERRORED)
 
 STARTING: Final = "starting"
+STANDBY: Final = "standby"
 DEGRADED: Final = "degraded"
 STOPPED: Final = "stopped"
-PIPELINE_STATES: Final = (STARTING, STREAMING, DEGRADED, STOPPED)
+PIPELINE_STATES: Final = (STARTING, STANDBY, STREAMING, DEGRADED, STOPPED)
 
 TableWord = Literal["waiting", "snapshotting", "catching_up", "streaming", "paused", "errored"]
 PipelineWord = Literal["starting", "standby", "streaming", "degraded", "stopped"]

@@ -215,7 +215,8 @@ def is_loopback(host: str) -> bool:
 
 def nothing(value: object) -> object:
     """The word ``none`` as None: what an environment variable cannot say otherwise."""
-    return None if isinstance(value, str) and value.strip().lower() in {"none", "null"} else value
+    shown = text(value)
+    return None if isinstance(shown, str) and shown.strip().lower() in {"none", "null"} else shown
 
 
 def _address(value: str | None) -> str | None:

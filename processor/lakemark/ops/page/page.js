@@ -57,6 +57,12 @@ function span(seconds) {
 }
 
 const ago = (ms) => (ms ? span(Math.max(0, (now.now_ms - ms) / 1000)) + " ago" : "–");
+/** A name that may break after a dot or an underscore. */
+const name = (text) => el("span", "", ...text.split(/(?<=[._])/).flatMap((part) => [el("wbr"), part]));
+
+/** Text in which `words` between backticks are code. */
+const prose = (text) => el("span", "", ...text.split("`").map((part, at) => (at % 2 ? el("code", "", part) : part)));
+
 const badge = (state) => el("span", "badge " + state, WORDS[state] || state);
 
 // -- talking --------------------------------------------------------------------------------------
@@ -111,8 +117,8 @@ async function act(name, path, body, done) {
 function problem(title, code, reason, hint, again, mild) {
   return el("div", "problem" + (mild ? " mild" : ""),
     el("div", "", el("b", "", title), " ", code ? el("code", "", code) : null),
-    el("div", "", reason),
-    hint ? el("div", "", "→ " + hint) : null,
+    el("div", "", prose(reason)),
+    hint ? el("div", "", "→ ", prose(hint)) : null,
     again === null ? null : el("div", "again", again ? "It is retried." : "It is not retried."));
 }
 
@@ -176,9 +182,9 @@ function tables() {
   const focus = document.activeElement && document.activeElement.getAttribute("aria-label");
   $("tables").replaceChildren(...shown.map((table) => {
     const behind = table.state === "waiting" ? "–" : span(table.lag.seconds) + (table.lag.records ? " · " + short(table.lag.records) : "");
-    const name = cell("", "name", table.name);
-    if (table.engine) name.title = "written by " + table.engine;
-    return el("tr", "", name, cell("", "", badge(table.state)),
+    const first = cell("", "name", name(table.name));
+    if (table.engine) first.title = "written by " + table.engine;
+    return el("tr", "", first, cell("", "", badge(table.state)),
       cell("behind", "number", behind), cell("rows", "number", number(table.rows)),
       cell("changes", "number", number(table.events)), cell("dead letters", "number", number(table.dead_letters)),
       cell("last write", "", ago(table.committed_ms)), cell("", "", actions(table)));
@@ -198,7 +204,7 @@ function scan(table) {
   if (table.rows_per_second !== null) parts.push(number(table.rows_per_second) + " rows/s");
   if (table.status) parts.push(table.status.toLowerCase().replaceAll("_", " "));
   else if (table.eta_seconds !== null) parts.push(span(table.eta_seconds) + " left");
-  return el("div", "scan", el("div", "name", table.table), bar, el("div", "text", parts.join(" · ")));
+  return el("div", "scan", el("div", "name", name(table.table)), bar, el("div", "text", parts.join(" · ")));
 }
 
 function snapshots() {
@@ -278,10 +284,21 @@ function stretches(points) {
   return part.length ? [...parts, part] : parts;
 }
 
+/** Each point as its half minute: batches and looks do not fit into ten seconds evenly. */
+function smooth(points, step, merge) {
+  return points.map(([ms, value], at) => {
+    if (value === null) return [ms, null];
+    const near = points.slice(Math.max(0, at - 2), at + 1).filter(([other, found]) => found !== null && ms - other <= 2 * step);
+    return [ms, merge(near.map((point) => point[1]))];
+  });
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
 function charts(history, end) {
   const size = history.stretch_s;
-  const rates = history.stretches.map((one) => [one.at_ms, one.events / size]);
-  const lags = history.stretches.map((one) => [one.at_ms, one.lag_s]);
+  const rates = smooth(history.stretches.map((one) => [one.at_ms, one.events / size]), size * 1000, mean);
+  const lags = smooth(history.stretches.map((one) => [one.at_ms, one.lag_s]), size * 1000, (values) => Math.max(...values));
   // The newest stretch has not ended: its rate would seem to fall.
   chart("events-chart", "Events per second over the last hour", rates.slice(0, -1), end, "");
   chart("lag-chart", "Seconds behind the source over the last hour", lags, end, "");

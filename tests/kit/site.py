@@ -1,0 +1,88 @@
+"""A pipeline's HTTP side: the real application, board and metrics; Kafka is a list."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from starlette.testclient import TestClient
+
+from lakemark.errors import DependencyError
+from lakemark.ops import http, lag
+from lakemark.ops.board import Board
+from lakemark.ops.commands import Commands
+from lakemark.ops.log import SecretFilter
+from lakemark.ops.metrics import Metrics
+from lakemark.ops.status import BatchDone
+from lakemark.snapshot import notifications
+from lakemark.snapshot.notifications import Progress, Subject
+from lakemark.tables import PipelineState, TableState
+
+A, B, C = "public.a", "public.b", "public.c"
+
+
+@dataclass
+class Site:
+    """One pipeline, and what it has written.
+
+    Attributes:
+        token: that of its configuration.
+        away: whether Kafka is.
+        written: signals, and control records by kind and table.
+    """
+
+    token: str | None = None
+    away: bool = False
+    written: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.board = Board("shop")
+        self.metrics = Metrics(self.board)
+        answers = http.Answers(
+            "shop",
+            self.board,
+            self.metrics,
+            Commands(self.signal, self.control),
+            ready_lag=timedelta(seconds=60),
+            hide=SecretFilter(["hush-hush"]),
+        )
+        made = http.app(answers, token=self.token)
+        self.client = TestClient(made, "http://127.0.0.1:8780", raise_server_exceptions=False)
+
+    def signal(self, value: bytes) -> None:
+        self._check()
+        self.written.append(("signal", value.decode()))
+
+    def control(self, kind: str, table: str) -> str:
+        self._check()
+        self.written.append((kind, table))
+        return "c1"
+
+    def _check(self) -> None:
+        if self.away:
+            raise DependencyError("Kafka is away", code="kafka-unavailable", hint="start it")
+
+    def get(self, path: str, **more):
+        return self.client.get(path, **more)
+
+    def post(self, path: str, body: object = None, **more):
+        return self.client.post(path, json={} if body is None else body, **more)
+
+    def stream(self) -> None:
+        """A pipeline in which something happens in every part."""
+        board = self.board
+        board.captured([A, B, C])
+        board.pipeline("streaming")
+        a = TableState(topics=["t.a"], rows=7, bytes=99, events=9, newest_ts=5_000_000, engine="x")
+        why = {"code": "no-key", "reason": "hush-hush in it", "hint": "give it one"}
+        b = TableState(topics=["t.b"], state="errored", dead_letters=2, events=1, **why)
+        b.from_offsets = {"t.b": {0: 1}}
+        offsets = {"t.a": {0: 9}, "t.b": {0: 1}}
+        board.tables(PipelineState(batch=4, offsets=offsets, tables={A: a, B: b}))
+        done = BatchDone(4, 10, 7, {"plan": 0.1, "tasks": 2.0})
+        board.batch(done)
+        self.metrics.batch(done)
+        board.ends(lag.Ends({}, {"t.a": {0: 9}, "t.b": {0: 1}}))
+        run = Subject("r1", "shop", (A,))
+        board.signal(b'{"id": "r1", "type": "execute-snapshot"}', sent_ms=1, unnamed="u")
+        half = Progress(chunks=1, total_chunks=2, rows=3, seconds=1)
+        board.notification(notifications.started(run, ts_ms=2))
+        board.notification(notifications.in_progress(run, table=A, progress=half, ts_ms=3))
