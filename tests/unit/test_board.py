@@ -286,6 +286,12 @@ def test_alive_is_streaming(board):
     assert health.not_alive(board.status()) is None
 
 
+def test_who_stands_by_is_alive_and_not_ready(board):
+    board.pipeline("standby", reason="another process runs the pipeline")
+    assert health.not_alive(board.status()) is None
+    assert ("standby", "") in codes(board)
+
+
 def test_ready_is_near_the_source_and_without_errors(board, clock):
     assert codes(board) == [("starting", ""), ("lag-unknown", "")]
     board.pipeline("streaming")

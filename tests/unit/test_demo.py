@@ -245,6 +245,9 @@ def test_what_is_kept_running_can_be_asked_by_the_commands_that_are_shown(tmp_pa
     one._stack = SimpleNamespace(logs=tmp_path, kafka=server, connect=server, postgres=server)
     monkeypatch.setattr(demo, "load", lambda _: SimpleNamespace(lake=None))
     monkeypatch.setattr(demo, "folder_of", lambda *_: str(tmp_path / "lake" / "public" / "orders"))
-    one._where_next(SimpleNamespace(config=tmp_path / "lakemark.yaml"))
+    page = "http://127.0.0.1:8780"
+    said = {"http.listening": [{"address": page}]}
+    one._where_next(SimpleNamespace(config=tmp_path / "lakemark.yaml", events=said.get))
     for command in ("status", "snapshot start public.orders --wait", "snapshot status"):
         assert f".venv/bin/lakemark {command} -c {tmp_path}/lakemark.yaml" in out.getvalue()
+    assert page in out.getvalue()

@@ -1,7 +1,8 @@
 """Whether the process is alive, and whether it is ready; pure.
 
-Alive: the query runs, or the process stands by until it may. Ready: the query runs, every table is within `http.ready_lag` of the source, and none
-has stopped by an error. A table that a person has paused is no reason.
+Alive: the query runs, or the process stands by until it may. Ready: the query runs, every table is
+within `http.ready_lag` of the source, and none has stopped by an error. A table that a person has
+paused is no reason.
 """
 
 from collections.abc import Iterator
