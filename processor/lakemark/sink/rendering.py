@@ -23,8 +23,9 @@ an image that was decoded is rendered as the same bytes, but for what the canoni
     variable scale
     not of PostgreSQL: uuids             upper case                       lower case
 
-`Rendering.losses` names the columns of a table for which that can matter, and `Rendered.inexact`
-the rows in which it may have.
+`Rendering.losses` names the columns of a table that the first, the second and the fourth concern,
+and `Rendered.inexact` the rows in which a value may be one of the first two. Of the others nothing
+can be named: neither the values nor the schema tell.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
