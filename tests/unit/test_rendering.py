@@ -13,11 +13,12 @@ import pytest
 from lakemark.sink.rendering import Rendering, default_texts, fraction_digits
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import CatalogColumn, HandlingModes, from_connect
-from tests.kit.golden import samples
+from tests.kit.golden import case, cases, samples
 from tests.kit.row_images import DECIMAL, FIRST, LAST, TYPES, UTC, field, golden, ntz, table
 
 MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 CASES = [(mode, name) for mode in TYPES["modes"] for name in TYPES["modes"][mode]["tables"]]
+NUMERIC = {"paimon_all_types", "seatunnel_mysql_all_types"}  # decimal.format of these cases
 # Written by Java 17, which has a digit too many for this one.
 OF_JAVA_17 = {("double", "nan_num2", "r4", "n"): b"1.23E22"}
 
@@ -93,6 +94,28 @@ def test_every_image_and_key_of_the_labelled_samples(wrapped):
             written = members(record.key)["payload"] if wrapped else record.key
             assert rendering.keys(rows.columns).objects.to_pylist() == [written]
     assert compared > 20
+
+
+def test_every_image_with_a_schema_of_other_projects():
+    """Of MySQL too; its timestamp(0) has no fraction, and some were recorded with NUMERIC."""
+    compared = 0
+    for name in set(cases()) - {"seatunnel_bad_records"}:
+        modes = HandlingModes(decimal_format="NUMERIC" if name in NUMERIC else "BASE64")
+        for record in case(name):
+            outer = members(record.value) if record.value else {}
+            if outer.get("schema", b"null") == b"null":
+                continue
+            schema = from_connect("s.t", json.loads(outer["schema"]), None)
+            rendering = Rendering(schema, modes, digits={"_timestamp0": 0, "f_timestamp": 0})
+            envelope = members(outer["payload"])
+            for image in {envelope["before"], envelope["after"]} - {b"null"}:
+                rows = decode_rows([image], schema, modes)
+                out = rendering.images(rows.columns)
+                got, wanted = members(out.objects[0].as_py()), members(image)
+                for column in wanted.keys() - out.inexact.keys():
+                    assert (name, column, got[column]) == (name, column, wanted[column])
+                    compared += 1
+    assert compared > 300
 
 
 def test_keys_have_the_order_of_the_key():
