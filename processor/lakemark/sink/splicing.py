@@ -12,10 +12,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+_TEXT: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_SCALAR: Final = re.compile(rb"[-+.0-9A-Za-z]++")
-_NESTING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
+# An object or an array that holds no other.
+_FLAT: Final = rb'[{\[](?:[^{}\[\]"]++|%b)*+[\]}]' % _TEXT
+# A name, and a value; of a value that holds objects or arrays only the place where it begins.
+_MEMBER: Final = re.compile(
+    rb"(%b)[ \t\r\n]*+:[ \t\r\n]*+(%b|[-+.0-9A-Za-z]++|%b|(?=[\[{]))" % (_TEXT, _TEXT, _FLAT),
+    re.DOTALL,
+)
+_FOLLOWING: Final = re.compile(rb"[ \t\r\n]*+([,}])[ \t\r\n]*+")
+_NESTING: Final = re.compile(_TEXT + rb"|[\[{]|[\]}]", re.DOTALL)
 
 
 class Member(NamedTuple):
@@ -42,7 +49,7 @@ def spliced(
     Raises:
         ValueError: this is no change event, or an image is null or lacks one of the columns.
     """
-    envelope = members(value, _payload(value))
+    envelope = _envelope(value)
     places: list[tuple[Member, bytes]] = []
     for image, columns in (("after", after), ("before", before)):
         if columns:
@@ -66,11 +73,11 @@ def _places(
     return [(found[name], text) for name, text in columns.items()]
 
 
-def _payload(value: bytes) -> int:
-    """Where the envelope begins: within the schema wrapper, if there is one."""
-    start = _skip(value, 0)
-    outer = members(value, start)
-    return outer["payload"].start if outer.keys() >= {"schema", "payload"} else start
+def _envelope(value: bytes) -> dict[str, Member]:
+    """The members of the envelope: within the schema wrapper, if there is one."""
+    outer = members(value, _skip(value, 0))
+    wrapped = outer.keys() >= {"schema", "payload"}
+    return members(value, outer["payload"].start) if wrapped else outer
 
 
 def members(data: bytes, at: int) -> dict[str, Member]:
@@ -83,27 +90,26 @@ def members(data: bytes, at: int) -> dict[str, Member]:
 
 
 def _walk(data: bytes, at: int) -> Iterator[Member]:
+    """Every member in turn; one match a member, but for what is nested."""
     at = _expect(data, at, b"{")
     if data[at : at + 1] == b"}":
         return
     while True:
-        end = _match(_STRING, data, at)
-        name = msgspec.json.decode(data[at:end], type=str)
-        start = _expect(data, _skip(data, end), b":")
-        end = _value_end(data, start)
-        yield Member(name, start, end)
-        at = _skip(data, end)
-        if data[at : at + 1] == b"}":
+        found = _MEMBER.match(data, at)
+        if found is None:
+            raise ValueError(f"byte {at} begins no member of a JSON object")
+        name, value = found.span(1), found.end(2)
+        start, end = found.start(2), value if value > found.start(2) else _nested_end(data, value)
+        yield Member(msgspec.json.decode(data[slice(*name)], type=str), start, end)
+        following = _FOLLOWING.match(data, end)
+        if following is None:
+            raise ValueError(f"byte {end} ends no member of a JSON object")
+        if following[1] == b"}":
             return
-        at = _expect(data, at, b",")
+        at = following.end()
 
 
-def _value_end(data: bytes, at: int) -> int:
-    first = data[at : at + 1]
-    if first == b'"':
-        return _match(_STRING, data, at)
-    if first not in (b"{", b"["):
-        return _match(_SCALAR, data, at)
+def _nested_end(data: bytes, at: int) -> int:
     depth = 0
     for found in _NESTING.finditer(data, at):
         mark = data[found.start()]
@@ -117,13 +123,6 @@ def _expect(data: bytes, at: int, mark: bytes) -> int:
     if data[at : at + 1] != mark:
         raise ValueError(f"byte {at} is not {mark.decode()!r} as in a JSON object")
     return _skip(data, at + 1)
-
-
-def _match(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
-    found = pattern.match(data, at)
-    if found is None:
-        raise ValueError(f"byte {at} begins no JSON value")
-    return found.end()
 
 
 def _skip(data: bytes, at: int) -> int:
