@@ -35,6 +35,7 @@ key.converter=org.apache.kafka.connect.json.JsonConverter
 value.converter=org.apache.kafka.connect.json.JsonConverter
 key.converter.schemas.enable=false
 value.converter.schemas.enable=false
+value.converter.replace.null.with.default=false
 config.storage.topic=connect-configs
 config.storage.replication.factor=1
 offset.storage.topic=connect-offsets

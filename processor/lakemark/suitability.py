@@ -30,6 +30,7 @@ _RESHAPE: Final = frozenset(
     }
 )
 _HARMLESS: Final = frozenset({"ExtractChangedRecordState", "InsertHeader", "InsertField$Key"})
+_NULLS: Final = "value.converter.replace.null.with.default"
 _JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
 
 
@@ -153,6 +154,12 @@ def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Problem
             )
         elif java_class != _JSON:
             yield _error(setting, f"{java_class} is not supported yet", f"set it to {_JSON}")
+        elif side == "value" and _is(settings, _NULLS, default="true"):
+            yield _warning(
+                _NULLS,
+                "is not false: NULL in a column that has a default arrives as the default",
+                "set it to false",
+            )
     plain = not _is(settings, "value.converter.schemas.enable", default="true")
     if plain and config.database is None and config.source.schema_file is None:
         yield _error(

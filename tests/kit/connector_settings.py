@@ -13,6 +13,7 @@ POSTGRES = {
     "skipped.operations": "none",
     "key.converter": JSON,
     "value.converter": JSON,
+    "value.converter.replace.null.with.default": "false",
 }
 
 

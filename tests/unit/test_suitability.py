@@ -104,6 +104,15 @@ def test_truncates_are_skipped_by_debezium_s_default():
     assert "connector: skipped.operations" in warnings(found)
 
 
+def test_a_null_that_arrives_as_a_default_is_named():
+    setting = "value.converter.replace.null.with.default"
+    unset = {name: value for name, value in POSTGRES.items() if name != setting}
+    for settings in (unset, {**POSTGRES, setting: "true"}):
+        found = connector.parse(settings, config=config())
+        assert f"connector: {setting}" in warnings(found)
+    assert f"connector: {setting}" not in warnings(parse())
+
+
 def test_the_worker_s_converter_cannot_be_known():
     settings = {k: v for k, v in POSTGRES.items() if k != "value.converter"}
     found = connector.parse(settings, config=config())
