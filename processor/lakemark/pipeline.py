@@ -209,15 +209,11 @@ class Pipeline:
         events = sum(sum(r.kinds.values()) for r in reports)
         rows = sum(o.inserted + o.updated + o.deleted for o in outcomes)
         log.info(
-            "batch.done",
-            batch=batch,
-            events=events,
-            tables=len(outcomes),
-            rows=rows,
+            "batch.done", batch=batch, events=events, tables=len(outcomes), rows=rows,
             merges_s=round(sum(o.seconds for o in outcomes), 2),
             **{f"{step}_s": round(seconds, 2) for step, seconds in times.items()},
             **news.held(),
-        )
+        )  # fmt: skip
         self.done(BatchDone(batch, events, rows, times))
         crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
 

@@ -112,6 +112,7 @@ class Supervisor:
                 failure: LakemarkError = error
             if failure.code == SUPERSEDED:
                 log.warning("pipeline.superseded", reason=failure.message, hint=failure.hint)
+                self.board.pipeline("standby", reason=failure.message, hint=failure.hint)
                 continue
             if time.monotonic() - begun > 10 * LONGEST_WAIT_S:
                 attempts, wait = 0, FIRST_WAIT_S
@@ -227,6 +228,8 @@ class Supervisor:
                 )
             if self.stopping.wait(0.1):
                 raise _StoppedError
+        if said:
+            self.board.pipeline("starting")
         checkpoint.take(self.owner)
 
     @contextmanager

@@ -286,10 +286,10 @@ def test_alive_is_streaming(board):
     assert health.not_alive(board.status()) is None
 
 
-def test_who_stands_by_is_alive_and_not_ready(board):
-    board.pipeline("standby", reason="another process runs the pipeline")
+def test_a_process_that_stands_by_is_alive_but_not_ready(board):
+    board.pipeline("standby")
     assert health.not_alive(board.status()) is None
-    assert ("standby", "") in codes(board)
+    assert codes(board) == [("standby", "")]
 
 
 def test_ready_is_near_the_source_and_without_errors(board, clock):

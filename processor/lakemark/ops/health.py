@@ -1,8 +1,8 @@
 """Whether the process is alive, and whether it is ready; pure.
 
-Alive: the query runs, or the process stands by until it may. Ready: the query runs, every table is
-within `http.ready_lag` of the source, and none has stopped by an error. A table that a person has
-paused is no reason.
+Alive: the query runs, or another process's does and this one stands by. Ready: the query runs,
+every table is within `http.ready_lag` of the source, and none has stopped by an error. A table that
+a person has paused is no reason.
 """
 
 from collections.abc import Iterator
@@ -23,13 +23,9 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def not_alive(now: Status) -> Reason | None:
-    """Why the query neither runs nor has to; None if all is well."""
-    return None if now.pipeline.state == STANDBY else _not_streaming(now)
-
-
-def _not_streaming(now: Status) -> Reason | None:
+    """Why no query runs; None if one does, this process's or the one it stands by for."""
     pipeline = now.pipeline
-    if pipeline.state == STREAMING:
+    if pipeline.state in {STREAMING, STANDBY}:
         return None
     if pipeline.code:
         return Reason(pipeline.code, pipeline.reason, pipeline.hint)
@@ -38,8 +34,10 @@ def _not_streaming(now: Status) -> Reason | None:
 
 def not_ready(now: Status, limit: timedelta) -> list[Reason]:
     """Every reason why the tables cannot be relied on to be recent."""
-    still = _not_streaming(now)
-    return [*([still] if still else []), *_lagging(now, limit)]
+    alive = not_alive(now)
+    if now.pipeline.state == STANDBY:
+        return [Reason(STANDBY, "another process runs the pipeline", "ask that one")]
+    return [*([alive] if alive else []), *_lagging(now, limit)]
 
 
 def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:

@@ -3,7 +3,7 @@
 | path | answer |
 |---|---|
 | `/` | the page; its files are `/page.css`, `/page.js` and `/icon.svg` |
-| `/healthz` | 200 while the query runs, else 503 and why |
+| `/healthz` | 200 while the query runs, or this process stands by; else 503 and why |
 | `/readyz` | 200 while all tables are near the source and none is errored, else 503 and why |
 | `/metrics` | Prometheus's text format |
 | `/v1/status` | everything the board knows (`schemas/status.json`) |

@@ -29,11 +29,10 @@ TABLE_STATES: Final = (WAITING, SNAPSHOTTING, CATCHING_UP, STREAMING, PAUSED, ER
 STARTING: Final = "starting"
 STANDBY: Final = "standby"
 DEGRADED: Final = "degraded"
-STOPPED: Final = "stopped"
-PIPELINE_STATES: Final = (STARTING, STANDBY, STREAMING, DEGRADED, STOPPED)
+PIPELINE_STATES: Final = (STARTING, STANDBY, STREAMING, DEGRADED)
 
 TableWord = Literal["waiting", "snapshotting", "catching_up", "streaming", "paused", "errored"]
-PipelineWord = Literal["starting", "standby", "streaming", "degraded", "stopped"]
+PipelineWord = Literal["starting", "standby", "streaming", "degraded"]
 
 
 class PipelineNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

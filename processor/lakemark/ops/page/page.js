@@ -126,7 +126,7 @@ function trouble() {
   const found = [];
   const pipeline = now.pipeline;
   if (pipeline.code || pipeline.reason)
-    found.push(problem("The pipeline is " + pipeline.state, pipeline.code, pipeline.reason, pipeline.hint, pipeline.state === "degraded"));
+    found.push(problem("The pipeline is " + pipeline.state, pipeline.code, pipeline.reason, pipeline.hint, pipeline.state === "degraded" || null, pipeline.state === "standby"));
   for (const table of now.tables)
     if (table.state === "errored")
       found.push(problem(table.name + " has stopped", table.code, table.reason, table.hint, table.retried));
