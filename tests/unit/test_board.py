@@ -184,6 +184,8 @@ def test_the_last_hour_is_kept_in_a_bounded_ring(board, clock):
     assert board.status().batches[0].ended_ms == int((clock.now - 5) * 1000)
     clock.now += 1800
     assert len(board.history().stretches) == 180
+    clock.now -= 7000  # whatever is asked for, no more than an hour is held
+    assert len(board.history().stretches) == 360
 
 
 def test_a_clock_that_goes_back_neither_fails_nor_grows(board, clock):
