@@ -72,12 +72,13 @@ def run_demo(*, keep: bool) -> int:
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     """Run the checks, then pytest, whose closing line comes last.
 
-    Two workers share them: see `tests/conftest.py`.
+    Workers share them, one a core and one more where servers are waited for: see
+    `tests/conftest.py`.
 
     The exit code is pytest's; 1 if only the checks failed.
     """
     checked = check()
-    command = [sys.executable, "-m", "pytest", "-n", "2"]
+    command = [sys.executable, "-m", "pytest", "-n", "2" if quick else "3"]
     if quick:
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:

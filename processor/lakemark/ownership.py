@@ -168,6 +168,7 @@ class Turn:
                 error = message.error() if message is not None else None
                 if error is not None and not error.retriable():
                     raise KafkaException(error)
+                self.problem = None
         finally:
             consumer.close()
             self._held.clear()
@@ -176,7 +177,6 @@ class Turn:
         if partitions:
             consumer.incremental_assign(partitions)
             consumer.pause(partitions)  # only the place counts, not the records
-            self.problem = None
             self._held.set()
 
     def _taken(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -83,6 +83,7 @@ class Supervisor:
         self.snapshots: Snapshots | None = None
         self.owner = this_process()
         self.turn = Turn(config)
+        self.stands_by = False
         self.board = Board(config.name)
         self.metrics = Metrics(self.board)
 
@@ -113,6 +114,7 @@ class Supervisor:
             if failure.code == SUPERSEDED:
                 log.warning("pipeline.superseded", reason=failure.message, hint=failure.hint)
                 self.board.pipeline("standby", reason=failure.message, hint=failure.hint)
+                self.stands_by = True
                 continue
             if time.monotonic() - begun > 10 * LONGEST_WAIT_S:
                 attempts, wait = 0, FIRST_WAIT_S
@@ -220,6 +222,7 @@ class Supervisor:
                 where = {"owner": owner.host, "pid": owner.pid} if owner else {}
                 log.info("pipeline.standby", **where)
                 self.board.pipeline("standby", reason="another process runs the pipeline")
+                self.stands_by = True
             if self.once and waited > ONCE_WAIT_S:
                 raise PipelineError(
                     f"another process runs the pipeline {self.config.name}",
@@ -231,6 +234,7 @@ class Supervisor:
         if said:
             self.board.pipeline("starting")
         checkpoint.take(self.owner)
+        self.stands_by = False
 
     @contextmanager
     def _watched(self, pipeline: Pipeline) -> Iterator[None]:
@@ -392,6 +396,8 @@ class Supervisor:
             "hint": error.hint if error else "",
         }
         self.board.pipeline(state, **why)
+        if self.stands_by:
+            return  # what the topic says is the owner's
         record = {
             "state": state,
             "batch": self.state.batch,
