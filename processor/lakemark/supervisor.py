@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
-from lakemark import control, kafka, records, recovery, snapshots
+from lakemark import control, kafka, records, recovery, settings_record, snapshots
 from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
@@ -404,8 +404,12 @@ class Supervisor:
             **why,
             "ts_ms": int(time.time() * 1000),
         }
+        said = [(b"_pipeline", json.dumps(record).encode())]
+        if state == "streaming":  # what `lakemark plan` compares a changed configuration with
+            now = int(time.time() * 1000)
+            said.append((settings_record.KEY, settings_record.encode(self.config, ts_ms=now)))
         try:
-            self._say([(b"_pipeline", json.dumps(record).encode())])
+            self._say(said)
         except DependencyError as unreachable:
             log.warning("progress.unreachable", reason=unreachable.message)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakemark import settings_record
 from lakemark.config import load
 from lakemark.supervisor import Supervisor, any_state, root_cause
 from lakemark.tables import CATCHING_UP, PAUSED, PipelineState, TableState
@@ -44,3 +45,16 @@ def test_a_skip_on_its_way_needs_a_batch_where_the_source_is_silent(folder, once
     assert not supervisor._needs_batch()
     supervisor.state.tables["a"].skip_to = {"t": {0: 9}}
     assert supervisor._needs_batch()
+
+
+def test_only_a_process_whose_query_runs_says_with_which_settings(folder, monkeypatch):
+    supervisor, said = Supervisor(load(folder / "lakemark.yaml"), once=False), {}
+    monkeypatch.setattr(supervisor, "_say", said.update)
+    supervisor._publish_pipeline("standby")
+    supervisor._publish_pipeline("degraded")
+    assert said.keys() == {b"_pipeline"}
+    supervisor._publish_pipeline("streaming")
+    record = settings_record.decode(said[settings_record.KEY])
+    assert record is not None
+    assert record.settings["name"] == "shop"
+    assert b"hush-hush" not in said[settings_record.KEY]

@@ -9,13 +9,10 @@ Who does not answer makes its own checks errors, with the reason; all others go 
 known. Every call has a deadline of its own, and each of the four `DEADLINE_S`.
 """
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from lakemark.config import Config
-from lakemark.errors import ConfigError, DependencyError, LakemarkError
+from lakemark.errors import ConfigError, LakemarkError
 from lakemark.ops import (
     checks_connector,
     checks_database,
@@ -28,56 +25,17 @@ from lakemark.ops.facts_database import DatabaseAnswers, database_facts
 from lakemark.ops.facts_kafka import kafka_facts
 from lakemark.ops.facts_machine import machine_facts
 from lakemark.ops.findings import Finding, fine, of_error, unchecked
+from lakemark.ops.question import Question
 from lakemark.source.modes import HandlingModes
 
 DEADLINE_S: Final = 60.0
 """For everything that one of the four has to say. Four attempts at a Connect that is away take 44 s
 with the default timeouts, a broker that is away 30 s."""
 
-T = TypeVar("T")
-
-
-class _Asked(Generic[T]):
-    """A question under way in a thread that a hanging answer cannot keep the process alive with."""
-
-    def __init__(self, whom: str, question: Callable[[], T]) -> None:
-        self._whom = whom
-        self._answer: Future[T] = Future()
-        threading.Thread(target=self._ask, args=[question], daemon=True).start()
-
-    def _ask(self, question: Callable[[], T]) -> None:
-        try:
-            self._answer.set_result(question())
-        except BaseException as error:  # noqa: BLE001 - raised again in `result`
-            self._answer.set_exception(error)
-
-    def result(self, deadline_s: float) -> T:
-        """The answer.
-
-        Raises:
-            LakemarkError: there is none, or none in time.
-        """
-        try:
-            return self._answer.result(deadline_s)
-        except LakemarkError:
-            raise
-        except TimeoutError as error:
-            raise DependencyError(
-                f"{self._whom} did not answer everything within {deadline_s:.0f} s",
-                code="no-answer",
-                hint="see whether it hangs, and what the network does",
-            ) from error
-        except Exception as error:
-            raise LakemarkError(
-                f"{self._whom} could not be examined: {type(error).__name__}: {error}",
-                code="unexpected",
-                hint="please report it, with `lakemark version`",
-            ) from error
-
 
 def examine(config: Config, *, deadline_s: float = DEADLINE_S) -> list[Finding]:
     """Everything that can be checked from here: brokers, topics, connector, database, machine."""
-    machine = _Asked("this machine", lambda: machine_facts(config))
+    machine = Question("this machine", lambda: machine_facts(config))
     connector, about_connector = _connector(config, deadline_s)
     database, about_database = _database(config, connector, deadline_s)
     about_kafka = _kafka(config, connector, database, deadline_s)
@@ -93,7 +51,7 @@ def examine(config: Config, *, deadline_s: float = DEADLINE_S) -> list[Finding]:
 
 def _connector(config: Config, deadline_s: float) -> tuple[ConnectorAnswers | None, list[Finding]]:
     try:
-        found = _Asked("Kafka Connect", lambda: connector_facts(config)).result(deadline_s)
+        found = Question("Kafka Connect", lambda: connector_facts(config)).result(deadline_s)
     except LakemarkError as error:
         connect = config.source.connect
         subject = connect.connector if connect else str(config.source.connector_file)
@@ -113,7 +71,7 @@ def _database(
         return None, [fine("database", "", reason)]
     modes = _modes(known)
     try:
-        found = _Asked(
+        found = Question(
             "the database",
             lambda: database_facts(
                 database,
@@ -162,7 +120,7 @@ def _kafka(
     if relations is not None:
         tables = [relation.table for relation in checks_tables.with_events(relations)]
     try:
-        facts = _Asked(
+        facts = Question(
             "Kafka",
             lambda: kafka_facts(
                 config,

@@ -1,0 +1,137 @@
+"""What a changed setting takes to have an effect: a rule for every setting; pure.
+
+takes            meaning
+---------------  ----------------------------------------------------------------------------------
+live             a command changes it while the pipeline runs; a restart makes it the default
+restart          `lakemark run` is started again; checkpoint and tables go on as they are
+new checkpoint   the checkpoint was made for the old value, or has what the setting decided
+re-snapshot      a restart, and then tables lack rows that only a snapshot brings
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Final
+
+
+class Takes(StrEnum):
+    """What a change takes, from least to most; the table is in the module's docstring."""
+
+    LIVE = "live"
+    RESTART = "restart"
+    NEW_CHECKPOINT = "new checkpoint"
+    RESNAPSHOT = "re-snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a change of some settings takes.
+
+    Attributes:
+        settings: dotted path; ``*`` stands for any text, names of tables among it.
+        takes: what it takes.
+        note: what to do or to know; empty where `takes` says it all.
+        to: the rule holds for a change to this value only; empty: for every change.
+    """
+
+    settings: str
+    takes: Takes
+    note: str = ""
+    to: str = ""
+
+
+_LIVE, _RESTART = Takes.LIVE, Takes.RESTART
+_CHECKPOINT, _RESNAPSHOT = Takes.NEW_CHECKPOINT, Takes.RESNAPSHOT
+
+_AFRESH: Final = "set checkpoint to a new folder, then snapshot all tables"
+_TABLES: Final = "restart, then snapshot the tables that come in; those that leave stay as they are"
+_MOVED: Final = "move the Delta tables there before the restart, or snapshot them after it"
+_HARD: Final = "rows marked deleted stay until a snapshot sweeps them"
+_SOFT: Final = "from then on deleted rows are kept, marked; earlier ones are gone"
+_RUN: Final = "`lakemark snapshot set RUN {}` for a run under way; a restart for later ones"
+
+RULES: Final = (
+    Rule("name", _CHECKPOINT, f"lakemark's own topics are others then: {_AFRESH}"),
+    Rule(
+        "kafka.bootstrap_servers",
+        _RESTART,
+        "the same cluster at another address; the offsets of another cluster are others, and a "
+        f"pipeline moves there with a new checkpoint: {_AFRESH}",
+    ),
+    Rule("kafka.*", _RESTART),
+    Rule(
+        "source.connect.connector",
+        _CHECKPOINT,
+        f"another connector has topics and positions of its own: {_AFRESH}",
+    ),
+    Rule("source.connect", _RESTART),
+    Rule("source.connect.*", _RESTART),
+    Rule("source.connector_file", _RESTART, "it must describe the same connector"),
+    Rule("source.tables", _RESNAPSHOT, _TABLES),
+    Rule("source.topics", _RESNAPSHOT, _TABLES),
+    Rule("source.schema_file", _RESTART),
+    Rule("database", _RESTART, "it must be the database that the connector reads"),
+    Rule("database.url", _RESTART, "it must be the database that the connector reads"),
+    Rule("database.*", _RESTART),
+    Rule("lake.path", _RESNAPSHOT, _MOVED),
+    Rule("lake.deletes", _RESNAPSHOT, _HARD, to="hard"),
+    Rule("lake.deletes", _RESTART, _SOFT),
+    Rule("lake.storage_options", _RESTART),
+    Rule("lake.storage_options.*", _RESTART),
+    Rule("lake.engine", _RESTART, "a table that is written by spark-merge does not go back"),
+    Rule("lake.tables", _RESTART),
+    Rule("lake.tables.*.path", _RESNAPSHOT, _MOVED),
+    Rule("lake.tables.*.deletes", _RESNAPSHOT, _HARD, to="hard"),
+    Rule("lake.tables.*.deletes", _RESTART, _SOFT),
+    Rule("lake.tables.*.engine", _RESTART, "a table written by spark-merge does not go back"),
+    Rule("output", _RESTART, "output topics are not written yet"),
+    Rule("output.*", _RESTART, "output topics are not written yet"),
+    Rule("snapshot.chunk_rows", _LIVE, _RUN.format("--chunk-rows N")),
+    Rule("snapshot.parallelism", _LIVE, _RUN.format("--parallelism N")),
+    Rule("snapshot.chunk_delay", _LIVE, _RUN.format("--delay TIME")),
+    Rule("snapshot.window_interval", _RESTART),
+    Rule(
+        "stream.shards",
+        _CHECKPOINT,
+        f"the operator's state is divided by it; the old one is refused: {_AFRESH}",
+    ),
+    Rule(
+        "stream.starting",
+        _CHECKPOINT,
+        "says where a new checkpoint begins; one that exists goes on from its offsets",
+    ),
+    Rule("stream.*", _RESTART),
+    Rule(
+        "dead_letters.max_record_bytes",
+        _RESTART,
+        "own topics that exist need as much in max.message.bytes: the start names the command",
+    ),
+    Rule("dead_letters.*", _RESTART),
+    Rule(
+        "checkpoint",
+        _CHECKPOINT,
+        "move the folder there while lakemark is stopped, to go on with it; else it begins anew: "
+        "then snapshot all tables",
+    ),
+    Rule("http.*", _RESTART),
+    Rule("log.*", _RESTART),
+    Rule("spark", _RESTART),
+    Rule("spark.*", _RESTART),
+)
+"""The first that fits counts."""
+
+
+def rule_of(setting: str, *, to: str = "") -> Rule:
+    """The rule of a setting.
+
+    Args:
+        setting: its dotted path.
+        to: the value that it is changed to, as text.
+
+    Raises:
+        LookupError: there is none: a setting was added without one.
+    """
+    for rule in RULES:
+        if fnmatchcase(setting, rule.settings) and rule.to in ("", to):
+            return rule
+    raise LookupError(f"no rule says what a change of {setting} takes")
