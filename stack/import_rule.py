@@ -32,12 +32,14 @@ PURE = {
     *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
     *("sink.rendering", "sink.envelopes", "sink.splicing"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
+    *("ops.planned", "settings_record", "settings.effects"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}
 
 JOINS = {"pipeline", "snapshots", "supervisor", "cli", "__main__"} | {
     *("ops.doctor", "ops.facts_database"),  # the doctor asks everybody
+    *("ops.plan", "ops.facts_lake", "ops.facts_sizes"),  # and so does the plan
 }
 
 IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}

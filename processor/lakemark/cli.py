@@ -139,6 +139,19 @@ def doctor(config: ConfigOption = None, output: OutputOption = Output.table) -> 
 
 @app.command()
 @guarded
+def plan(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
+    """Show what a run would do, and what a changed setting takes; change nothing."""
+    loaded = load(config)
+    from lakemark.ops import plan as plans  # noqa: PLC0415
+    from lakemark.ops import plan_view  # noqa: PLC0415
+
+    found = plans.plan(loaded.config)
+    plan_view.show(Console(), found, as_json=output is Output.json, hide=hide)
+    return FAILED if found.stops() else OK
+
+
+@app.command()
+@guarded
 def status(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
     """Show the state of the pipeline and of every table."""
     loaded = load(config)

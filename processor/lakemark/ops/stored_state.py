@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 from deltalake._internal import DeltaFileSystemHandler
 
 from lakemark import tables
+from lakemark.checkpoint import Identity
 from lakemark.config import Config
 from lakemark.errors import DependencyError
 from lakemark.records import read_compacted
@@ -23,6 +24,7 @@ from lakemark.tables import Offsets, PipelineState, TableState
 _OWN: Final = "lakemark"
 _STATES: Final = "lakemark/state"
 _TOPICS: Final = "topics.json"
+_IDENTITY: Final = "pipeline.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,13 @@ class Stored:
     Attributes:
         state: of the newest batch; None before the first.
         topics: Kafka's ids of the change topics as they were when they were read.
+        made_for: settings that the checkpoint was made with, as text by dotted path; None if it was
+            never used.
     """
 
     state: PipelineState | None
     topics: Mapping[str, str]
+    made_for: Mapping[str, str] | None = None
 
 
 def newest_state(config: Config) -> Stored:
@@ -127,7 +132,11 @@ def stored_in(files: _Local | _Store) -> Stored:
     names = files.names(_STATES)
     batches = [int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()]
     state = tables.decode(files.read(f"{_STATES}/{max(batches)}.json")) if batches else None
-    ids = {}
-    if _TOPICS in files.names(_OWN):
+    ids, made_for = {}, None
+    own = files.names(_OWN)
+    if _TOPICS in own:
         ids = msgspec.json.decode(files.read(f"{_OWN}/{_TOPICS}"), type=dict[str, str])
-    return Stored(state, ids)
+    if _IDENTITY in own:
+        made = msgspec.json.decode(files.read(f"{_OWN}/{_IDENTITY}"), type=Identity)
+        made_for = {"name": made.name, "stream.shards": str(made.shards)}
+    return Stored(state, ids, made_for)

@@ -1,0 +1,61 @@
+"""Asks brokers and checkpoint what `lakemark plan` wants to know; nothing is written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakemark import settings_record
+from lakemark.config import Config
+from lakemark.connector import Connector
+from lakemark.errors import DependencyError, StateVersionError
+from lakemark.kafka import Cluster
+from lakemark.ops import lag
+from lakemark.ops.stored_state import Stored, newest_state
+from lakemark.own_topics import topic_plan
+from lakemark.records import read_compacted
+from lakemark.settings_record import SettingsRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What brokers and checkpoint say.
+
+    Attributes:
+        counts: partitions of our own topics that exist.
+        settings: of our own topics that exist, as far as we may know.
+        known: first offsets and ends of the change topics.
+        ids: Kafka's ids of the topics that were read.
+        stored: the checkpoint; None if it cannot be read, and then `missing` says why.
+        running: the settings that the query last ran with.
+    """
+
+    counts: Mapping[str, int]
+    settings: Mapping[str, Mapping[str, str]]
+    known: lag.Ends
+    ids: Mapping[str, str]
+    stored: Stored | None
+    missing: DependencyError | StateVersionError | None
+    running: SettingsRecord | None
+
+
+def log_facts(config: Config, connector: Connector) -> LogFacts:
+    """Everything about topics, offsets and the checkpoint.
+
+    Raises:
+        DependencyError: the brokers do not answer.
+        InvalidConfig: they do not let us in.
+    """
+    stored, missing = None, None
+    with Cluster(config) as cluster:
+        counts = cluster.partition_counts(topic_plan(config))
+        try:
+            stored = newest_state(config)
+        except (DependencyError, StateVersionError) as error:
+            missing = error
+        read = list(stored.state.offsets) if stored and stored.state else []
+        names = list(dict.fromkeys([*cluster.topics(connector.topic_pattern), *read]))
+        ends = cluster.end_offsets(names, committed=False)
+        known = lag.Ends(lag.offsets(cluster.start_offsets(names)), lag.offsets(ends))
+        settings, ids = cluster.settings_of(counts), cluster.topic_ids(read)
+    kept = read_compacted(config, config.topics.progress)
+    running = settings_record.decode(kept.get(settings_record.KEY))
+    return LogFacts(counts, settings, known, ids, stored, missing, running)

@@ -1,0 +1,265 @@
+"""What `lakemark plan` says: frozen values, and how they follow from what was found out; pure.
+
+`schemas/plan.json` is their JSON Schema. A number that is not known is null.
+
+| action of a Delta table | means |
+|---|---|
+| create | the first event makes it |
+| keep | it is there and fits |
+| alter | it is there; the next event adds or widens columns |
+| follow | it is there; its columns come with the events, so what changes is not known before |
+| stop | the table stops at its first event: `reason` says why, `hint` what to do |
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any, Literal
+
+import msgspec
+
+from lakemark.config import Config
+from lakemark.gaps import Held, gaps
+from lakemark.ops import lag
+from lakemark.own_topics import topic_plan, unusable
+from lakemark.settings_record import Change
+from lakemark.tables import PipelineState
+
+SchemaFrom = Literal["events", "database", "file", "events or database", "events or file"]
+Action = Literal["create", "keep", "alter", "follow", "stop"]
+Basis = Literal["checkpoint", "earliest", "latest"]
+Compared = Literal["running", "checkpoint", "nothing"]
+
+
+class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody should know; `stops` if the pipeline would not start or would end."""
+
+    code: str
+    reason: str
+    hint: str = ""
+    stops: bool = False
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The Delta table of a source table; `added` and `widened` name columns and types."""
+
+    path: str
+    action: Action
+    engine: str = ""
+    added: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+
+
+class PlannedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A captured table; `key` is null while only its events know it, `waiting` counts records."""
+
+    name: str
+    topic: str
+    topic_exists: bool
+    key: tuple[str, ...] | None
+    schema_from: SchemaFrom
+    target: Target
+    state: str = ""
+    waiting: int | None = None
+
+
+class PlannedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of lakemark's own topics; `stop`: it exists and cannot work."""
+
+    name: str
+    action: Literal["create", "keep", "stop"]
+    partitions: int
+    settings: dict[str, str]
+    reason: str = ""
+    hint: str = ""
+
+
+class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a partition of a change topic is read from, why there, and how much waits."""
+
+    topic: str
+    partition: int
+    offset: int
+    basis: Basis
+    end: int
+    waiting: int
+
+
+class PlannedScan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table in a snapshot of all: about how many rows and chunks; `refused` says why not."""
+
+    table: str
+    rows: int
+    bytes: int
+    chunks: int
+    refused: str = ""
+
+
+class PlannedSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A snapshot of all tables, in the order in which they are read."""
+
+    chunk_rows: int
+    parallelism: int
+    tables: tuple[PlannedScan, ...]
+
+
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint: `batch` is -1 before the first, null if it cannot be read from here."""
+
+    path: str
+    batch: int | None
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run would do. `snapshot` is null without a database.
+
+    `compared` says with what the settings were compared: those that the query last ran with, what
+    the checkpoint says of itself, or nothing, before the first run.
+    """
+
+    name: str
+    version: str
+    checkpoint: Standing
+    tables: tuple[PlannedTable, ...]
+    topics: tuple[PlannedTopic, ...]
+    starts: tuple[Start, ...]
+    snapshot: PlannedSnapshot | None
+    compared: Compared
+    changes: tuple[Change, ...]
+    problems: tuple[Problem, ...]
+
+    def stops(self) -> bool:
+        """Whether the pipeline, a table or a topic would stop."""
+        tables = any(table.target.action == "stop" for table in self.tables)
+        topics = any(topic.action == "stop" for topic in self.topics)
+        return tables or topics or any(problem.stops for problem in self.problems)
+
+
+def own_topics(
+    config: Config, counts: Mapping[str, int], settings: Mapping[str, Mapping[str, str]]
+) -> tuple[PlannedTopic, ...]:
+    """Our own topics: those that are missing are created, others are kept or refused.
+
+    Args:
+        config: ours.
+        counts: partitions of those that exist.
+        settings: of those that exist, as far as we may know.
+    """
+    wrong = dict(unusable(config, counts, settings))
+    found = []
+    for name, (partitions, wanted) in topic_plan(config).items():
+        if name in wrong:
+            bad = wrong[name]
+            found.append(
+                PlannedTopic(name, "stop", counts.get(name, 0), wanted, bad.message, bad.hint)
+            )
+        elif name in counts:
+            found.append(PlannedTopic(name, "keep", counts[name], wanted))
+        else:
+            found.append(PlannedTopic(name, "create", partitions, wanted))
+    return tuple(found)
+
+
+def starts(
+    known: lag.Ends, state: PipelineState | None, *, starting: Literal["earliest", "latest"]
+) -> tuple[Start, ...]:
+    """Where every partition that is read starts.
+
+    A partition that a checkpoint does not know is read from its first offset: `starting` says
+    where a new checkpoint begins, and nothing else.
+
+    Args:
+        known: first offsets and ends of the change topics.
+        state: of the newest batch; None before the first.
+        starting: as configured.
+    """
+    found = []
+    for topic, partitions in sorted(known.ends.items()):
+        for partition, end in sorted(partitions.items()):
+            first = known.starts.get(topic, {}).get(partition, 0)
+            read = state.offsets.get(topic, {}).get(partition) if state else None
+            offset, basis = _start(read, first, end, starting if state is None else "earliest")
+            waiting = max(0, end - max(first, offset))
+            found.append(Start(topic, partition, offset, basis, end, waiting))
+    return tuple(found)
+
+
+def _start(
+    read: int | None, first: int, end: int, starting: Literal["earliest", "latest"]
+) -> tuple[int, Basis]:
+    if read is not None:
+        return read, "checkpoint"
+    return (end, "latest") if starting == "latest" else (first, "earliest")
+
+
+def waiting(
+    table: str,
+    topic: str,
+    *,
+    state: PipelineState | None,
+    known: lag.Ends,
+    places: Iterable[Start],
+) -> int | None:
+    """Records of a table's topics that are to be applied; None where no topic is known.
+
+    One that does not stream goes on from where it stopped.
+    """
+    entry = state.tables.get(table) if state else None
+    if entry is not None and entry.topics and state is not None:
+        return lag.unread_of(entry, state.offsets, known)
+    counts = [place.waiting for place in places if place.topic == topic]
+    return sum(counts) if counts else None
+
+
+def lost(state: PipelineState | None, ids: Mapping[str, str], held: Held) -> Iterator[Problem]:
+    """What Kafka no longer has of what was not read yet: the start is refused."""
+    found = gaps(state, ids, held) if state else []
+    for gap in found:
+        tables = " ".join(gap.tables)
+        if tables:
+            hint = f"`lakemark recover --resnapshot {tables}`, then `lakemark run`"
+            yield Problem(gap.code, gap.reason, hint, stops=True)
+
+
+def snapshot(
+    config: Config, sizes: Sequence[tuple[str, int, int]], refused: Mapping[str, str], most: int
+) -> PlannedSnapshot:
+    """A snapshot of all tables.
+
+    Args:
+        config: ours.
+        sizes: table, rows and bytes, in the catalog's order, which is that of a run.
+        refused: why some of them cannot be read.
+        most: bytes that a chunk should have at most; wide rows make smaller chunks.
+    """
+    wanted = config.snapshot.chunk_rows
+    scans = []
+    for table, rows, size in sizes:
+        fitting = int(rows * most / size) if size else wanted
+        chunks = max(1, ceil(rows / max(1, min(wanted, fitting))))
+        why = refused.get(table, "")
+        scans.append(PlannedScan(table, rows, size, 0 if why else chunks, why))
+    return PlannedSnapshot(wanted, config.snapshot.parallelism, tuple(scans))
+
+
+def schema_from(*, in_events: bool | None, database: bool) -> SchemaFrom:
+    """Where the columns' types come from; `in_events` None: Connect's worker decides."""
+    if in_events:
+        return "events"
+    if in_events is None:
+        return "events or database" if database else "events or file"
+    return "database" if database else "file"
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of `Plan`."""
+    found = msgspec.json.schema(Plan)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(schema(), indent=2) + "\n")
