@@ -5,6 +5,7 @@ Commands import what they need when they run: ``validate`` loads neither Spark n
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -152,14 +153,31 @@ def plan(config: ConfigOption = None, output: OutputOption = Output.table) -> in
 
 @app.command()
 @guarded
-def status(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
-    """Show the state of the pipeline and of every table."""
-    loaded = load(config)
-    from lakemark.records import read_compacted  # noqa: PLC0415
+def status(
+    *,
+    config: ConfigOption = None,
+    output: OutputOption = Output.table,
+    again: Annotated[
+        bool, typer.Option("--watch", help="Again and again, until Ctrl-C: --watch [SECONDS].")
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="[SECONDS]", min=0.2, help="with --watch; else 2")
+    ] = None,
+) -> int:
+    """Show the state of the pipeline and of every table: lag, events, last commit, snapshots."""
+    if seconds is not None and not again:
+        typer.echo("SECONDS goes with --watch: lakemark status --watch 5", err=True)
+        return USAGE
+    loaded = load(config).config
+    from lakemark.ops import status_view  # noqa: PLC0415
+    from lakemark.ops.overview import Lookout  # noqa: PLC0415
 
-    topic = loaded.config.topics.progress
-    records = read_compacted(loaded.config, topic)
-    presentation.show_status(Console(), records, topic=topic, as_json=output is Output.json)
+    look, topic, as_json = Lookout(loaded).look, loaded.topics.progress, output is Output.json
+    if not again:
+        status_view.show(Console(), look(), topic=topic, as_json=as_json, hide=hide)
+        return OK
+    with suppress(KeyboardInterrupt):
+        status_view.watch(Console(), look, seconds or 2.0, topic=topic, as_json=as_json, hide=hide)
     return OK
 
 

@@ -5,10 +5,8 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -147,83 +145,3 @@ def java_version() -> str:
         return f"does not answer ({type(error).__name__})"
     lines = [line for line in done.stderr.splitlines() if "version" in line]
     return lines[0].strip() if lines else "unknown"
-
-
-PIPELINE: Final = "_pipeline"
-
-
-def show_status(
-    console: Console, records: Mapping[bytes, bytes], *, topic: str, as_json: bool
-) -> None:
-    """The newest record of the pipeline and of each table, from the progress topic."""
-    named = {key.decode(errors="replace"): value for key, value in records.items()}
-    states = {
-        name: _state(value)
-        for name, value in named.items()
-        if name == PIPELINE or not name.startswith("_")  # the others are of snapshots
-    }
-    if as_json:
-        sys.stdout.write(json.dumps(states, indent=2, sort_keys=True) + "\n")
-        return
-    if not states:
-        console.print(
-            f"no state yet: {topic} is empty. Start the pipeline with `lakemark run`.",
-            markup=False,
-            soft_wrap=True,
-        )
-        return
-    pipeline = states.pop(PIPELINE, None)
-    if pipeline:
-        console.print(f"pipeline: {pipeline.get('state', 'unknown')}", markup=False)
-    header = ("table", "state", "engine", "rows", "changes", "newest change", "dead letters")
-    rows = [
-        (
-            name,
-            str(state["state"]),
-            str(state.get("engine", "")),
-            *(str(state.get(field, 0)) for field in ("rows", "events")),
-            _age(state.get("newest_ts")),
-            str(state.get("dead_letters", 0)),
-        )
-        for name, state in sorted(states.items())
-    ]
-    show_table(console, header, rows)
-    for name, state in sorted({"pipeline": pipeline or {}, **states}.items()):
-        for line in _notes(name, state):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _notes(name: str, state: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader of the table has to know or to do."""
-    if state.get("reason"):
-        retried = state.get("retried") or state.get("state") == "degraded"
-        again = "it is retried" if retried else "it is not retried"
-        yield f"{name}: {state['reason']} ({state.get('code') or 'no code'}; {again})"
-        if state.get("hint"):
-            yield f"    → {state['hint']}"
-    if state.get("resnapshot"):
-        yield f"{name}: may differ from the source: {state['resnapshot']}"
-        yield "    → take a new snapshot of it"
-    if waiting := len(state.get("reread_keys", ())):
-        many = "more than " if state.get("reread_missed", -1) >= 0 else ""
-        yield f"{name}: {many}{waiting} rows are to be read again from the source"
-        yield "    → their keys are in `lakemark status --output json`"
-
-
-def _state(value: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(value)
-    except ValueError:
-        found = None
-    return {"state": "streaming", **found} if isinstance(found, dict) else {"state": "unreadable"}
-
-
-def _age(microseconds: object) -> str:
-    """How long ago the source made the newest change that was applied."""
-    if not isinstance(microseconds, int) or microseconds <= 0:
-        return ""
-    seconds = max(0, int(time.time() - microseconds / 1_000_000))
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds // size}{unit} ago"
-    return f"{seconds}s ago"

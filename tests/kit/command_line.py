@@ -4,12 +4,14 @@ import contextlib
 import json
 import sys
 import types
+from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner
 
 import lakemark
 from lakemark import cli, control
+from lakemark.ops import overview
 
 SMALL = """\
 name: shop
@@ -27,6 +29,14 @@ CONNECTOR = {
     "key.converter": "org.apache.kafka.connect.json.JsonConverter",
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
 }
+
+
+class Kept(NamedTuple):
+    """A record of a compacted topic."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -66,6 +76,9 @@ def kafka(monkeypatch):
         def end_offsets(self, topics):
             return {place: end for place, end in stub.ends.items() if place[0] in topics}
 
+        def start_offsets(self, topics):
+            return {place: 0 for place in stub.ends if place[0] in topics}
+
     stub.ends = {}  # by topic and partition
     stub.Cluster = Cluster
     stub.answers = []  # values, or functions of the published records that make one
@@ -86,6 +99,10 @@ def kafka(monkeypatch):
     stub.letters = []  # records of the dead-letters topic
 
     def read_all(config, topic, *, since_ms=None):
+        if topic == "shop.progress":
+            return iter([Kept(key, value) for key, value in stub.records.items()])
+        if topic == "shop.notifications":
+            return iter([])
         assert topic == "shop.dead-letters"
         stub.since_ms = since_ms
         return iter(stub.letters)
@@ -95,4 +112,6 @@ def kafka(monkeypatch):
         monkeypatch.setitem(sys.modules, f"lakemark.{name}", stub)
         monkeypatch.setattr(lakemark, name, stub, raising=False)
         monkeypatch.setattr(control, name, stub)
+    monkeypatch.setattr(overview, "read_all", read_all)
+    monkeypatch.setattr(overview, "Cluster", Cluster)
     return stub

@@ -199,7 +199,7 @@ def test_usage_is_exit_code_2(folder, arguments):
     assert invoke(*arguments).exit_code == 2
 
 
-# --- tables and status ------------------------------------------------------------------------
+# --- tables ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
@@ -229,59 +229,6 @@ def test_a_table_that_cannot_be_ours_is_refused(folder, kafka, table):
     assert result.exit_code == 3
     assert kafka.published == []
     assert "source.tables" in result.output or "expected schema.table" in result.output
-
-
-STATES = {
-    b"_pipeline": b'{"state": "degraded", "code": "kafka-unavailable", "reason": "away", "ts_ms": 1}',
-    b"public.orders": json.dumps(
-        {
-            "table": "public.orders",
-            "batch": 7,
-            "state": "errored",
-            "code": "schema-incompatible",
-            "reason": "total: int64 to string",
-            "hint": "lakemark table resume public.orders",
-            "events": 12,
-            "rows": 11,
-            "newest_ts": 1_000_000,
-        }
-    ).encode(),
-    # Defaults are left out of the records.
-    b"public.customers": b'{"table": "public.customers", "batch": 7, "resnapshot": "why", "reread_keys": {"[1]": 7, "[2]": 7}}',
-    b"public.odd": b"{",
-}
-
-
-def test_status_shows_every_table_and_what_to_do(folder, kafka):
-    kafka.records = STATES
-    result = invoke("status")
-    assert result.exit_code == 0
-    text = result.output
-    assert "pipeline: degraded" in text
-    assert "pipeline: away (kafka-unavailable; it is retried)" in text
-    tables = [line.split() for line in text.splitlines() if line.startswith("public")]
-    lines = {words[0]: words for words in tables if not words[0].endswith(":")}
-    assert list(lines)[:3] == ["public.customers", "public.odd", "public.orders"]
-    assert lines["public.customers"] == ["public.customers", "streaming", "0", "0", "0"]
-    assert lines["public.odd"][1] == "unreadable"
-    assert lines["public.orders"][1:4] == ["errored", "11", "12"]
-    assert "d ago" in text
-    assert "public.orders: total: int64 to string (schema-incompatible; it is not retried)" in text
-    assert "→ lakemark table resume public.orders" in text
-    assert "public.customers: may differ from the source: why" in text
-    assert "public.customers: 2 rows are to be read again" in text
-
-
-def test_status_as_json(folder, kafka):
-    kafka.records = STATES
-    shown = json.loads(invoke("status", "--output", "json").stdout)
-    assert shown["public.orders"]["rows"] == 11
-    assert shown["_pipeline"]["state"] == "degraded"
-
-
-def test_status_before_the_first_start(folder, kafka):
-    assert "no state yet" in invoke("status").output
-    assert json.loads(invoke("status", "-o", "json").stdout) == {}
 
 
 # --- what the package offers ------------------------------------------------------------------

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lakemark.gaps import Held
+from lakemark.ops import stored_state
 from lakemark.ops.checks_place import PlaceFacts
 from lakemark.ops.checks_topics import KafkaFacts, Topic, findings
 from lakemark.own_topics import topic_plan
@@ -257,3 +258,17 @@ def test_records_from_the_future(ahead, count):
     found = of(findings(replace(FACTS, ahead_s=ahead), CONFIG), "clock")
     assert len(bad(found)) == count
     assert not count or "60 s ahead of ours" in found[0].reason
+
+
+def test_without_the_checkpoint_paused_tables_say_where_they_stand(monkeypatch):
+    paused = b'{"state": "paused", "topics": ["%s"], "from_offsets": {"%s": {"0": 5}}}'
+    kept = {
+        b"public.orders": paused.replace(b"%s", ORDERS.encode()),
+        b"public.items": b'{"batch": 1}',
+        b"_pipeline": b'{"state": "streaming"}',
+        b"public.odd": b"{",
+    }
+    monkeypatch.setattr(stored_state, "read_compacted", lambda *_: kept)
+    state = stored_state.paused_tables(CONFIG)
+    assert state.tables.keys() == {"public.orders"}
+    assert state.offsets == {ORDERS: {0: 5}}

@@ -4,7 +4,6 @@ The checkpoint is on any Hadoop file system. Local ones are read as files, objec
 delta-rs with ``lake.storage_options``. Nothing is written, claimed or repaired.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +76,8 @@ def paused_tables(config: Config) -> PipelineState:
         if key.startswith(b"_"):
             continue  # of the pipeline and of snapshots
         try:
-            entry = msgspec.convert(json.loads(value), type=TableState)
-        except (ValueError, msgspec.MsgspecError):
+            entry = msgspec.json.decode(value, type=TableState)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             continue  # `lakemark status` shows it as unreadable
         if entry.state != tables.STREAMING:
             found[key.decode(errors="replace")] = entry

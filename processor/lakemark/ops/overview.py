@@ -1,0 +1,155 @@
+"""The pipeline's state as a command sees it from outside.
+
+1. The newest records of the progress topic: brokers that are away are the usual error.
+2. The process itself over HTTP, where its address is known and it answers.
+3. Otherwise the same board as the process has, told of the records, the checkpoint's offsets, the
+   ends of the change topics and the last day's notifications: page and command follow one rule.
+
+A checkpoint that cannot be read from here makes the lag unknown, and nothing else.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lakemark import settings_record
+from lakemark.config import Config
+from lakemark.errors import LakemarkError
+from lakemark.kafka import Cluster
+from lakemark.ops import lag
+from lakemark.ops.board import Board
+from lakemark.ops.progress import PIPELINE, Kept, kept
+from lakemark.ops.question import Question
+from lakemark.ops.served import served_status
+from lakemark.ops.status import PipelineNow, PipelineWord, Status, TableNow
+from lakemark.ops.stored_state import newest_state
+from lakemark.records import read_all
+from lakemark.snapshot import notifications
+from lakemark.tables import Offsets, PipelineState
+
+DEADLINE_S: Final = 60.0
+"""For everything that the brokers have to say; each call has `kafka.timeout` of its own."""
+
+_CHECKPOINT_S: Final = 10.0  # an object store that is away; the lag is unknown then
+_DAY_MS: Final = 86_400_000
+_AGAIN_MS: Final = 60_000  # of clocks that do not agree
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """What is known of a pipeline.
+
+    Attributes:
+        status: as `/v1/status` says it; its pipeline is meaningless if `began` is false.
+        began: whether the pipeline has ever run.
+        asked: who said it: the pipeline itself over HTTP, or its topics.
+        reread_keys: keys of rows that are to be read again, by table.
+        unreadable: keys of progress records that are none.
+    """
+
+    status: Status
+    began: bool
+    asked: str
+    reread_keys: dict[str, list[str]]
+    unreadable: tuple[str, ...]
+
+
+class Lookout:
+    """Looks at one pipeline, again and again: what was seen before gives lag its clock."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._board = Board(config.name)
+        self._began = False
+        self._answers_since = time.time_ns() // 1_000_000 - _DAY_MS
+
+    def look(self, *, deadline_s: float = DEADLINE_S) -> Overview:
+        """What is known now.
+
+        Raises:
+            DependencyError: the brokers do not answer in time.
+            InvalidConfig: they do not let us in.
+        """
+        return Question("Kafka", self._look).result(deadline_s)
+
+    def _look(self) -> Overview:
+        topic = self._config.topics.progress
+        found = kept(read_all(self._config, topic))
+        status = served_status(self._config)
+        asked = "pipeline" if status else "topics"
+        if status is None:
+            status = self._by_topics(found)
+        keys = {name: list(e.reread_keys) for name, e in found.tables.items() if e.reread_keys}
+        began = asked == "pipeline" or bool(found.tables) or PIPELINE in found.others
+        return Overview(status, began, asked, keys, found.unreadable)
+
+    def _by_topics(self, found: Kept) -> Status:
+        state = PipelineState(tables=found.tables)
+        if found.tables:
+            state.batch, state.offsets = self._place()
+        (self._board.tables if self._began else self._board.began)(state)
+        self._began = True
+        self._board.ends(self._ends(state.offsets))
+        for one in self._notifications():
+            self._board.notification(one)
+        status = self._board.status()
+        tables = tuple(_committed(table, found) for table in status.tables)
+        now = _pipeline(found, status.pipeline)
+        return msgspec.structs.replace(status, tables=tables, pipeline=now)
+
+    def _place(self) -> tuple[int, Offsets]:
+        """Batch and offsets of the checkpoint; none where it cannot be read from here."""
+        try:
+            stored = Question("the checkpoint", lambda: newest_state(self._config))
+            state = stored.result(_CHECKPOINT_S).state
+        except LakemarkError:
+            return -1, {}
+        return (state.batch, state.offsets) if state else (-1, {})
+
+    def _ends(self, applied: Offsets) -> lag.Ends | None:
+        if not applied:
+            return None
+        with Cluster(self._config) as cluster:
+            ends, starts = cluster.end_offsets(applied), cluster.start_offsets(applied)
+        return lag.Ends(lag.offsets(starts), lag.offsets(ends))
+
+    def _notifications(self) -> Iterator[notifications.Notification]:
+        since, self._answers_since = self._answers_since, time.time_ns() // 1_000_000 - _AGAIN_MS
+        topic = self._config.topics.notifications
+        for record in read_all(self._config, topic, since_ms=since):
+            found = notifications.read(record.value)
+            if found is not None:
+                yield found
+
+
+def _committed(table: TableNow, found: Kept) -> TableNow:
+    return msgspec.structs.replace(table, committed_ms=found.committed_ms.get(table.name))
+
+
+def _pipeline(found: Kept, unknown: PipelineNow) -> PipelineNow:
+    """The pipeline as it said last; a process that was killed said nothing more."""
+    record = found.others.get(PIPELINE)
+    try:
+        said = msgspec.json.decode(record or b"", type=_Said)
+        running = settings_record.decode(found.others.get(settings_record.KEY))
+        return PipelineNow(
+            said.state,
+            said.ts_ms,
+            running.ts_ms if running else said.ts_ms,
+            said.code,
+            said.reason,
+            said.hint,
+            said.batch,
+        )
+    except msgspec.DecodeError:
+        return unknown
+
+
+class _Said(msgspec.Struct):
+    state: PipelineWord
+    ts_ms: int
+    batch: int = -1
+    code: str = ""
+    reason: str = ""
+    hint: str = ""

@@ -1,0 +1,232 @@
+"""How `lakemark status` looks: once, again and again, or as JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from lakemark.errors import LakemarkError
+from lakemark.ops.overview import Overview
+from lakemark.ops.status import DEGRADED, PAUSED, Lag, RunNow, TableNow
+from lakemark.presentation import show_table
+from lakemark.snapshot.following import ENDED, Scan
+from lakemark.snapshot_view import numbers
+
+Hide = Callable[[str], str]
+Look = Callable[[], Overview]
+
+HEADER: Final = (
+    *("table", "state", "behind", "unread", "events", "rows", "dead letters", "last commit"),
+    *("newest change", "engine"),
+)
+_UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
+
+
+@dataclass(frozen=True, slots=True)
+class _Screen:
+    """What stands above the table, its rows, what stands below; no text holds a secret."""
+
+    head: list[str]
+    rows: list[tuple[str, ...]]
+    tail: list[str]
+
+
+def show(console: Console, seen: Overview, *, topic: str, as_json: bool, hide: Hide) -> None:
+    """The state, once.
+
+    Args:
+        console: where to.
+        seen: the state.
+        topic: the progress topic, for a pipeline that never ran.
+        as_json: for programs: as `/v1/status`, with `reread_keys` per table, `asked`,
+            `unreadable`, and without a pipeline before the first start.
+        hide: takes secrets out.
+    """
+    if as_json:
+        sys.stdout.write(json.dumps(document(seen, hide), indent=2, ensure_ascii=False) + "\n")
+        return
+    screen = _screen(seen, topic, hide)
+    _lines(console, screen.head)
+    if screen.rows:
+        show_table(console, HEADER, screen.rows)
+    _lines(console, screen.tail)
+
+
+def watch(
+    console: Console, look: Look, seconds: float, *, topic: str, as_json: bool, hide: Hide
+) -> None:
+    """The state, again and again until Ctrl-C; the first look's error is the command's.
+
+    Later ones that pass by themselves stand below what was seen last. Where nothing can be drawn
+    over, each look follows the one before; as JSON, one line each.
+
+    Raises:
+        LakemarkError: the first look failed, or nothing will mend a later one.
+    """
+    seen, error = look(), None
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            if as_json:
+                _json_line(seen, error, hide)
+            elif console.is_terminal:
+                live.update(_drawn(seen, error, topic, hide), refresh=True)
+            else:
+                show(console, seen, topic=topic, as_json=False, hide=hide)
+                _lines(console, _of_error(error, hide))
+                _lines(console, [""])
+            time.sleep(seconds)
+            try:
+                seen, error = look(), None
+            except LakemarkError as failure:
+                if not failure.retried:
+                    raise
+                error = failure
+
+
+def document(seen: Overview, hide: Hide) -> dict[str, Any]:
+    """The state for programs."""
+    found: dict[str, Any] = msgspec.to_builtins(seen.status)
+    for table in found["tables"]:
+        table["reread_keys"] = seen.reread_keys.get(table["name"], [])
+        for name in ("reason", "hint", "resnapshot"):
+            table[name] = hide(table[name])
+    if seen.began:
+        for name in ("reason", "hint"):
+            found["pipeline"][name] = hide(found["pipeline"][name])
+    else:
+        found["pipeline"] = None
+    return {**found, "asked": seen.asked, "unreadable": list(seen.unreadable)}
+
+
+def _json_line(seen: Overview, error: LakemarkError | None, hide: Hide) -> None:
+    found = document(seen, hide)
+    if error is not None:
+        found["error"] = {"code": error.code, "reason": hide(error.message), "hint": error.hint}
+    sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _drawn(seen: Overview, error: LakemarkError | None, topic: str, hide: Hide) -> RenderableType:
+    screen = _screen(seen, topic, hide)
+    table = Table(*HEADER, box=None)
+    for row in screen.rows:
+        table.add_row(*map(escape, row))
+    below = [*screen.tail, *_of_error(error, hide), "Ctrl-C ends this; the pipeline goes on."]
+    return Group(*map(Text, screen.head), table, *map(Text, below))
+
+
+def _of_error(error: LakemarkError | None, hide: Hide) -> list[str]:
+    if error is None:
+        return []
+    lines = [f"not up to date: {hide(error.message)} ({error.code}; it is tried again)"]
+    return [*lines, f"    → {hide(error.hint)}"] if error.hint else lines
+
+
+def _lines(console: Console, lines: list[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:
+    if not seen.began and not seen.unreadable:
+        text = f"no state yet: {topic} is empty. Start the pipeline with `lakemark run`."
+        return _Screen([text], [], [])
+    now = seen.status
+    head = [f"pipeline: {now.pipeline.state if seen.began else 'unknown'}", *_whole(seen)]
+    rows = [(*_row(table, now.now_ms),) for table in now.tables]
+    rows += [(name, "unreadable", *[""] * (len(HEADER) - 2)) for name in seen.unreadable]
+    tail = [*_of_pipeline(seen)]
+    for table in now.tables:
+        tail += _notes(table)
+    tail += [line for run in _newest(now.snapshots) for line in _of_run(run)]
+    return _Screen([*map(hide, head)], sorted(rows), [*map(hide, tail)])
+
+
+def _whole(seen: Overview) -> Iterator[str]:
+    behind = seen.status.lag
+    if behind.records is not None:
+        yield f"behind the source: {_behind(behind)}, {behind.records:,} records unread"
+    elif seen.status.tables:
+        yield "behind the source: not known: the checkpoint or the brokers did not say"
+
+
+def _row(table: TableNow, now_ms: int) -> Iterator[str]:
+    yield from (table.name, table.state.replace("_", " "), _behind(table.lag))
+    yield "?" if table.lag.records is None else f"{table.lag.records:,}"
+    yield from (f"{number:,}" for number in (table.events, table.rows, table.dead_letters))
+    yield from (_age(table.committed_ms, now_ms), _age(table.newest_source_ms, now_ms))
+    yield table.engine
+
+
+def _behind(behind: Lag) -> str:
+    return "?" if behind.seconds is None else _span(behind.seconds)
+
+
+def _span(seconds: float) -> str:
+    for unit, size in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _age(ms: int | None, now_ms: int) -> str:
+    return "" if ms is None else f"{_span(max(0.0, (now_ms - ms) / 1000))} ago"
+
+
+def _of_pipeline(seen: Overview) -> Iterator[str]:
+    now = seen.status.pipeline
+    if seen.began and now.reason:
+        again = "it is retried" if now.state == DEGRADED else "it is not retried"
+        yield f"pipeline: {now.reason} ({now.code or 'no code'}; {again})"
+        if now.hint:
+            yield f"    → {now.hint}"
+
+
+def _notes(table: TableNow) -> Iterator[str]:
+    """What a reader of the table has to know or to do."""
+    if table.reason:
+        again = "it is retried" if table.retried else "it is not retried"
+        said = f"{table.code or 'no code'}; {again}" if table.state != PAUSED else table.code
+        yield f"{table.name}: {table.reason} ({said})"
+        if table.hint:
+            yield f"    → {table.hint}"
+    if table.resnapshot:
+        yield f"{table.name}: may differ from the source: {table.resnapshot}"
+        yield "    → take a new snapshot of it"
+    if table.rereads:
+        many = "more than " if table.more_rereads else ""
+        yield f"{table.name}: {many}{table.rereads} rows are to be read again from the source"
+        yield "    → their keys are in `lakemark status --output json`"
+
+
+def _newest(runs: tuple[RunNow, ...]) -> list[RunNow]:
+    """Those that go on, else the newest."""
+    going = [run for run in runs if run.state not in ENDED]
+    return going or sorted(runs, key=lambda run: run.updated_ms)[-1:]
+
+
+def _of_run(run: RunNow) -> Iterator[str]:
+    done = sum(scan.percent for scan in run.tables) / max(1, len(run.tables))
+    yield f"snapshot {run.id}: {run.state}, {done:.0f} %"
+    for scan in run.tables:
+        counts = Scan(
+            scan.status,
+            scan.chunks,
+            scan.total_chunks,
+            scan.rows,
+            scan.total_rows,
+            scan.rows_per_second,
+            scan.eta_seconds,
+        )
+        yield f"  {scan.table}: {numbers(counts)}"
+    if run.reason:
+        yield f"  {run.reason} ({run.code or 'no code'})"

@@ -1,0 +1,242 @@
+"""`lakemark status`: from the topics or from the process itself, once, again and again, as JSON."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from lakemark.config import load
+from lakemark.ops import overview, served, status_view
+from lakemark.ops.board import Board
+from lakemark.ops.metrics import Metrics
+from lakemark.ops.overview import Lookout, Overview
+from lakemark.ops.progress import kept
+from lakemark.ops.server import serving
+from lakemark.snapshot import notifications
+from lakemark.snapshot.notifications import Progress, Subject
+from lakemark.tables import PipelineState, TableState, encode
+from stack.processes import free_port
+from tests.kit.command_line import SMALL, Kept, invoke
+from tests.unit.test_board import A, at, board, clock, ends, entry
+
+__all__ = ["board", "clock"]
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "status.json").read_text())
+
+
+def record(**fields) -> bytes:
+    return json.dumps({"table": "t", "batch": 7, **fields}).encode()
+
+
+WHY = {"code": "schema-incompatible", "reason": "total: int64 to string"}
+STATES = {
+    b"_pipeline": b'{"state": "degraded", "code": "kafka-unavailable", "reason": "hush-hush is away",'
+    b' "batch": 7, "ts_ms": 1}',
+    b"public.orders": record(
+        state="errored", hint="lakemark table resume public.orders", events=1200, rows=11,
+        newest_ts=1_000_000, dead_letters=3, **WHY,
+    ),
+    # Defaults are left out of the records.
+    b"public.customers": record(resnapshot="why", reread_keys={"[1]": 7, "[2]": 7}),
+    b"public.odd": b"{",
+}  # fmt: skip
+
+
+def lines(text: str) -> dict[str, list[str]]:
+    found = [line.split() for line in text.splitlines() if line.startswith("public")]
+    return {words[0]: words for words in found if not words[0].endswith(":")}
+
+
+def test_every_table_and_what_to_do(folder, kafka):
+    kafka.records = STATES
+    result = invoke("status")
+    assert result.exit_code == 0
+    text = result.output
+    assert "pipeline: degraded" in text
+    assert "pipeline: ••• is away (kafka-unavailable; it is retried)" in text
+    tables = lines(text)
+    assert list(tables) == ["public.customers", "public.odd", "public.orders"]
+    assert tables["public.customers"][1:7] == ["streaming", "?", "?", "0", "0", "0"]
+    assert tables["public.odd"] == ["public.odd", "unreadable"]
+    assert tables["public.orders"][1:7] == ["errored", "?", "?", "1,200", "11", "3"]
+    assert tables["public.orders"][8] == "ago"
+    assert "public.orders: total: int64 to string (schema-incompatible; it is not retried)" in text
+    assert "→ lakemark table resume public.orders" in text
+    assert "public.customers: may differ from the source: why" in text
+    assert "public.customers: 2 rows are to be read again" in text
+
+
+def test_json_is_that_of_the_page_and_more(folder, kafka):
+    kafka.records = STATES
+    shown = json.loads(invoke("status", "--output", "json").stdout)
+    tables = {table["name"]: table for table in shown["tables"]}
+    assert tables["public.orders"]["rows"] == 11
+    assert tables["public.orders"]["lag"] == {"seconds": None, "records": None}
+    assert tables["public.orders"]["committed_ms"] == Kept(b"", b"").timestamp_ms
+    assert tables["public.customers"].pop("reread_keys") == ["[1]", "[2]"]
+    assert tables["public.orders"].pop("reread_keys") == []
+    assert shown["pipeline"]["state"] == "degraded"
+    assert (shown.pop("asked"), shown.pop("unreadable")) == ("topics", ["public.odd"])
+    Draft202012Validator(SCHEMA).validate(shown)
+
+
+def test_before_the_first_start(folder, kafka):
+    assert "no state yet: shop.progress is empty" in invoke("status").output
+    shown = json.loads(invoke("status", "-o", "json").stdout)
+    assert (shown["pipeline"], shown["tables"]) == (None, [])
+
+
+def test_lag_is_what_kafka_has_beyond_the_checkpoint(folder, kafka):
+    late = time.time() - 100
+    streaming = record(topics=["t.o"], events=1, newest_ts=int(late * 1e6))
+    paused = record(state="paused", topics=["t.p"], from_offsets={"t.p": {"0": 2}})
+    kafka.records = {b"public.orders": streaming, b"public.customers": paused}
+    kafka.ends = {("t.o", 0): 15, ("t.p", 0): 9}
+    states = folder / "checkpoint" / "lakemark" / "state"
+    states.mkdir(parents=True)
+    state = PipelineState(batch=4, offsets={"t.o": {0: 12}, "t.p": {0: 9}})
+    (states / "4.json").write_bytes(encode(state))
+    shown = json.loads(invoke("status", "-o", "json").stdout)
+    lags = {table["name"]: table["lag"] for table in shown["tables"]}
+    assert lags["public.orders"]["records"] == 3
+    assert 100 <= lags["public.orders"]["seconds"] < 130
+    assert lags["public.customers"]["records"] == 7
+    text = invoke("status").output
+    assert lines(text)["public.orders"][3] == "3"
+    assert "3 records unread" in text
+
+
+def test_brokers_that_are_away_are_the_usual_error(folder):
+    text = SMALL.replace("localhost:9092", f"127.0.0.1:{free_port()}")
+    (folder / "lakemark.yaml").write_text(text.replace('"}\nsource', '", timeout: 1s}\nsource'))
+    for arguments in (["status"], ["status", "--watch", "1"]):
+        result = invoke(*arguments)
+        assert result.exit_code == 1
+        assert "kafka-unavailable" in result.output
+
+
+def test_who_hangs_is_not_waited_for(folder, monkeypatch):
+    monkeypatch.setattr(overview, "read_all", lambda *_, **__: time.sleep(60))
+    lookout = Lookout(load(folder / "lakemark.yaml"))
+    begun = time.monotonic()
+    with pytest.raises(overview.LakemarkError, match="did not answer everything within 0 s"):
+        lookout.look(deadline_s=0.2)
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("arguments", [["status", "5"], ["status", "--watch", "0"]])
+def test_seconds_that_make_no_sense_are_a_usage_error(folder, kafka, arguments):
+    assert invoke(*arguments).exit_code == 2
+
+
+# --- the process itself -----------------------------------------------------------------------
+
+
+def serve(folder, *, state="streaming", name="shop", token="long-enough-token"):
+    own = f"http: {{bind: '127.0.0.1:{free_port()}', token: {token}}}\n"
+    (folder / "lakemark.yaml").write_text(SMALL.replace("name: shop", f"name: {name}") + own)
+    known = Board(name)
+    known.pipeline(state)
+    known.began(PipelineState(batch=9, tables={A: TableState(topics=["t.a"], events=5)}))
+    return known, load(folder / "lakemark.yaml")
+
+
+def test_a_running_pipeline_is_asked_itself(folder, kafka):
+    known, config = serve(folder)
+    kafka.records = STATES
+    with serving(config, known, Metrics(known)):
+        shown = json.loads(invoke("status", "-o", "json").stdout)
+        assert shown["asked"] == "pipeline"
+        assert [(t["name"], t["events"]) for t in shown["tables"]] == [(A, 5)]
+        assert shown["pipeline"]["batch"] == 9
+    assert json.loads(invoke("status", "-o", "json").stdout)["asked"] == "topics"
+
+
+@pytest.mark.parametrize("state", ["standby", "starting"])
+def test_a_process_that_does_not_run_the_query_is_not_asked(folder, state):
+    known, config = serve(folder, state=state)
+    with serving(config, known, Metrics(known)):
+        assert served.served_status(config) is None
+        known.pipeline("streaming")
+        assert served.served_status(config) is not None
+        other = config.model_copy(update={"name": "other"})
+        assert served.served_status(other) is None
+
+
+# --- what is drawn ----------------------------------------------------------------------------
+
+
+def seen(found: Board) -> Overview:
+    return Overview(found.status(), began=True, asked="topics", reread_keys={}, unreadable=())
+
+
+def test_the_newest_snapshot_says_how_far_it_is_and_how_fast(board, capsys):
+    run = Subject("r1", "shop", (A,))
+    board.notification(notifications.started(run, ts_ms=1))
+    progress = Progress(chunks=1, total_chunks=4, rows=1000, seconds=2, total_rows=4000)
+    board.notification(notifications.in_progress(run, table=A, progress=progress, ts_ms=2))
+    board.tables(at(1, a=entry()))
+    board.ends(ends(3))
+    status_view.show(
+        status_view.Console(), seen(board), topic="t", as_json=False, hide=lambda text: text
+    )
+    text = capsys.readouterr().out
+    assert "snapshot r1: running, 25 %" in text
+    assert f"{A}: 1/4 chunks  25 %  1,000 of about 4,000 rows  500 rows/s" in text
+    assert lines(text)[A][1:4] == ["snapshotting", "0s", "2"]
+
+
+def test_watching_draws_again_until_ctrl_c_and_shows_what_passes(board, clock, capsys, monkeypatch):
+    looks = []
+
+    def look() -> Overview:
+        looks.append(1)
+        if len(looks) == 2:
+            raise overview.LakemarkError("away", code="gone", hint="wait", retried=True)
+        board.tables(at(1, a=entry(events=len(looks))))
+        return seen(board)
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 5
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status_view.time, "sleep", sleep)
+    console = status_view.Console(force_terminal=True, width=200)
+    with pytest.raises(KeyboardInterrupt):
+        status_view.watch(console, look, 5, topic="t", as_json=False, hide=lambda text: text)
+    text = capsys.readouterr().out
+    assert "not up to date: away (gone; it is tried again)" in text
+    assert text.count("Ctrl-C ends this") >= 3
+    assert "\x1b[1A" in text  # drawn over what stood there
+
+
+def test_ctrl_c_is_a_good_end(folder, kafka, monkeypatch):
+    kafka.records = STATES
+    monkeypatch.setattr(status_view.time, "sleep", _interrupt)
+    result = invoke("status", "--watch", "5", "-o", "json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout.strip().splitlines()[0])["asked"] == "topics"
+
+
+def _interrupt(_: float) -> None:
+    raise KeyboardInterrupt
+
+
+# --- records ----------------------------------------------------------------------------------
+
+
+def test_the_last_commit_is_when_the_numbers_changed():
+    one, more = record(rows=1), record(rows=2)
+    paused = record(rows=2, state="paused")
+    found = kept([Kept(b"a", one, 10), Kept(b"a", more, 20), Kept(b"a", paused, 30)])
+    assert found.committed_ms == {"a": 20}
+    assert found.tables["a"].state == "paused"
+    assert kept([Kept(b"a", one, 10), Kept(b"a", None, 20)]).tables == {}
+    assert kept([Kept(b"a", b"{", 1), Kept(b"a", one, 10)]).unreadable == ()
+
+
+def test_a_table_that_was_never_written_has_no_last_commit():
+    assert kept([Kept(b"a", record(state="paused"), 10)]).committed_ms == {}
