@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,11 +74,12 @@ def watch(
         LakemarkError: the first look failed, or nothing will mend a later one.
     """
     seen, error = look(), None
-    with Live(console=console, auto_refresh=False) as live:
+    drawn = console.is_terminal and not as_json
+    with Live(console=console, auto_refresh=False) if drawn else nullcontext() as live:
         while True:
             if as_json:
                 _json_line(seen, error, hide)
-            elif console.is_terminal:
+            elif live is not None:
                 live.update(_drawn(seen, error, topic, hide), refresh=True)
             else:
                 show(console, seen, topic=topic, as_json=False, hide=hide)
