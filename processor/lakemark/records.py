@@ -133,7 +133,7 @@ def read_all(config: Config, topic: str, *, since_ms: int | None = None) -> Iter
         ends = {where: end for where, end in cluster.end_offsets([topic]).items() if end > 0}
         starts = cluster.start_offsets([topic])
     waiting = {where: end for where, end in ends.items() if starts.get(where, 0) < end}
-    if since_ms is None:
+    if since_ms is None or not waiting:  # the client refuses to look for no partition
         places = [TopicPartition(t, p, OFFSET_BEGINNING) for t, p in waiting]
     else:
         places = _since(config, waiting, since_ms)
