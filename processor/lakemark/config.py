@@ -62,17 +62,23 @@ class Section(BaseModel):
 class SecurityConfig(Section):
     """How clients prove who they are to Kafka; written once, given to the Java client and ours."""
 
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    sasl_username: Text | None = None
-    sasl_password: Secret | None = None
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="how the brokers are spoken to"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="needed with SASL_…, as are user and password"
+    )
+    sasl_username: Text | None = Field(None, description="user")
+    sasl_password: Secret | None = Field(None, description="its password")
     ssl_ca_location: ExistingFile | None = Field(
         None, description="PEM file of trusted authorities"
     )
     ssl_certificate_location: ExistingFile | None = Field(None, description="PEM certificate chain")
     ssl_key_location: ExistingFile | None = Field(None, description="PEM private key, PKCS#8")
-    ssl_key_password: Secret | None = None
-    ssl_endpoint_identification: Literal["https", "none"] = "https"
+    ssl_key_password: Secret | None = Field(None, description="of the private key")
+    ssl_endpoint_identification: Literal["https", "none"] = Field(
+        "https", description="none accepts a certificate of any host name"
+    )
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
@@ -104,7 +110,9 @@ class SecurityConfig(Section):
 class KafkaConfig(Section):
     """The brokers, and settings passed on to the two Kafka clients as they are."""
 
-    bootstrap_servers: Annotated[str, BeforeValidator(servers), Field(min_length=1)]
+    bootstrap_servers: Annotated[str, BeforeValidator(servers)] = Field(
+        min_length=1, description="brokers: host:port, several with commas or as a list"
+    )
     security: SecurityConfig = SecurityConfig()
     java: ClientSettings = Field({}, description="more settings of the Java client (Spark)")
     librdkafka: ClientSettings = Field({}, description="more settings of librdkafka")
@@ -114,11 +122,11 @@ class KafkaConfig(Section):
 class ConnectConfig(Section):
     """Where Kafka Connect answers, and which connector is ours."""
 
-    url: HttpUrl
-    connector: Annotated[str, Field(min_length=1)]
-    username: Text | None = None
-    password: Secret | None = None
-    timeout: Duration = timedelta(seconds=10)
+    url: HttpUrl = Field(description="REST address of a worker")
+    connector: str = Field(min_length=1, description="name of the connector")
+    username: Text | None = Field(None, description="for basic authentication")
+    password: Secret | None = Field(None, description="for basic authentication")
+    timeout: Duration = Field(timedelta(seconds=10), description="for one request")
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
@@ -131,7 +139,9 @@ class SourceConfig(Section):
     """Which connector, and which of its tables."""
 
     connect: ConnectConfig | None = None
-    connector_file: ExistingFile | None = None
+    connector_file: ExistingFile | None = Field(
+        None, description="the connector's JSON, instead of asking Connect"
+    )
     tables: list[TableRegex] = Field(
         [], description="full-match regular expressions of schema.table; default: all captured"
     )
@@ -157,26 +167,26 @@ class SourceConfig(Section):
 class DatabaseConfig(Section):
     """The source database: exact types now, snapshots when asked for."""
 
-    url: PostgresUrl
-    password: Secret | None = None
-    connect_timeout: Duration = timedelta(seconds=10)
+    url: PostgresUrl = Field(description="postgresql://USER@HOST:PORT/DATABASE, the primary")
+    password: Secret | None = Field(None, description="of the user in url")
+    connect_timeout: Duration = Field(timedelta(seconds=10), description="for one connection")
 
 
 class TableConfig(Section):
     """What differs for one table."""
 
-    path: Location | None = None
-    deletes: Deletes | None = None
-    engine: Engine | None = None
+    path: Location | None = Field(None, description="folder of its own")
+    deletes: Deletes | None = Field(None, description="instead of lake.deletes")
+    engine: Engine | None = Field(None, description="instead of lake.engine")
 
 
 class LakeConfig(Section):
     """The Delta tables: ``<path>/<schema>/<table>``."""
 
-    path: Location
-    deletes: Deletes = "hard"
+    path: Location = Field(description="local path, or s3, s3a, abfs(s), az, gs or hdfs address")
+    deletes: Deletes = Field("hard", description="soft keeps deleted rows with _cdc.deleted")
     storage_options: FreeMap = Field({}, description="of the object store")
-    engine: Engine = "auto"
+    engine: Engine = Field("auto", description="task-merge: delta-rs in tasks; spark-merge: MERGE")
     tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
 
     def deletes_of(self, table: str) -> Deletes:
@@ -197,25 +207,35 @@ class LakeConfig(Section):
 class OutputConfig(Section):
     """Clean output topics: accepted, not written yet."""
 
-    topic_prefix: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")]
+    topic_prefix: str = Field(
+        min_length=1, pattern=r"^[A-Za-z0-9._-]+$", description="of the topics"
+    )
 
 
 class SnapshotConfig(Section):
     """How tables are read while the log goes on."""
 
-    chunk_rows: int = Field(100_000, ge=1, le=10_000_000)
-    parallelism: int = Field(4, ge=1, le=1024)
-    chunk_delay: Duration = timedelta()
-    window_interval: Duration = timedelta(seconds=1)
+    chunk_rows: int = Field(
+        100_000, ge=1, le=10_000_000, description="rows of a chunk, fewer where rows are wide"
+    )
+    parallelism: int = Field(4, ge=1, le=1024, description="chunks that are read at once, at most")
+    chunk_delay: Duration = Field(timedelta(), description="pause after each chunk of a run")
+    window_interval: Duration = Field(
+        timedelta(seconds=1), description="between window rows, at most, while a run is active"
+    )
 
 
 class StreamConfig(Section):
     """The streaming query. `shards` is fixed once a checkpoint exists."""
 
-    trigger: Duration = timedelta(seconds=1)
-    max_events_per_batch: int = Field(200_000, ge=1)
-    shards: int = Field(4, ge=1, le=1024)
-    starting: Literal["earliest", "latest"] = "earliest"
+    trigger: Duration = Field(timedelta(seconds=1), description="from batch to batch, at least")
+    max_events_per_batch: int = Field(200_000, ge=1, description="bounds memory and latency")
+    shards: int = Field(
+        4, ge=1, le=1024, description="of snapshots' state; fixed by the checkpoint"
+    )
+    starting: Literal["earliest", "latest"] = Field(
+        "earliest", description="where the first start of a new checkpoint begins"
+    )
     max_event_bytes: Size = Field(4 * 1024**2, description="a larger event is a dead letter")
 
 
@@ -226,8 +246,8 @@ class DeadLettersConfig(Section):
     they are more than `max_share` of it.
     """
 
-    max_share: float = Field(0.5, ge=0, le=1)
-    max_per_batch: int = Field(1000, ge=0)
+    max_share: float = Field(0.5, ge=0, le=1, description="share of bad records that is borne")
+    max_per_batch: int = Field(1000, ge=0, description="so many are borne whatever the share")
     max_record_bytes: Size = Field(11 * 1024**2, description="max.message.bytes of the topic")
 
 
@@ -258,14 +278,16 @@ class HttpConfig(Section):
 class LogConfig(Section):
     """The log on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["console", "json"] = "console"
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
+    format: Literal["console", "json"] = Field("console", description="json for machines")
 
 
 class Config(Section):
     """One pipeline, as the user set it."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$", description="prefix of lakemark's own topics"
+    )
     kafka: KafkaConfig
     source: SourceConfig
     database: DatabaseConfig | None = None
@@ -274,7 +296,7 @@ class Config(Section):
     snapshot: SnapshotConfig = SnapshotConfig()
     stream: StreamConfig = StreamConfig()
     dead_letters: DeadLettersConfig = DeadLettersConfig()
-    checkpoint: Location
+    checkpoint: Location = Field(description="folder of the query's state, beside the lake")
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     spark: SparkSettings = Field({}, description="more settings of Spark")
