@@ -1,0 +1,88 @@
+"""The SQL of the pages, carried out on a server: what it grants is enough, and no more is needed."""
+
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from lakemark.errors import ConfigError
+from lakemark.snapshot.readers.postgres_chunks import open_table
+from lakemark.snapshot.readers.postgres_publication import unpublished
+from lakemark.snapshot.readers.postgres_session import connect
+from lakemark.snapshot.readers.postgres_windows import Window, write_window
+from lakemark.snapshot.visibility import Watermark
+from lakemark.source.modes import HandlingModes
+from stack.local import Database
+from tests.kit.documents import blocks
+from tests.kit.reader import config
+
+pytestmark = pytest.mark.integration
+
+ROLES = ("debezium", "lakemark")
+SIGNALS = "public.debezium_signal"
+CONNECTOR = {"plugin.name": "pgoutput", "publication.name": "shop"}
+
+
+@pytest.fixture
+def shop(source: Database) -> Iterator[Database]:
+    """A database as the pages find it: with its own tables alone."""
+    source.execute(f"DROP TABLE IF EXISTS {SIGNALS}")
+    for table in ("orders", "customers", "secrets"):
+        source.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, total numeric)")
+    yield source
+    for role in ROLES:
+        if source.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]):
+            source.execute(f"DROP OWNED BY {role}")
+            source.execute(f"DROP ROLE {role}")
+
+
+def carry_out(shop: Database, page: str) -> None:
+    statements = ";".join(block.text for block in blocks("sql") if block.page.name == page)
+    lines = [line.partition("--")[0] for line in statements.splitlines()]
+    for statement in "\n".join(lines).split(";"):
+        if statement.strip() and not statement.strip().startswith("ALTER SYSTEM"):
+            shop.execute(statement)
+
+
+def test_the_database_as_the_page_sets_it_up(shop):
+    carry_out(shop, "postgres.md")
+
+    with connect(config(shop, "lakemark")) as session:
+        window = Window(uuid.uuid4(), "shop", uuid.uuid4())
+        assert isinstance(write_window(session, SIGNALS, closes=None, opens=window), Watermark)
+        for table in ("public.orders", "public.customers"):
+            with open_table(session, table, HandlingModes(), settings=CONNECTOR) as opened:
+                assert unpublished(opened, CONNECTOR) == []
+        with (
+            pytest.raises(ConfigError, match="may not read"),
+            open_table(session, "public.secrets", HandlingModes(), settings=CONNECTOR),
+        ):
+            pass
+    assert shop.execute(f"SELECT count(*) FROM {SIGNALS}") == [(1,)]
+
+    with psycopg.connect(make_conninfo(shop.dsn, user="debezium"), autocommit=True) as connector:
+        connector.execute("SELECT pg_create_logical_replication_slot('page', 'pgoutput')")
+        try:
+            connector.execute(f"SELECT * FROM {SIGNALS}, public.orders, public.customers")
+            assert shop.execute("SELECT relreplident FROM pg_class WHERE relname = 'orders'") == [
+                ("f",)
+            ]
+        finally:
+            connector.execute("SELECT pg_drop_replication_slot('page')")
+
+
+@pytest.mark.parametrize("page", ["README.md", "security.md"])
+def test_least_rights_are_enough_to_read_and_to_write_windows(shop, page):
+    shop.execute("CREATE ROLE lakemark LOGIN")
+    shop.execute(
+        f"CREATE TABLE {SIGNALS} (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048))"
+    )
+    carry_out(shop, page)
+
+    with connect(config(shop, "lakemark")) as session:
+        window = Window(uuid.uuid4(), "shop", uuid.uuid4())
+        assert isinstance(write_window(session, SIGNALS, closes=None, opens=window), Watermark)
+        with open_table(session, "public.orders", HandlingModes(), settings=CONNECTOR) as opened:
+            assert session.execute(f"SELECT FROM {opened.source}").fetchall() == []
