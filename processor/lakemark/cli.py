@@ -29,6 +29,7 @@ from lakemark.invocation import (
 )
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.locate import config_file
+from lakemark.settings.units import SettingsSchema
 
 app = typer.Typer(
     name="lakemark",
@@ -93,7 +94,7 @@ def config_show(config: ConfigOption = None, output: OutputOption = Output.table
 @guarded
 def config_schema() -> int:
     """Print the JSON Schema of the YAML file."""
-    print(json.dumps(Config.model_json_schema(), indent=2))
+    print(json.dumps(Config.model_json_schema(schema_generator=SettingsSchema), indent=2))
     return OK
 
 

@@ -136,3 +136,18 @@ def test_dead_letter_headers():
     found = {name: value.decode() for name, value in headers(letter)}
     validator("dead-letter-headers").validate(found)
     assert not fits("dead-letter-headers", found | {"lakemark.offset": "five"})
+
+
+def test_defaults_of_settings_are_what_the_schema_accepts():
+    schema = json.loads((SCHEMAS / "config.json").read_text())
+    sections = [schema, *schema["$defs"].values()]
+    defaults = {
+        name: setting
+        for section in sections
+        for name, setting in section["properties"].items()
+        if "default" in setting
+    }
+    assert len(defaults) > 30
+    for name, setting in defaults.items():
+        rules = Draft202012Validator({**setting, "$defs": schema["$defs"]})
+        assert rules.is_valid(setting["default"]), name

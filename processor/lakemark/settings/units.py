@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -18,6 +18,7 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
 from lakemark.settings.names import problem_with_regex
@@ -229,6 +230,14 @@ def _address(value: str | None) -> str | None:
             "address", "expected HOST:PORT such as 127.0.0.1:8780 or [::1]:8780, or none"
         ) from None
     return value
+
+
+class SettingsSchema(GenerateJsonSchema):
+    """JSON Schema of settings, with defaults as a user would write them."""
+
+    def encode_default(self, dft: Any) -> Any:
+        """A default as JSON."""
+        return show_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
 
 
 Duration = Annotated[
