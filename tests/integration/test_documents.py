@@ -33,7 +33,7 @@ def shop(source: Database) -> Iterator[Database]:
         source.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, total numeric)")
     yield source
     for role in ROLES:
-        if source.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]):
+        if source.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]):
             source.execute(f"DROP OWNED BY {role}")
             source.execute(f"DROP ROLE {role}")
 
