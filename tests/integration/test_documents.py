@@ -1,5 +1,6 @@
 """The SQL of the pages, carried out on a server: what it grants is enough, and no more is needed."""
 
+import json
 import uuid
 from collections.abc import Iterator
 
@@ -14,7 +15,9 @@ from lakemark.snapshot.readers.postgres_session import connect
 from lakemark.snapshot.readers.postgres_windows import Window, write_window
 from lakemark.snapshot.visibility import Watermark
 from lakemark.source.modes import HandlingModes
-from stack.local import Database
+from stack.local import ROOT, Database
+from stack.processes import wait_for
+from tests.integration.test_doctor import configured, doctor
 from tests.kit.documents import blocks
 from tests.kit.reader import config
 
@@ -28,9 +31,20 @@ CONNECTOR = {"plugin.name": "pgoutput", "publication.name": "shop"}
 @pytest.fixture
 def shop(source: Database) -> Iterator[Database]:
     """A database as the pages find it: with its own tables alone."""
+    yield from prepared(source)
+
+
+@pytest.fixture
+def captured(database: Database) -> Iterator[Database]:
+    """The same beside Kafka and Connect."""
+    yield from prepared(database)
+
+
+def prepared(source: Database) -> Iterator[Database]:
     source.execute(f"DROP TABLE IF EXISTS {SIGNALS}")
-    for table in ("orders", "customers", "secrets"):
-        source.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, total numeric)")
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric)")
+    for table in ("customers", "secrets"):
+        source.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)")
     yield source
     for role in ROLES:
         if source.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]):
@@ -86,3 +100,24 @@ def test_least_rights_are_enough_to_read_and_to_write_windows(shop, page):
         assert isinstance(write_window(session, SIGNALS, closes=None, opens=window), Watermark)
         with open_table(session, "public.orders", HandlingModes(), settings=CONNECTOR) as opened:
             assert session.execute(f"SELECT FROM {opened.source}").fetchall() == []
+
+
+def test_the_connector_of_the_page_leaves_the_doctor_nothing_to_say(captured, tmp_path):
+    carry_out(captured, "postgres.md")
+    (page,) = [json.loads(b.text) for b in blocks("json") if b.page.name == "postgres.md"]
+    ours = {
+        "database.port": str(captured.stack.postgres.port),
+        "database.dbname": captured.name,
+        "topic.prefix": captured.name,
+        "slot.name": captured.name,
+    }
+    base = json.loads((ROOT / "connect-configs" / "postgres.json").read_text())
+    unsaid = {name: None for name in base if name not in page and name != "tasks.max"}
+
+    captured.start_connector({**unsaid, **page, **ours})
+    captured.execute("INSERT INTO orders VALUES (1, 2)")
+    topic = captured.topic("orders")
+    wait_for(lambda: topic in captured.stack.kafka.topics(), 60, "an event")
+
+    file = configured(captured, tmp_path, "lakemark")
+    assert doctor(file) == (0, [])
