@@ -72,13 +72,12 @@ def run_demo(*, keep: bool) -> int:
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     """Run the checks, then pytest, whose closing line comes last.
 
-    Workers share them, one a core and one more where servers are waited for: see
-    `tests/conftest.py`.
+    Two workers share them: see `tests/conftest.py`.
 
     The exit code is pytest's; 1 if only the checks failed.
     """
     checked = check()
-    command = [sys.executable, "-m", "pytest", "-n", "2" if quick else "3"]
+    command = [sys.executable, "-m", "pytest", "-n", "2"]
     if quick:
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:

@@ -18,7 +18,7 @@ settings.register_profile("nightly", derandomize=False, deadline=HANGS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Tests of one group run one after the other in one worker: they share what is slow to start. Those on
-# servers wait two thirds of their time, so that three workers have enough in two cores.
+# servers wait a lot; all others fill the gaps.
 GROUPS = {"integration": "servers", "faults": "faults", "spark": "spark"}
 SPLIT = {
     "faults/test_gaps.py": "more faults",
@@ -29,7 +29,7 @@ SPLIT = {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share the tests out with `-n 3`: a group as a whole, all others one by one."""
+    """Share the tests out with `-n 2`: a group as a whole, all others one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from lakemark.errors import TableError
 from lakemark.sink import delta, maintain, pending
 from lakemark.sink.apply import LakePlan, TablePlan, apply
 from lakemark.sink.names import table_path
@@ -68,3 +70,20 @@ def test_what_waited_is_deleted_once_nobody_needs_it(shop):
         shop.put("c", key, key, v="c")
         shop.run()
     assert files() == []
+
+
+def test_an_older_checkpoint_beside_a_newer_table_stops_the_table(tmp_path):
+    """Its batches have the numbers of others that the table has: none may be left out."""
+    path = str(tmp_path / "t")
+
+    def batch(number, key):
+        found = parts(Entry("c", (100 + key, 1), 1, key=key, after=row(key, 1, "b")))
+        return apply(TABLE, found, LakePlan("q", number, "stream", lambda _: TablePlan(path)))
+
+    for number in range(3):
+        batch(number, number)
+    with pytest.raises(TableError) as error:
+        batch(1, 7)
+    assert error.value.code == "checkpoint-older"
+    assert batch(2, 2).skipped, "the newest one is repeated"
+    assert batch(3, 3).inserted == 1

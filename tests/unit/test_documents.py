@@ -46,7 +46,7 @@ pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 def test_every_code_has_its_line_in_the_failures_and_no_other_has():
     told = Counter(documents.first_cells(DOCS / "failures.md"))
-    codes = error_codes()
+    codes = error_codes().keys() - {"events", "database", "file"}  # where a schema is from
     assert len(codes) > 100, "the collector has lost its way"
     assert {code for code in codes if code not in told} == set(), "add them to docs/failures.md"
     assert {code for code in told if code not in codes} == set(), "the code has none of these"

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lakemark import crashpoints, packets
-from lakemark.errors import LakemarkError
+from lakemark.errors import LakemarkError, TableError
 from lakemark.sink import commits, delta, evolve, pending, staging
 from lakemark.sink import resolve as resolving
 from lakemark.sink.names import CDC
@@ -148,7 +148,9 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     # 1. already committed?
     opened = delta.open_table(own.path, options)
     recorded = commits.recorded(opened, own.path, app_id)
-    if recorded is not None and recorded >= plan.batch:
+    if recorded is not None and recorded > plan.batch:
+        raise _ahead(own.path, recorded, plan.batch)
+    if recorded == plan.batch:
         outcome.skipped = True
         outcome.reread = _texts(_in_doubt(parts, own, plan))
         left = pending.load(own.path, query=plan.query, batch=plan.batch, options=options)
@@ -217,6 +219,17 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
             delta.maintain(own.path, storage_options=options)
     outcome.seconds = monotonic() - begun
     return outcome
+
+
+def _ahead(path: str, recorded: int, batch: int) -> TableError:
+    """The table has a later batch: this one would be left out, though it may have other records."""
+    return TableError(
+        f"{path} has batch {recorded} of this checkpoint, which is at batch {batch}: the "
+        "checkpoint is older than the table",
+        code="checkpoint-older",
+        hint="put the newest checkpoint back; or begin with a new checkpoint folder, and snapshot "
+        "the tables again: their rows stay",
+    )
 
 
 def _fitting(

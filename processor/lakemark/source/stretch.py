@@ -248,8 +248,11 @@ def _doubt_schemas(out: Stretch, plan: Plan) -> None:
 
 
 def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
-    """Stops the table rather than shovel a topic into the dead letters."""
-    if len(out.dead) > plan.max_bad and len(out.dead) > plan.max_bad_share * records:
+    """Stops the table rather than shovel a topic into the dead letters.
+
+    Records of which no table is known go there: there is nothing that could be stopped.
+    """
+    if out.tables and len(out.dead) > plan.max_bad and len(out.dead) > plan.max_bad_share * records:
         reasons = sorted({letter.reason for letter in out.dead})
         for report in out.tables.values():
             report.stop = report.stop or (
@@ -258,10 +261,6 @@ def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
                     f"{len(out.dead)} of {records} records of {out.topic}-{out.partition} cannot "
                     f"be decoded ({', '.join(reasons)}); none was written to the dead letters"
                 ),
-            )
-        if not out.tables:
-            out.tables[""] = TableReport(
-                stop=("too-many-bad-records", f"no record of {out.topic} can be decoded")
             )
         out.dead = []
 
