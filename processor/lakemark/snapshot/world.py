@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from lakemark import records
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
+from lakemark.connect_rest import ConnectRest
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError, TableError
 from lakemark.kafka import Cluster
@@ -26,6 +27,7 @@ from lakemark.snapshot.book import SIGNALS_KEY
 from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
+from lakemark.snapshot.fence import Committed, committed_position
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Checked, Cut
 from lakemark.snapshot.readers import postgres_windows
@@ -40,6 +42,8 @@ from lakemark.source.schema import TableSchema
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
+
+    from lakemark.tables import Offsets
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +63,7 @@ class World:
     Attributes:
         partial: canonical keys of a table's rows in the lake that have unavailable columns, given
             its name and key columns.
+        schemas: the tables that the connector captures, as the database had them when last asked.
     """
 
     spark: SparkSession
@@ -73,7 +78,7 @@ class World:
     _producer: "Producer | None" = None
     _consumer: Consumer | None = None
     _offsets: dict[int, int] = field(default_factory=dict)
-    _schemas: dict[str, TableSchema] = field(default_factory=dict)
+    schemas: dict[str, TableSchema] = field(default_factory=dict)
     _types: dict[str, dict[str, str]] = field(default_factory=dict)
     _tried: set[tuple[str, str]] = field(default_factory=set)
 
@@ -193,12 +198,12 @@ class World:
         signal = self.connector.signal_table
         self._types.clear()
         self._tried.clear()
-        self._schemas = {
+        self.schemas = {
             table: schema
             for table, schema in found.items()
             if table in self.connector.tables and table != signal
         }
-        return self._schemas
+        return self.schemas
 
     def reasons_against(self, table: str) -> Rejection | None:
         """See `Outside`."""
@@ -220,7 +225,7 @@ class World:
         """See `Outside`."""
         if not keys:
             return []
-        schema = self._schemas.get(table) or self.tables().get(table)
+        schema = self.schemas.get(table) or self.tables().get(table)
         found = []
         if schema is None:
             return []
@@ -241,6 +246,20 @@ class World:
         except LakemarkError:
             self._ticks.drop()
             raise
+
+    def committed(self, epoch: int) -> Committed:
+        """See `Outside`."""
+        position = b""
+        if self.config.source.connect is not None:
+            with ConnectRest(self.config.source.connect) as connect:
+                position = committed_position(connect.offsets(), epoch)
+        ends: Offsets = {}
+        if position:
+            with Cluster(self.config) as cluster:
+                topics = cluster.topics(self.connector.topic_pattern)
+                for (topic, partition), end in cluster.end_offsets(topics, committed=False).items():
+                    ends.setdefault(topic, {})[partition] = end
+        return Committed(position, ends)
 
     def blocker(self, snapshot: Snapshot) -> Blocker:
         """See `Outside`."""
@@ -271,7 +290,7 @@ class World:
     def check(self, table: str) -> Checked:
         """See `Outside`."""
         fingerprint = jobs.fingerprint(self.settings, table)
-        schema = self._schemas.get(table)
+        schema = self.schemas.get(table)
         key = [schema.column(name) for name in schema.key] if schema is not None else []
         keys = self.partial(table, key) if key else []
         return Checked(fingerprint, tuple(one.decode("utf-8", "replace") for one in keys))

@@ -110,6 +110,7 @@ class Stretch:
         high_water: the partition's high-water after the stretch.
         kinds: records by kind, for metrics.
         regressed: offset of the first regressed event, -1 = none.
+        applied: indices of the events that count, in log order, by table.
     """
 
     topic: str
@@ -122,6 +123,7 @@ class Stretch:
     high_water: HighWater
     kinds: dict[int, int]
     regressed: int = -1
+    applied: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -206,6 +208,11 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     _break_circuit(out, len(records.offsets), plan)
     stopped = {t for t, r in out.tables.items() if r.stop or r.unknown_columns}
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
+    dead = {letter.offset for letter in out.dead}
+    for table, indices in by_table.items():
+        if table not in stopped and work.wants(table):
+            good = [i for i in indices if records.offsets[i] not in dead] if dead else indices
+            out.applied[table] = good
     return out
 
 
