@@ -359,6 +359,15 @@ def leaves(
 def _warnings(config: Config, layers: Layers) -> list[Problem]:
     """What can be started like this but should be known."""
     found = []
+    if config.output and config.source.connect is None:
+        found.append(
+            Problem(
+                "output",
+                "without source.connect snapshots for output topics wait until every partition of "
+                "their tables has had a later event",
+                "set source.connect",
+            )
+        )
     if config.kafka.security.security_protocol == "SASL_PLAINTEXT":
         found.append(
             Problem(

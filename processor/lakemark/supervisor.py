@@ -269,6 +269,7 @@ class Supervisor:
             lambda table, key: partial_keys(
                 folder_of(config.lake, table), key, storage_options=config.lake.options()
             ),
+            lambda table: table in self.state.wrappers,
         )
         pipeline.read_schemas = lambda: world.schemas
         with snapshots.running(world, settings, self.state, query) as self.snapshots:

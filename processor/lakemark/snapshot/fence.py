@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from lakemark import positions
+from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.tables import Offsets
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 EVERY_S: Final = 1.0
+AGAIN_S: Final = 10.0  # after an error
 SAY_AFTER_S: Final = 60.0
 HINT: Final = (
     "give lakemark Connect's REST address (source.connect), Connect 3.6 or newer, and set "
@@ -135,8 +137,14 @@ class Fence:
         outside.submit(ask)
 
     def _failed(self, error: Exception) -> None:
+        """Only this question waits: an event in every partition may prove as much meanwhile."""
         self._asking = False
-        raise error
+        if not isinstance(error, LakemarkError):
+            raise error
+        self._next = self.coordinator.outside.monotonic() + AGAIN_S
+        log.warning(
+            "snapshot.fence_delayed", code=error.code, reason=error.message, hint=error.hint
+        )
 
     def _answered(self, found: Committed) -> None:
         self._asking = False

@@ -63,6 +63,7 @@ class World:
     Attributes:
         partial: canonical keys of a table's rows in the lake that have unavailable columns, given
             its name and key columns.
+        wrapped: whether the schemas that a table's records carry are known.
         schemas: the tables that the connector captures, as the database had them when last asked.
     """
 
@@ -71,6 +72,7 @@ class World:
     connector: Connector
     settings: ReadSettings
     partial: Callable[[str, Sequence[Column]], list[bytes]]
+    wrapped: Callable[[str], bool]
     _pool: ThreadPoolExecutor = field(init=False)
     _ticker: ThreadPoolExecutor = field(init=False)
     _session: "_Session" = field(init=False)
@@ -208,7 +210,17 @@ class World:
     def reasons_against(self, table: str) -> Rejection | None:
         """See `Outside`."""
         found = jobs.reasons_against(self.settings, table)
-        return Rejection("", found[0].code, found[0].message, found[0].hint) if found else None
+        if found:
+            return Rejection("", found[0].code, found[0].message, found[0].hint)
+        if self.config.output and self.connector.schemas_enabled() and not self.wrapped(table):
+            return Rejection(
+                "",
+                "output-not-ready",
+                f"records of {table} carry schemas, and none of them has come yet: how its rows "
+                "are written to its output topic is not known",
+                "change a row of the table, or set value.converter.schemas.enable=false",
+            )
+        return None
 
     def condition(self, table: str, text: str) -> Condition:
         """See `Outside`."""
