@@ -2,8 +2,9 @@
 
 Two things decide, for two reasons:
 
-* *who may write* is a token in the checkpoint: whoever takes over puts its own there, and a batch
-  of anybody else's ends at once, however long its process slept;
+* *who may write* is a token in the checkpoint: whoever takes over puts its own there, and anybody
+  else begins no batch any more, however long its process slept. The batch that it was in may still
+  reach tables: they take a batch once, whoever brings it, and it is the same batch;
 * *who is next* is a consumer group on the control topic, which has one partition: the brokers give
   it to another process when its owner left or died, and to nobody else before.
 
