@@ -212,7 +212,7 @@ class World:
         found = jobs.reasons_against(self.settings, table)
         if found:
             return Rejection("", found[0].code, found[0].message, found[0].hint)
-        if self.config.output and self.connector.schemas_enabled() and not self.wrapped(table):
+        if self.config.output and self.connector.schemas_enabled and not self.wrapped(table):
             return Rejection(
                 "",
                 "output-not-ready",
