@@ -255,7 +255,6 @@ class Rows:
         Raises:
             TableError, DependencyError: see `topics.write`, `row_events`.
         """
-        given = next((s for p in self.survivors if (s := packets.schema_of(p))), None)
         number = self.plan.number
         style = Style(
             self.plan.pipeline,
@@ -269,9 +268,11 @@ class Rows:
         found: list[Message] = []
         if truncate:
             found += self._removed(truncate, style)
-        if given is not None:
-            schema = TableSchema.from_json(given)
-            found += row_events.of_chunks(self.survivors, schema, style, at=number)
+        for packet in self.survivors:
+            given = packets.schema_of(packet)
+            if given is not None:
+                schema = TableSchema.from_json(given)
+                found += row_events.of_chunk(packet, schema, style, at=number)
         source = Source(self.plan.control, 0, self.plan.query, ROWS)
         topics.write(self.plan.target(self.table), source, number + 1, found)
 

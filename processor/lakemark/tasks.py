@@ -9,6 +9,7 @@ import operator
 import traceback
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any, Final
@@ -302,13 +303,17 @@ def _seen(
     for table, indices in done.applied.items():
         at = next((i for i in reversed(indices) if heads.schema[i] and records.keys[i]), None)
         if at is not None:
-            key = envelopes.wrapper_schema(records.keys[at] or b"")
+            key = envelopes.wrapper_schema(records.keys[at] or b"{}")
             if key is not None:
                 wrappers[table] = key, heads.schema[at] or b""
     shown = (Kind.CHANGE, Kind.SIGNAL)
     newest = next((i for i in reversed(range(len(heads))) if heads.kind[i] in shown), None)
     value = records.values[newest] if newest is not None else None
-    return envelopes.sample(value) if value is not None else b"", wrappers
+    shown_by = b""
+    if value is not None:
+        with suppress(ValueError):  # of another connector: its rows cannot be read either
+            shown_by = envelopes.sample(value)
+    return shown_by, wrappers
 
 
 def _packets(

@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from lakemark.config import load
 from lakemark.publishing import topic_of
+from lakemark.sink.names import sources_of
 from lakemark.source.modes import HandlingModes
-from lakemark.source.placeholders import Placeholders
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import TableSchema
 from stack.kafka import Kafka
@@ -138,7 +138,9 @@ def different(
     Placeholders that were passed on are left out, and counted under the key ``""``.
     """
     modes = HandlingModes.from_connector(running.database.config)
-    delta = running.rows(table).drop_columns(["_cdc"])
+    delta = running.rows(table)
+    sources = {**sources_of(delta.schema), "_cdc": "_cdc"}
+    delta = delta.rename_columns([sources[n] for n in delta.schema.names]).drop_columns(["_cdc"])
     wanted = {tuple(row[name] for name in schema.key): row for row in delta.to_pylist()}
     images = [json.dumps(row).encode() for row in rows.values()]
     read = decode_rows(images, schema, modes)
@@ -158,6 +160,3 @@ def different(
         if any(ours != theirs for ours, theirs in pairs.values()):
             found.append(f"{key}: { ({n: p for n, p in pairs.items() if p[0] != p[1]}) }"[:300])
     return found
-
-
-__all__ = ["OutputTopic", "Placeholders", "Seen", "different"]

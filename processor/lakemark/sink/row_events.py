@@ -45,13 +45,11 @@ class Style:
     written_ns: int = 0
 
 
-def of_chunks(
-    packets_of: Sequence[pa.Table], schema: TableSchema, style: Style, *, at: int
-) -> Iterator[Message]:
+def of_chunk(packet: pa.Table, schema: TableSchema, style: Style, *, at: int) -> Iterator[Message]:
     """The records of survivors: rows that are there, and keys of a list that are not.
 
     Args:
-        packets_of: what the shards let pass for the table; fills are left alone.
+        packet: what a shard lets pass of a chunk; fills are left alone.
         schema: of the rows when they were read.
         style: how they are written.
         at: what the records are counted by.
@@ -59,16 +57,15 @@ def of_chunks(
     Raises:
         TableError: see `_writing`.
     """
-    writing = _writing(schema, style)
-    for packet in packets_of:
-        net = packet.filter(pc.equal(packet.column("record"), packets.NET))
-        for action in (changes.UPSERT, changes.DELETE):
-            rows = net.filter(pc.equal(net.column("action"), action))
-            if rows.num_rows:
-                position, read = rows.column("position")[0].as_py(), rows.column("source_ts")[0]
-                images = _rows(rows.column("row"))
-                gone = action == changes.DELETE
-                yield from writing.records(images, position, read.as_py(), gone=gone, at=at)
+    net = packet.filter(pc.equal(packet.column("record"), packets.NET))
+    for action in (changes.UPSERT, changes.DELETE):
+        rows = net.filter(pc.equal(net.column("action"), action))
+        if rows.num_rows:
+            position, read = rows.column("position")[0].as_py(), rows.column("source_ts")[0]
+            images = pa.concat_arrays(rows.column("row").chunks)
+            gone = action == changes.DELETE
+            writing = _writing(schema, style)
+            yield from writing.records(images, position, read.as_py(), gone=gone, at=at)
 
 
 def of_removed(
@@ -112,10 +109,6 @@ def born_below(packets_of: Sequence[pa.Table], truncate: bytes) -> tuple[set[byt
             elif kind in _BORN and action == changes.UPSERT:
                 below.add(key)
     return below - above, above
-
-
-def _rows(column: pa.ChunkedArray) -> pa.StructArray:
-    return pa.concat_arrays(column.chunks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ def _ensure(target: Target) -> None:
             partitions = len(found.partitions)
     new = NewTopic(target.topic, partitions, -1, config=topic_settings(target.max_bytes))
     try:
-        admin.create_topics([new], request_timeout=TIMEOUT_S)[target.topic].result(TIMEOUT_S)
+        admin.create_topics([new], request_timeout=TIMEOUT_S)[target.topic].result()
     except KafkaException as error:
         code = error.args[0].code()
         if code != KafkaError.TOPIC_ALREADY_EXISTS and code not in _FORBIDDEN:
