@@ -157,6 +157,13 @@ def different(
         if missing:
             found.append(f"placeholder {key} {missing}")
         pairs = {n: (row[n], wanted[key][n]) for n in row if n not in missing}
-        if any(ours != theirs for ours, theirs in pairs.values()):
-            found.append(f"{key}: { ({n: p for n, p in pairs.items() if p[0] != p[1]}) }"[:300])
+        odd = {n: p for n, p in pairs.items() if not _same(*p)}
+        if odd:
+            found.append(f"{key}: {odd}"[:300])
     return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """NaN is NaN; the last moment that there is stands for infinity, in any precision."""
+    last = [getattr(value, "year", 0) in {1, 9999} for value in (one, other)]
+    return repr(one) == repr(other) or all(last)
