@@ -71,6 +71,9 @@ class Kafka(Server):
         heap: the largest heap.
         quick: start fast rather than run fast for hours; benchmarks say False.
         ports: port and controller port, free ones unless given.
+
+    Attributes:
+        settings: of the broker, on top of ours; from the next start on.
     """
 
     name = "Kafka"
@@ -90,6 +93,7 @@ class Kafka(Server):
         self._heap = heap
         self._quick = quick
         self._probe: AdminClient | None = None
+        self.settings: dict[str, str] = {}
 
     @property
     def bootstrap(self) -> str:
@@ -104,7 +108,8 @@ class Kafka(Server):
                 controller_port=self.controller_port,
                 data=data,
                 max_bytes=MAX_MESSAGE_BYTES,
-            ),
+            )
+            + "".join(f"{name}={value}\n" for name, value in self.settings.items()),
             encoding="utf-8",
         )
         if not (data / "meta.properties").exists():
