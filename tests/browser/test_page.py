@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from lakemark.config import load
 from lakemark.errors import DependencyError
+from lakemark.ops import lag
 from lakemark.ops.board import Board
 from lakemark.ops.commands import Commands
 from lakemark.ops.metrics import Metrics
@@ -32,6 +33,7 @@ from tests.kit.lively import (
     ORDERS,
     REASON,
     RUN,
+    STORES,
     WAITING,
     Clock,
     lively,
@@ -142,6 +144,7 @@ def test_every_table_with_its_state_and_lag(shown):
         ITEMS: "snapshotting",
         ORDERS: "snapshotting",
         WAITING: "waiting",
+        STORES: "streaming",
     }
     assert found[CUSTOMERS][1] == "90 min · 4,220"
     assert found[ORDERS][1:6] == ["12 s · 30", "1,209,143", "606,866", "0", "10 s ago"]
@@ -160,7 +163,7 @@ def test_a_table_that_stopped_says_why_and_what_to_do(shown):
 def test_figures_and_charts_of_the_last_hour(shown):
     page = shown.page
     values = page.locator("#figures .value")
-    expect(values).to_have_text(["12 s", "6", "51.7 M", "10 s ago", "tasks"])
+    expect(values).to_have_text(["12 s", "7", "51.7 M", "10 s ago", "tasks"])
     expect(page.locator("#figures")).to_contain_text("1\u00a0errored")
     for chart in ("events", "lag"):
         drawn = page.locator(f"#{chart}-chart polyline")
@@ -207,6 +210,9 @@ def test_signals_and_their_answers(shown):
     )
 
 
+COLOUR = "e => getComputedStyle(e).backgroundColor"
+
+
 # --- what changes -----------------------------------------------------------------------------
 
 
@@ -214,6 +220,8 @@ def test_it_follows_the_pipeline_without_being_loaded_again(shown, served: Serve
     page = shown.page
     expect(page.locator("#state")).to_have_text("streaming")
     expect(page).to_have_title(f"{NAME} · streaming")
+    streams = page.locator("#tables .badge.streaming")
+    green = streams.evaluate(COLOUR)
     why = DependencyError("no broker answers", code="kafka-unavailable", hint="start the brokers")
     served.board.ends(None, why=why)
     expect(page.locator("#state")).to_have_text("degraded")
@@ -227,6 +235,11 @@ def test_it_follows_the_pipeline_without_being_loaded_again(shown, served: Serve
     ):
         expect(problem).to_contain_text(text)
     expect(page.locator("#figures .value").first).to_have_text("unknown")
+    assert streams.evaluate(COLOUR) != green, "nothing is well while nothing is written"
+    served.board.ends(lag.Ends({}, {}))
+    expect(page.locator("#state")).to_have_text("streaming")
+    assert streams.evaluate(COLOUR) == green
+    expect(page.locator("#trouble .problem")).to_have_count(1)
     full = Progress(chunks=13, total_chunks=13, rows=1_300_000, seconds=200)
     run = Subject(RUN, NAME, (ORDERS, ITEMS))
     served.board.notification(notifications.completed(run, progress=full, ts_ms=int(NOW * 1000)))
@@ -304,7 +317,7 @@ def test_what_is_refused_is_said_in_the_dialog(chrome: Browser, served: Served):
         page.get_by_role("button", name="New snapshot").click()
         dialog = page.get_by_role("dialog", name="New snapshot")
         dialog.get_by_label("All").check()
-        assert dialog.locator("#choices input:checked").count() == 6
+        assert dialog.locator("#choices input:checked").count() == 7
         dialog.get_by_label(re.compile("Only rows for which")).fill("now() > placed")
         dialog.get_by_role("button", name="Start").click()
         expect(dialog.get_by_role("alert")).to_contain_text("→")
@@ -380,7 +393,7 @@ FIND_PALE = """() => {
 def test_light_and_dark_on_every_width(chrome: Browser, served: Served, width: int, scheme: str):
     with visit(chrome, served.address, width=width, height=844, scheme=scheme) as found:
         page = found.page
-        assert len(rows(page)) == 6
+        assert len(rows(page)) == 7
         expect(page.locator("#lag-chart polyline")).not_to_have_count(0)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if width == 390:  # between, the table may be scrolled inside of its card
@@ -398,7 +411,7 @@ def test_light_and_dark_on_every_width(chrome: Browser, served: Served, width: i
 
 def test_everything_can_be_done_with_the_keyboard(shown, served: Served):
     page = shown.page
-    assert len(rows(page)) == 6
+    assert len(rows(page)) == 7
     wanted = {
         element.get_attribute("aria-label") or element.inner_text()
         for element in page.get_by_role("button").all()

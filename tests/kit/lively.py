@@ -20,6 +20,7 @@ from lakemark.tables import PipelineState, TableState
 NOW = 1_770_000_000.0
 NAME = "shop-of-the-north"
 ORDERS, ITEMS, CUSTOMERS = "public.orders", "public.order_items", "public.customers"
+STORES = "public.stores"
 EVENTS, ARCHIVE, WAITING = (
     "warehouse.inventory_movements_by_location_and_day",
     "public.archive",
@@ -44,7 +45,7 @@ def lively() -> tuple[Board, Clock]:
     """The board, at `NOW`, and its clock."""
     clock = Clock(NOW - 3600)
     board = Board(NAME, clock=clock)
-    board.captured([ORDERS, ITEMS, CUSTOMERS, EVENTS, ARCHIVE, WAITING])
+    board.captured([STORES, ORDERS, ITEMS, CUSTOMERS, EVENTS, ARCHIVE, WAITING])
     board.pipeline("streaming")
     while clock.now < NOW:
         _batch(board, clock)
@@ -70,7 +71,10 @@ def _batch(board: Board, clock: Clock) -> None:
 
 
 def _applied(end: int) -> dict[str, dict[int, int]]:
-    return {f"t.{name}": {0: end} for name in ("orders", "items", "customers", "events", "archive")}
+    return {
+        f"t.{name}": {0: end}
+        for name in ("orders", "items", "customers", "events", "archive", "stores")
+    }
 
 
 def _tables(now: float, done: int) -> dict[str, TableState]:
@@ -92,6 +96,7 @@ def _tables(now: float, done: int) -> dict[str, TableState]:
         EVENTS: table(
             "t.events", 2_204_553, state="catching-up", from_offsets={"t.events": {0: 9}}
         ),
+        STORES: table("t.stores", 310),
         ARCHIVE: table("t.archive", 12, state="paused", from_offsets={"t.archive": {0: 900}}),
     }
 

@@ -154,7 +154,7 @@ function figures() {
   const slow = now.slowest_step;
   const last = now.batches[0];
   const cards = [
-    ["Behind the source", span(now.lag.seconds), number(now.lag.records) + " records unread"],
+    ["Behind the source", span(now.lag.seconds), now.lag.records === null ? "Kafka does not say" : number(now.lag.records) + " records unread"],
     ["Tables", number(now.tables.length), states.join(", ")],
     ["Rows", short(now.tables.reduce((sum, table) => sum + table.rows, 0)), "in all tables"],
     ["Last batch", last ? ago(last.ended_ms) : "–", last ? number(last.events) + " events, " + number(last.rows) + " rows" : "none yet"],
@@ -273,6 +273,7 @@ function draw() {
   $("name").textContent = now.name;
   $("state").textContent = now.pipeline.state;
   $("state").className = "badge " + now.pipeline.state;
+  document.body.classList.toggle("stands", now.pipeline.state !== "streaming");
   $("version").textContent = "lakemark " + now.version;
   trouble();
   figures();
