@@ -16,6 +16,7 @@ from stack.local import LocalStack
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.broken import revive
+from tests.kit.browser import badge
 from tests.kit.http_side import HttpSide
 from tests.kit.running import STATE_S, Running
 
@@ -75,6 +76,7 @@ def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(
         assert health["reason"] == now["pipeline"]["reason"]
         assert {"lag-unknown", health["code"]} <= {one["code"] for one in ready["reasons"]}
         assert 'lakemark_pipeline_state{state="degraded"} 1.0' in side.ask("/metrics")[1]
+        assert badge(side.address) in {"degraded", None}
     finally:
         stack.kafka.start()
     revive(running)
@@ -83,6 +85,7 @@ def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(
     wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well again")
     assert side.status()["pipeline"]["state"] == "streaming"
     assert side.status()["pipeline"]["reason"] == ""
+    assert badge(side.address) in {"streaming", None}
 
 
 def test_broker_hangs(running: Running, stack: LocalStack):

@@ -25,14 +25,19 @@ PATIENCE_MS = 20_000
 """How long an effect is waited for: a deadline for a loaded machine, no duration."""
 
 
+def found() -> str:
+    """The browser's path; empty where there is none."""
+    return os.environ.get("LAKEMARK_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), "")
+
+
 def chromium() -> str:
     """The browser's path; skips the test where there is none."""
-    found = os.environ.get("LAKEMARK_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), "")
-    if not found:
+    path = found()
+    if not path:
         pytest.skip(
             "no Chromium on this machine: apt-get install -y chromium (or LAKEMARK_CHROMIUM)"
         )
-    return found
+    return path
 
 
 @contextmanager
@@ -99,3 +104,12 @@ def visit(
         yield made
     finally:
         context.close()
+
+
+def badge(address: str) -> str | None:
+    """What a page that is opened now says of the pipeline; None on a machine without a browser."""
+    if not found():
+        return None
+    with browser() as started, visit(started, address) as seen:
+        seen.page.wait_for_function("() => document.querySelector('#figures .value')")
+        return seen.page.locator("#state").inner_text()
