@@ -116,7 +116,7 @@ def _run(
                 started = True
             coordinator.step(_BUSY_S if coordinator.active() else _IDLE_S)
             now = flight(coordinator)
-            if now != told:
+            if now != told and not stopping.is_set():
                 tell(now)
                 told = now
         except LakemarkError as error:

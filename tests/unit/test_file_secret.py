@@ -4,12 +4,16 @@ import pickle
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config, load
 from lakemark.errors import ConfigError
 from lakemark.ops.log import MASK, SecretFilter
+from lakemark.settings import layers
+from lakemark.settings.file_secret import FromFiles
 from lakemark.settings.layers import LoginRefused, Problem
 from lakemark.snapshot.readers.postgres import conninfo
 
@@ -49,6 +53,28 @@ def test_who_connects_next_gets_what_the_file_holds_now(config: Config, tmp_path
     assert (ours["sasl.password"], ours["ssl.keystore.password"]) == ("another", "another")
     assert 'password="another"' in java_options(config)["kafka.sasl.jaas.config"]
     assert {"pre-mid-second", "another", "first-connect"} <= config.secrets()
+
+
+LITERAL = st.text(alphabet="ab$} \n", max_size=4)
+
+
+@given(data=st.data())
+def test_a_text_read_again_is_what_it_was_at_first(tmp_path_factory, data):
+    base = tmp_path_factory.mktemp("files", numbered=True)
+    contents = data.draw(st.lists(st.text(alphabet="xyz${", min_size=1, max_size=4), max_size=3))
+    given_text, wanted = "", ""
+    for number, content in enumerate(contents):
+        (base / f"f{number}").write_text(f"{content}\n")
+        literal, kind = data.draw(LITERAL), data.draw(st.sampled_from(["file", "escape", "env"]))
+        inner = {"file": f"${{file:f{number}}}", "escape": "$${", "env": "${env:E}"}[kind]
+        literal = literal.rstrip("$")  # would escape what follows
+        given_text += literal + inner
+        wanted += literal + {"file": content, "escape": "${", "env": "e"}[kind]
+    found = layers._resolve(given_text, ("x",), {"E": "e"}, layers.Layers(base))
+    assert found == wanted
+    if "${file:" in given_text.replace("$${", ""):
+        assert isinstance(found, FromFiles)
+        assert found.template.now() == wanted
 
 
 @pytest.mark.parametrize("how", ["gone", "empty", "no UTF-8"])
