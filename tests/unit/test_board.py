@@ -350,7 +350,17 @@ def test_what_the_supervisor_says_otherwise_goes_first(board, state):
     board.pipeline(state, code="lake-unavailable", reason="no lake")
     board.ends(None, why=AWAY)
     assert (board.status().pipeline.state, board.status().pipeline.reason) == (state, "no lake")
-    board.ends(None)  # nobody watches any more
+    board.pipeline("streaming")
+    assert board.status().pipeline.state == "streaming"
+
+
+def test_a_query_that_fails_while_kafka_is_away_is_at_no_moment_well(board):
+    board.pipeline("streaming")
+    board.ends(None, why=AWAY)
+    board.ends(None)  # nobody watches any more, and the supervisor has not said why
+    assert board.status().pipeline.state == "degraded"
+    board.pipeline("degraded", code="query-failed", reason="it ended")
+    assert board.status().pipeline.code == "query-failed"
     board.pipeline("streaming")
     assert board.status().pipeline.state == "streaming"
 

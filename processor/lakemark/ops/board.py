@@ -67,6 +67,7 @@ class Board:
             before = self._pipeline
             since = before.since_ms if before.state == state else self._now_ms()
             self._pipeline = PipelineNow(state, since, before.started_ms, code, reason, hint)
+            self._away = None
 
     def captured(self, names: Iterable[str]) -> None:
         """Tables that the connector captures."""
@@ -100,11 +101,13 @@ class Board:
 
         Args:
             known: the offsets.
-            why: Kafka is away: until the next offsets a pipeline that streams is degraded.
+            why: Kafka is away: until the next offsets, or the supervisor's next word, a pipeline
+                that streams is degraded.
         """
         with self._lock:
             self._ends = known
-            self._away = self._degraded(why) if why is not None else None
+            if known is not None or why is not None:
+                self._away = self._degraded(why) if why is not None else None
             if known is not None:
                 self._batches.lagging(self._lags()[1], self._now_ms())
 
