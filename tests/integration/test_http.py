@@ -52,7 +52,8 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
             )
 
         chunk, *_ = wait_for(in_flight, STATE_S, "a chunk in flight between two windows")
-        assert (chunk["state"] in {"read", "settling"}, chunk["rows"]) == (True, 100)
+        assert chunk["state"] in {"read", "settling"}
+        assert 0 < chunk["rows"] <= ROWS
 
         def answered() -> list[dict[str, Any]]:
             signals = [s for s in site.status()["signals"] if s["id"] == run]
