@@ -72,7 +72,7 @@ class Kafka(Server):
         heap: the largest heap.
         quick: start fast rather than run fast for hours; benchmarks say False.
         ports: port and controller port, free ones unless given.
-        settings: more settings of the broker.
+        settings: of the broker, on top of ours; from the next start on.
     """
 
     name = "Kafka"
@@ -92,8 +92,8 @@ class Kafka(Server):
         self.port, self.controller_port = ports or (free_port(), free_port())
         self._heap = heap
         self._quick = quick
-        self._more = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
         self._probe: AdminClient | None = None
+        self.settings = dict(settings or {})
 
     @property
     def bootstrap(self) -> str:
@@ -109,7 +109,7 @@ class Kafka(Server):
                 data=data,
                 max_bytes=MAX_MESSAGE_BYTES,
             )
-            + self._more,
+            + "".join(f"{name}={value}\n" for name, value in self.settings.items()),
             encoding="utf-8",
         )
         if not (data / "meta.properties").exists():

@@ -19,7 +19,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Tests of one group run one after the other in one worker: they share what is slow to start. Those on
 # servers wait a lot; all others fill the gaps.
-GROUPS = {"integration": "servers", "faults": "faults", "spark": "spark"}
+GROUPS = {"integration": "servers", "faults": "faults", "spark": "spark", "browser": "browser"}
 SPLIT = {
     "faults/test_gaps.py": "more faults",
     "faults/test_snapshot_faults.py": "more faults",

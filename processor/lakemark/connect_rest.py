@@ -13,7 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from lakemark.config import ConnectConfig
 from lakemark.errors import DependencyError
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 
 # A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
 # and 0.5 + 1 + 2 s between them, four attempts end after 44 s at the latest.
@@ -152,15 +152,9 @@ class ConnectRest:
             raise self._away(str(error) or type(error).__name__) from error
         status = response.status_code
         if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
-            raise InvalidConfig(
-                [
-                    Problem(
-                        "source.connect",
-                        f"Connect at {self._shown()} refuses us with status {status}",
-                        "set source.connect.username and source.connect.password",
-                    )
-                ]
-            )
+            message = f"Connect at {self._shown()} refuses us with status {status}"
+            hint = "set source.connect.username and source.connect.password"
+            raise LoginRefused(Problem("source.connect", message, hint), code="connect-refused")
         if status == httpx.codes.NOT_FOUND:
             raise self._unknown()
         if not response.is_success:

@@ -24,6 +24,7 @@ from lakemark.settings.names import (
     topic_regex,
     topic_safe,
 )
+from lakemark.source.envelope import SourceIdentity
 from lakemark.suitability import problems_with
 
 CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}
@@ -125,6 +126,11 @@ class Connector:
     topic_pattern: str
     tables: TableChoice
     problems: tuple[Problem, ...]
+
+    @property
+    def identity(self) -> SourceIdentity:
+        """What marks a record as this connector's."""
+        return SourceIdentity(self.kind, self.topic_prefix, self.signal_table)
 
     def captures(self, table: str) -> bool:
         """Whether events of this ``schema.table`` are wanted; those of the signal table always."""

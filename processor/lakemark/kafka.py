@@ -35,10 +35,11 @@ from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.errors import DependencyError
 from lakemark.own_topics import create_command, topic_plan, unusable
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 from lakemark.settings.names import compile_java
 
 __all__ = [
+    "Admission",
     "Cluster",
     "away",
     "java_options",
@@ -79,12 +80,44 @@ class Brokers:
     version: str
 
 
+def not_let_in(error: KafkaError) -> LoginRefused:
+    """What it means that the brokers do not accept our credentials or certificate."""
+    message = f"the brokers do not let us in: {error.str()}"
+    hint = "check kafka.security against the brokers"
+    return LoginRefused(Problem("kafka.security", message, hint), code="kafka-refused")
+
+
+class Admission:
+    """The `error_cb` of a client that lives long: whether the brokers still let it in.
+
+    librdkafka goes on for ever with the password it was made with: a changed one takes a new
+    client.
+    """
+
+    def __init__(self) -> None:
+        self._refused: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Called by the client while it is polled."""
+        if error.code() in _NOT_TRUSTED:
+            self._refused = error
+
+    def require(self) -> None:
+        """Says that the client is of no use any more.
+
+        Raises:
+            LoginRefused: the brokers have refused it; another client may know the new password.
+        """
+        if self._refused is not None:
+            raise not_let_in(self._refused)
+
+
 class Cluster:
     """Questions to the brokers, over one connection.
 
     Raises (every method):
         DependencyError: the brokers do not answer in time.
-        InvalidConfig: they refuse our credentials at the first contact.
+        LoginRefused: they refuse our credentials at the first contact.
     """
 
     def __init__(self, config: Config) -> None:
@@ -126,10 +159,7 @@ class Cluster:
     def _explained(self, error: KafkaError) -> DependencyError | InvalidConfig:
         last = self._last_error
         if last is not None and last.code() in _NOT_TRUSTED and not self._met:
-            message = f"the brokers do not let us in: {last.str()}"
-            return InvalidConfig(
-                [Problem("kafka.security", message, "check kafka.security against the brokers")]
-            )
+            return not_let_in(last)
         reason = f"{error.str()}" + (f" ({last.str()})" if last is not None else "")
         return away(self._config, reason)
 

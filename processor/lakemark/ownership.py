@@ -149,9 +149,11 @@ class Turn:
 
     def _stand(self) -> None:
         """In the queue until the end, or an error."""
+        admission = kafka.Admission()
         consumer = Consumer(
             {
                 **kafka.librdkafka_options(self.config),
+                "error_cb": admission,
                 "group.id": own_topics.owner_group(self.config),
                 # the eager strategies would move the partition whenever somebody joins
                 "partition.assignment.strategy": "cooperative-sticky",
@@ -170,6 +172,7 @@ class Turn:
             )
             while not self._over.is_set():
                 message = consumer.poll(_POLL_S)
+                admission.require()
                 error = message.error() if message is not None else None
                 if error is not None and not error.retriable():
                     raise KafkaException(error)

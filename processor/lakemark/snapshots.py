@@ -10,6 +10,7 @@ import structlog
 from lakemark.errors import LakemarkError
 from lakemark.settle import News
 from lakemark.snapshot.coordinator import Coordinator, Settings
+from lakemark.snapshot.flight import Flight, flight
 from lakemark.snapshot.outside import Stream, TableNow
 from lakemark.snapshot.world import World
 from lakemark.tables import ERRORED, STREAMING, PipelineState, TableState
@@ -82,7 +83,11 @@ def _now(entry: TableState, state: PipelineState) -> TableNow:
 
 @contextmanager
 def running(
-    world: World, settings: Settings, state: PipelineState, query: Callable[[], str]
+    world: World,
+    settings: Settings,
+    state: PipelineState,
+    query: Callable[[], str],
+    tell: Callable[[Flight | None], None],
 ) -> Iterator[Snapshots]:
     """Snapshots while the block runs.
 
@@ -91,12 +96,13 @@ def running(
         settings: of the coordinator.
         state: the pipeline's as it begins.
         query: id of the streaming query, empty before its first start.
+        tell: is told what is in flight when that has changed; None at the end.
     """
     snapshots = Snapshots(world, settings, query=query)
     stopping = threading.Event()
     thread = threading.Thread(
-        target=_run, args=(snapshots, snapshots.stream_of(state), stopping), name="snapshots",
-        daemon=True,
+        target=_run, args=(snapshots, snapshots.stream_of(state), stopping, tell),
+        name="snapshots", daemon=True,
     )  # fmt: skip
     thread.start()
     try:
@@ -105,17 +111,27 @@ def running(
         stopping.set()
         thread.join(timeout=10)
         world.close()
+        tell(None)
 
 
-def _run(snapshots: Snapshots, stream: Stream, stopping: threading.Event) -> None:
+def _run(
+    snapshots: Snapshots,
+    stream: Stream,
+    stopping: threading.Event,
+    tell: Callable[[Flight | None], None],
+) -> None:
     coordinator = snapshots.coordinator
-    started = False
+    started, told = False, Flight()
     while not stopping.is_set():
         try:
             if not started:
                 coordinator.start(stream)
                 started = True
             coordinator.step(_BUSY_S if coordinator.active() else _IDLE_S)
+            now = flight(coordinator)
+            if now != told and not stopping.is_set():
+                tell(now)
+                told = now
         except LakemarkError as error:
             log.warning("snapshots.delayed", code=error.code, reason=error.message, hint=error.hint)
             stopping.wait(_AGAIN_S)

@@ -31,7 +31,7 @@ from lakemark import control, kafka, records, recovery, settings_record, snapsho
 from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
-from lakemark.errors import DependencyError, LakemarkError, PipelineError
+from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.ops import feeds, server
 from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
@@ -45,7 +45,6 @@ from lakemark.sink.partial import partial_keys
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.world import World
-from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes
 from lakemark.tables import CATCHING_UP, ERRORED, Offsets, PipelineState
 
@@ -84,6 +83,7 @@ class Supervisor:
         self.owner = this_process()
         self.turn = Turn(config)
         self.stands_by = False
+        self.streamed = False
         self.board = Board(config.name)
         self.metrics = Metrics(self.board)
 
@@ -109,7 +109,9 @@ class Supervisor:
                 return self._verdict()
             except _StoppedError:
                 return 0
-            except DependencyError as error:
+            except (DependencyError, ConfigError) as error:
+                if isinstance(error, ConfigError) and not (self.streamed and error.retried):
+                    raise  # a start with a wrong password ends
                 failure: LakemarkError = error
             if failure.code == SUPERSEDED:
                 log.warning("pipeline.superseded", reason=failure.message, hint=failure.hint)
@@ -142,6 +144,7 @@ class Supervisor:
     def _queries(self, pipeline: Pipeline) -> None:
         while not self.stopping.is_set():
             query = self._start(pipeline)
+            self.streamed = True
             log.info("pipeline.streaming", query=str(query.id), once=self.once)
             self._publish_pipeline("streaming")
             try:
@@ -188,7 +191,7 @@ class Supervisor:
             spark=spark,
             config=config,
             connector=connector,
-            identity=identity_of(connector),
+            identity=connector.identity,
             modes=modes,
             checkpoint=checkpoint,
             catalog=catalog,
@@ -272,7 +275,8 @@ class Supervisor:
             lambda table: table in self.state.wrappers,
         )
         pipeline.read_schemas = lambda: world.schemas
-        with snapshots.running(world, settings, self.state, query) as self.snapshots:
+        running = snapshots.running(world, settings, self.state, query, self.board.flight)
+        with running as self.snapshots:
             yield
         self.snapshots = None
 
@@ -437,15 +441,6 @@ def root_cause(text: str) -> str:
     ours = [line for line in lines if line.startswith("lakemark.errors.")]
     caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return (ours[:1] or caused[-1:] or lines[:1] or ["unknown"])[0]
-
-
-def identity_of(connector: connectors.Connector) -> SourceIdentity:
-    """What marks a record as this connector's."""
-    return SourceIdentity(
-        connector=connector.kind,
-        logical_name=connector.topic_prefix,
-        signal_table=connector.signal_table,
-    )
 
 
 def run(config: Config, *, once: bool) -> int:

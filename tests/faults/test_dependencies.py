@@ -4,6 +4,7 @@ The tests share one pipeline that runs through all of them; each leaves everythi
 Each has a workload of another seed: the same one would write the same keys again.
 """
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ import pytest
 
 from stack import every_type, shop
 from stack.local import LocalStack
+from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.broken import revive
+from tests.kit.browser import badge
+from tests.kit.http_side import HttpSide
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -52,6 +56,36 @@ def test_broker_killed(running: Running, stack: LocalStack):
         running.database.execute("UPDATE products SET name = 'while the broker was away'")
         stack.kafka.start()
         revive(running)
+
+
+def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(
+    running: Running, stack: LocalStack
+):
+    side = HttpSide(running)
+    wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well")
+    stack.kafka.kill()
+    try:
+        wait_for(lambda: side.probes() == (503, 503), STATE_S, "both probes to tell")
+        now = side.status()
+        assert now["pipeline"]["state"] == "degraded"
+        assert now["pipeline"]["code"] in {"kafka-unavailable", "query-failed"}
+        assert now["pipeline"]["hint"]
+        assert now["lag"] == {"seconds": None, "records": None}
+        health, ready = (json.loads(side.ask(path)[1]) for path in ("/healthz", "/readyz"))
+        assert health["code"] == now["pipeline"]["code"]
+        assert health["reason"] == now["pipeline"]["reason"]
+        assert {"lag-unknown", health["code"]} <= {one["code"] for one in ready["reasons"]}
+        assert 'lakemark_pipeline_state{state="degraded"} 1.0' in side.ask("/metrics")[1]
+        assert badge(side.address) in {"degraded", None}
+    finally:
+        stack.kafka.start()
+    revive(running)
+    running.database.execute("UPDATE products SET name = 'after the broker came back'")
+    running.wait_equal()
+    wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well again")
+    assert side.status()["pipeline"]["state"] == "streaming"
+    assert side.status()["pipeline"]["reason"] == ""
+    assert badge(side.address) in {"streaming", None}
 
 
 def test_broker_hangs(running: Running, stack: LocalStack):

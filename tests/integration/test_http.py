@@ -1,52 +1,21 @@
 """A running pipeline over HTTP: probes, state, metrics, and a signal that is answered."""
 
 import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from stack.local import Database
 from stack.processes import wait_for
+from tests.kit.http_side import HttpSide
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "status.json").read_text())
 ORDERS = "public.orders"
 ROWS = 1000
-
-
-class Site:
-    """A pipeline's HTTP side."""
-
-    def __init__(self, running: Running) -> None:
-        self.address = running.lakemark.wait_for_event("http.listening", STATE_S)["address"]
-
-    def ask(self, path: str, body: object = None) -> tuple[int, str]:
-        """Status and text of an answer; a POST where there is a body."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self.address + path, data, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def status(self) -> dict[str, Any]:
-        """The state, which must fit its schema."""
-        found = json.loads(self.ask("/v1/status")[1])
-        Draft202012Validator(SCHEMA).validate(found)
-        return found
-
-    def table(self, name: str) -> dict[str, Any]:
-        """One table; empty while it is not there."""
-        return next((t for t in self.status()["tables"] if t["name"] == name), {})
 
 
 def create(database: Database) -> None:
@@ -62,15 +31,29 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
     create(database)
     with Running(database, tmp_path, SNAPSHOT) as running:
         running.lakemark.start()
-        site = Site(running)
+        site = HttpSide(running)
         assert site.ask("/healthz")[0] == 200
         found = {t["name"]: t["state"] for t in site.status()["tables"]}
         assert found == {ORDERS: "waiting", "public.quiet": "waiting"}
 
-        signal = {"type": "execute-snapshot", "data": {"data-collections": [ORDERS]}}
+        asked = {"data-collections": [ORDERS], "delay": "200ms"}
+        signal = {"type": "execute-snapshot", "data": asked}
         code, text = site.ask("/v1/signals", signal)
         assert code == 202, text
         run = json.loads(text)["id"]
+
+        def in_flight() -> list[dict[str, Any]]:
+            now = site.status()
+            scans = [scan for run in now["snapshots"] for scan in run["tables"]]
+            return (
+                [c for scan in scans for c in scan["in_flight"] if c["lo"]]
+                if now["windows"]
+                else []
+            )
+
+        chunk, *_ = wait_for(in_flight, STATE_S, "a chunk in flight between two windows")
+        assert chunk["state"] in {"read", "settling"}
+        assert 0 < chunk["rows"] <= ROWS
 
         def answered() -> list[dict[str, Any]]:
             signals = [s for s in site.status()["signals"] if s["id"] == run]
@@ -80,6 +63,9 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         assert (seen["type"], seen["tables"]) == ("execute-snapshot", [ORDERS])
         (scan,) = next(r for r in site.status()["snapshots"] if r["id"] == run)["tables"]
         assert (scan["status"], scan["rows"], scan["percent"]) == ("SUCCEEDED", ROWS, 100)
+
+        wait_for(lambda: site.status()["windows"] is None, STATE_S, "the last window to be closed")
+        assert scan["in_flight"] == []
 
         running.wait_equal()
         orders = site.table(ORDERS)

@@ -4,10 +4,12 @@ from datetime import timedelta
 
 import pytest
 
+from lakemark.errors import DependencyError
 from lakemark.ops import health, lag
 from lakemark.ops.board import Board
-from lakemark.ops.status import BatchDone
+from lakemark.ops.status import BatchDone, ChunkNow, Delay, WindowsNow
 from lakemark.snapshot import notifications
+from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
 from lakemark.tables import PipelineState, TableState
@@ -269,6 +271,29 @@ def test_many_runs_are_forgotten_but_not_one_that_goes_on(board):
     assert board.status().signals[0].id == "s199"
 
 
+def test_what_is_in_flight_stands_with_its_table(board, clock):
+    run = Subject("r1", "shop", (A, B))
+    board.notification(notifications.started(run, ts_ms=1))
+    stages = {("r1", A): "reading", ("r1", B): "waiting"}
+    chunk = ChunkInFlight("r1", A, 3, 77, "read", 5, rows=9, lo="w1")
+    other = ChunkInFlight("r2", A, 0, 78, "reading", 6)
+    board.flight(Flight(stages, (chunk, other), window="w2", opened_ms=4, windows=2))
+    ((one, two),) = (found.tables for found in board.status().snapshots)
+    assert (one.stage, two.stage, two.in_flight) == ("reading", "waiting", ())
+    assert one.in_flight == (ChunkNow(3, 77, "read", 5, 9, "w1", ""),)
+    assert board.status().windows == WindowsNow("w2", 4, 2, "")
+    assert board.status().snapshot_delay is None
+    board.notification(scanned(run, A))
+    assert board.status().snapshots[0].tables[0].stage == "", "it has come to its end"
+    board.flight(Flight(code="gone", reason="the database is away", hint="start it"))
+    assert (board.status().windows, board.status().snapshot_delay) == (
+        None,
+        Delay("gone", "the database is away", "start it"),
+    )
+    board.flight(None)
+    assert board.status().snapshot_delay is None
+
+
 # --- alive and ready --------------------------------------------------------------------------
 
 MINUTE = timedelta(seconds=60)
@@ -292,6 +317,52 @@ def test_a_process_that_stands_by_is_alive_but_not_ready(board):
     board.pipeline("standby")
     assert health.not_alive(board.status()) is None
     assert codes(board) == [("standby", "")]
+
+
+AWAY = DependencyError("no broker answers", code="kafka-unavailable", hint="start the brokers")
+
+
+def test_a_query_that_still_runs_is_degraded_while_kafka_is_away(board, clock):
+    board.pipeline("streaming")
+    board.tables(at(10, a=entry()))
+    board.ends(ends(10))
+    assert (health.not_alive(board.status()), codes(board)) == (None, [])
+    board.ends(None, why=AWAY)
+    clock.now += 20
+    board.ends(None, why=AWAY)
+    now = board.status().pipeline
+    assert (now.state, now.code, now.reason, now.hint) == (
+        "degraded",
+        "kafka-unavailable",
+        "no broker answers",
+        "start the brokers",
+    )
+    assert (now.since_ms, now.started_ms, now.batch) == (int(START * 1000), int(START * 1000), 1)
+    assert health.not_alive(board.status()).reason == "no broker answers"
+    assert codes(board) == [("kafka-unavailable", ""), ("lag-unknown", "")]
+    board.ends(ends(10))
+    assert board.status().pipeline.state == "streaming"
+    assert (health.not_alive(board.status()), codes(board)) == (None, [])
+
+
+@pytest.mark.parametrize("state", ["starting", "standby", "degraded"])
+def test_what_the_supervisor_says_otherwise_goes_first(board, state):
+    board.pipeline(state, code="lake-unavailable", reason="no lake")
+    board.ends(None, why=AWAY)
+    assert (board.status().pipeline.state, board.status().pipeline.reason) == (state, "no lake")
+    board.pipeline("streaming")
+    assert board.status().pipeline.state == "streaming"
+
+
+def test_a_query_that_fails_while_kafka_is_away_is_at_no_moment_well(board):
+    board.pipeline("streaming")
+    board.ends(None, why=AWAY)
+    board.ends(None)  # nobody watches any more, and the supervisor has not said why
+    assert board.status().pipeline.state == "degraded"
+    board.pipeline("degraded", code="query-failed", reason="it ended")
+    assert board.status().pipeline.code == "query-failed"
+    board.pipeline("streaming")
+    assert board.status().pipeline.state == "streaming"
 
 
 def test_ready_is_near_the_source_and_without_errors(board, clock):

@@ -142,5 +142,6 @@ def test_rest_mistakes_are_configuration_and_not_tried_again(status, json_body, 
     with pytest.raises(ConfigError, match=words) as caught:
         rest(answer).settings()
     assert len(asked) == (2 if status == 404 else 1)
+    assert caught.value.code == ("connect-refused" if status == 401 else "configuration")
     if status == 404:
         assert "did you mean my-shop/eu?" in caught.value.hint

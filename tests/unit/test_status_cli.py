@@ -10,11 +10,13 @@ from jsonschema import Draft202012Validator
 from lakemark.config import load
 from lakemark.ops import overview, served, status_view
 from lakemark.ops.board import Board
+from lakemark.ops.log import SecretFilter
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.overview import Lookout, Overview
 from lakemark.ops.progress import kept
 from lakemark.ops.server import serving
 from lakemark.snapshot import notifications
+from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, Subject
 from lakemark.tables import PipelineState, TableState, encode
 from stack.processes import free_port
@@ -186,6 +188,39 @@ def test_the_newest_snapshot_says_how_far_it_is_and_how_fast(board, capsys):
     assert "snapshot r1: running, 25 %" in text
     assert f"{A}: 1/4 chunks  25 %  1,000 of about 4,000 rows  500 rows/s" in text
     assert lines(text)[A][1:4] == ["snapshotting", "0s", "2"]
+
+
+def test_what_is_in_flight_and_what_snapshots_wait_for(board, clock, capsys):
+    run = Subject("r1", "shop", (A, "public.b"))
+    board.notification(notifications.started(run, ts_ms=1))
+    since = int(clock.now * 1000)
+    chunks = [("reading", None), ("reading", None), ("settling", 9)]
+    flying = tuple(
+        ChunkInFlight("r1", A, at, at, state, since, rows)
+        for at, (state, rows) in enumerate(chunks)
+    )
+    stages = {("r1", A): "reading", ("r1", "public.b"): "cutting"}
+    why = {"code": "database-refused", "reason": "hush-hush is wrong", "hint": "mend it"}
+    board.flight(Flight(stages, flying, "w", since - 3000, 2, "transaction 9 (pid 4, psql)", **why))
+    shown = seen(board)
+    hide = SecretFilter(["hush-hush"])
+    status_view.show(status_view.Console(width=200), shown, topic="t", as_json=False, hide=hide)
+    text = capsys.readouterr().out
+    assert "in flight: 2 reading, 1 settling" in text
+    assert "public.b: 0/? chunks" in text
+    assert "cutting" in text
+    assert "windows in use: 2, the newest opened 3s ago" in text
+    assert "no chunk can begin before the end of transaction 9 (pid 4, psql)" in text
+    assert "snapshots wait: ••• is wrong (database-refused; it is retried)" in text
+    assert "→ mend it" in text
+    found = status_view.document(shown, hide)
+    assert found["snapshot_delay"]["reason"] == "••• is wrong"
+    assert found["windows"]["in_use"] == 2
+    assert [c["state"] for c in found["snapshots"][0]["tables"][0]["in_flight"]] == [
+        "reading",
+        "reading",
+        "settling",
+    ]
 
 
 def test_watching_draws_again_until_ctrl_c_and_shows_what_passes(board, clock, capsys, monkeypatch):

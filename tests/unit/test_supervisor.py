@@ -4,9 +4,14 @@ import pytest
 
 from lakemark import settings_record
 from lakemark.config import load
-from lakemark.supervisor import Supervisor, any_state, root_cause
+from lakemark.errors import ConfigError
+from lakemark.settings.layers import LoginRefused, Problem
+from lakemark.supervisor import Supervisor, _StoppedError, any_state, root_cause
 from lakemark.tables import CATCHING_UP, PAUSED, PipelineState, TableState
 
+REFUSED = LoginRefused(
+    Problem("database", "the database refuses us", "check it"), code="database-refused"
+)
 JAVA = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure
 \tat org.apache.spark.Foo
@@ -45,6 +50,31 @@ def test_a_skip_on_its_way_needs_a_batch_where_the_source_is_silent(folder, once
     assert not supervisor._needs_batch()
     supervisor.state.tables["a"].skip_to = {"t": {0: 9}}
     assert supervisor._needs_batch()
+
+
+def supervised(supervisor, monkeypatch, streamed):
+    """What becomes of a supervisor whose database refuses it, before or after its first stream."""
+    said = []
+
+    def stream(_spark):
+        if said:
+            raise _StoppedError
+        supervisor.streamed = streamed
+        raise REFUSED
+
+    monkeypatch.setattr(supervisor, "_stream", stream)
+    monkeypatch.setattr(supervisor, "_publish_pipeline", lambda *told: said.append(told))
+    monkeypatch.setattr(supervisor.stopping, "wait", lambda _: None)
+    assert supervisor._supervise(None) == 0
+    return said
+
+
+def test_a_refusal_ends_a_start_and_degrades_what_has_streamed(folder, monkeypatch):
+    supervisor = Supervisor(load(folder / "lakemark.yaml"), once=False)
+    with pytest.raises(ConfigError):
+        supervised(supervisor, monkeypatch, streamed=False)
+    ((state, error),) = supervised(supervisor, monkeypatch, streamed=True)
+    assert (state, error.code, error.retried) == ("degraded", "database-refused", True)
 
 
 def test_only_a_process_whose_query_runs_says_with_which_settings(folder, monkeypatch):

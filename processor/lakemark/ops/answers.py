@@ -10,7 +10,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakemark.ops.status import Answer, RunNow, ScanNow, SignalSeen
+from lakemark.ops.status import (
+    Answer,
+    ChunkNow,
+    Delay,
+    RunNow,
+    ScanNow,
+    SignalSeen,
+    WindowsNow,
+)
+from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.following import ENDED, Run, Scan, then
 from lakemark.snapshot.notifications import Notification
 
@@ -73,9 +82,14 @@ class Answers:
             for name, seen in reversed(self._signals.items())
         )
 
-    def runs(self) -> tuple[RunNow, ...]:
-        """Those that go on first, then the newest."""
-        shown = [_shown(run) for run in self._runs.values()]
+    def runs(self, now: Flight) -> tuple[RunNow, ...]:
+        """Those that go on first, then the newest; with what is in flight."""
+        chunks: dict[tuple[str, str], list[ChunkNow]] = {}
+        for one in now.chunks:
+            chunks.setdefault((one.run, one.table), []).append(
+                ChunkNow(one.chunk, one.attempt, one.state, one.since_ms, one.rows, one.lo, one.hi)
+            )
+        shown = [_shown(run, now.stages, chunks) for run in self._runs.values()]
         return tuple(sorted(shown, key=lambda r: (r.state in ENDED, -r.updated_ms)))
 
 
@@ -101,14 +115,38 @@ def _text(value: object) -> str:
     return value[:_SHOWN] if isinstance(value, str) else ""
 
 
-def _shown(run: Run) -> RunNow:
+def windows_of(now: Flight) -> WindowsNow | None:
+    """The windows in use; None if there are none and nothing waits for one."""
+    if not (now.windows or now.waits_for):
+        return None
+    return WindowsNow(now.window, now.opened_ms or None, now.windows, now.waits_for)
+
+
+def delay_of(now: Flight) -> Delay | None:
+    """What delays snapshots."""
+    return Delay(now.code, now.reason, now.hint) if now.reason else None
+
+
+def _shown(
+    run: Run,
+    stages: Mapping[tuple[str, str], str],
+    chunks: Mapping[tuple[str, str], list[ChunkNow]],
+) -> RunNow:
     last = run.last
     why = _why(last) if last else ("", "", "")
-    scans = tuple(_scan(table, scan) for table, scan in run.tables.items())
+    scans = tuple(
+        _scan(
+            table,
+            scan,
+            "" if scan.status else stages.get((run.id, table), ""),
+            tuple(chunks.get((run.id, table), ())),
+        )
+        for table, scan in run.tables.items()
+    )
     return RunNow(run.id, run.state, last.timestamp if last else 0, scans, *why)
 
 
-def _scan(table: str, scan: Scan) -> ScanNow:
+def _scan(table: str, scan: Scan, stage: str, chunks: tuple[ChunkNow, ...]) -> ScanNow:
     total = scan.total_chunks
     percent = min(100, 100 * scan.chunks // total) if total else 0
     if scan.status in {"SUCCEEDED", "EMPTY"}:
@@ -123,4 +161,6 @@ def _scan(table: str, scan: Scan) -> ScanNow:
         scan.total_rows,
         scan.rows_per_second,
         scan.eta_seconds,
+        stage,
+        chunks,
     )

@@ -4,7 +4,8 @@
 |---|---|
 | supervisor | the pipeline's state, the tables' states after a batch, captured tables |
 | pipeline | what a batch did |
-| feeds | Kafka's end offsets, signals and notifications |
+| feeds | Kafka's end offsets, or that it is away; signals and notifications |
+| snapshots | windows and chunks in flight |
 
 Nothing here decides anything: the states are the pipeline's, shown in the words of `status`.
 """
@@ -16,10 +17,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from lakemark import tables
+from lakemark.errors import LakemarkError
 from lakemark.ops import lag, status
-from lakemark.ops.answers import Answers
+from lakemark.ops.answers import Answers, delay_of, windows_of
 from lakemark.ops.history import Batches
 from lakemark.ops.status import BatchDone, History, Lag, PipelineNow, PipelineWord, Status, TableNow
+from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
 from lakemark.tables import PipelineState, TableState
 from lakemark.version import __version__
@@ -49,6 +52,8 @@ class Board:
         self._clocks: dict[str, lag.Clock] = {}
         self._committed: dict[str, int] = {}
         self._ends: lag.Ends | None = None
+        self._away: PipelineNow | None = None
+        self._flight = Flight()
         self._batches = Batches()
         self._answers = Answers()
 
@@ -62,6 +67,7 @@ class Board:
             before = self._pipeline
             since = before.since_ms if before.state == state else self._now_ms()
             self._pipeline = PipelineNow(state, since, before.started_ms, code, reason, hint)
+            self._away = None
 
     def captured(self, names: Iterable[str]) -> None:
         """Tables that the connector captures."""
@@ -90,10 +96,18 @@ class Board:
         with self._lock:
             self._batches.add(msgspec.structs.replace(done, ended_ms=self._now_ms()))
 
-    def ends(self, known: lag.Ends | None) -> None:
-        """What Kafka holds of the change topics; None if it could not be asked."""
+    def ends(self, known: lag.Ends | None, *, why: LakemarkError | None = None) -> None:
+        """What Kafka holds of the change topics; None if it could not be asked.
+
+        Args:
+            known: the offsets.
+            why: Kafka is away: until the next offsets, or the supervisor's next word, a pipeline
+                that streams is degraded.
+        """
         with self._lock:
             self._ends = known
+            if known is not None or why is not None:
+                self._away = self._degraded(why) if why is not None else None
             if known is not None:
                 self._batches.lagging(self._lags()[1], self._now_ms())
 
@@ -101,6 +115,11 @@ class Board:
         """A record of the signals topic."""
         with self._lock:
             self._answers.signal(value, sent_ms=sent_ms, unnamed=unnamed)
+
+    def flight(self, now: Flight | None) -> None:
+        """Windows and chunks of snapshots as they are now; None when nobody carries any out."""
+        with self._lock:
+            self._flight = now or Flight()
 
     def notification(self, found: Notification) -> None:
         """A record of the notifications topic."""
@@ -120,13 +139,15 @@ class Board:
                 self._name,
                 __version__,
                 self._now_ms(),
-                msgspec.structs.replace(self._pipeline, batch=self._state.batch),
+                msgspec.structs.replace(self._now(), batch=self._state.batch),
                 whole,
                 self._batches.slowest(),
                 shown,
                 self._batches.newest(),
-                self._answers.runs(),
+                self._answers.runs(self._flight),
                 self._answers.signals(),
+                windows_of(self._flight),
+                delay_of(self._flight),
             )
 
     def history(self) -> History:
@@ -141,6 +162,16 @@ class Board:
             return done.count, done.events, done.rows, dict(done.seconds)
 
     # -- with the lock held ---------------------------------------------------------------------
+
+    def _degraded(self, why: LakemarkError) -> PipelineNow:
+        since = self._away.since_ms if self._away is not None else self._now_ms()
+        started = self._pipeline.started_ms
+        return PipelineNow("degraded", since, started, why.code, why.message, why.hint)
+
+    def _now(self) -> PipelineNow:
+        """The supervisor's word, but a query that still runs while Kafka is away does nothing."""
+        streams = self._pipeline.state == status.STREAMING
+        return self._away if streams and self._away is not None else self._pipeline
 
     def _lags(self) -> tuple[dict[str, Lag], Lag]:
         """The lag of every table that has one, and the pipeline's."""

@@ -1,12 +1,14 @@
 """What the board learns from Kafka, in a thread of its own: end offsets, signals, notifications.
 
-Nothing waits for it, and a broker that is away only makes the lag unknown. Of signals and
-notifications it begins with the newest records that are there, so that a restart forgets little.
+Nothing waits for it. While the brokers are away the lag is unknown and the board says why: Spark's
+own client tries for minutes before the query fails. Of signals and notifications it begins with the
+newest records that are there, so that a restart forgets little.
 """
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Final
 
 import structlog
@@ -15,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
 from lakemark.errors import LakemarkError
-from lakemark.kafka import Cluster
+from lakemark.kafka import Admission, Cluster
 from lakemark.ops import lag
 from lakemark.ops.board import Board
 from lakemark.snapshot import notifications
@@ -23,6 +25,7 @@ from lakemark.snapshot import notifications
 log = structlog.get_logger(__name__)
 
 _ENDS_EVERY_S: Final = 5.0
+_ENDS_WITHIN_S: Final = 10.0  # less than `kafka.timeout` may be: who is away shall be known soon
 _BACK: Final = 2000  # records of a partition read again at the start
 _POLL_S: Final = 0.5
 _AGAIN_S: Final = 5.0
@@ -61,7 +64,7 @@ def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str)
     cluster: Cluster | None = None
     while not stopping.is_set():
         try:
-            cluster = cluster or Cluster(config)
+            cluster = cluster or Cluster(_impatient(config))
             topics = cluster.topics(pattern)
             ends = cluster.end_offsets(topics)
             new = {topic for topic, partition in ends if (topic, partition) not in starts}
@@ -70,7 +73,7 @@ def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str)
             said = False
         except LakemarkError as error:
             cluster = None
-            board.ends(None)
+            board.ends(None, why=error)
             if not said:  # once, not every few seconds
                 log.warning(
                     "lag.unknown", code=error.code, reason=error.message, hint=error.hint,
@@ -83,13 +86,21 @@ def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str)
         stopping.wait(_ENDS_EVERY_S)
 
 
+def _impatient(config: Config) -> Config:
+    """The same brokers, asked with less patience."""
+    timeout = min(config.kafka.timeout, timedelta(seconds=_ENDS_WITHIN_S))
+    return config.model_copy(update={"kafka": config.kafka.model_copy(update={"timeout": timeout})})
+
+
 def _answers(config: Config, board: Board, stopping: threading.Event) -> None:
     """Signals and notifications as they come."""
     while not stopping.is_set():
         try:
-            with _reader(config) as consumer:
+            admission = Admission()
+            with _reader(config, admission) as consumer:
                 while not stopping.is_set():
                     message = consumer.poll(_POLL_S)
+                    admission.require()
                     if message is not None and message.error() is None:
                         _tell(config, board, message)
         except (LakemarkError, KafkaException) as error:
@@ -100,7 +111,7 @@ def _answers(config: Config, board: Board, stopping: threading.Event) -> None:
 
 
 @contextmanager
-def _reader(config: Config) -> Iterator[Consumer]:
+def _reader(config: Config, admission: Admission) -> Iterator[Consumer]:
     """A consumer a little before the end of both topics."""
     names = [config.topics.signals, config.topics.notifications]
     with Cluster(config) as cluster:
@@ -108,6 +119,7 @@ def _reader(config: Config) -> Iterator[Consumer]:
     consumer = Consumer(
         {
             **librdkafka_options(config),
+            "error_cb": admission,
             "group.id": f"{config.name}.board",  # required by the client; nothing is committed
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import structlog
 
 from lakemark.client_settings import jaas_quoted
+from lakemark.settings import file_secret
 
 MASK: Final = "•••"
 # A secret shorter than this is not looked for in free text: it would blot out ordinary words.
@@ -26,12 +27,20 @@ _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 class SecretFilter:
-    """Replaces known secrets in any text, also as they look in URLs and JAAS lines."""
+    """Replaces known secrets in any text, also as they look in URLs and JAAS lines.
+
+    Secrets that were read from changed files since are known as well.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets = frozenset(secrets)
+        self._know(file_secret.seen())
+
+    def _know(self, more: frozenset[str]) -> None:
+        self._more = more
         forms = {
             form
-            for secret in secrets
+            for secret in self._secrets | more
             if len(secret) >= _SHORTEST
             for form in (secret, quote(secret, safe=""), jaas_quoted(secret)[1:-1])
         }
@@ -41,6 +50,8 @@ class SecretFilter:
 
     def __call__(self, text: str) -> str:
         """The text without secrets, and without the password of any URL."""
+        if self._more is not file_secret.seen():
+            self._know(file_secret.seen())
         if self._pattern is not None:
             text = self._pattern.sub(MASK, text)
         return _URL_PASSWORD.sub(rf"\1:{MASK}@", text)

@@ -29,13 +29,16 @@ _GRACE_S: Final = 2  # answers that are under way may take as long
 
 
 @contextmanager
-def serving(config: Config, board: Board, numbers: Metrics) -> Iterator[None]:
+def serving(
+    config: Config, board: Board, numbers: Metrics, does: Commands | None = None
+) -> Iterator[None]:
     """Answers requests while the block runs, where `http.bind` says; not at all where it is none.
 
     Args:
         config: of the pipeline.
         board: what is answered.
         numbers: the metrics.
+        does: where commands go; default: the topics.
     """
     place = _bound(config.http.bind) if config.http.bind else None
     if place is None:
@@ -46,7 +49,7 @@ def serving(config: Config, board: Board, numbers: Metrics) -> Iterator[None]:
         config.name,
         board,
         numbers,
-        _commands(config),
+        does or _commands(config),
         ready_lag=config.http.ready_lag,
         hide=SecretFilter(config.secrets()),
     )

@@ -103,8 +103,50 @@ class SlowestStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batches: int
 
 
+class ChunkNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A chunk in flight: `state` is reading, read (it waits for a window) or settling.
+
+    `since_ms` is when it entered its state, `rows` what was read. `lo` and `hi` are the windows it
+    lies between, empty until they are known.
+    """
+
+    chunk: int
+    attempt: int
+    state: str
+    since_ms: int
+    rows: int | None
+    lo: str
+    hi: str
+
+
+class WindowsNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Windows of the snapshots under way.
+
+    `open` is the one that is open now and empty between two, `opened_ms` when it was opened;
+    `in_use` counts those that chunks in flight may need. `waits_for` is the transaction that lets
+    no chunk begin, empty if none does.
+    """
+
+    open: str
+    opened_ms: int | None
+    in_use: int
+    waits_for: str
+
+
+class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why snapshots wait; they go on by themselves."""
+
+    code: str
+    reason: str
+    hint: str
+
+
 class ScanNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a table of a run has come; `status` is empty while it goes on."""
+    """How far a table of a run has come; `status` is empty while it goes on.
+
+    `stage` (arming, waiting, cutting, reading, checking, sweeping) and `in_flight` are known to the
+    process that runs the snapshot alone: elsewhere they are empty.
+    """
 
     table: str
     status: str
@@ -115,6 +157,8 @@ class ScanNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_rows: int | None
     rows_per_second: int | None
     eta_seconds: int | None
+    stage: str = ""
+    in_flight: tuple[ChunkNow, ...] = ()
 
 
 class RunNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,7 +194,10 @@ class SignalSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that the process knows now; batches, snapshots and signals newest first."""
+    """Everything that the process knows now; batches, snapshots and signals newest first.
+
+    `windows` is null while no snapshot has one, `snapshot_delay` while nothing delays snapshots.
+    """
 
     name: str
     version: str
@@ -162,6 +209,8 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batches: tuple[BatchDone, ...]
     snapshots: tuple[RunNow, ...]
     signals: tuple[SignalSeen, ...]
+    windows: WindowsNow | None = None
+    snapshot_delay: Delay | None = None
 
 
 class Stretch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

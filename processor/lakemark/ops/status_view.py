@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from lakemark.errors import LakemarkError
 from lakemark.ops.overview import Overview
-from lakemark.ops.status import DEGRADED, PAUSED, Lag, RunNow, TableNow
+from lakemark.ops.status import DEGRADED, PAUSED, Lag, RunNow, ScanNow, Status, TableNow
 from lakemark.presentation import Hide, drawn_table, show_line, show_table
 from lakemark.snapshot.following import ENDED, Scan
 from lakemark.snapshot_view import numbers
@@ -98,6 +99,8 @@ def document(seen: Overview, hide: Hide) -> dict[str, Any]:
         table["reread_keys"] = seen.reread_keys.get(table["name"], [])
         for name in ("reason", "hint", "resnapshot"):
             table[name] = hide(table[name])
+    if found["snapshot_delay"] is not None:
+        found["snapshot_delay"] = {k: hide(v) for k, v in found["snapshot_delay"].items()}
     if seen.began:
         for name in ("reason", "hint"):
             found["pipeline"][name] = hide(found["pipeline"][name])
@@ -144,6 +147,7 @@ def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:
     for table in now.tables:
         tail += _notes(table)
     tail += [line for run in _newest(now.snapshots) for line in _of_run(run)]
+    tail += [*_of_windows(now)]
     return _Screen([*map(hide, head)], sorted(rows), [*map(hide, tail)])
 
 
@@ -223,6 +227,27 @@ def _of_run(run: RunNow) -> Iterator[str]:
             scan.rows_per_second,
             scan.eta_seconds,
         )
-        yield f"  {scan.table}: {numbers(counts)}"
+        yield f"  {scan.table}: {numbers(counts)}{_flying(scan)}"
     if run.reason:
         yield f"  {run.reason} ({run.code or 'no code'})"
+
+
+def _flying(scan: ScanNow) -> str:
+    """The chunks in flight by their state, else what is done with the table as a whole."""
+    if not scan.in_flight:
+        return f"  {scan.stage}" if scan.stage not in {"", "reading"} else ""
+    states = Counter(chunk.state for chunk in scan.in_flight)
+    return "  in flight: " + ", ".join(f"{count} {state}" for state, count in states.items())
+
+
+def _of_windows(now: Status) -> Iterator[str]:
+    if now.windows is not None:
+        since = now.windows.opened_ms
+        opened = f", the newest opened {_age(since, now.now_ms)}" if since is not None else ""
+        yield f"windows in use: {now.windows.in_use}{opened}"
+        if now.windows.waits_for:
+            yield f"    no chunk can begin before the end of {now.windows.waits_for}"
+    if now.snapshot_delay is not None:
+        delay = now.snapshot_delay
+        yield f"snapshots wait: {delay.reason} ({delay.code}; it is retried)"
+        yield f"    → {delay.hint}"

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import yaml
 
 from lakemark.errors import ConfigError
+from lakemark.settings.file_secret import FromFiles, Template, content
 
 SettingPath = tuple[str | int, ...]
 Shape = Literal["scalar", "list", "map", "section", "unknown"]
@@ -66,6 +67,32 @@ class InvalidConfig(ConfigError):  # noqa: N818
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the list of problems when the error crosses a process border."""
         return (_rebuild, (self.problems, self.source))
+
+
+class LoginRefused(InvalidConfig):
+    """Brokers, Connect or database do not accept who we say we are.
+
+    A command or a start ends with it. A pipeline that has streamed tries again: the password may be
+    on its way to the file that the setting names, which is read again by whoever connects.
+
+    Args:
+        problem: what was refused.
+        code: of whom.
+    """
+
+    retried = True
+
+    def __init__(self, problem: Problem, *, code: str) -> None:
+        super().__init__([problem])
+        self.message, self.code = problem.message, code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keeps its kind when it crosses a process border."""
+        return (_refused, (self.problems[0], self.code))
+
+
+def _refused(problem: Problem, code: str) -> LoginRefused:
+    return LoginRefused(problem, code=code)
 
 
 def _rebuild(problems: list[Problem], source: str) -> InvalidConfig:
@@ -262,12 +289,33 @@ def _resolve(value: Any, path: SettingPath, environ: Mapping[str, str], layers: 
         return [_resolve(v, (*path, i), environ, layers) for i, v in enumerate(value)]
     if not isinstance(value, str) or "${" not in value:
         return value
-    return _PLACEHOLDER.sub(lambda m: _placeholder(m, path, environ, layers), value)
+    return _text(value, path, environ, layers)
+
+
+def _text(value: str, path: SettingPath, environ: Mapping[str, str], layers: Layers) -> str:
+    """The text with its placeholders replaced; it remembers the files that it was made from."""
+    parts: list[str | Path] = []
+    shown, end = "", 0
+    for match in _PLACEHOLDER.finditer(value):
+        files: list[Path] = []
+        found = _placeholder(match, path, environ, layers, files)
+        parts.append(value[end : match.start()])
+        parts.extend(files or [found])
+        shown += value[end : match.start()] + found
+        end = match.end()
+    whole, template = shown + value[end:], Template((*parts, value[end:]))
+    has_files = any(isinstance(part, Path) for part in parts)
+    return FromFiles.of(whole, template) if has_files else whole
 
 
 def _placeholder(
-    match: re.Match[str], path: SettingPath, environ: Mapping[str, str], layers: Layers
+    match: re.Match[str],
+    path: SettingPath,
+    environ: Mapping[str, str],
+    layers: Layers,
+    files: list[Path],
 ) -> str:
+    """What a placeholder stands for; a file that was read is added to `files`."""
     if match[0] == "$${":
         return "${"
     scheme, _, argument = match[1].partition(":")
@@ -282,13 +330,14 @@ def _placeholder(
     elif scheme == "file":
         file = layers.base / os.path.expanduser(argument)  # noqa: PTH111 (joined to the base)
         try:
-            found = file.read_text(encoding="utf-8").rstrip("\r\n")
+            found = content(file)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             layers.add(path, f"the file {file} cannot be read: {reason}", f"create {file}")
             return match[0]
         if origin:
             layers.origins[path] = f"{origin}, ${{file:{argument}}}"
+        files.append(file)
         return found
     else:
         layers.add(

@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
+from lakemark.settings.file_secret import FileSecret, FromFiles, secret
 from lakemark.settings.names import problem_with_regex
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -146,8 +147,12 @@ def _free_map(value: object) -> object:
         shown = text(inner)
         if not isinstance(shown, str):
             raise PydanticCustomError("map", "{name}: expected one value", {"name": str(name)})
-        found[str(name)] = SecretStr(shown) if SECRET_KEY.search(str(name)) else shown
+        found[str(name)] = _hidden(shown) if SECRET_KEY.search(str(name)) else shown
     return found
+
+
+def _hidden(value: str) -> SecretStr:
+    return FileSecret(value) if isinstance(value, FromFiles) else SecretStr(value)
 
 
 def _client(value: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
@@ -254,7 +259,7 @@ Size = Annotated[
 ExistingFile = Annotated[Path, AfterValidator(_existing)]
 Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
 Text = Annotated[str, BeforeValidator(text)]
-Secret = Annotated[SecretStr, BeforeValidator(text)]
+Secret = Annotated[SecretStr, BeforeValidator(secret), BeforeValidator(text)]
 TableRegex = Annotated[str, Field(min_length=1), AfterValidator(_regex)]
 TableId = Annotated[str, AfterValidator(_table)]
 FreeMap = Annotated[

@@ -94,6 +94,8 @@ class Coordinator:
         self.ticking = False
         self.not_before = 0.0
         self.wait = FIRST_WAIT_S
+        self.trouble: LakemarkError | None = None
+        self.opened_ms = 0
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -173,6 +175,7 @@ class Coordinator:
         self._tried(self.book.keep)
         if now >= self.not_before + self.wait:
             self.wait = FIRST_WAIT_S  # for as long nothing has failed
+            self.trouble = None
 
     def _work(self, now: float) -> None:
         self._tick(now)
@@ -202,6 +205,7 @@ class Coordinator:
 
         What fails while that is waited for does not prolong it.
         """
+        self.trouble = error
         now = self.outside.monotonic()
         if now >= self.not_before:
             self.not_before = now + self.wait
@@ -304,6 +308,7 @@ class Coordinator:
         self.ticking = False
         if isinstance(seen, Watermark):
             self.windows.open(seen, self.reading.in_use())
+            self.opened_ms = self.outside.now_ms()
         else:
             self.windows.close()
         if self.reading.blocked is not None and self.windows.ready:
@@ -312,7 +317,7 @@ class Coordinator:
     def _tick_failed(self, error: Exception) -> None:
         self.ticking = False
         self.reading.window_lost(self.windows.lost())
-        if not isinstance(error, ConfigError):
+        if not isinstance(error, ConfigError) or error.retried:
             raise error
         self.book.fail_all(error)
 

@@ -49,6 +49,7 @@ class Attempt:
         shards: that have settled it.
         void: why it does not count.
         since: when its manifest was written.
+        at_ms: when it entered its state, for people.
     """
 
     number: int
@@ -65,6 +66,7 @@ class Attempt:
     rows: int = 0
     low: str = ""
     since: float = 0.0
+    at_ms: int = 0
 
 
 class Reading:
@@ -81,6 +83,7 @@ class Reading:
         self.chunks: dict[tuple[str, str], list[Chunk]] = {}
         self.next_attempt = 0
         self.blocked: Snapshot | None = None
+        self.blocker = ""
         self.delayed: dict[str, float] = {}
         self._patience = PATIENCE_S
         self._decided: dict[int, float] = {}  # by shard: `since` of the newest it has decided
@@ -169,7 +172,9 @@ class Reading:
         self.next_attempt += 1
         chunk.attempt = number
         floor = self.windows.floor
-        self.attempts[number] = Attempt(number, run, table, at, table.begun, floor)
+        attempt = Attempt(number, run, table, at, table.begun, floor)
+        attempt.at_ms = self.outside.now_ms()
+        self.attempts[number] = attempt
         spec = ChunkSpec(
             run=run.id,
             table=table.table,
@@ -192,12 +197,13 @@ class Reading:
         attempt = self.attempts.get(number)
         if attempt is None:
             return  # void meanwhile
-        attempt.result = result
+        attempt.result, attempt.at_ms = result, self.outside.now_ms()
         run, table = attempt.run, attempt.table
         if result.error is not None:
             self.void(attempt, result.error.code)
             self._read_failed(attempt, result.error)
             return
+        self.coordinator.trouble = None
         table.fingerprint = table.fingerprint or result.fingerprint
         if result.fingerprint != table.fingerprint:
             self.begin_again(run, table, "its schema was changed")
@@ -215,9 +221,10 @@ class Reading:
         """No window is provably visible: chunks wait until one is."""
         if snapshot is None or self.blocked is not None:
             return
-        self.blocked = snapshot
+        self.blocked, self.blocker = snapshot, ""
         try:
-            log.info("snapshot.waits", blocker=str(self.outside.blocker(snapshot)))
+            self.blocker = str(self.outside.blocker(snapshot))
+            log.info("snapshot.waits", blocker=self.blocker)
         except LakemarkError as error:
             self.coordinator.failed(error)
 
@@ -247,6 +254,7 @@ class Reading:
             if result is None or result.snapshot is None:
                 continue
             attempt.hi, attempt.since = window, now
+            attempt.at_ms = self.outside.now_ms()
             server = result.snapshot.server
             self.book.say(
                 {

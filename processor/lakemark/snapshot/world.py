@@ -21,7 +21,7 @@ from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError, TableError
-from lakemark.kafka import Cluster
+from lakemark.kafka import Admission, Cluster
 from lakemark.snapshot import conditions, jobs, signals
 from lakemark.snapshot.book import SIGNALS_KEY
 from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts
@@ -79,6 +79,7 @@ class World:
     _ticks: "_Session" = field(init=False)
     _producer: "Producer | None" = None
     _consumer: Consumer | None = None
+    _admission: Admission | None = None
     _offsets: dict[int, int] = field(default_factory=dict)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     _types: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -146,15 +147,30 @@ class World:
                     unnamed=f"{self.config.topics.signals}-{partition}-{offset}",
                 )
             )
+        self._still_admitted()
         return found
+
+    def _still_admitted(self) -> None:
+        """A consumer whose password is no longer the right one makes room for another."""
+        if self._admission is None:
+            return
+        try:
+            self._admission.require()
+        except LakemarkError:
+            consumer, self._consumer = self._consumer, None
+            if consumer is not None:
+                consumer.close()
+            raise
 
     def _subscribed(self) -> Consumer:
         topic = self.config.topics.signals
         with Cluster(self.config) as cluster:
             count = cluster.partition_counts([topic]).get(topic, 1)
+        self._admission = Admission()
         consumer = Consumer(
             {
                 **librdkafka_options(self.config),
+                "error_cb": self._admission,
                 "group.id": f"{self.config.name}.signals",  # required; nothing is committed
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",

@@ -7,6 +7,10 @@ const FRESH_MS = 15000; // after this without an answer, what is shown is called
 const TOKEN = "lakemark-token";
 const SVG = "http://www.w3.org/2000/svg";
 const WORDS = { catching_up: "catching up" };
+const ORDER = ["errored", "paused", "catching_up", "snapshotting", "streaming", "waiting"];
+const STAGES = { arming: "about to start", waiting: "waits for its turn", cutting: "being cut into chunks", checking: "being checked", sweeping: "old rows are being removed" };
+const STATES = { read: "waits for a window" };
+const CHUNKS = 12; // chunks in flight shown one by one, by table
 const ACTIVE = new Set(["running", "paused", "asked"]);
 
 const $ = (id) => document.getElementById(id);
@@ -62,6 +66,9 @@ const name = (text) => el("span", "", ...text.split(/(?<=[._])/).flatMap((part) 
 
 /** Text in which `words` between backticks are code. */
 const prose = (text) => el("span", "", ...text.split("`").map((part, at) => (at % 2 ? el("code", "", part) : part)));
+
+/** Why something was not done, and what to do. */
+const why = (found) => (found.reason ? el("div", "why", prose(found.reason), ...(found.hint ? [" → ", prose(found.hint)] : [])) : null);
 
 const badge = (state) => el("span", "badge " + state, WORDS[state] || state);
 
@@ -141,13 +148,13 @@ function trouble() {
 }
 
 function figures() {
-  const counts = {};
-  for (const table of now.tables) counts[table.state] = (counts[table.state] || 0) + 1;
-  const states = Object.entries(counts).map(([state, count]) => count + " " + (WORDS[state] || state));
+  const count = (state) => now.tables.filter((table) => table.state === state).length;
+  // No break between a number and its word.
+  const states = ORDER.filter(count).map((state) => (count(state) + " " + (WORDS[state] || state)).replaceAll(" ", "\u00a0"));
   const slow = now.slowest_step;
   const last = now.batches[0];
   const cards = [
-    ["Behind the source", span(now.lag.seconds), number(now.lag.records) + " records unread"],
+    ["Behind the source", span(now.lag.seconds), now.lag.records === null ? "Kafka does not say" : number(now.lag.records) + " records unread"],
     ["Tables", number(now.tables.length), states.join(", ")],
     ["Rows", short(now.tables.reduce((sum, table) => sum + table.rows, 0)), "in all tables"],
     ["Last batch", last ? ago(last.ended_ms) : "–", last ? number(last.events) + " events, " + number(last.rows) + " rows" : "none yet"],
@@ -199,21 +206,53 @@ function scan(table) {
   bar.max = 100;
   bar.value = table.percent;
   bar.setAttribute("aria-label", table.table + ": " + table.percent + " %");
-  const rows = number(table.rows) + (table.total_rows === null ? "" : " of about " + number(table.total_rows)) + " rows";
-  const parts = [table.percent + " %", number(table.chunks) + "/" + (table.total_chunks === null ? "?" : number(table.total_chunks)) + " chunks", rows];
+  if (table.total_chunks) bar.style.setProperty("--flying", Math.min(100, (100 * (table.chunks + table.in_flight.length)) / table.total_chunks) + "%");
+  const of = table.status || table.total_rows === null ? "" : " of about " + number(table.total_rows);
+  const parts = table.total_chunks === null ? [] : [table.percent + " %", number(table.chunks) + "/" + number(table.total_chunks) + " chunks", number(table.rows) + of + " rows"];
   if (table.rows_per_second !== null) parts.push(number(table.rows_per_second) + " rows/s");
   if (table.status) parts.push(table.status.toLowerCase().replaceAll("_", " "));
+  else if (STAGES[table.stage]) parts.push(STAGES[table.stage]);
   else if (table.eta_seconds !== null) parts.push(span(table.eta_seconds) + " left");
-  return el("div", "scan", el("div", "name", name(table.table)), bar, el("div", "text", parts.join(" · ")));
+  return el("div", "scan", el("div", "name", name(table.table)), bar, el("div", "text", parts.map((part) => part.replaceAll(" ", "\u00a0")).join(" · ")), flight(table));
+}
+
+/** The chunks of a table in flight, each with its state and since when. */
+function flight(table) {
+  const chunks = table.in_flight;
+  if (!chunks.length) return null;
+  const made = el("ul", "flight");
+  made.setAttribute("aria-label", "Chunks of " + table.table + " in flight");
+  for (const chunk of chunks.slice(0, CHUNKS)) {
+    const rows = chunk.rows === null ? "" : " · " + short(chunk.rows) + " rows";
+    const one = el("li", "chunk " + chunk.state, el("b", "", "#" + chunk.chunk), " ", STATES[chunk.state] || chunk.state, rows, " ", el("span", "since", span(Math.max(0, (now.now_ms - chunk.since_ms) / 1000))));
+    one.title = "attempt " + chunk.attempt + (chunk.lo ? ", from window " + chunk.lo : "") + (chunk.hi ? " to window " + chunk.hi : "");
+    made.append(one);
+  }
+  if (chunks.length > CHUNKS) made.append(el("li", "chunk", "and " + (chunks.length - CHUNKS) + " more"));
+  return made;
+}
+
+/** The windows that chunks are read between, and what keeps snapshots waiting. */
+function windows() {
+  const found = now.windows, delay = now.snapshot_delay;
+  const opened = found && found.opened_ms !== null ? ", the newest opened " + ago(found.opened_ms) : "";
+  $("windows").textContent = found ? number(found.in_use) + (found.in_use === 1 ? " window" : " windows") + " in use" + opened : "";
+  $("windows").hidden = !found;
+  const waits = [];
+  if (delay) waits.push(problem("Snapshots wait", delay.code, delay.reason, delay.hint, true, true));
+  if (found && found.waits_for) waits.push(problem("No chunk can begin", "", "before the end of " + found.waits_for, "it goes on by itself when that transaction ends", null, true));
+  $("waits").replaceChildren(...waits);
 }
 
 function snapshots() {
   const active = now.snapshots.filter((run) => ACTIVE.has(run.state));
   const shown = [...active, ...now.snapshots.filter((run) => !ACTIVE.has(run.state)).slice(0, 5)];
   $("controls").hidden = !active.length;
+  $("pause-all").hidden = active.every((run) => run.state === "paused");
+  $("resume-all").hidden = !active.some((run) => run.state === "paused");
   $("snapshots").replaceChildren(...(shown.length ? shown.map((run) => el("div", "run",
     el("div", "title", el("b", "", run.id), badge(run.state), el("span", "quiet", ago(run.updated_ms))),
-    run.reason ? el("div", "why", run.reason + (run.hint ? " → " + run.hint : "")) : null,
+    why(run),
     ...run.tables.map(scan))) : [el("p", "quiet", "No snapshots yet.")]));
 }
 
@@ -224,7 +263,7 @@ function signals() {
     return el("li", "", el("span", "when quiet", ago(signal.sent_ms)),
       el("span", "what", el("b", "", signal.type), " ", signal.tables.join(", "), " ", el("span", "quiet", signal.id)),
       el("span", "badge " + state, answer ? answer.type.toLowerCase().replaceAll("_", " ") : "no answer yet"),
-      answer && answer.reason ? el("span", "why", answer.reason + (answer.hint ? " → " + answer.hint : "")) : null);
+      answer ? why(answer) : null);
   }) : [el("li", "quiet", "No signals yet.")]));
 }
 
@@ -234,11 +273,13 @@ function draw() {
   $("name").textContent = now.name;
   $("state").textContent = now.pipeline.state;
   $("state").className = "badge " + now.pipeline.state;
+  document.body.classList.toggle("stands", now.pipeline.state !== "streaming");
   $("version").textContent = "lakemark " + now.version;
   trouble();
   figures();
   tables();
   snapshots();
+  windows();
   signals();
 }
 
@@ -359,6 +400,8 @@ async function look() {
     if (Date.now() - answeredAt > FRESH_MS || !now) {
       $("away").textContent = now ? "No answer since " + new Date(answeredAt).toLocaleTimeString() + ": what is shown is old" : "No answer: " + error.message;
       $("away").hidden = false;
+      $("state").textContent = "no answer";
+      $("state").className = "badge";
     }
   }
 }

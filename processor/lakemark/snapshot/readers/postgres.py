@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from lakemark.config import DatabaseConfig
 from lakemark.connector import key_columns, wants_column
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn
 from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
 
@@ -26,6 +26,7 @@ _REFUSED: Final = (
     "does not exist",
     "not permitted to log in",
 )
+_MEND: Final = "check database.url, database.password and the user's rights"
 _ALL_TABLES: Final = """
 SELECT n.nspname::text, c.relname::text
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -70,7 +71,7 @@ def read_schemas(
 
     Raises:
         DependencyError: the database does not answer.
-        InvalidConfig: it refuses us.
+        LoginRefused: it refuses us.
     """
     try:
         with psycopg.connect(
@@ -151,8 +152,10 @@ def unavailable(error: psycopg.Error) -> LakemarkError:
 
 
 def _refused(error: psycopg.Error) -> InvalidConfig:
-    hint = "check database.url, database.password and the user's rights"
-    return InvalidConfig([Problem("database", f"it refuses us: {_one_line(error)}", hint)])
+    if isinstance(error, errors.InsufficientPrivilege):
+        return InvalidConfig([Problem("database", f"it refuses us: {_one_line(error)}", _MEND)])
+    problem = Problem("database", f"the database refuses us: {_one_line(error)}", _MEND)
+    return LoginRefused(problem, code="database-refused")
 
 
 def _one_line(error: psycopg.Error) -> str:

@@ -49,7 +49,8 @@ def connect(
 
     Raises:
         DependencyError: ``database-unavailable``.
-        ConfigError: it refuses us, or is older than PostgreSQL 13.
+        LoginRefused: it does not let us in; retried by a pipeline that runs.
+        ConfigError: it is older than PostgreSQL 13.
     """
     timeouts = {
         "statement_timeout": f"{round(statement_timeout.total_seconds() * 1000)}",

@@ -1,0 +1,103 @@
+"""Secrets that stand in a file, and may change there while the pipeline runs.
+
+`${file:path}` in a setting gives a `FromFiles`; where the setting is a secret it becomes a
+`FileSecret`, which reads the file again whenever its value is asked for. Clients ask when they
+connect, so the next connection uses a password that was changed meanwhile.
+
+Crossing to another process it takes the value of that moment along: there may be no such file.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with files in it.
+
+    Attributes:
+        parts: texts, and files whose content stands between them.
+    """
+
+    parts: tuple[str | Path, ...]
+
+    def read(self) -> str:
+        """The text as it is now; of a file the newlines at its end do not count.
+
+        Raises:
+            OSError: a file cannot be read.
+            UnicodeDecodeError: it is not UTF-8.
+        """
+        return "".join(p if isinstance(p, str) else content(p) for p in self.parts)
+
+    def now(self) -> str:
+        """The same; empty while a file is being replaced, as it is then not there or not whole."""
+        try:
+            files = [content(p) for p in self.parts if isinstance(p, Path)]
+            return self.read() if all(files) else ""
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+def content(file: Path) -> str:
+    """What a file holds, without the newlines at its end.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return file.read_text(encoding="utf-8").rstrip("\r\n")
+
+
+class FromFiles(str):
+    """The value of a setting that names files, and what it was made from."""
+
+    __slots__ = ("template",)
+    template: Template
+
+    @classmethod
+    def of(cls, value: str, template: Template) -> Self:
+        """The value as it was read."""
+        made = cls(value)
+        made.template = template
+        return made
+
+
+class _Seen:
+    """Values that replaced others since the process began: filters hide them too."""
+
+    values: frozenset[str] = frozenset()
+
+
+def seen() -> frozenset[str]:
+    """Every value that a file had besides its first; the same object while there is no new one."""
+    return _Seen.values
+
+
+class FileSecret(SecretStr):
+    """A secret as its files hold it now; the last one known while a file cannot be read."""
+
+    def __init__(self, value: FromFiles) -> None:
+        super().__init__(str(value))
+        self._template = value.template
+
+    def get_secret_value(self) -> str:
+        """The secret in clear, read now."""
+        found = self._template.now()
+        if found and found != self._secret_value:
+            _Seen.values |= {found}
+            self._secret_value = found
+        return self._secret_value
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The value of this moment goes along."""
+        self.get_secret_value()
+        return self.__dict__
+
+
+def secret(value: object) -> object:
+    """A text from files as the secret that follows them; anything else as it is."""
+    return FileSecret(value) if isinstance(value, FromFiles) else value

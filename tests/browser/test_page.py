@@ -1,0 +1,456 @@
+"""The page as a person sees it: the real server and board, in a real browser."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from structlog.testing import capture_logs
+
+from lakemark.config import load
+from lakemark.errors import DependencyError
+from lakemark.ops import lag
+from lakemark.ops.board import Board
+from lakemark.ops.commands import Commands
+from lakemark.ops.metrics import Metrics
+from lakemark.ops.server import serving
+from lakemark.snapshot import notifications
+from lakemark.snapshot.flight import Flight
+from lakemark.snapshot.notifications import Progress, Subject
+from stack.processes import wait_for
+from tests.kit.browser import PATIENCE_MS, browser, visit
+from tests.kit.lively import (
+    ARCHIVE,
+    CUSTOMERS,
+    EVENTS,
+    HINT,
+    ITEMS,
+    NAME,
+    NOW,
+    ORDERS,
+    REASON,
+    RUN,
+    STORES,
+    WAITING,
+    Clock,
+    lively,
+)
+
+pytestmark = pytest.mark.slow
+
+expect.set_options(timeout=PATIENCE_MS)
+
+SMALL = """\
+name: shop-of-the-north
+kafka: {bootstrap_servers: localhost:9092}
+source: {connect: {url: http://localhost:8083, connector: shop}}
+lake: {path: ./lake}
+checkpoint: ./checkpoint
+"""
+
+
+@dataclass
+class Served:
+    """A lively pipeline's HTTP side; Kafka is a list.
+
+    Attributes:
+        address: of the page.
+        written: signals and control records, in their order.
+        away: whether Kafka is.
+    """
+
+    address: str
+    board: Board
+    clock: Clock
+    written: list[tuple[str, object]] = field(default_factory=list)
+    away: bool = False
+
+    def signal(self, value: bytes) -> None:
+        self._check()
+        self.written.append(("signal", json.loads(value)))
+
+    def control(self, kind: str, table: str) -> str:
+        self._check()
+        self.written.append((kind, table))
+        return "c1"
+
+    def _check(self) -> None:
+        if self.away:
+            raise DependencyError("Kafka is away", code="kafka-unavailable", hint="start it")
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with browser() as started:
+        yield started
+
+
+def serve(tmp_path: Path, more: str = "http: {bind: 127.0.0.1:0}") -> Iterator[Served]:
+    file = tmp_path / "lakemark.yaml"
+    file.write_text(f"{SMALL}{more}\n")
+    board, clock = lively()
+    served = Served("", board, clock)
+    does = Commands(served.signal, served.control)
+    with (
+        capture_logs() as logs,
+        serving(load(file, {}), board, Metrics(board), does),
+    ):
+        (said,) = [line for line in logs if line["event"] == "http.listening"]
+        served.address = said["address"]
+        yield served
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    yield from serve(tmp_path)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Served]:
+    yield from serve(tmp_path, "http: {bind: 127.0.0.1:0, token: open-sesame}")
+
+
+@pytest.fixture
+def shown(chrome: Browser, served: Served):
+    """The page; it asks nobody else, and nothing goes wrong on it."""
+    with visit(chrome, served.address) as found:
+        yield found
+        assert found.errors == []
+        assert {url for url in found.asked if not url.startswith(f"{served.address}/")} == set()
+
+
+def rows(page: Page) -> dict[str, list[str]]:
+    """The cells of the tables, by the table's name."""
+    expect(page.locator("#tables tr")).not_to_have_count(0)
+    found = page.locator("#tables tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(cell => cell.innerText))"
+    )
+    return {name: cells for name, *cells in found}
+
+
+# --- what is shown ----------------------------------------------------------------------------
+
+
+def test_every_table_with_its_state_and_lag(shown):
+    found = rows(shown.page)
+    assert list(found)[:2] == [CUSTOMERS, ARCHIVE], "what has stopped stands first"
+    assert {name: cells[0] for name, cells in found.items()} == {
+        CUSTOMERS: "errored",
+        ARCHIVE: "paused",
+        EVENTS: "catching up",
+        ITEMS: "snapshotting",
+        ORDERS: "snapshotting",
+        WAITING: "waiting",
+        STORES: "streaming",
+    }
+    assert found[CUSTOMERS][1] == "90 min · 4,220"
+    assert found[ORDERS][1:6] == ["12 s · 30", "1,209,143", "606,866", "0", "10 s ago"]
+    assert found[ITEMS][4] == "3"
+    assert found[WAITING][1] == "\u2013"
+
+
+def test_a_table_that_stopped_says_why_and_what_to_do(shown):
+    problem = shown.page.locator("#trouble .problem")
+    expect(problem).to_have_count(1)
+    for text in (f"{CUSTOMERS} has stopped", "key-changed", REASON, "It is not retried."):
+        expect(problem).to_contain_text(text)
+    expect(problem.locator("code").last).to_have_text(HINT.split("`")[1])
+
+
+def test_figures_and_charts_of_the_last_hour(shown):
+    page = shown.page
+    values = page.locator("#figures .value")
+    expect(values).to_have_text(["12 s", "7", "51.7 M", "10 s ago", "tasks"])
+    expect(page.locator("#figures")).to_contain_text("1\u00a0errored")
+    for chart in ("events", "lag"):
+        drawn = page.locator(f"#{chart}-chart polyline")
+        expect(drawn).not_to_have_count(0)
+        points = drawn.evaluate_all(
+            "lines => lines.flatMap(l => [...l.points].map(p => [p.x, p.y]))"
+        )
+        assert len(points) > 300, "a point for each ten seconds"
+        assert len({round(y) for _, y in points}) > 20, "it is no flat line"
+        assert [x for x, _ in points] == sorted(x for x, _ in points)
+
+
+def test_a_snapshot_with_its_bars_windows_and_chunks_in_flight(shown):
+    page = shown.page
+    run = page.locator(".run", has_text=RUN)
+    bars = run.locator("progress")
+    expect(bars).to_have_count(2)
+    assert bars.evaluate_all("bars => bars.map(b => b.value)") == [53, 0]
+    expect(bars.first).to_have_attribute("aria-label", f"{ORDERS}: 53 %")
+    expect(run.locator(".scan").first).to_contain_text("7/13\u00a0chunks")
+    expect(run.locator(".chunk")).to_have_text(
+        [
+            "#7 settling · 100 k rows 1.2 s",
+            "#8 waits for a window · 99.9 k rows 0.3 s",
+            "#9 reading 0.8 s",
+            "#10 reading 0.6 s",
+        ]
+    )
+    expect(run.locator(".scan").last).to_contain_text("waits\u00a0for\u00a0its\u00a0turn")
+    expect(page.locator("#windows")).to_have_text("2 windows in use, the newest opened 0.4 s ago")
+    expect(page.locator(".run", has_text="first").locator("progress")).to_have_js_property(
+        "value", 100
+    )
+
+
+def test_signals_and_their_answers(shown):
+    found = shown.page.locator("#signals li")
+    expect(found.locator(".badge")).to_have_text(
+        ["no answer yet", "in progress", "rejected", "completed"]
+    )
+    refused = found.filter(has_text="typo")
+    expect(refused.locator(".why")).to_have_text(
+        "no captured table matches public.ordres → lakemark status lists the tables"
+    )
+
+
+COLOUR = "e => getComputedStyle(e).backgroundColor"
+
+
+# --- what changes -----------------------------------------------------------------------------
+
+
+def test_it_follows_the_pipeline_without_being_loaded_again(shown, served: Served):
+    page = shown.page
+    expect(page.locator("#state")).to_have_text("streaming")
+    expect(page).to_have_title(f"{NAME} · streaming")
+    streams = page.locator("#tables .badge.streaming")
+    green = streams.evaluate(COLOUR)
+    why = DependencyError("no broker answers", code="kafka-unavailable", hint="start the brokers")
+    served.board.ends(None, why=why)
+    expect(page.locator("#state")).to_have_text("degraded")
+    expect(page.locator("#state")).to_have_class("badge degraded")
+    problem = page.locator("#trouble .problem").first
+    for text in (
+        "The pipeline is degraded",
+        "kafka-unavailable",
+        "start the brokers",
+        "It is retried.",
+    ):
+        expect(problem).to_contain_text(text)
+    expect(page.locator("#figures .value").first).to_have_text("unknown")
+    assert streams.evaluate(COLOUR) != green, "nothing is well while nothing is written"
+    served.board.ends(lag.Ends({}, {}))
+    expect(page.locator("#state")).to_have_text("streaming")
+    assert streams.evaluate(COLOUR) == green
+    expect(page.locator("#trouble .problem")).to_have_count(1)
+    full = Progress(chunks=13, total_chunks=13, rows=1_300_000, seconds=200)
+    run = Subject(RUN, NAME, (ORDERS, ITEMS))
+    served.board.notification(notifications.completed(run, progress=full, ts_ms=int(NOW * 1000)))
+    served.board.flight(None)
+    expect(page.locator(".run", has_text=RUN).locator(".badge")).to_have_text("completed")
+    expect(page.locator(".chunk")).to_have_count(0)
+    expect(page.locator("#controls")).to_be_hidden()
+
+
+def test_what_keeps_snapshots_waiting_is_said(shown, served: Served):
+    page = shown.page
+    away = {"code": "database-refused", "reason": "the database refuses us", "hint": "check it"}
+    served.board.flight(Flight(waits_for="transaction 77 (pid 4, psql)", **away))
+    waits = page.locator("#waits .problem")
+    expect(waits).to_have_count(2)
+    for text in ("Snapshots wait", *away.values(), "It is retried."):
+        expect(waits.first).to_contain_text(text)
+    expect(waits.last).to_contain_text("transaction 77 (pid 4, psql)")
+
+
+def test_a_server_that_is_gone_is_never_shown_as_well(chrome: Browser, tmp_path: Path):
+    life = serve(tmp_path)
+    with visit(chrome, next(life).address) as found:
+        expect(found.page.locator("#state")).to_have_text("streaming")
+        assert next(life, None) is None  # ends it
+        expect(found.page.locator("#away")).to_contain_text("what is shown is old", timeout=40_000)
+        expect(found.page.locator("#state")).to_have_text("no answer")
+        expect(found.page.locator("#state")).to_have_class("badge")
+
+
+# --- what can be asked for --------------------------------------------------------------------
+
+
+def test_a_table_is_paused_and_resumed(shown, served: Served):
+    page = shown.page
+    page.get_by_role("button", name=f"Pause {ORDERS}", exact=True).click()
+    expect(page.locator("#said")).to_have_text(f"{ORDERS} will pause with the next batch")
+    page.get_by_role("button", name=f"Resume {CUSTOMERS}", exact=True).click()
+    expect(page.locator("#said")).to_have_text(f"{CUSTOMERS} will resume with the next batch")
+    assert served.written == [("table-pause", ORDERS), ("table-resume", CUSTOMERS)]
+    assert shown.posted == [
+        (f"/v1/tables/{ORDERS}/pause", {}),
+        (f"/v1/tables/{CUSTOMERS}/resume", {}),
+    ]
+    expect(page.get_by_role("button", name=f"Pause {WAITING}", exact=True)).to_be_disabled()
+
+
+def test_a_snapshot_of_chosen_tables_with_a_filter(shown, served: Served):
+    page = shown.page
+    page.get_by_role("button", name="New snapshot").click()
+    dialog = page.get_by_role("dialog", name="New snapshot")
+    dialog.get_by_role("button", name="Start").click()
+    expect(dialog.get_by_role("alert")).to_have_text("Choose at least one table.")
+    assert served.written == []
+    dialog.get_by_label(ORDERS).check()
+    dialog.get_by_label(EVENTS).check()
+    dialog.get_by_label(re.compile("Only rows for which")).fill("total > 5")
+    dialog.get_by_role("button", name="Start").click()
+    expect(dialog).to_be_hidden()
+    ((kind, sent),) = served.written
+    assert (kind, sent["type"]) == ("signal", "execute-snapshot")
+    assert sent["data"] == {
+        "data-collections": [ORDERS, EVENTS],
+        "additional-conditions": [
+            {"data-collection": ORDERS, "filter": "total > 5"},
+            {"data-collection": EVENTS, "filter": "total > 5"},
+        ],
+    }
+    expect(page.locator("#said")).to_contain_text(sent["id"])
+
+
+def test_what_is_refused_is_said_in_the_dialog(chrome: Browser, served: Served):
+    with visit(chrome, served.address) as found:
+        page = found.page
+        page.get_by_role("button", name="New snapshot").click()
+        dialog = page.get_by_role("dialog", name="New snapshot")
+        dialog.get_by_label("All").check()
+        assert dialog.locator("#choices input:checked").count() == 7
+        dialog.get_by_label(re.compile("Only rows for which")).fill("now() > placed")
+        dialog.get_by_role("button", name="Start").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("→")
+        expect(dialog).to_be_visible()
+        served.away = True
+        dialog.get_by_label(re.compile("Only rows for which")).fill("")
+        dialog.get_by_role("button", name="Start").click()
+        expect(dialog.get_by_role("alert")).to_have_text("Kafka is away → start it")
+        assert served.written == []
+
+
+def test_all_snapshots_are_paused_resumed_and_stopped(shown, served: Served):
+    page = shown.page
+    expect(page.get_by_role("button", name="Resume all")).to_be_hidden()
+    page.get_by_role("button", name="Pause all").click()
+    expect(page.locator("#said")).to_have_text("The signal was sent.")
+    run = Subject(RUN, NAME, (ORDERS, ITEMS))
+    served.board.notification(notifications.paused(run, ts_ms=int(NOW * 1000)))
+    page.get_by_role("button", name="Resume all").click()
+    expect(page.get_by_role("button", name="Pause all")).to_be_hidden()
+    page.get_by_role("button", name="Stop all").click()
+    wait_for(lambda: len(served.written) == 3, PATIENCE_MS / 1000, "three signals")
+    kinds = ["pause-snapshot", "resume-snapshot", "stop-snapshot"]
+    assert [sent["type"] for _, sent in served.written] == kinds
+    assert all(kind == "signal" and sent["data"] == {} for kind, sent in served.written)
+    assert len({sent["id"] for _, sent in served.written}) == 3
+
+
+def test_with_a_token_it_asks_for_it_once(chrome: Browser, guarded: Served):
+    with visit(chrome, guarded.address) as found:
+        page = found.page
+        dialog = page.get_by_role("dialog", name="Token")
+        expect(dialog).to_be_visible()
+        assert page.locator("#tables tr").count() == 0
+        dialog.get_by_label(re.compile("http.token")).fill("open-sesame")
+        dialog.get_by_role("button", name="Go on").click()
+        assert ORDERS in rows(page)
+        page.get_by_role("button", name=f"Pause {ORDERS}", exact=True).click()
+        expect(page.locator("#said")).to_contain_text("will pause")
+        assert guarded.written == [("table-pause", ORDERS)]
+        page.reload()
+        assert ORDERS in rows(page)
+        expect(dialog).to_be_hidden()
+
+
+# --- for everybody, everywhere ----------------------------------------------------------------
+
+FIND_WIDE = """() => [...document.querySelectorAll('body *')]
+  .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && e.checkVisibility())
+  .filter(e => getComputedStyle(e).clipPath === 'none' && !e.closest('.hidden, thead'))
+  .map(e => e.tagName + '.' + e.className)"""
+
+# Relative luminance and contrast as WCAG 2 defines them, of every text against what lies behind it.
+FIND_PALE = """() => {
+  const parse = text => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, at) => sum + v * [.2126, .7152, .0722][at], 0);
+  const behind = e => { for (; e; e = e.parentElement) {
+    const found = parse(getComputedStyle(e).backgroundColor);
+    if (found.length === 3 || found[3] === 1) return found; } return [255, 255, 255]; };
+  return [...document.querySelectorAll('body *')]
+    .filter(e => e.checkVisibility() && !e.disabled && [...e.childNodes]
+      .some(n => n.nodeType === 3 && n.data.trim()))
+    .map(e => { const [one, other] = [light(parse(getComputedStyle(e).color)), light(behind(e))];
+      return [(Math.max(one, other) + .05) / (Math.min(one, other) + .05), e.textContent.trim()]; })
+    .filter(([contrast]) => contrast < 4.5);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_light_and_dark_on_every_width(chrome: Browser, served: Served, width: int, scheme: str):
+    with visit(chrome, served.address, width=width, height=844, scheme=scheme) as found:
+        page = found.page
+        assert len(rows(page)) == 7
+        expect(page.locator("#lag-chart polyline")).not_to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if width == 390:  # between, the table may be scrolled inside of its card
+            assert page.evaluate(FIND_WIDE) == []
+        assert page.evaluate(FIND_PALE) == []
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == (scheme == "dark")
+        if width == 390:
+            page.get_by_role("button", name="New snapshot").click()
+            expect(page.get_by_role("dialog", name="New snapshot")).to_be_in_viewport()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(FIND_PALE) == []
+        assert found.errors == []
+
+
+def test_everything_can_be_done_with_the_keyboard(shown, served: Served):
+    page = shown.page
+    assert len(rows(page)) == 7
+    wanted = {
+        element.get_attribute("aria-label") or element.inner_text()
+        for element in page.get_by_role("button").all()
+        if element.is_enabled() and element.is_visible()
+    }
+    assert {"New snapshot", f"Pause {ORDERS}", "Stop all"} <= wanted
+    reached, outlined = set(), set()
+    for _ in range(len(wanted) + 6):  # the search field, the links, the document
+        page.keyboard.press("Tab")
+        name, visible = page.evaluate(
+            """() => { const e = document.activeElement;
+              return [e.getAttribute('aria-label') || e.innerText || '',
+                      getComputedStyle(e).outlineStyle !== 'none']; }"""
+        )
+        reached.add(name)
+        outlined |= {name} if visible else set()
+    assert wanted <= reached
+    assert wanted <= outlined, "what has the focus is seen"
+    page.get_by_role("button", name=f"Pause {ORDERS}", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_contain_text("will pause")
+    assert served.written == [("table-pause", ORDERS)]
+    page.get_by_role("button", name="New snapshot").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="New snapshot")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="New snapshot")).to_be_hidden()
+
+
+def test_the_focus_stays_where_it_is_when_the_numbers_change(shown, served: Served):
+    page = shown.page
+    chosen = page.get_by_role("button", name=f"Pause {ITEMS}", exact=True)
+    chosen.focus()
+    served.clock.now += 30
+    expect(page.locator("#tables tr", has_text=ITEMS)).to_contain_text("40 s ago")
+    expect(chosen).to_be_focused()
+
+
+def test_names_and_reasons_are_text_and_never_markup(shown, served: Served):
+    served.board.captured(["public.<img src=x onerror=alert(1)>"])
+    expect(shown.page.locator("#tables")).to_contain_text("<img src=x onerror=alert(1)>")
+    assert shown.page.locator("#tables img").count() == 0

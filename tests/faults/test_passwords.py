@@ -1,0 +1,215 @@
+"""Passwords are changed while a pipeline runs, and with them the files that hold them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from psycopg import sql
+
+from stack.local import Database, LocalStack
+from stack.processes import free_port, wait_for
+from tests.kit.broken import revive
+from tests.kit.http_side import HttpSide
+from tests.kit.running import STATE_S, Running
+from tests.kit.snapshots import SNAPSHOT, Snapshots
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+
+ORDERS, OTHER = "public.orders", "public.other"
+ROWS = 3000
+ROLE = "rotating"
+FIRST, SECOND, THIRD = "first-of-three", "second-of-three", "third-of-three"
+
+
+class Login:
+    """The role that lakemark connects as, its password and the file that names it."""
+
+    def __init__(self, database: Database, file: Path) -> None:
+        self.database, self.file = database, file
+        self.in_database(FIRST)
+        self.in_file(FIRST)
+
+    def in_database(self, password: str) -> None:
+        """The role has this password from now on, and its sessions are over."""
+        made = self.database.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [ROLE])
+        verb = "ALTER" if made else "CREATE"
+        statement = sql.SQL(verb + " ROLE {} SUPERUSER LOGIN PASSWORD {}").format(
+            sql.Identifier(ROLE), sql.Literal(password)
+        )
+        with self.database.connect() as connection:
+            connection.execute(statement)
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [ROLE]
+            )
+
+    def in_file(self, password: str) -> None:
+        """The file has this one, in one go."""
+        scratch = self.file.with_suffix(".new")
+        scratch.write_text(f"{password}\n")
+        scratch.replace(self.file)
+
+
+@pytest.fixture
+def asked_for(stack: LocalStack) -> Iterator[None]:
+    """PostgreSQL wants a password of this role, and trusts all others as before."""
+    rules = stack.postgres.data / "pg_hba.conf"
+    before = rules.read_text()
+
+    def put(text: str) -> None:
+        rules.write_text(text)
+        with stack.postgres.connect() as connection:
+            connection.execute("SELECT pg_reload_conf()")
+
+    put(f"host all {ROLE} 127.0.0.1/32 scram-sha-256\n{before}")
+    yield
+    put(before)
+    with stack.postgres.connect() as connection:
+        connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(ROLE)))
+
+
+def test_the_next_connection_has_the_new_password(database: Database, tmp_path: Path, asked_for):
+    for table in ("orders", "other"):
+        database.execute(f"CREATE TABLE {table} (id serial PRIMARY KEY, note text)")
+        database.execute(f"INSERT INTO {table} (note) SELECT 'n' FROM generate_series(1, {ROWS})")
+    database.start_connector({"snapshot.mode": "no_data"})
+    login = Login(database, tmp_path / "password")
+    url = database.dsn.replace("postgres@", f"{ROLE}@")
+    settings = {**SNAPSHOT, "database": {"url": url, "password": "${file:password}"}}
+    with Running(database, tmp_path, settings) as running, Snapshots(running) as snapshots:
+        running.lakemark.start()
+        side = HttpSide(running)
+        identity = running.lakemark.identity
+
+        # 1. The database has another one: snapshots wait and say why, the log goes on.
+        run = snapshots.start(ORDERS, OTHER, delay="50ms")
+        snapshots.wait_settled(run, ORDERS, 3)
+        login.in_database(SECOND)
+        said = running.lakemark.wait_for_event(
+            "snapshot.delayed", STATE_S, where=lambda e: e["code"] == "database-refused"
+        )
+        assert "password authentication failed" in said["reason"]
+        assert "database.password" in said["hint"]
+
+        def delayed() -> bool:
+            return (side.status()["snapshot_delay"] or {}).get("code") == "database-refused"
+
+        wait_for(delayed, STATE_S, "/v1/status to say why snapshots wait")
+        before = side.table(ORDERS)["events"]
+        database.execute("UPDATE orders SET note = 'while refused' WHERE id <= 10")
+        wait_for(lambda: side.table(ORDERS)["events"] >= before + 10, STATE_S, "the log to go on")
+        assert side.status()["pipeline"]["state"] == "streaming"
+        assert snapshots.notes(run)[-1].type != "ABORTED"
+
+        # 2. The file follows: the run goes on where it was.
+        login.in_file(SECOND)
+        assert snapshots.completed(run)["total_rows_scanned"] == str(2 * ROWS)
+        running.wait_equal()
+        wait_for(
+            lambda: side.status()["snapshot_delay"] is None, STATE_S, "nothing to delay snapshots"
+        )
+
+        # 3. The file goes first, while nothing is read: nobody notices.
+        login.in_file(THIRD)
+        login.in_database(THIRD)
+        assert snapshots.run(OTHER)
+        running.wait_equal()
+        assert running.lakemark.identity == identity, "lakemark was started again"
+        log = running.lakemark.log.read_text()
+        assert not [word for word in (FIRST, SECOND, THIRD) if word in log]
+
+        # 4. A start with a wrong one ends, and says so.
+        running.lakemark.stop()
+        login.in_file(FIRST)
+        assert running.lakemark.run_once() == 3
+        assert "the database refuses us" in running.lakemark.log.read_text()
+
+
+# --- the brokers' -----------------------------------------------------------------------------
+
+MECHANISM = "SCRAM-SHA-256"
+
+
+@pytest.fixture
+def guarded() -> Iterator[tuple[LocalStack, str]]:
+    """A stack of its own whose brokers have a second address, at which they want a password."""
+    stack = LocalStack(name="guarded")
+    kafka, port = stack.kafka, free_port()
+    address = f"127.0.0.1:{port}"
+    kafka.settings = {
+        "listeners": f"PLAINTEXT://{kafka.bootstrap},SASL_PLAINTEXT://{address},"
+        f"CONTROLLER://127.0.0.1:{kafka.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{kafka.bootstrap},SASL_PLAINTEXT://{address}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": MECHANISM,
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common."
+        "security.scram.ScramLoginModule required;",
+    }
+    with stack:
+        yield stack, address
+
+
+def let_in(stack: LocalStack, password: str) -> None:
+    """The brokers know the role by this password from now on."""
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    change = UserScramCredentialUpsertion(ROLE, info, password.encode())
+    admin = stack.kafka.admin()
+    for future in admin.alter_user_scram_credentials([change]).values():
+        future.result(STATE_S)
+
+
+def test_the_brokers_get_the_new_password(guarded: tuple[LocalStack, str], tmp_path: Path):
+    stack, address = guarded
+    let_in(stack, FIRST)
+    (tmp_path / "password").write_text(FIRST)
+    security = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": MECHANISM,
+        "sasl_username": ROLE,
+        "sasl_password": "${file:password}",
+    }
+    kafka = {"bootstrap_servers": address, "timeout": "10s", "security": security}
+    with stack.fresh_database("CREATE TABLE orders (id serial PRIMARY KEY)") as database:
+        database.execute("INSERT INTO orders SELECT FROM generate_series(1, 100)")
+        database.start_connector()
+        with (
+            Running(database, tmp_path, {**SNAPSHOT, "kafka": kafka}) as running,
+            Snapshots(running) as snapshots,
+        ):
+            running.lakemark.start()
+            running.wait_equal()
+            side = HttpSide(running)
+            identity = running.lakemark.identity
+
+            # 1. The brokers have another one, and all connections are over.
+            let_in(stack, SECOND)
+            stack.kafka.kill()
+            stack.kafka.start()
+            wait_for(
+                lambda: side.status()["pipeline"]["code"] == "kafka-refused",
+                STATE_S,
+                "/v1/status to say that the brokers refuse us",
+            )
+            assert side.probes() == (503, 503)
+            assert "kafka.security" in side.status()["pipeline"]["hint"]
+
+            # 2. The file follows: stream, signals and snapshots go on.
+            (tmp_path / "password").write_text(SECOND)
+            wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well again")
+            revive(running)
+            database.execute("INSERT INTO orders SELECT FROM generate_series(1, 10)")
+            running.wait_equal()
+            assert snapshots.run(ORDERS)
+            wait_for(
+                lambda: any(s["answer"] for s in side.status()["signals"]),
+                STATE_S,
+                "the page to hear of the answer",
+            )
+            assert running.lakemark.identity == identity, "lakemark was started again"
+            log = running.lakemark.log.read_text()
+            assert not [word for word in (FIRST, SECOND) if word in log]
