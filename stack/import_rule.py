@@ -32,7 +32,7 @@ PURE = {
     *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
     *("sink.rendering", "sink.envelopes", "sink.splicing"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
-    "refresh",
+    *("refresh", "selection", "gaps"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
 }
 

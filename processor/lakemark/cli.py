@@ -267,16 +267,20 @@ def recover(
             "--resnapshot", metavar="TABLE", help="Events of this table are lost; repeat it."
         ),
     ] = None,
+    commands: Annotated[
+        bool, typer.Option("--control", help="Records of the control topic are lost.")
+    ] = False,
     more: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", hidden=True)] = None,
 ) -> int:
-    """Go on after events were lost, or after the source went back in time.
+    """Go on after events or commands were lost, or after the source went back in time.
 
     --resnapshot: Kafka lost events of tables that were not read yet. They go on with what there
-    is, and are snapshotted again with a sweep. --new-epoch: the source was restored or failed
-    over, so that its positions start again.
+    is, and are snapshotted again with a sweep. --control: Kafka lost commands that were not carried
+    out yet; those that are still wanted must be given again. --new-epoch: the source was restored
+    or failed over, so that its positions start again.
     """
-    if new_epoch == bool(resnapshot):
-        what = "lakemark recover --new-epoch, or lakemark recover --resnapshot TABLE"
+    if [new_epoch, bool(resnapshot), commands].count(True) != 1:
+        what = "lakemark recover --new-epoch, --control, or --resnapshot TABLE"
         typer.echo(f"say what happened: {what}", err=True)
         return USAGE
     if resnapshot:
@@ -287,6 +291,14 @@ def recover(
             f"To be snapshotted again, with a sweep: {', '.join(wanted)}.\n"
             "With a database configured, `lakemark run` does so by itself; else send a signal:\n"
             f"  lakemark snapshot start {' '.join(wanted)}"
+        )
+        return OK
+    if commands:
+        _control(config, "control-lost", "")
+        print(
+            "`lakemark run` goes on without the commands that are gone. Look at the tables then:\n"
+            "  lakemark status\n"
+            "and give again what was not carried out: pause, resume, skip, recover."
         )
         return OK
     _control(config, "new-epoch", "")

@@ -47,10 +47,14 @@ class TableChoice:
         """Whether this ``schema.table`` is captured and chosen."""
         if not isinstance(table, str):
             return False
-        schema = table.partition(".")[0]
-        if not (self._schemas.allow(schema) and self._tables.allow(table)):
+        if not self.captured(table):
             return False
         return not self._chosen or any(regex.fullmatch(table) for regex in self._chosen)
+
+    def captured(self, table: str) -> bool:
+        """Whether the connector's own lists let this ``schema.table`` through."""
+        schema = table.partition(".")[0]
+        return self._schemas.allow(schema) and self._tables.allow(table)
 
 
 class _Lists:

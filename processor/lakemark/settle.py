@@ -99,7 +99,7 @@ def settle(
             )
     for report in reports:
         for table, found in report.tables.items():
-            if not table:
+            if not table or table in state.left:
                 continue
             code, reason = found.stop or ("", "")
             if found.unknown_columns:
@@ -132,7 +132,7 @@ def _unknown_columns(names: set[str]) -> str:
 
 def _count(state: PipelineState, report: Report) -> None:
     for table, found in report.tables.items():
-        if not table:
+        if not table or table in state.left:
             continue
         entry = state.tables.setdefault(table, TableState(since_batch=state.batch))
         if report.topic not in entry.topics:

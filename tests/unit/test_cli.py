@@ -247,5 +247,6 @@ def test_recover_says_what_it_needs_to_be_told():
     assert result.exit_code == 2
     assert "--new-epoch" in result.output
     assert "--resnapshot TABLE" in result.output
-    both = CliRunner().invoke(cli.app, ["recover", "--new-epoch", "--resnapshot", "public.orders"])
-    assert both.exit_code == 2
+    assert "--control" in result.output
+    for two in (["--new-epoch", "--resnapshot", "public.orders"], ["--new-epoch", "--control"]):
+        assert CliRunner().invoke(cli.app, ["recover", *two]).exit_code == 2
