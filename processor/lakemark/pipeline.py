@@ -235,11 +235,8 @@ class Pipeline:
                     reason="paused by a control record",
                     hint=f"lakemark table resume {table}",
                 )
-            elif record.get("type") == "table-resume":
-                tables.resume(state, table)
-            elif record.get("type") == "table-skip":
-                if not tables.skip(state, table, upto=record.get("offsets")):
-                    log.warning("table.not_skipped", table=table)
+            elif record.get("type") in {"table-resume", "table-skip"}:
+                self._let_on(state, table, record)
             elif record.get("type") == "table-read" and table in state.tables:
                 until, keys = int(record.get("until", -1)), record.get("keys")
                 tables.reread(state.tables[table], until=until, keys=keys)
@@ -257,6 +254,17 @@ class Pipeline:
                 tables.resume(state, name)
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)
+
+    def _let_on(self, state: PipelineState, table: str, record: dict[str, Any]) -> None:
+        """A person lets a table go on, or skip: what stopped it may have been mended."""
+        if record["type"] == "table-resume":
+            done = tables.resume(state, table)
+        else:
+            done = tables.skip(state, table, upto=record.get("offsets"))
+            if not done:
+                log.warning("table.not_skipped", table=table)
+        if done:
+            self.refresh.again(table)
 
     def slots(self) -> int:
         """Number of merge tasks: as many as can run at once."""

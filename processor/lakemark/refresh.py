@@ -84,6 +84,18 @@ class Refresh:
             if table in found:
                 self._known(state, table, unknown)
 
+    def again(self, table: str) -> None:
+        """Before a table goes on because a person says so: its columns may have been mended.
+
+        If the catalog cannot be asked, what was read last holds.
+        """
+        if not self.catalog.live:
+            return
+        try:
+            self.schemas.update(self._ask([table]))
+        except LakemarkError as failure:
+            log.warning("table.schema_unread", table=table, code=failure.code, reason=str(failure))
+
     def _ask(self, names: list[str]) -> dict[str, TableSchema]:
         if self._failure is not None and not self._due():
             raise self._failure

@@ -3,15 +3,18 @@
 from collections.abc import Iterator
 
 import pytest
+import yaml
 from confluent_kafka import TopicPartition
 
+from lakemark import records
+from lakemark.config import load
 from stack.local import LocalStack
 from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
-LOST, KEPT = "public.lost", "public.kept"
+LOST, KEPT, LATE = "public.lost", "public.kept", "public.late"
 KEYS = 4
 
 
@@ -79,12 +82,98 @@ def test_a_topic_that_was_deleted_and_made_again(stopped: Running):
 
 
 def test_events_that_were_not_read_in_time(stopped: Running):
-    database, topic = stopped.database, stopped.database.topic("lost")
-    ends = database.stack.kafka.end_offsets(topic)
-    admin = database.stack.kafka.admin()
-    for future in admin.delete_records(
-        [TopicPartition(topic, partition, end) for partition, end in ends.items()]
-    ).values():
-        future.result(30)
+    expire(stopped, stopped.database.topic("lost"))
     refused(stopped, "source-data-expired")
     mended(stopped)
+
+
+def expire(running: Running, topic: str) -> None:
+    """Kafka drops all records of a topic."""
+    kafka = running.database.stack.kafka
+    places = [TopicPartition(topic, p, end) for p, end in kafka.end_offsets(topic).items()]
+    for future in kafka.admin().delete_records(places).values():
+        future.result(30)
+
+
+def choose(running: Running, *tables: str) -> None:
+    """Sets `source.tables`."""
+    path = running.lakemark.config
+    settings = yaml.safe_load(path.read_text())
+    settings["source"]["tables"] = list(tables)
+    path.write_text(yaml.safe_dump(settings))
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_table_that_is_left_out_stops_nobody_and_is_whole_when_it_is_back(
+    stopped: Running, expired
+):
+    database, version = stopped.database, stopped.version(LOST)
+    choose(stopped, KEPT)
+    stopped.lakemark.start()
+    assert [event["table"] for event in stopped.lakemark.events("table.left_out")] == [LOST]
+    stopped.wait_equal(KEPT)
+    for name in (LOST, KEPT):
+        database.execute(f"UPDATE {name} SET v = v || ' unseen' WHERE id = 3")
+    stopped.wait_drained()
+    stopped.wait_equal(KEPT)
+    wait_for(lambda: LOST not in stopped.lakemark.progress(), STATE_S, "it to be shown no more")
+    assert LOST not in stopped.lakemark.command("status")
+    stopped.lakemark.stop()
+    if expired:
+        expire(stopped, database.topic("lost"))
+        stopped.lakemark.start()
+        stopped.lakemark.stop()
+    assert stopped.version(LOST) == version
+
+    choose(stopped, KEPT, LOST)
+    stopped.lakemark.start()
+    assert [event["table"] for event in stopped.lakemark.events("table.taken_back")] == [LOST]
+    stopped.wait_equal()
+    stopped.wait_progress(LOST, "whole again", lambda r: not r.get("resnapshot"))
+    queued = {event["table"] for event in stopped.lakemark.events("snapshot.queued")}
+    assert queued == ({LOST} if expired else set())
+
+
+def test_a_table_whose_first_records_are_gone_begins_with_what_there_is(stopped: Running):
+    """Spark takes that for a loss of data, at every start again."""
+    database = stopped.database
+    database.execute(
+        f"CREATE TABLE {LATE} (id int PRIMARY KEY, v text NOT NULL)",
+        f"INSERT INTO {LATE} SELECT n, 'early' FROM generate_series(1, {KEYS}) AS n",
+    )
+    stopped.wait_captured(LATE.partition(".")[2])
+    expire(stopped, database.topic("late"))
+    choose(stopped, KEPT, LOST, LATE)
+    database.execute(f"INSERT INTO {LATE} VALUES (100, 'late')")
+    stopped.lakemark.start()
+    assert stopped.lakemark.events("topic.begins_late")
+    stopped.wait_equal(KEPT, LOST)
+    stopped.lakemark.command("snapshot", "start", LATE, "--wait")
+    stopped.wait_equal()
+
+
+def test_lost_records_of_the_chunks_topic_stop_nothing(stopped: Running):
+    config = load(stopped.lakemark.config)
+    topic = config.topics.chunks
+    records.publish(config, topic, [(b"{}", b"nobody will read this")])
+    expire(stopped, topic)
+    stopped.lakemark.start()
+    (event,) = stopped.lakemark.events("topic.begins_again")
+    assert (event["topic"], event["tables"]) == (topic, [])
+    stopped.lakemark.command("snapshot", "start", LOST, "--wait")
+    stopped.wait_equal()
+
+
+def test_lost_commands_are_told_and_gone_over_on_a_persons_word(stopped: Running):
+    stopped.lakemark.command("table", "pause", KEPT)
+    expire(stopped, f"{stopped.database.name}.control")
+    said = refused(stopped, "control-lost")
+    assert "lakemark recover --control" in said
+    stopped.lakemark.command("recover", "--control")
+    stopped.lakemark.start()
+    stopped.wait_equal()
+    stopped.wait_state(KEPT, "streaming")
+    stopped.lakemark.command("table", "pause", KEPT)
+    stopped.wait_state(KEPT, "paused")
+    stopped.lakemark.command("table", "resume", KEPT)
+    stopped.wait_state(KEPT, "streaming")
