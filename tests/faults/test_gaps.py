@@ -91,7 +91,8 @@ def expire(running: Running, topic: str) -> None:
     """Kafka drops all records of a topic."""
     kafka = running.database.stack.kafka
     places = [TopicPartition(topic, p, end) for p, end in kafka.end_offsets(topic).items()]
-    for future in kafka.admin().delete_records(places).values():
+    admin = kafka.admin()  # kept: its futures are of no use without it
+    for future in admin.delete_records(places).values():
         future.result(30)
 
 
