@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
+from lakemark.selection import Wanted
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import (
     compile_java,
@@ -137,6 +138,16 @@ class Connector:
     def topic_of(self, table: str) -> str:
         """The topic of this ``schema.table`` under the connector's naming."""
         return _topic_of(self.settings, table)
+
+    @property
+    def wanted(self) -> Wanted:
+        """Which topics and tables of a checkpoint are still named."""
+        pattern = compile_java(self.topic_pattern)
+        return Wanted(
+            topic=lambda name: pattern.fullmatch(name) is not None,
+            tables=self.tables,
+            captured=self.tables.captured,
+        )
 
     @property
     def signal_topic(self) -> str | None:

@@ -23,6 +23,7 @@ from lakemark.tables import Offsets, PipelineState, TableState
 RESNAPSHOT: Final = "table-resnapshot"
 DELETED: Final = "topic-deleted"
 RECREATED: Final = "topic-recreated"
+CONTROL_LOST: Final = "control-lost"
 EXPIRED: Final = "source-data-expired"
 
 

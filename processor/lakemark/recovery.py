@@ -23,23 +23,11 @@ from lakemark.connector import Connector
 from lakemark.errors import PipelineError
 from lakemark.gaps import Gap, Held
 from lakemark.selection import Changed, Wanted
-from lakemark.settings.names import compile_java
 from lakemark.tables import Offsets, PipelineState
 
 log = structlog.get_logger(__name__)
 
 SHOWN: Final = 3  # reasons in one message
-CONTROL_LOST: Final = "control-lost"
-
-
-def wanted_of(connector: Connector) -> Wanted:
-    """What the configuration names; the signal table is always read."""
-    pattern = compile_java(connector.topic_pattern)
-    return Wanted(
-        topic=lambda name: pattern.fullmatch(name) is not None,
-        tables=connector.tables,
-        captured=connector.tables.captured,
-    )
 
 
 def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> PipelineState:
@@ -55,7 +43,7 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
         DependencyError: the brokers do not answer.
     """
     before, planned = checkpoint.goes_on()
-    wanted = wanted_of(connector)
+    wanted = connector.wanted
     known = checkpoint.topics()
     names = config.topics
     own = {t: planned[t] for t in (names.control, names.chunks) if t in planned}
@@ -156,7 +144,7 @@ def _refuse(
     """Stops what only a person may let go on, unless a control record says that one has."""
     said = list(records)
     lost = next((gap for gap in own if gap.topic == control_topic), None)
-    if lost is not None and not any(r.get("type") == CONTROL_LOST for r in said):
+    if lost is not None and not any(r.get("type") == gaps.CONTROL_LOST for r in said):
         raise _stop_control(lost)
     told = {str(r.get("table")) for r in said if r.get("type") == gaps.RESNAPSHOT}
     missing = sorted({t for gap in found for t in gap.tables} - told - set(changed.back))
@@ -217,7 +205,7 @@ def _stop_control(gap: Gap) -> PipelineError:
     return PipelineError(
         f"commands may be missing: {gap.reason}. They may have paused, resumed or skipped tables, "
         "or have been those of `lakemark recover`; no change of a table is among them",
-        code=CONTROL_LOST,
+        code=gaps.CONTROL_LOST,
         hint="`lakemark recover --control`, then `lakemark run`: it goes on without them, and "
         "snapshots under way go on by themselves. Then look at `lakemark status`, and give the "
         "commands again that were not carried out; let the topic keep its records for longer",

@@ -87,6 +87,23 @@ def test_events_that_were_not_read_in_time(stopped: Running):
     mended(stopped)
 
 
+def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(stopped: Running):
+    """Spark meets the gap first; the start after it says which tables it concerns."""
+    stopped.lakemark.start()
+    stopped.wait_equal()
+    stopped.lakemark.command("table", "pause", LOST)
+    stopped.wait_state(LOST, "paused")
+    stopped.database.execute(f"UPDATE {LOST} SET v = v || ' paused' WHERE id = 3")
+    stopped.database.execute(f"UPDATE {KEPT} SET v = v || ' paused' WHERE id = 3")
+    stopped.wait_drained()
+    stopped.wait_equal(KEPT)
+    expire(stopped, stopped.database.topic("lost"))
+    stopped.lakemark.command("table", "resume", LOST)
+    assert stopped.lakemark.wait_ended(STATE_S) == 1
+    assert f"lakemark recover --resnapshot {LOST}" in stopped.lakemark.log_tail(60)
+    mended(stopped)
+
+
 def expire(running: Running, topic: str) -> None:
     """Kafka drops all records of a topic."""
     kafka = running.database.stack.kafka
