@@ -17,12 +17,16 @@ from lakemark.tasks import Report
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
 HINTS: Final = {
-    "schema-unknown": "set database.url or source.schema_file, or let the connector write schemas "
-    "(value.converter.schemas.enable=true)",
-    "schema-stale": "add the new columns to source.schema_file, or set database.url",
+    "schema-unknown": "describe it in source.schema_file or set database.url, and start again; or "
+    "let the connector write schemas (value.converter.schemas.enable=true); then: lakemark table "
+    "resume {table}",
+    "schema-stale": "add the new columns to source.schema_file, or set database.url; start again, "
+    "then: lakemark table resume {table}",
+    "schema-check": "correct its types in source.schema_file and start again; what does not fit "
+    "then either becomes dead letters: lakemark table resume {table}",
     "no-key": "give the table a primary key, or name a unique one in message.key.columns",
     "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
-    "too-many-bad-records": "look at the topic's records, then: lakemark table resume TABLE",
+    "too-many-bad-records": "look at the topic's records, then: lakemark table resume {table}",
 }
 
 
@@ -108,7 +112,7 @@ def settle(
                 continue
             if catalog and (code in SCHEMA_CODES or code == "schema-stale"):
                 done.refresh.setdefault(table, set()).update(found.unknown_columns)
-            hint = HINTS.get(code, "")
+            hint = HINTS.get(code, "").format(table=table)
             tables.stop(
                 state,
                 table,

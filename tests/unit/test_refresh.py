@@ -124,3 +124,29 @@ def test_a_table_that_the_catalog_does_not_know_waits_for_a_person(shop):
     shop.run()
     entry = shop.state.tables["public.nobody"]
     assert (entry.state, entry.code, entry.retried) == (tables.ERRORED, "schema-unknown", False)
+    assert entry.hint.endswith("lakemark table resume public.nobody")
+
+
+def test_the_hints_of_a_schema_file_lead_on(shop, letters):
+    """Without a database nothing is asked again: the file is mended, and the table resumed."""
+    shop.catalog.live = False
+    shop.pipeline.schemas.update({ORDERS: schema_of(ORDERS, id="int8", v="int4")})
+    shop.put("c", 10, 1, v=1, w=5)
+    shop.put("c", 10, 7, v=1, table=ITEMS)
+    shop.run()
+    assert {name: entry.code for name, entry in shop.state.tables.items()} == {
+        ORDERS: "schema-stale",
+        ITEMS: "schema-check",
+    }
+    for name, entry in shop.state.tables.items():
+        assert "source.schema_file" in entry.hint
+        assert entry.hint.endswith(f"lakemark table resume {name}")
+        shop.records.append({"type": "table-resume", "table": name})
+    shop.catalog.schemas.update(
+        {table: schema_of(table, id="int8", v="int4", w="int4") for table in (ORDERS, ITEMS)}
+    )
+    shop.restart()
+    shop.run()
+    assert shop.values(column="w") == {1: 5}
+    assert shop.values(ITEMS) == {7: 1}
+    assert letters == []
