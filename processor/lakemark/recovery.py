@@ -86,9 +86,7 @@ class _Work:
         topics: Offsets = {topic: {} for topic in self.changed.topics_left}
         topics |= {topic: state.offsets[topic] for topic in self.changed.topics_back}
         topics |= late
-        return topics | {
-            g.topic: self.held.first.get(g.topic, {}) for g in [*self.found, *self.own]
-        }
+        return topics | self._first(*self.found, *self.own)
 
     def _first(self, *found: Gap) -> Offsets:
         return {gap.topic: self.held.first.get(gap.topic, {}) for gap in found}

@@ -22,7 +22,7 @@ from lakemark.tables import (
     TableState,
     Water,
 )
-from tests.kit.shop import ITEMS, ORDERS
+from tests.kit.shop import ITEMS, ORDERS, event
 
 NAMES = ("public.a", "public.b", "public.c")
 
@@ -167,7 +167,8 @@ def test_events_of_a_table_that_is_left_out_are_applied_when_it_is_back(shop):
     shop.checkpoint.save(now)
     shop.pipeline.connector = replace(everything, tables=TableChoice({}, [ITEMS]))
     shop.put("u", 11, 1, v="b")
-    shop.broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', b"not json")
+    bad = event("c", 11, {"id": 1, "v": "b"}).replace(b'"op": "c"', b'"op": "z"')
+    shop.broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', bad)
     shop.put("u", 11, 7, v="y", table=ITEMS)
     shop.run()
     assert (shop.values(), shop.values(ITEMS)) == ({1: "a"}, {7: "y"})
