@@ -88,23 +88,6 @@ def test_events_that_were_not_read_in_time(stopped: Running):
     mended(stopped)
 
 
-def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(stopped: Running):
-    """Spark meets the gap first; the start after it says which tables it concerns."""
-    stopped.lakemark.start()
-    stopped.wait_equal()
-    stopped.lakemark.command("table", "pause", LOST)
-    stopped.wait_state(LOST, "paused")
-    stopped.database.execute(f"UPDATE {LOST} SET v = v || ' paused' WHERE id = 3")
-    stopped.database.execute(f"UPDATE {KEPT} SET v = v || ' paused' WHERE id = 3")
-    stopped.wait_drained()
-    stopped.wait_equal(KEPT)
-    expire(stopped, stopped.database.topic("lost"))
-    stopped.lakemark.command("table", "resume", LOST)
-    assert stopped.lakemark.wait_ended(STATE_S) == 1
-    assert f"lakemark recover --resnapshot {LOST}" in stopped.lakemark.log_tail(60)
-    mended(stopped)
-
-
 def expire(running: Running, topic: str) -> None:
     """Kafka drops all records of a topic."""
     kafka = running.database.stack.kafka
@@ -141,8 +124,6 @@ def test_a_table_that_is_left_out_stops_nobody_and_is_whole_when_it_is_back(
     stopped.lakemark.stop()
     if expired:
         expire(stopped, database.topic("lost"))
-        stopped.lakemark.start()
-        stopped.lakemark.stop()
     assert stopped.version(LOST) == version
 
     choose(stopped, KEPT, LOST)
@@ -152,6 +133,47 @@ def test_a_table_that_is_left_out_stops_nobody_and_is_whole_when_it_is_back(
     stopped.wait_progress(LOST, "whole again", lambda r: not r.get("resnapshot"))
     queued = {event["table"] for event in stopped.lakemark.events("snapshot.queued")}
     assert queued == ({LOST} if expired else set())
+
+
+def test_lost_commands_are_told_and_gone_over_on_a_persons_word(stopped: Running):
+    """Of the chunks topic nobody is asked: its chunks are read again anyway."""
+    config = load(stopped.lakemark.config)
+    stopped.lakemark.command("table", "pause", KEPT)
+    records.publish(config, config.topics.chunks, [(b"{}", b"nobody will read this")])
+    for topic in (config.topics.control, config.topics.chunks):
+        expire(stopped, topic)
+    said = refused(stopped, "control-lost")
+    assert "lakemark recover --control" in said
+    stopped.lakemark.command("recover", "--control")
+    stopped.lakemark.start()
+    again = {
+        event["topic"]: event["tables"] for event in stopped.lakemark.events("topic.begins_again")
+    }
+    assert again == {config.topics.control: [], config.topics.chunks: []}
+    stopped.lakemark.command("snapshot", "start", LOST, "--wait")
+    stopped.wait_equal()
+    stopped.wait_state(KEPT, "streaming")
+    stopped.lakemark.command("table", "pause", KEPT)
+    stopped.wait_state(KEPT, "paused")
+    stopped.lakemark.command("table", "resume", KEPT)
+    stopped.wait_state(KEPT, "streaming")
+
+
+def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(stopped: Running):
+    """Spark meets the gap first; the start after it says which tables it concerns."""
+    stopped.lakemark.start()
+    stopped.wait_equal()
+    stopped.lakemark.command("table", "pause", LOST)
+    stopped.wait_state(LOST, "paused")
+    stopped.database.execute(f"UPDATE {LOST} SET v = v || ' paused' WHERE id = 3")
+    stopped.database.execute(f"UPDATE {KEPT} SET v = v || ' paused' WHERE id = 3")
+    stopped.wait_drained()
+    stopped.wait_equal(KEPT)
+    expire(stopped, stopped.database.topic("lost"))
+    stopped.lakemark.command("table", "resume", LOST)
+    assert stopped.lakemark.wait_ended(STATE_S) == 1
+    assert f"lakemark recover --resnapshot {LOST}" in stopped.lakemark.log_tail(60)
+    mended(stopped)
 
 
 def test_a_table_whose_first_records_are_gone_begins_with_what_there_is(stopped: Running):
@@ -170,30 +192,3 @@ def test_a_table_whose_first_records_are_gone_begins_with_what_there_is(stopped:
     stopped.wait_equal(KEPT, LOST)
     stopped.lakemark.command("snapshot", "start", LATE, "--wait")
     stopped.wait_equal()
-
-
-def test_lost_records_of_the_chunks_topic_stop_nothing(stopped: Running):
-    config = load(stopped.lakemark.config)
-    topic = config.topics.chunks
-    records.publish(config, topic, [(b"{}", b"nobody will read this")])
-    expire(stopped, topic)
-    stopped.lakemark.start()
-    (event,) = stopped.lakemark.events("topic.begins_again")
-    assert (event["topic"], event["tables"]) == (topic, [])
-    stopped.lakemark.command("snapshot", "start", LOST, "--wait")
-    stopped.wait_equal()
-
-
-def test_lost_commands_are_told_and_gone_over_on_a_persons_word(stopped: Running):
-    stopped.lakemark.command("table", "pause", KEPT)
-    expire(stopped, f"{stopped.database.name}.control")
-    said = refused(stopped, "control-lost")
-    assert "lakemark recover --control" in said
-    stopped.lakemark.command("recover", "--control")
-    stopped.lakemark.start()
-    stopped.wait_equal()
-    stopped.wait_state(KEPT, "streaming")
-    stopped.lakemark.command("table", "pause", KEPT)
-    stopped.wait_state(KEPT, "paused")
-    stopped.lakemark.command("table", "resume", KEPT)
-    stopped.wait_state(KEPT, "streaming")
