@@ -179,10 +179,8 @@ def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(sto
 def test_a_table_whose_first_records_are_gone_begins_with_what_there_is(stopped: Running):
     """Spark takes that for a loss of data, at every start again."""
     database = stopped.database
-    database.execute(
-        f"CREATE TABLE {LATE} (id int PRIMARY KEY, v text NOT NULL)",
-        f"INSERT INTO {LATE} SELECT n, 'early' FROM generate_series(1, {KEYS}) AS n",
-    )
+    database.execute(f"CREATE TABLE {LATE} (id int PRIMARY KEY, v text NOT NULL)")
+    database.execute(f"INSERT INTO {LATE} SELECT n, 'early' FROM generate_series(1, {KEYS}) AS n")
     stopped.wait_captured(LATE.partition(".")[2])
     expire(stopped, database.topic("late"))
     choose(stopped, KEPT, LOST, LATE)
