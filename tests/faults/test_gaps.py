@@ -15,7 +15,7 @@ from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
-LOST, KEPT, LATE = "public.lost", "public.kept", "public.late"
+LOST, KEPT = "public.lost", "public.kept"
 KEYS = 4
 
 
@@ -174,19 +174,3 @@ def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(sto
     assert stopped.lakemark.wait_ended(STATE_S) == 1
     assert f"lakemark recover --resnapshot {LOST}" in stopped.lakemark.log_tail(60)
     mended(stopped)
-
-
-def test_a_table_whose_first_records_are_gone_begins_with_what_there_is(stopped: Running):
-    """Spark takes that for a loss of data, at every start again."""
-    database = stopped.database
-    database.execute(f"CREATE TABLE {LATE} (id int PRIMARY KEY, v text NOT NULL)")
-    database.execute(f"INSERT INTO {LATE} SELECT n, 'early' FROM generate_series(1, {KEYS}) AS n")
-    stopped.wait_captured(LATE.partition(".")[2])
-    expire(stopped, database.topic("late"))
-    choose(stopped, KEPT, LOST, LATE)
-    database.execute(f"INSERT INTO {LATE} VALUES (100, 'late')")
-    stopped.lakemark.start()
-    assert stopped.lakemark.events("topic.begins_late")
-    stopped.wait_equal(KEPT, LOST)
-    stopped.lakemark.command("snapshot", "start", LATE, "--wait")
-    stopped.wait_equal()
