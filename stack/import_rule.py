@@ -33,6 +33,7 @@ PURE = {
     *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
     *("sink.rendering", "sink.envelopes", "sink.splicing", "sink.forwarding", "sink.row_events"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
+    *("refresh", "selection", "gaps"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
 }
 

@@ -6,12 +6,12 @@ batch; `<checkpoint>/lakemark/pipeline.json` says for which pipeline the checkpo
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from lakemark import gaps, ownership, tables
+from lakemark import ownership, tables
 from lakemark.errors import PipelineError
 from lakemark.ownership import Owner
 from lakemark.tables import Offsets, PipelineState
@@ -144,18 +144,45 @@ class Checkpoint:
         """Remembers the topics' ids."""
         self._write("lakemark/topics.json", msgspec.json.encode(ids))
 
-    def begin_again(self, topics: Mapping[str, Mapping[int, int]]) -> None:
-        """Lets the query go on at these offsets of some change topics; only while it is stopped.
+    def goes_on(self) -> tuple[PipelineState, Offsets]:
+        """State and end offsets of the newest batch that is committed: where Spark goes on.
+
+        Returns:
+            the state, and offsets of all topics, lakemark's own among them; before the first
+            commit the newest state, if there is one, and no offsets.
+        """
+        committed = self._batches("commits")
+        if not committed:
+            return self.newest(), {}
+        offsets: Offsets = {}
+        for source in self.offsets(committed[-1]):
+            offsets |= source
+        return self.load(committed[-1]), offsets
+
+    def amend(
+        self,
+        change: Callable[[PipelineState], object],
+        topics: Mapping[str, Mapping[int, int]],
+        *,
+        own: Collection[str],
+    ) -> None:
+        """Lets the query go on at these offsets of some topics; only while it is stopped.
 
         A batch that was planned but not committed has nothing of them then. Can be repeated.
+
+        Args:
+            change: makes the same of the state after a batch.
+            topics: where they go on; one without offsets is read no more.
+            own: lakemark's own topics.
         """
         planned, committed = self._batches("offsets"), self._batches("commits")
         for batch in [b for b in planned if b >= max(committed, default=0)]:
-            self._write(f"offsets/{batch}", _planned(self._read(f"offsets/{batch}") or b"", topics))
+            before = self._read(f"offsets/{batch}") or b""
+            self._write(f"offsets/{batch}", amended(before, topics, own=own))
         states = self._batches("lakemark/state", suffix=".json")
         for batch in [b for b in states if b >= max(committed, default=0)]:
             state = self.load(batch)
-            gaps.begin_again(state, topics)
+            change(state)
             self._write(_name(batch), tables.encode(state))
 
     def _batches(self, folder: str, *, suffix: str = "") -> list[int]:
@@ -193,18 +220,27 @@ class Checkpoint:
             )
 
 
-def _planned(blob: bytes, topics: Mapping[str, Mapping[int, int]]) -> bytes:
-    """Spark's record of a planned batch, with other offsets of some topics."""
-    lines = blob.decode().splitlines()
-    for at, line in enumerate(lines[2:], 2):  # version, metadata, then a line per source
-        source = json.loads(line) if line not in ("-", "") else {}
-        ours = [topic for topic in topics if topic in source]
-        for topic in ours:
+def amended(blob: bytes, topics: Mapping[str, Mapping[int, int]], *, own: Collection[str]) -> bytes:
+    """Spark's record of a planned batch, with other offsets of some topics.
+
+    Args:
+        blob: version, metadata, then a line for each source: its offsets by topic and partition.
+        topics: the offsets; a topic without any is taken out, a change topic that is in no line is
+            put into that of the change topics: the first one without own topics.
+        own: lakemark's own topics.
+    """
+    head, lines = blob.decode().splitlines()[:2], blob.decode().splitlines()[2:]
+    sources = [json.loads(line) if line not in ("-", "") else {} for line in lines]
+    others = (at for at, source in enumerate(sources) if not any(t in own for t in source))
+    changes = next(others, -1)
+    for at, source in enumerate(sources):
+        mine = [t for t in topics if t in source or (at == changes and topics[t] and t not in own)]
+        for topic in mine:
             source[topic] = {str(p): offset for p, offset in topics[topic].items()}
-        source = {topic: partitions for topic, partitions in source.items() if partitions}
-        if ours:
-            lines[at] = json.dumps(source, separators=(",", ":"))
-    return "\n".join(lines).encode()
+        if mine:
+            kept = {topic: partitions for topic, partitions in source.items() if partitions}
+            lines[at] = json.dumps(kept, separators=(",", ":"))
+    return "\n".join([*head, *lines]).encode()
 
 
 def _name(batch: int) -> str:

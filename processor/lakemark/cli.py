@@ -266,21 +266,33 @@ def recover(
     resnapshot: Annotated[
         bool, typer.Option("--resnapshot", help="Kafka lost events of these tables; repeat them.")
     ] = False,
+    commands: Annotated[
+        bool, typer.Option("--control", help="Records of the control topic are lost.")
+    ] = False,
     config: ConfigOption = None,
 ) -> int:
-    """Go on after events were lost, or after the source went back in time.
+    """Go on after events or commands were lost, or after the source went back in time.
 
     --resnapshot TABLE...: Kafka lost events of tables that were not read yet. They go on with what
-    there is, and are snapshotted again with a sweep. --new-epoch: the source was restored or failed
-    over, so that its positions start again.
+    there is, and are snapshotted again with a sweep. --control: Kafka lost commands that were not
+    carried out yet; those that are still wanted must be given again. --new-epoch: the source was
+    restored or failed over, so that its positions start again.
     """
-    if new_epoch == resnapshot or resnapshot != bool(tables):
-        what = "lakemark recover --new-epoch, or lakemark recover --resnapshot TABLE..."
+    if [new_epoch, resnapshot, commands].count(True) != 1 or resnapshot != bool(tables):
+        what = "lakemark recover --new-epoch, --control, or --resnapshot TABLE..."
         typer.echo(f"say what happened: {what}", err=True)
         return USAGE
     loaded = load(config).config
     if tables:
         _resnapshot(sorted(set(tables)), loaded)
+        return OK
+    if commands:
+        _control(loaded, "control-lost", "")
+        print(
+            "`lakemark run` goes on without the commands that are gone. Look at the tables then:\n"
+            "  lakemark status\n"
+            "and give again what was not carried out: pause, resume, skip, recover."
+        )
         return OK
     _control(loaded, "new-epoch", "")
     print(

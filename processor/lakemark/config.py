@@ -231,7 +231,9 @@ class SnapshotConfig(Section):
 class StreamConfig(Section):
     """The streaming query. `shards` is fixed once a checkpoint exists."""
 
-    trigger: Duration = Field(timedelta(seconds=1), description="from batch to batch, at least")
+    trigger: Duration = Field(
+        timedelta(seconds=1), description="a batch begins that often, unless one still runs"
+    )
     max_events_per_batch: int = Field(200_000, ge=1, description="bounds memory and latency")
     shards: int = Field(
         4, ge=1, le=1024, description="of snapshots' state; fixed by the checkpoint"

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
+from lakemark.selection import Wanted
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import (
     compile_java,
@@ -48,10 +49,14 @@ class TableChoice:
         """Whether this ``schema.table`` is captured and chosen."""
         if not isinstance(table, str):
             return False
-        schema = table.partition(".")[0]
-        if not (self._schemas.allow(schema) and self._tables.allow(table)):
+        if not self.captured(table):
             return False
         return not self._chosen or any(regex.fullmatch(table) for regex in self._chosen)
+
+    def captured(self, table: str) -> bool:
+        """Whether the connector's own lists let this ``schema.table`` through."""
+        schema = table.partition(".")[0]
+        return self._schemas.allow(schema) and self._tables.allow(table)
 
 
 class _Lists:
@@ -139,6 +144,16 @@ class Connector:
     def topic_of(self, table: str) -> str:
         """The topic of this ``schema.table`` under the connector's naming."""
         return _topic_of(self.settings, table)
+
+    @property
+    def wanted(self) -> Wanted:
+        """Which topics and tables of a checkpoint are still named."""
+        pattern = compile_java(self.topic_pattern)
+        return Wanted(
+            topic=lambda name: pattern.fullmatch(name) is not None,
+            tables=self.tables,
+            captured=self.tables.captured,
+        )
 
     @property
     def signal_topic(self) -> str | None:

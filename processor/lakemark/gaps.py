@@ -11,6 +11,7 @@ topic-recreated       a topic of the same name, but another one; or it ends befo
 source-data-expired   records that were not read yet are older than the topic's retention
 
 Events may be missing then of the tables that the topic carries: they need a snapshot and a sweep.
+Of lakemark's own topics see `recovery`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ from lakemark.tables import Offsets, PipelineState, TableState
 RESNAPSHOT: Final = "table-resnapshot"
 DELETED: Final = "topic-deleted"
 RECREATED: Final = "topic-recreated"
+CONTROL_LOST: Final = "control-lost"
 EXPIRED: Final = "source-data-expired"
 
 
@@ -76,6 +78,8 @@ def _wanted(
     wanted = dict(offsets)
     for entry in carried:
         for partition, offset in entry.from_offsets.get(topic, {}).items():
+            if offset < 0:
+                continue  # Kafka's own word for the first one
             wanted[partition] = min(offset, wanted.get(partition, offset))
     return wanted
 
@@ -89,22 +93,48 @@ def _gap(
     if known is not None and known != now:
         return RECREATED, f"the topic {topic} was deleted and made again (id {known}, now {now})"
     first, end = held.first.get(topic, {}), held.end.get(topic, {})
-    for partition, offset in sorted(wanted.items()):
-        if offset <= 0:
-            continue  # nothing of it was read
-        if partition not in end:
-            return DELETED, f"the topic {topic} has no partition {partition} any more"
-        if offset > end[partition]:
-            return RECREATED, (
-                f"{topic}-{partition} ends at offset {end[partition]}, before {offset}, up to "
-                "which it was read: it was deleted and made again, or truncated"
-            )
-        if offset < first.get(partition, 0):
-            return EXPIRED, (
-                f"{topic}-{partition} begins at offset {first[partition]}; those from {offset} on "
-                "were not read yet"
-            )
+    found = [
+        _lost(f"{topic}-{partition}", offset, first.get(partition, 0), end.get(partition))
+        for partition, offset in sorted(wanted.items())
+    ]
+    found += [
+        (EXPIRED, f"{topic}-{partition} is new, and begins at offset {begins} already")
+        for partition, begins in sorted(first.items())
+        if partition not in wanted and begins > 0
+    ]
+    return next((gap for gap in found if gap is not None), None)
+
+
+def _lost(place: str, offset: int, first: int, end: int | None) -> tuple[str, str] | None:
+    """What is missing of a partition that is to be read from this offset on."""
+    if offset > 0 and end is None:
+        return DELETED, f"the partition {place} does not exist any more"
+    if end is not None and offset > end:
+        return RECREATED, (
+            f"{place} ends at offset {end}, before {offset}, up to "
+            "which it was read: it was deleted and made again, or truncated"
+        )
+    if 0 <= offset < first:
+        return EXPIRED, (
+            f"{place} begins at offset {first}; those from {offset} on were not read yet"
+        )
     return None
+
+
+def own_gaps(offsets: Offsets, known: Mapping[str, str], held: Held) -> list[Gap]:
+    """As `gaps`, of lakemark's own topics, which carry no tables.
+
+    Args:
+        offsets: the next offset wanted, by topic and partition.
+        known: ids of the topics as they were when they were read.
+        held: what the brokers have of them.
+    """
+    found = []
+    for topic, wanted in sorted(offsets.items()):
+        what = _gap(topic, wanted, known.get(topic), held)
+        if what is not None:
+            found.append(Gap(topic, *what, ()))
+    return found
 
 
 def begin_again(state: PipelineState, topics: Mapping[str, Mapping[int, int]]) -> None:

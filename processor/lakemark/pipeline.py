@@ -12,7 +12,7 @@ time.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +28,7 @@ from lakemark.handover import Known
 from lakemark.ops.status import BatchDone
 from lakemark.plans import Waters
 from lakemark.reconcile import operator, window
+from lakemark.refresh import Catalog, Refresh
 from lakemark.settle import Left, News
 from lakemark.sink import bigtable
 from lakemark.sink.apply import TableOutcome
@@ -71,17 +72,6 @@ class BatchFailedError(Exception):
     """A batch failed: all that Spark is told."""
 
 
-class Catalog(Protocol):
-    """Where schemas of plain JSON tables come from."""
-
-    def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
-        """Schemas of the named tables, or of all; tables it does not know are absent."""
-
-    @property
-    def live(self) -> bool:
-        """Whether asking again can give another answer."""
-
-
 @dataclass(slots=True)
 class Pipeline:
     """One pipeline's query and what its batches need.
@@ -112,6 +102,10 @@ class Pipeline:
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
     known: Known = field(default_factory=lambda: Known({}, {}))
+    refresh: Refresh = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refresh = Refresh(self.catalog, self.schemas)
 
     def frame(self) -> DataFrame:
         """The query up to `foreachBatch`: all sources, decoding, the operator."""
@@ -196,7 +190,7 @@ class Pipeline:
         settle.high_waters(state, reports)
         self.loads.update(settle.loads(reports))
 
-        self._refresh(state, settled)
+        self.refresh(state, settled.refresh)
         self._retry(state, settled)
         self._catch_up(state)
 
@@ -243,11 +237,8 @@ class Pipeline:
                     reason="paused by a control record",
                     hint=f"lakemark table resume {table}",
                 )
-            elif record.get("type") == "table-resume":
-                tables.resume(state, table)
-            elif record.get("type") == "table-skip":
-                if not tables.skip(state, table, upto=record.get("offsets")):
-                    log.warning("table.not_skipped", table=table)
+            elif record.get("type") in {"table-resume", "table-skip"}:
+                self._let_on(state, table, record)
             elif record.get("type") == "table-read" and table in state.tables:
                 until, keys = int(record.get("until", -1)), record.get("keys")
                 tables.reread(state.tables[table], until=until, keys=keys)
@@ -260,10 +251,22 @@ class Pipeline:
             else:
                 window.arm(state.runs, record)
         for name, entry in state.tables.items():
-            if entry.state == tables.ERRORED and entry.retried:
+            errored = entry.state == tables.ERRORED and entry.retried
+            if errored and not self.refresh.waits(entry):
                 tables.resume(state, name)
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)
+
+    def _let_on(self, state: PipelineState, table: str, record: dict[str, Any]) -> None:
+        """A person lets a table go on, or skip: what stopped it may have been mended."""
+        if record["type"] == "table-resume":
+            done = tables.resume(state, table)
+        else:
+            done = tables.skip(state, table, upto=record.get("offsets"))
+            if not done:
+                log.warning("table.not_skipped", table=table)
+        if done:
+            self.refresh.again(table)
 
     def slots(self) -> int:
         """Number of merge tasks: as many as can run at once."""
@@ -327,7 +330,7 @@ class Pipeline:
     ) -> BatchPlan:
         config = self.config
         slots = self.slots()
-        verified = frozenset(selected or ()) if step == "catchup" else frozenset()
+        again = frozenset(selected or ()) if step == "catchup" else frozenset()
         decode = DecodePlan(
             stretch=Plan(
                 identity=self.identity,
@@ -340,7 +343,7 @@ class Pipeline:
                 max_bad=config.dead_letters.max_per_batch,
                 selected=selected if selected is not None else self.connector.tables,
                 known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
-                verified=verified,
+                verified=self.refresh.verified(again),
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
             ),
@@ -387,23 +390,6 @@ class Pipeline:
                     )
                 tables.repartition(entry, old_ends={topic: old})
 
-    def _refresh(self, state: PipelineState, settled: Left) -> None:
-        """Reads the catalog again for tables whose records do not fit what was read before."""
-        if not settled.refresh:
-            return
-        found = self.catalog.read(sorted(settled.refresh))
-        self.schemas.update(found)
-        for table, unknown in settled.refresh.items():
-            schema = found.get(table)
-            if schema is None:
-                continue  # stays errored: neither the records nor the catalog know its columns
-            gone = unknown - {column.name for column in schema.columns}
-            if gone:
-                state.ignorable[table] = sorted({*state.ignorable.get(table, ()), *gone})
-                log.warning("table.columns_gone", table=table, columns=sorted(gone))
-            log.info("table.schema_read", table=table, columns=len(schema.columns))
-            tables.resume(state, table)
-
     def _retry(self, state: PipelineState, settled: Left) -> None:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
 
@@ -422,29 +408,37 @@ class Pipeline:
 
     def _catch_up(self, state: PipelineState) -> None:
         for name in state.catching_up():
-            entry = state.tables[name]
-            work = tables.slice_of(
-                entry, state.offsets, limit=self.config.stream.max_events_per_batch
-            )
-            if work is None:
-                tables.advance(entry, {}, {}, state.offsets, state.batch)
-                continue
-            start, end = work
-            plan = self._plan(
-                state,
-                step="catchup",
-                waters=plans.waters_of(entry.high_waters),
-                stopped=frozenset(),
-                selected=frozenset([name]),
-            )
-            entry.code = entry.reason = ""
-            results = self.reread(start, end, plan)
-            reports = results.reports
-            errored = settle.settle(state, state, start, reports, results.outcomes, catalog=False)
-            if entry.state == tables.CATCHING_UP and not entry.code:
-                waters = settle.waters_of(reports)
-                tables.advance(entry, end, waters, state.offsets, state.batch)
-            log.info("table.caught_up", table=name, state=entry.state, failed=len(errored.failed))
+            self._slice(state, name)
+
+    def _slice(self, state: PipelineState, name: str) -> None:
+        """The next bounded read of a table that catches up; one a batch: a commit names no more.
+
+        If its schema turns out to be out of date, the next batch reads the same again.
+        """
+        entry = state.tables[name]
+        work = tables.slice_of(entry, state.offsets, limit=self.config.stream.max_events_per_batch)
+        if work is None:
+            self.refresh.read.discard(name)
+            tables.advance(entry, {}, {}, state.offsets, state.batch)
+            return
+        start, end = work
+        plan = self._plan(
+            state,
+            step="catchup",
+            waters=plans.waters_of(entry.high_waters),
+            stopped=frozenset(),
+            selected=frozenset([name]),
+        )
+        entry.code = entry.reason = ""
+        results = self.reread(start, end, plan)
+        reports, outcomes = results.reports, results.outcomes
+        left = settle.settle(state, state, start, reports, outcomes, catalog=self.catalog.live)
+        self.refresh.read.discard(name)
+        if entry.state == tables.CATCHING_UP and not entry.code:
+            waters = settle.waters_of(reports)
+            tables.advance(entry, end, waters, state.offsets, state.batch)
+        self.refresh(state, left.refresh)
+        log.info("table.caught_up", table=name, state=entry.state, failed=len(left.failed))
 
 
 def _merged(before: Offsets, end: Offsets) -> Offsets:

@@ -18,9 +18,13 @@ TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
 RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
 HINTS: Final = {
-    "schema-unknown": "set database.url or source.schema_file, or let the connector write schemas "
-    "(value.converter.schemas.enable=true)",
-    "schema-stale": "add the new columns to source.schema_file, or set database.url",
+    "schema-unknown": "describe it in source.schema_file or set database.url, and start again; or "
+    "let the connector write schemas (value.converter.schemas.enable=true); then: lakemark table "
+    "resume {table}",
+    "schema-stale": "add the new columns to source.schema_file, or set database.url; start again, "
+    "then: lakemark table resume {table}",
+    "schema-check": "correct its types in source.schema_file and start again; what does not fit "
+    "then either becomes dead letters: lakemark table resume {table}",
     "no-key": "give the table a primary key, or name a unique one in message.key.columns",
     "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
     "output-forbidden": "lakemark needs Write and Describe on the topic and on the transactional "
@@ -28,7 +32,7 @@ HINTS: Final = {
     "output-topic-missing": "make the topic, or let lakemark make it (Create on the cluster)",
     "output-record-too-large": "raise max.message.bytes of the output topic",
     "output-refused": "look at the settings of the output topic",
-    "too-many-bad-records": "look at the topic's records, then: lakemark table resume TABLE",
+    "too-many-bad-records": "look at the topic's records, then: lakemark table resume {table}",
 }
 
 
@@ -105,7 +109,7 @@ def settle(
             )
     for report in reports:
         for table, found in report.tables.items():
-            if not table:
+            if not table or table in state.left:
                 continue
             code, reason = found.stop or ("", "")
             if found.unknown_columns:
@@ -114,7 +118,7 @@ def settle(
                 continue
             if catalog and (code in SCHEMA_CODES or code == "schema-stale"):
                 done.refresh.setdefault(table, set()).update(found.unknown_columns)
-            hint = HINTS.get(code, "")
+            hint = HINTS.get(code, "").format(table=table)
             tables.stop(
                 state,
                 table,
@@ -141,7 +145,7 @@ def _count(state: PipelineState, report: Report) -> None:
     state.sample = report.sample or state.sample
     state.wrappers |= report.wrappers
     for table, found in report.tables.items():
-        if not table:
+        if not table or table in state.left:
             continue
         entry = state.tables.setdefault(table, TableState(since_batch=state.batch))
         if report.topic not in entry.topics:

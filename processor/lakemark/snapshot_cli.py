@@ -30,6 +30,7 @@ from lakemark.invocation import (
 from lakemark.signal_exchange import Request, exchange
 from lakemark.snapshot import fields, notifications
 from lakemark.snapshot.fields import RefusedError
+from lakemark.snapshot.following import newest_of_runs
 
 app = typer.Typer(no_args_is_help=True, help="Read tables again while the log goes on.")
 
@@ -166,12 +167,12 @@ def status(
     output: OutputOption = Output.table,
 ) -> int:
     """Show the newest notification of every run."""
-    from lakemark.records import read_compacted  # noqa: PLC0415
+    from lakemark.records import read_all  # noqa: PLC0415
 
     loaded = load(config).config
-    values = read_compacted(loaded, loaded.topics.notifications).values()
-    found = [n for value in values if (n := notifications.read(value))]
-    shown = [n for n in found if run_id in (None, n.id)]
+    said = read_all(loaded, loaded.topics.notifications)
+    found = [n for record in said if (n := notifications.read(record.value))]
+    shown = [n for n in found if n.id == run_id][-1:] if run_id else newest_of_runs(found)
     if run_id is not None and not shown:
         raise PipelineError(
             f"nothing is known of a run {fields.cut(run_id)}",

@@ -20,6 +20,12 @@ log = structlog.get_logger(__name__)
 _BUSY_S: Final = 0.05
 _IDLE_S: Final = 0.2  # how late a signal may be noticed
 _AGAIN_S: Final = 5.0
+_LEFT_OUT: Final = TableNow(
+    streaming=False,
+    code="not-selected",
+    reason="the configuration no longer names it",
+    hint="name it again in source.tables and in the connector's lists, start, and snapshot it",
+)
 
 
 class Snapshots:
@@ -50,7 +56,8 @@ class Snapshots:
             self.query(),
             state.batch,
             frozenset(state.runs),
-            {name: _now(entry, state) for name, entry in state.tables.items()},
+            {name: _now(entry, state) for name, entry in state.tables.items()}
+            | dict.fromkeys(state.left, _LEFT_OUT),
             state.offsets,
             len(state.epochs),
         )

@@ -77,7 +77,7 @@ class Supervisor:
         self.once = once
         self.stopping = threading.Event()
         self.state = PipelineState()
-        self.published: dict[str, bytes] = {}
+        self.published: dict[str, bytes | None] = {}
         self.progress: Producer | None = None
         self.snapshots: Snapshots | None = None
         self.owner = this_process()
@@ -183,7 +183,7 @@ class Supervisor:
         modes = HandlingModes.from_connector(connector.settings)
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
-        self.state = recovery.go_over(config, checkpoint, checkpoint.newest())
+        self.state = recovery.go_over(config, checkpoint, connector)
         self.board.began(self.state)
         schemas = {t: s for t, s in schemas.items() if t in connector.tables}
         self.board.captured(set(schemas) - {connector.signal_table})
@@ -355,11 +355,10 @@ class Supervisor:
             return found
         text = f"{found or ''}\n{error}"
         if any(sign in text for sign in DATA_LOSS):
-            return PipelineError(
+            return DependencyError(  # the next start says which, or goes over it: `recovery`
                 "Kafka no longer has records that were not read yet: " + root_cause(text),
                 code="source-data-expired",
-                hint="start again: it names the tables and the command that takes them again; "
-                "raise the topics' retention",
+                hint="it starts again, and says then what is missing; raise the topic's retention",
             )
         return DependencyError(
             f"the query stopped: {root_cause(text)}",
@@ -380,18 +379,19 @@ class Supervisor:
         """Tables whose state changed, to the compacted progress topic; at least once."""
         self.state = state
         self.board.tables(state)
-        said = {
+        said: dict[str, bytes | None] = dict.fromkeys(state.left)  # nothing is said of them now
+        said |= {
             table: msgspec.json.encode(
                 {"table": table, "batch": state.batch, **msgspec.to_builtins(entry)}
             )
             for table, entry in state.tables.items()
         }
-        news = {table: blob for table, blob in said.items() if self.published.get(table) != blob}
+        news = {t: blob for t, blob in said.items() if self.published.get(t, b"") != blob}
         if news:
             self._say([(table.encode(), blob) for table, blob in news.items()])
             self.published |= news
 
-    def _say(self, said: list[tuple[bytes, bytes]]) -> None:
+    def _say(self, said: Sequence[tuple[bytes, bytes | None]]) -> None:
         client, self.progress = self.progress or records.producer(self.config), None
         records.publish(self.config, self.config.topics.progress, said, client=client)
         self.progress = client

@@ -107,6 +107,13 @@ class TableState(msgspec.Struct, omit_defaults=True):
     newest_ts: int = 0
 
 
+class LeftOut(msgspec.Struct):
+    """A table as it was when the configuration named it last; `captured` by the connector then."""
+
+    entry: TableState
+    captured: bool = True
+
+
 class PipelineState(msgspec.Struct):
     """The state after a batch.
 
@@ -122,6 +129,8 @@ class PipelineState(msgspec.Struct):
         runs: snapshot runs that are armed: only then are touches packed.
         sample, wrappers: an event of the connector without images, and by table the schemas of
             wrapped keys and values; kept for the output topics only.
+        left: tables that the configuration no longer names, see `selection`.
+        left_offsets: where reading of their topics ended, if these are read no more.
     """
 
     format: int = FORMAT
@@ -136,6 +145,8 @@ class PipelineState(msgspec.Struct):
     runs: set[str] = msgspec.field(default_factory=set)
     sample: bytes = b""
     wrappers: dict[str, tuple[bytes, bytes]] = msgspec.field(default_factory=dict)
+    left: dict[str, LeftOut] = msgspec.field(default_factory=dict)
+    left_offsets: Offsets = msgspec.field(default_factory=dict)
 
     def catching_up(self) -> list[str]:
         """Tables to be caught up in the next batch."""
@@ -148,8 +159,8 @@ class PipelineState(msgspec.Struct):
         return frozenset(known - used)
 
     def not_streaming(self) -> frozenset[str]:
-        """Tables whose events are left alone."""
-        return frozenset(t for t, s in self.tables.items() if s.state != STREAMING)
+        """Tables whose events are left alone, and rows of snapshots with them."""
+        return frozenset(t for t, s in self.tables.items() if s.state != STREAMING).union(self.left)
 
 
 class _Version(msgspec.Struct):
@@ -284,13 +295,15 @@ def new_epoch(state: PipelineState, start: Offsets) -> None:
     Every table may hold rows of a source that is no more: all are to be snapshotted again. Tables
     that stopped because of the regression catch up, now in the new epoch.
     """
-    begins = {t: dict(partitions) for t, partitions in start.items()}
+    begins = {t: dict(partitions) for t, partitions in (state.left_offsets | start).items()}
     for topic, partitions in state.regressed.items():
         begins.setdefault(topic, {}).update(partitions)
     state.epochs.append(begins)
     state.regressed = {}
+    gone = "a new epoch began: rows of the source as it was before may still be here"
+    for left in state.left.values():
+        resnapshot(left.entry, gone, state.batch)
     for table, entry in state.tables.items():
-        gone = "a new epoch began: rows of the source as it was before may still be here"
         resnapshot(entry, gone, state.batch)
         if entry.code == "position-regressed":
             resume(state, table)

@@ -1,10 +1,14 @@
 """Events that Kafka lost before they were read: said at once, and mended by one command."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
+import yaml
 from confluent_kafka import TopicPartition
 
+from lakemark import records
+from lakemark.config import load
 from stack.local import LocalStack
 from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running
@@ -79,12 +83,94 @@ def test_a_topic_that_was_deleted_and_made_again(stopped: Running):
 
 
 def test_events_that_were_not_read_in_time(stopped: Running):
-    database, topic = stopped.database, stopped.database.topic("lost")
-    ends = database.stack.kafka.end_offsets(topic)
-    admin = database.stack.kafka.admin()
-    for future in admin.delete_records(
-        [TopicPartition(topic, partition, end) for partition, end in ends.items()]
-    ).values():
-        future.result(30)
+    expire(stopped, stopped.database.topic("lost"))
     refused(stopped, "source-data-expired")
+    mended(stopped)
+
+
+def expire(running: Running, topic: str) -> None:
+    """Kafka drops all records of a topic."""
+    kafka = running.database.stack.kafka
+    places = [TopicPartition(topic, p, end) for p, end in kafka.end_offsets(topic).items()]
+    admin = kafka.admin()  # kept: its futures are of no use without it
+    for future in admin.delete_records(places).values():
+        future.result(30)
+
+
+def choose(running: Running, *tables: str) -> None:
+    """Sets `source.tables`."""
+    path = running.lakemark.config
+    settings = yaml.safe_load(path.read_text())
+    settings["source"]["tables"] = list(tables)
+    path.write_text(yaml.safe_dump(settings))
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_table_that_is_left_out_stops_nobody_and_is_whole_when_it_is_back(
+    stopped: Running, expired
+):
+    database, version = stopped.database, stopped.version(LOST)
+    choose(stopped, KEPT)
+    stopped.lakemark.start()
+    assert [event["table"] for event in stopped.lakemark.events("table.left_out")] == [LOST]
+    stopped.wait_equal(KEPT)
+    for name in (LOST, KEPT):
+        database.execute(f"UPDATE {name} SET v = v || ' unseen' WHERE id = 3")
+    stopped.wait_drained()
+    stopped.wait_equal(KEPT)
+    wait_for(lambda: LOST not in stopped.lakemark.progress(), STATE_S, "it to be shown no more")
+    shown = json.loads(stopped.lakemark.command("status", "--output", "json"))["tables"]
+    assert [table["name"] for table in shown] == [KEPT]
+    stopped.lakemark.stop()
+    if expired:
+        expire(stopped, database.topic("lost"))
+    assert stopped.version(LOST) == version
+
+    choose(stopped, KEPT, LOST)
+    stopped.lakemark.start()
+    assert [event["table"] for event in stopped.lakemark.events("table.taken_back")] == [LOST]
+    stopped.wait_equal()
+    stopped.wait_progress(LOST, "whole again", lambda r: not r.get("resnapshot"))
+    queued = {event["table"] for event in stopped.lakemark.events("snapshot.queued")}
+    assert queued == ({LOST} if expired else set())
+
+
+def test_lost_commands_are_told_and_gone_over_on_a_persons_word(stopped: Running):
+    """Of the chunks topic nobody is asked: its chunks are read again anyway."""
+    config = load(stopped.lakemark.config)
+    stopped.lakemark.command("table", "pause", KEPT)
+    records.publish(config, config.topics.chunks, [(b"{}", b"nobody will read this")])
+    for topic in (config.topics.control, config.topics.chunks):
+        expire(stopped, topic)
+    said = refused(stopped, "control-lost")
+    assert "lakemark recover --control" in said
+    stopped.lakemark.command("recover", "--control")
+    stopped.lakemark.start()
+    again = {
+        event["topic"]: event["tables"] for event in stopped.lakemark.events("topic.begins_again")
+    }
+    assert again == {config.topics.control: [], config.topics.chunks: []}
+    stopped.lakemark.command("snapshot", "start", LOST, "--wait")
+    stopped.wait_equal()
+    stopped.wait_state(KEPT, "streaming")
+    stopped.lakemark.command("table", "pause", KEPT)
+    stopped.wait_state(KEPT, "paused")
+    stopped.lakemark.command("table", "resume", KEPT)
+    stopped.wait_state(KEPT, "streaming")
+
+
+def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(stopped: Running):
+    """Spark meets the gap first; the start after it says which tables it concerns."""
+    stopped.lakemark.start()
+    stopped.wait_equal()
+    stopped.lakemark.command("table", "pause", LOST)
+    stopped.wait_state(LOST, "paused")
+    stopped.database.execute(f"UPDATE {LOST} SET v = v || ' paused' WHERE id = 3")
+    stopped.database.execute(f"UPDATE {KEPT} SET v = v || ' paused' WHERE id = 3")
+    stopped.wait_drained()
+    stopped.wait_equal(KEPT)
+    expire(stopped, stopped.database.topic("lost"))
+    stopped.lakemark.command("table", "resume", LOST)
+    assert stopped.lakemark.wait_ended(STATE_S) == 1
+    assert f"lakemark recover --resnapshot {LOST}" in stopped.lakemark.log_tail(60)
     mended(stopped)

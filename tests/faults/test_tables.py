@@ -1,7 +1,6 @@
 """Single tables stop and go on, and the others never wait for them.
 
-The tests share one pipeline that runs through all of them; the last one leaves a table stopped.
-Each has a workload of another seed: the same one would write the same keys again.
+The tests share one pipeline that runs through all of them. Each has a workload of another seed: the same one would write the same keys again.
 """
 
 import shutil
@@ -24,7 +23,7 @@ from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
-ORDERS = "public.orders"
+ORDERS, PRODUCTS = "public.orders", "public.products"
 
 
 @pytest.fixture(scope="module")
@@ -154,18 +153,44 @@ def test_others_that_write_to_a_table_do_no_harm(running: Running):
     running.wait_equal()
 
 
-def test_an_incompatible_change_stops_its_table_only(running: Running):
-    database = running.database
-    before = running.version("public.products")
+def test_an_incompatible_change_stops_its_table_only_and_its_hint_leads_on(running: Running):
+    database, products = running.database, Path(running.table(PRODUCTS).table_uri.split("://")[-1])
+    before = running.version(PRODUCTS)
 
     database.execute("ALTER TABLE products ALTER COLUMN name TYPE integer USING length(name)")
     database.execute("UPDATE products SET name = 7")
     Workload(database.dsn, writers=2, seed=3).run_for(3)
 
-    state = running.wait_state("public.products", "errored")
+    state = running.wait_state(PRODUCTS, "errored")
     assert state["code"] == "schema-incompatible"
     assert "name" in state["reason"], "the column must be named"
-    assert state["hint"]
-    others = [table for table in running.tables() if table != "public.products"]
+    assert f"move the folder {products} away" in state["hint"]
+    assert f"lakemark table skip {PRODUCTS}" in state["hint"]
+    others = [table for table in running.tables() if table != PRODUCTS]
     running.wait_equal(*others)
-    assert running.version("public.products") == before
+    assert running.version(PRODUCTS) == before
+
+    # the column as it was
+    database.execute("ALTER TABLE products ALTER COLUMN name TYPE text USING 'seven ' || name")
+    database.execute("UPDATE products SET name = name || '!' WHERE sku < 'SKU-00005'")
+    skipped(running)
+    assert running.version(PRODUCTS) > before
+
+    # the new type
+    database.execute("ALTER TABLE products ALTER COLUMN name TYPE integer USING length(name)")
+    database.execute("UPDATE products SET name = name + 1 WHERE sku < 'SKU-00005'")
+    running.wait_state(PRODUCTS, "errored")
+    shutil.move(products, running.directory / "away")
+    skipped(running)
+    assert running.rows(PRODUCTS).schema.field("name").type == "int32"
+
+
+def skipped(running: Running) -> None:
+    """What the hint says last: the table is whole again by one command."""
+    running.lakemark.command("table", "skip", PRODUCTS, "--yes")
+    running.wait_progress(
+        PRODUCTS,
+        "streaming and whole",
+        lambda r: r.get("state", "streaming") == "streaming" and not r.get("resnapshot"),
+    )
+    running.wait_equal()

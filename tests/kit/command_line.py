@@ -96,13 +96,14 @@ def kafka(monkeypatch):
 
     stub.Tail = Tail
     stub.read_compacted = lambda config, topic: stub.records
+    stub.notifications = []  # values
     stub.letters = []  # records of the dead-letters topic
 
     def read_all(config, topic, *, since_ms=None):
         if topic == "shop.progress":
             return iter([Kept(key, value) for key, value in stub.records.items()])
         if topic == "shop.notifications":
-            return iter([])
+            return iter([Kept(b"", value) for value in stub.notifications])
         assert topic == "shop.dead-letters"
         stub.since_ms = since_ms
         return iter(stub.letters)

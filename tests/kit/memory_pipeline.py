@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from lakemark import tables, tasks
 from lakemark.config import Config
 from lakemark.connector import parse
+from lakemark.errors import LakemarkError
 from lakemark.pipeline import Pipeline, Results
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
@@ -125,9 +126,12 @@ class MemoryCatalog:
     schemas: dict[str, TableSchema]
     live: bool = True
     asked: int = 0
+    away: LakemarkError | None = None
 
     def read(self, names: Any) -> dict[str, TableSchema]:
         self.asked += 1
+        if self.away is not None:
+            raise self.away
         return {t: s for t, s in self.schemas.items() if names is None or t in names}
 
 

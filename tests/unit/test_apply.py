@@ -9,6 +9,7 @@ from lakemark.errors import TableError
 from lakemark.sink import delta, maintain, pending
 from lakemark.sink.apply import LakePlan, TablePlan, apply
 from lakemark.sink.names import table_path
+from lakemark.sink.resolve import Part
 from tests.kit.log_model import TABLE, Entry
 from tests.kit.shop import ORDERS
 from tests.unit.test_resolve import at, parts, row
@@ -87,3 +88,22 @@ def test_an_older_checkpoint_beside_a_newer_table_stops_the_table(tmp_path):
     assert error.value.code == "checkpoint-older"
     assert batch(2, 2).skipped, "the newest one is repeated"
     assert batch(3, 3).inserted == 1
+
+
+def test_changes_with_different_types_name_the_column_and_the_way_on(tmp_path):
+    """Records that carry schemas may have both types in one batch."""
+    path = str(tmp_path / "t")
+    found = parts(Entry("c", (100, 1), 1, key=1, after=row(1, 1, "b")))
+    other = parts(Entry("c", (101, 1), 1, key=2, after=row(2, 1, "c")))
+    packet = other[0].packet
+    rows = packet.column("row").combine_chunks()
+    fields = [f.with_type(pa.int32()) if f.name == "b" else f for f in rows.type]
+    cells = [pa.nulls(len(rows), f.type) if f.name == "b" else rows.field(f.name) for f in fields]
+    at_row = packet.schema.get_field_index("row")
+    changed = packet.set_column(at_row, "row", pa.StructArray.from_arrays(cells, fields=fields))
+    two = [*found, Part("p", 2, changed)]
+    with pytest.raises(TableError) as caught:
+        apply(TABLE, two, LakePlan("q", 1, "stream", lambda _: TablePlan(path)))
+    assert caught.value.code == "schema-incompatible"
+    assert path in caught.value.hint
+    assert f"lakemark table skip {TABLE}" in caught.value.hint

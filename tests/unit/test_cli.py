@@ -260,6 +260,9 @@ def test_recover_says_what_it_needs_to_be_told(folder, kafka, arguments):
     assert result.exit_code == 2
     assert "--new-epoch" in result.output
     assert "--resnapshot TABLE" in result.output
+    assert "--control" in result.output
+    for two in (["--new-epoch", "--resnapshot", "public.orders"], ["--new-epoch", "--control"]):
+        assert invoke("recover", *two).exit_code == 2
     assert kafka.published == []
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from lakemark import gaps
 from lakemark.gaps import DELETED, EXPIRED, RECREATED, Held
-from lakemark.tables import PipelineState, TableState, Water
+from lakemark.tables import EARLIEST, PipelineState, TableState, Water
 
 TOPIC, OTHER = "shop.public.orders", "shop.public.things"
 TABLE = "public.orders"
@@ -68,8 +68,37 @@ def test_a_table_that_stopped_wants_what_lies_before():
     assert codes(gaps.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
 
 
-def test_partitions_of_which_nothing_was_read_miss_nothing():
-    assert gaps.gaps(state(p0=10, p1=0), KNOWN, held([0, 7], [10, 20])) == []
+def test_a_partition_of_which_nothing_was_read_misses_what_is_gone():
+    assert gaps.gaps(state(p0=10, p1=0), KNOWN, held([0, 0], [10, 20])) == []
+    found = gaps.gaps(state(p0=10, p1=0), KNOWN, held([0, 7], [10, 20]))
+    assert codes(found) == [(EXPIRED, (TABLE,))]
+
+
+def test_a_new_partition_misses_what_is_gone():
+    assert gaps.gaps(state(p0=10), KNOWN, held([0, 0], [10, 20])) == []
+    assert codes(gaps.gaps(state(p0=10), KNOWN, held([0, 7], [10, 20]))) == [(EXPIRED, (TABLE,))]
+
+
+def test_a_table_that_begins_at_the_first_record_hides_no_gap_of_its_topic():
+    now = state(p0=4)
+    now.tables[TABLE].from_offsets = {TOPIC: {0: EARLIEST}}
+    assert codes(gaps.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "number", "code"),
+    [
+        (4, 9, "c1", None),
+        (0, 4, "c1", None),
+        (5, 9, "c1", EXPIRED),
+        (0, 3, "c1", RECREATED),
+        (0, 9, "c2", RECREATED),
+    ],
+)
+def test_gaps_of_own_topics(first, end, number, code):
+    there = Held({"shop.control": number}, {"shop.control": {0: first}}, {"shop.control": {0: end}})
+    found = gaps.own_gaps({"shop.control": {0: 4}}, {"shop.control": "c1"}, there)
+    assert codes(found) == ([(code, ())] if code else [])
 
 
 def test_the_state_begins_again_where_the_topic_does():

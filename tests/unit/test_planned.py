@@ -75,6 +75,22 @@ def test_what_kafka_lost_stops_the_run():
     assert (problem.code, problem.stops) == ("source-data-expired", True)
     assert "recover --resnapshot public.a" in problem.hint
     assert list(planned.lost(None, {}, held)) == []
+    (problem,) = planned.lost(state, {"t.a": "id"}, held, ("public.a",))
+    assert not problem.stops
+    assert "public.a is named again" in problem.hint
+
+
+def test_lost_commands_stop_the_run():
+    state = PipelineState(batch=3, control=4)
+
+    def problems(now, first):
+        held = Held({"t.control": "id"}, {"t.control": {0: first}}, {"t.control": {0: 9}})
+        return list(planned.lost_commands(now, {"t.control": "id"}, "t.control", held))
+
+    (problem,) = problems(state, 5)
+    assert (problem.code, problem.stops) == ("control-lost", True)
+    assert "recover --control" in problem.hint
+    assert problems(state, 4) == problems(None, 5) == []
 
 
 def test_own_topics_are_created_kept_or_refused():

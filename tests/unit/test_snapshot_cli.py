@@ -270,17 +270,13 @@ def test_set_needs_something_to_set(folder, kafka):
     assert "missing-field" in result.stderr
 
 
-def stored(*values: bytes):
-    return {str(at).encode(): value for at, value in enumerate(values)}
-
-
 def test_status_shows_every_run(folder, kafka):
-    kafka.records = stored(
+    kafka.notifications = [
         IN_PROGRESS.replace(b"r1", b"r2").replace(b'"timestamp":1', b'"timestamp":1795266782085'),
         ABORTED,
         b"{",
         b'{"id": "r3", "type": "NEW", "aggregate_type": "Incremental Snapshot", "timestamp": 9e99}',
-    )
+    ]
     result = invoke("snapshot", "status")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -293,12 +289,33 @@ def test_status_shows_every_run(folder, kafka):
 
 
 def test_status_of_one_run(folder, kafka):
-    kafka.records = stored(ABORTED, IN_PROGRESS.replace(b"r1", b"r2"))
+    other = IN_PROGRESS.replace(b"r1", b"r2")
+    kafka.notifications = [started().replace(b"r1", b"r2"), ABORTED, other]
     (shown,) = json.loads(invoke("snapshot", "status", "r2", "-o", "json").stdout)
     assert (shown["id"], shown["type"]) == ("r2", "IN_PROGRESS")
     result = invoke("snapshot", "status", "r9")
     assert result.exit_code == 1
     assert "unknown-run" in result.stderr
+
+
+def test_status_shows_no_signal_that_only_told_runs_what_to_do(folder, kafka):
+    mine, told = run(), Subject("told", "shop", (A,))
+    kafka.notifications = [started()]
+    for say in (notifications.paused, notifications.resumed):
+        kafka.notifications += [say(subject, ts_ms=2).value() for subject in (mine, told)]
+    kafka.notifications += [
+        notifications.changed(Subject("set", "shop", (A,)), run="r1", ts_ms=3).value(),
+        notifications.aborted(mine, stopped=[A], ts_ms=4).value(),
+        notifications.aborted(Subject("stop", "shop", (A,)), stopped=[A], ts_ms=4).value(),
+        REJECTED.replace(b"r1", b"refused"),
+        ABORTED.replace(b"r1", b"failed"),
+    ]
+    shown = json.loads(invoke("snapshot", "status", "-o", "json").stdout)
+    assert {(one["id"], one["type"]) for one in shown} == {
+        ("r1", "ABORTED"), ("refused", "REJECTED"), ("failed", "ABORTED"),
+    }  # fmt: skip
+    (asked,) = json.loads(invoke("snapshot", "status", "told", "-o", "json").stdout)
+    assert asked["type"] == "RESUMED"
 
 
 def test_status_without_runs(folder, kafka):

@@ -1,10 +1,15 @@
 """A table that skips what it cannot apply: through the driver, batch by batch."""
 
 import json
+import shutil
+from decimal import Decimal
 
 import pytest
 
 from lakemark import gaps, tables
+from lakemark.sink import names
+from lakemark.source.catalog import CatalogColumn
+from lakemark.source.schema import HandlingModes, from_catalog
 from lakemark.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, schema_of
@@ -63,9 +68,48 @@ def test_an_errored_table_goes_on_behind_what_it_cannot_apply(errored):
     assert shop.values() == {1: "c", 2: "b"}
 
 
+def test_the_hint_of_a_type_that_does_not_fit_leads_on_with_the_new_type(errored, tmp_path):
+    shop, folder = errored, names.table_path(errored.config.lake.path, ORDERS)
+    assert f"move the folder {folder} away" in entry(shop).hint
+    assert f"`lakemark table skip {ORDERS}`" in entry(shop).hint
+    shutil.move(folder, tmp_path / "away")
+    skip(shop)
+    shop.put("c", 12, 2, v=False)
+    shop.run()
+    assert entry(shop).state == tables.STREAMING
+    assert shop.values() == {2: False}
+    assert entry(shop).resnapshot, "what was left out and what was moved comes with a snapshot"
+
+
+def test_the_hint_of_a_type_that_does_not_fit_leads_on_with_the_old_type(shop):
+    """Events of the mended column would be taken for the other type, had nobody asked again."""
+    decimals = [
+        CatalogColumn("id", "int8", key_position=1),
+        CatalogColumn("v", "numeric", typmod=(10 << 16 | 2) + 4),
+    ]
+    mended = from_catalog(ORDERS, decimals, ["id"], HandlingModes())
+    shop.catalog.schemas[ORDERS] = shop.pipeline.schemas[ORDERS] = mended
+    shop.put("c", 10, 1, v="Au4=")
+    shop.run()
+    shop.catalog.schemas[ORDERS] = shop.pipeline.schemas[ORDERS] = schema_of(
+        ORDERS, id="int8", v="text"
+    )
+    shop.put("u", 11, 1, v="seven fifty")
+    shop.run()
+    assert entry(shop).code == "schema-incompatible"
+    assert "change the column back" in entry(shop).hint
+    shop.catalog.schemas[ORDERS] = mended
+    skip(shop)
+    shop.put("c", 12, 2, v="Au4=")
+    shop.run()
+    assert entry(shop).state == tables.STREAMING
+    assert shop.values() == {1: Decimal("7.50"), 2: Decimal("7.50")}
+
+
 def test_without_the_skip_the_same_table_stops_again(errored):
     errored.records.append({"type": "table-resume", "table": ORDERS})
     errored.put("c", 12, 2, v="b")
+    errored.run()  # the catalog is read again
     errored.run()
     assert entry(errored).state == tables.ERRORED
 

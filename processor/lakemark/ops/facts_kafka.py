@@ -13,6 +13,7 @@ from lakemark.ops.checks_place import PlaceFacts
 from lakemark.ops.checks_topics import KafkaFacts, Topic
 from lakemark.ops.stored_state import Stored, newest_state, paused_tables
 from lakemark.own_topics import owner_group, topic_plan
+from lakemark.selection import select
 from lakemark.tables import Offsets
 
 
@@ -35,6 +36,8 @@ def kafka_facts(
     brokers = cluster.brokers()
     of_tables = _change_topics(cluster, config, connector, tables) if connector else {}
     stored, missing = _stored(config)
+    if connector and stored.state:
+        select(stored.state, connector.wanted)  # as the next start does
     read = stored.state.offsets if stored.state else {}
     names = dict.fromkeys((*topic_plan(config), *of_tables.values(), *read))
     topics = _topics(cluster, list(names))

@@ -1,17 +1,19 @@
 """Asks brokers and checkpoint what `lakemark plan` wants to know; nothing is written."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakemark import settings_record
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import DependencyError, StateVersionError
+from lakemark.gaps import Held
 from lakemark.kafka import Cluster
 from lakemark.ops import lag
 from lakemark.ops.stored_state import Stored, newest_state
 from lakemark.own_topics import topic_plan
 from lakemark.records import read_compacted
+from lakemark.selection import select
 from lakemark.settings_record import SettingsRecord
 
 
@@ -26,6 +28,8 @@ class LogFacts:
         ids: Kafka's ids of the topics that were read.
         stored: the checkpoint; None if it cannot be read, and then `missing` says why.
         running: the settings that the query last ran with.
+        back: tables that were left out, and that the configuration names again.
+        control: the control topic.
     """
 
     counts: Mapping[str, int]
@@ -35,6 +39,8 @@ class LogFacts:
     stored: Stored | None
     missing: DependencyError | StateVersionError | None
     running: SettingsRecord | None
+    back: tuple[str, ...] = ()
+    control: Held = field(default_factory=lambda: Held({}, {}, {}))
 
 
 def log_facts(config: Config, connector: Connector) -> LogFacts:
@@ -45,17 +51,26 @@ def log_facts(config: Config, connector: Connector) -> LogFacts:
         InvalidConfig: they do not let us in.
     """
     stored, missing = None, None
+    back: tuple[str, ...] = ()
+    own = [config.topics.control]
     with Cluster(config) as cluster:
         counts = cluster.partition_counts(topic_plan(config))
         try:
             stored = newest_state(config)
         except (DependencyError, StateVersionError) as error:
             missing = error
+        if stored and stored.state:
+            back = select(stored.state, connector.wanted).back  # as the next start does
         read = list(stored.state.offsets) if stored and stored.state else []
         names = list(dict.fromkeys([*cluster.topics(connector.topic_pattern), *read]))
         ends = cluster.end_offsets(names, committed=False)
         known = lag.Ends(lag.offsets(cluster.start_offsets(names)), lag.offsets(ends))
         settings, ids = cluster.settings_of(counts), cluster.topic_ids(read)
+        control = Held(
+            cluster.topic_ids(own),
+            lag.offsets(cluster.start_offsets(own)),
+            lag.offsets(cluster.end_offsets(own, committed=False)),
+        )
     kept = read_compacted(config, config.topics.progress)
     running = settings_record.decode(kept.get(settings_record.KEY))
-    return LogFacts(counts, settings, known, ids, stored, missing, running)
+    return LogFacts(counts, settings, known, ids, stored, missing, running, back, control)

@@ -195,4 +195,6 @@ class _Known:
             yield Problem("checkpoint-mismatch", f"{made}, not {change.now}", _SET_BACK, stops=True)
         if log.stored is not None:
             held = Held(log.ids, log.known.starts, log.known.ends)
-            yield from planned.lost(self.state, log.stored.topics, held)
+            ids, topic = log.stored.topics, self._config.topics.control
+            yield from planned.lost(self.state, ids, held, log.back)
+            yield from planned.lost_commands(self.state, ids, topic, log.control)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from lakemark.config import Config
-from lakemark.gaps import Held, gaps
+from lakemark.gaps import CONTROL_LOST, Held, gaps, own_gaps
 from lakemark.ops import lag
 from lakemark.own_topics import topic_plan, unusable
 from lakemark.settings_record import Change
@@ -216,14 +216,36 @@ def waiting(
     return sum(counts) if counts else None
 
 
-def lost(state: PipelineState | None, ids: Mapping[str, str], held: Held) -> Iterator[Problem]:
-    """What Kafka no longer has of what was not read yet: the start is refused."""
+def lost(
+    state: PipelineState | None, ids: Mapping[str, str], held: Held, back: Sequence[str] = ()
+) -> Iterator[Problem]:
+    """What Kafka no longer has of what was not read yet: the start is refused.
+
+    Args:
+        state: of the newest batch; None before the first.
+        ids: of the topics as they were when they were read.
+        held: what the brokers have of them now.
+        back: tables that the configuration names again: of them the start asks for nothing.
+    """
     found = gaps(state, ids, held) if state else []
     for gap in found:
-        tables = " ".join(gap.tables)
+        tables = " ".join(table for table in gap.tables if table not in back)
         if tables:
             hint = f"`lakemark recover --resnapshot {tables}`, then `lakemark run`"
             yield Problem(gap.code, gap.reason, hint, stops=True)
+        elif gap.tables:
+            again = f"{' '.join(gap.tables)} is named again: it is snapshotted again"
+            yield Problem(gap.code, gap.reason, again)
+
+
+def lost_commands(
+    state: PipelineState | None, ids: Mapping[str, str], topic: str, held: Held
+) -> Iterator[Problem]:
+    """As `lost`, of the control topic."""
+    offsets = {topic: {0: state.control}} if state and topic in held.ids else {}
+    for gap in own_gaps(offsets, ids, held):
+        hint = "`lakemark recover --control`, then `lakemark run`"
+        yield Problem(CONTROL_LOST, gap.reason, hint, stops=True)
 
 
 def snapshot(

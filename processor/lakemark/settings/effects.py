@@ -44,7 +44,7 @@ _LIVE, _RESTART = Takes.LIVE, Takes.RESTART
 _CHECKPOINT, _RESNAPSHOT = Takes.NEW_CHECKPOINT, Takes.RESNAPSHOT
 
 _AFRESH: Final = "set checkpoint to a new folder, then snapshot all tables"
-_TABLES: Final = "restart, then snapshot the tables that come in; those that leave stay as they are"
+_TABLES: Final = "restart, then snapshot the tables that are new; those that leave stay as they are"
 _MOVED: Final = "move the Delta tables there before the restart, or snapshot them after it"
 _HARD: Final = "rows marked deleted stay until a snapshot sweeps them"
 _SOFT: Final = "from then on deleted rows are kept, marked; earlier ones are gone"

@@ -35,6 +35,7 @@ from lakemark.sink.names import CDC
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.staging import StagedPart
+from lakemark.source.evolution import way_on
 
 TASK_MERGE: Final = "task-merge"
 
@@ -175,7 +176,7 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         return outcome
 
     # 2. the table as the packets need it
-    schema = _schema(parts, own)
+    schema = _schema(parts, own, table)
     if own.engine == commits.SPARK_MERGE:
         return _stage(parts, own, plan, outcome, schema=schema, opened=opened, publish=publish)
     opened = _fitting(opened, schema, own, plan, outcome)
@@ -359,13 +360,24 @@ def _truncate(parts: Sequence[Part], floor: bytes | None) -> bytes:
     return newest if floor is None or newest > floor else b""
 
 
-def _schema(parts: Sequence[Part], own: TablePlan) -> pa.Schema | None:
-    """Source columns of all packets in their widest types, and `_cdc`; None without row images."""
+def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | None:
+    """Source columns of all packets in their widest types, and `_cdc`; None without row images.
+
+    Raises:
+        TableError: `schema-incompatible`: there is no type that holds all values of a column.
+    """
     images = [part.packet.schema.field("row").type for part in parts]
     schemas = [pa.schema(list(image)) for image in images if len(image)]
     if not schemas:
         return None
-    columns = pa.unify_schemas(schemas, promote_options="permissive")
+    try:
+        columns = pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise TableError(
+            f"changes that are to be applied together disagree about a column's type: {error}",
+            code="schema-incompatible",
+            hint=way_on(table, own.path),
+        ) from error
     return columns.append(pa.field(CDC, cdc_type(deletes=own.deletes)))
 
 

@@ -19,7 +19,7 @@ from lakemark.errors import TableError
 from lakemark.sink.commits import Options, existing, open_table, retried
 from lakemark.sink.failures import told
 from lakemark.sink.names import CDC, column_names, field_named, quoted, sources_of
-from lakemark.source.evolution import Evolution, compare
+from lakemark.source.evolution import Evolution, compare, way_on
 
 # Files small enough that a merge of few keys rewrites little, large enough to read fast.
 TARGET_FILE_BYTES: Final = 33_554_432
@@ -61,7 +61,8 @@ def ensure(
         raise TableError(
             f"columns {twice} occur twice; {CDC} is lakemark's own",
             code="schema-incompatible",
-            hint="rename the column in the source, or leave it out (column.exclude.list)",
+            hint="rename the column in the source, or leave it out (column.exclude.list); then "
+            f"`lakemark table skip {table or 'TABLE'}`",
         )
     applied = Evolution()
 
@@ -152,7 +153,8 @@ def plan(target: DeltaTable, path: str, schema: pa.Schema, table: str = "") -> P
         raise TableError(
             f"{path} belongs to {target.metadata().name}, not to {table}",
             code="path-clash",
-            hint=f"set lake.tables.{table}.path to a folder of its own",
+            hint=f"set lake.tables.{table}.path to a folder of its own, start again, and "
+            f"`lakemark table resume {table}`",
         )
     old = pa.schema(target.schema().to_arrow())
     known = {source: name for name, source in sources_of(old).items()}
@@ -160,7 +162,7 @@ def plan(target: DeltaTable, path: str, schema: pa.Schema, table: str = "") -> P
     back = {name: source for source, name in names.items()}
     found = compare(old, pa.schema([field_named(f, names[f.name]) for f in schema]))
     if found.incompatible:
-        raise _incompatible(path, found, back)
+        raise _incompatible(path, found, back, table)
     members = [f for name, was, kind in found.widened if name == CDC for f in _new(was, kind)]
     return Plan(found.added, members, [w for w in found.widened if w[0] != CDC], back)
 
@@ -187,7 +189,7 @@ def _evolve(
     needed.note(applied)
 
 
-def _incompatible(path: str, found: Evolution, back: dict[str, str]) -> TableError:
+def _incompatible(path: str, found: Evolution, back: dict[str, str], table: str) -> TableError:
     changes = "; ".join(
         f"column {back.get(name, name)!r} from {was} to {kind} ({why})"
         for name, was, kind, why in found.incompatible
@@ -195,8 +197,7 @@ def _incompatible(path: str, found: Evolution, back: dict[str, str]) -> TableErr
     return TableError(
         f"{path} cannot follow its source: {changes}",
         code="schema-incompatible",
-        hint="change the source's column back, or move the table's folder away and snapshot the "
-        "table again; its changes are kept from here on",
+        hint=way_on(table or "TABLE", path),
     )
 
 

@@ -26,6 +26,7 @@ from deltalake.exceptions import (
 )
 
 from lakemark.errors import DependencyError, LakemarkError, TableError
+from lakemark.source.evolution import way_on
 
 
 class Conflict(Exception):  # noqa: N818 - not an error: the next attempt sees the other commit
@@ -95,20 +96,22 @@ def classified(error: BaseException, path: str) -> LakemarkError:
         return TableError(
             f"{path} does not take these rows: {short}",
             code="schema-incompatible",
-            hint="compare the table's columns with the source's; lakemark table resume afterwards",
+            hint=way_on("TABLE", path),
         )
     if _GONE.search(text):
         return TableError(
             f"a data file of {path} is gone: {short}",
             code="table-file-missing",
-            hint="something outside lakemark removed files; restore them, or drop the table's "
-            "folder and snapshot the table again",
+            hint="something outside lakemark removed files; restore them, then `lakemark table "
+            f"resume TABLE`; or move the folder {path} away, then `lakemark table skip TABLE`: it "
+            "snapshots the table again",
         )
     if isinstance(error, TableNotFoundError):
         return TableError(
             f"{path} holds no Delta table",
             code="table-missing",
-            hint="snapshot the table again to create it anew",
+            hint="put it back, then `lakemark table resume TABLE`; or `lakemark table skip TABLE`: "
+            "it snapshots the table again",
         )
     return _storage(error, path, text, short)
 

@@ -17,6 +17,7 @@ from lakemark.changes import Net
 from lakemark.errors import TableError
 from lakemark.sink.names import CDC
 from lakemark.source.columns import Column
+from lakemark.source.evolution import way_on
 
 CDC_FIELDS: Final = [
     pa.field("position", pa.binary()),
@@ -73,7 +74,7 @@ class Pool:
                 raise TableError(
                     f"records of one batch disagree about a column's type: {error}",
                     code="schema-incompatible",
-                    hint="see the table's schema history; lakemark table resume once it is settled",
+                    hint=way_on("TABLE", "of the table"),
                 ) from error
             self._rows = _struct_of(table)
         return self._rows

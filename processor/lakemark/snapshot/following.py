@@ -12,7 +12,7 @@
 Pure. Notifications of other runs, and of types that are not known, change nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -32,6 +32,7 @@ _STATES: Final = {
     "ABORTED": "aborted",
     "REJECTED": "rejected",
 }
+_ANSWERS: Final = frozenset({"PAUSED", "RESUMED", "CHANGED", "ABORTED"})
 _READ: Final = {ScanStatus.SUCCEEDED.value, ScanStatus.EMPTY.value}
 
 
@@ -109,6 +110,22 @@ def then(run: Run, notification: Notification) -> Run:
     if scanned := data.get("current_collection_in_progress") or data.get("scanned_collection"):
         tables[scanned] = _scan(data)
     return replace(run, state=state, tables=tables, last=notification)
+
+
+def newest_of_runs(found: Iterable[Notification]) -> list[Notification]:
+    """The newest notification of every run, in the order in which they were written.
+
+    A signal that pauses, resumes, changes or stops runs is answered under its own id in the words
+    that its runs hear too: an id under which nothing else was said is that of no run.
+    """
+    newest: dict[str, Notification] = {}
+    known: set[str] = set()
+    for notification in found:
+        newest.pop(notification.id, None)
+        newest[notification.id] = notification
+        told = notification.type not in _ANSWERS or notification.additional_data.get("code")
+        known.update([notification.id] if told else [])
+    return [last for id_, last in newest.items() if id_ in known]
 
 
 def _scan(data: Mapping[str, str]) -> Scan:

@@ -49,6 +49,19 @@ def compare(target: pa.Schema, source: pa.Schema) -> Evolution:
     return found
 
 
+def way_on(table: str, path: str) -> str:
+    """What a person does about a change of types that no table can follow.
+
+    The events with both types stay in the log, so that going on from where the table stopped would
+    meet them again: they are skipped, and a snapshot brings what they held.
+    """
+    return (
+        f"either change the column back in the source, or move the folder {path} away, so that the "
+        f"table begins anew; then `lakemark table skip {table}`: it leaves out the changes that "
+        "were not applied, and snapshots the table again"
+    )
+
+
 def _compare_types(found: Evolution, name: str, old: pa.DataType, new: pa.DataType) -> None:
     wide = widest(old, new)
     if wide is None:

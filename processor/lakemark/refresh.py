@@ -1,0 +1,128 @@
+"""The catalog asked again, for tables whose records do not fit their schema as it was last read.
+
+What is asked may be away. Then those tables wait as `errored`, tried again by themselves, and the
+others go on: nothing of this ends a batch. Between two failures some time passes in which nobody
+is asked, so that a database that does not answer costs the log a connection's timeout now and then.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Protocol
+
+import structlog
+
+from lakemark import tables
+from lakemark.errors import LakemarkError
+from lakemark.source.schema import TableSchema
+from lakemark.tables import PipelineState, TableState
+
+log = structlog.get_logger(__name__)
+
+AGAIN_S: Final = 15.0  # after a failure; a connection may take `database.connect_timeout` to fail
+
+
+class Catalog(Protocol):
+    """Where schemas of plain JSON tables come from."""
+
+    def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
+        """Schemas of the named tables, or of all; tables it does not know are absent."""
+
+    @property
+    def live(self) -> bool:
+        """Whether asking again can give another answer."""
+
+
+@dataclass(slots=True)
+class Refresh:
+    """Asks the catalog again.
+
+    Attributes:
+        catalog: is asked.
+        schemas: by table, as last read: what is read is put there.
+        clock: seconds that only grow.
+        read: tables that were read again and have not been read from Kafka since: what does not
+            fit now never will.
+    """
+
+    catalog: Catalog
+    schemas: dict[str, TableSchema]
+    clock: Callable[[], float] = monotonic
+    read: set[str] = field(default_factory=set)
+    _failure: LakemarkError | None = None
+    _not_before: float = 0.0
+
+    def waits(self, entry: TableState) -> bool:
+        """Whether a table waits for the catalog, and it is not to be asked yet."""
+        failure = self._failure
+        return failure is not None and entry.code == failure.code and not self._due()
+
+    def verified(self, names: frozenset[str]) -> frozenset[str]:
+        """Those of the tables whose records are to be judged by the schemas as they are."""
+        return names & self.read if self.catalog.live else names
+
+    def __call__(self, state: PipelineState, needed: Mapping[str, set[str]]) -> None:
+        """Reads what is missing; tables that are known then catch up, the others stay errored.
+
+        Columns that the records have and the catalog no longer has are left out from then on. A
+        failure of any kind is the tables' own, and is retried.
+
+        Args:
+            state: the state being made; the tables are errored in it.
+            needed: the tables, with the columns that their schemas lack.
+        """
+        if not needed:
+            return
+        try:
+            found = self._ask(sorted(needed))
+        except LakemarkError as failure:
+            for table in needed:
+                _wait(state.tables[table], table, failure)
+            return
+        self.schemas.update(found)
+        for table, unknown in needed.items():
+            if table in found:
+                self._known(state, table, unknown)
+
+    def again(self, table: str) -> None:
+        """Before a table goes on because a person says so: its columns may have been mended.
+
+        If the catalog cannot be asked, what was read last holds.
+        """
+        if not self.catalog.live:
+            return
+        try:
+            self.schemas.update(self._ask([table]))
+        except LakemarkError as failure:
+            log.warning("table.schema_unread", table=table, code=failure.code, reason=str(failure))
+
+    def _ask(self, names: list[str]) -> dict[str, TableSchema]:
+        if self._failure is not None and not self._due():
+            raise self._failure
+        try:
+            found = self.catalog.read(names)
+        except LakemarkError as failure:
+            self._failure, self._not_before = failure, self.clock() + AGAIN_S
+            raise
+        self._failure = None
+        return found
+
+    def _due(self) -> bool:
+        return self.clock() >= self._not_before
+
+    def _known(self, state: PipelineState, table: str, unknown: set[str]) -> None:
+        columns = {column.name for column in self.schemas[table].columns}
+        gone = unknown - columns
+        if gone:
+            state.ignorable[table] = sorted({*state.ignorable.get(table, ()), *gone})
+            log.warning("table.columns_gone", table=table, columns=sorted(gone))
+        log.info("table.schema_read", table=table, columns=len(columns))
+        self.read.add(table)
+        tables.resume(state, table)
+
+
+def _wait(entry: TableState, table: str, failure: LakemarkError) -> None:
+    """The table is retried; what it needs the catalog for is said as well."""
+    entry.reason = f"{entry.reason or entry.code}; who knows cannot be asked: {failure.message}"
+    entry.code, entry.hint, entry.retried = failure.code, failure.hint, True
+    log.warning("table.degraded", table=table, code=failure.code, reason=failure.message)

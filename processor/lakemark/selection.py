@@ -1,0 +1,101 @@
+"""Tables that the configuration no longer names, and those that it names again; pure.
+
+`source.tables`, `source.topics` and the connector's own lists may change from one start to the
+next. What they leave out is no reason to stop: nothing of it is read, nor shown. How far it was
+read is kept, for the day on which it is wanted again:
+
+table                       goes on
+--------------------------  ----------------------------------------------------------------------
+the log still has it all    from where it stopped, as if it had been paused; nothing is missing
+Kafka lost events of it     with what there is; it is snapshotted again
+the connector left it out   from where it stopped; it is snapshotted again: no log has what it lacks
+"""
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+
+from lakemark import tables
+from lakemark.tables import CATCHING_UP, STREAMING, LeftOut, Offsets, PipelineState, TableState
+
+NOT_CAPTURED = "the connector left it out for a while: events of it may be missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the configuration names.
+
+    Attributes:
+        topic: whether the change topic of this name is read.
+        tables: the tables whose events count.
+        captured: whether the connector's own lists let this table through.
+    """
+
+    topic: Callable[[str], bool]
+    tables: Container[str]
+    captured: Callable[[str], bool]
+
+    def table(self, name: str, entry: TableState) -> bool:
+        """Whether anything is to come of a table."""
+        return name in self.tables and (not entry.topics or any(map(self.topic, entry.topics)))
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Tables that left, tables that are back, and topics that are read no more, or again."""
+
+    left: tuple[str, ...] = ()
+    back: tuple[str, ...] = ()
+    topics_left: tuple[str, ...] = ()
+    topics_back: Offsets = field(default_factory=dict)
+
+
+def select(state: PipelineState, wanted: Wanted) -> Changed:
+    """Makes the state's tables and topics those that are wanted. Again, it changes nothing."""
+    topics_back = _topics_back(state, wanted)
+    back = [name for name, one in state.left.items() if wanted.table(name, one.entry)]
+    for name in back:
+        _take_back(state, name)
+    left = [name for name, entry in state.tables.items() if not wanted.table(name, entry)]
+    for name in left:
+        _leave(state, name, captured=wanted.captured(name))
+    topics_left = [topic for topic in state.offsets if not wanted.topic(topic)]
+    for topic in topics_left:
+        _leave_topic(state, topic)
+    return Changed(tuple(left), tuple(back), tuple(topics_left), topics_back)
+
+
+def _leave(state: PipelineState, name: str, *, captured: bool) -> None:
+    entry = state.tables.pop(name)
+    if entry.state == STREAMING:
+        entry.from_offsets = {t: dict(state.offsets.get(t, {})) for t in entry.topics}
+        entry.high_waters = {t: dict(state.high_waters.get(t, {})) for t in entry.topics}
+    state.left[name] = LeftOut(entry, captured)
+
+
+def _leave_topic(state: PipelineState, topic: str) -> None:
+    """How far it was read is kept if anybody may want to know; else it is read from its start."""
+    offsets = state.offsets.pop(topic)
+    entries = [*state.tables.values(), *(one.entry for one in state.left.values())]
+    if any(topic in entry.topics for entry in entries):
+        state.left_offsets[topic] = offsets
+
+
+def _topics_back(state: PipelineState, wanted: Wanted) -> Offsets:
+    back = {topic: offsets for topic, offsets in state.left_offsets.items() if wanted.topic(topic)}
+    for topic, offsets in back.items():
+        del state.left_offsets[topic]
+        state.offsets[topic] = dict(offsets)
+    return back
+
+
+def _take_back(state: PipelineState, name: str) -> None:
+    one = state.left.pop(name)
+    entry = state.tables[name] = one.entry
+    if entry.state == STREAMING:
+        here = {topic: state.offsets.get(topic, {}) for topic in entry.topics}
+        if entry.from_offsets == here:
+            tables.stream(entry, state.batch)
+        else:  # its topic was read on without it
+            entry.state, entry.since_batch = CATCHING_UP, state.batch
+    if not one.captured:
+        tables.resnapshot(entry, NOT_CAPTURED, state.batch)
