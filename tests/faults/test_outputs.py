@@ -131,7 +131,7 @@ def test_snapshot_rows_are_the_records_of_the_connectors_own_incremental_snapsho
         assert list(said) == list(expected)
         assert {n: said[n] for n in SAME} == {n: expected[n] for n in SAME}
         assert {said[n] for n in NULL} == {expected[n] for n in NULL} == {b"null"}
-        image = decode_rows([got["after"]], schema, modes).columns
+        image = decode_rows([wanted["after"]], schema, modes).columns
         inexact = Rendering(schema, modes).images(image).inexact
         row, other = members(got["after"]), members(wanted["after"])
         assert list(row) == list(other)
