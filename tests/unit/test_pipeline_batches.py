@@ -212,8 +212,22 @@ def test_a_flood_of_bad_records_stops_the_table_and_not_one_is_shovelled_away(sh
     shop.run()
     entry = shop.state.tables[ORDERS]
     assert (entry.state, entry.code) == (tables.ERRORED, "too-many-bad-records")
+    assert (entry.dead_letters, entry.reread_keys) == (0, {}), "it is all said when it goes on"
     assert letters == []
     assert shop.values(ITEMS) == {7: "x"}
+
+
+@pytest.mark.parametrize(("bare", "stops"), [("orders", True), ("strange", False)])
+def test_a_flood_of_nothing_else_stops_the_table_that_the_topic_is_named_after(
+    shop, letters, bare, stops
+):
+    flood = shop.config.dead_letters.max_per_batch + 1
+    for _ in range(flood):
+        shop.broker.put(f"shop.public.{bare}", 0, b'{"id":1}', b"not json")
+    shop.run()
+    codes = {table: entry.code for table, entry in shop.state.tables.items()}
+    assert codes == ({ORDERS: "too-many-bad-records"} if stops else {})
+    assert len({letter.offset for letter in letters}) == (0 if stops else flood)
 
 
 def test_keys_that_moved_to_a_new_partition_come_in_the_right_order(shop):

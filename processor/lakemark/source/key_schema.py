@@ -45,7 +45,7 @@ def schema_of(
         return schema.with_padding_of(known) if schema is not None and known else schema
     schema = schemas.get(table)
     if schema is not None and raw_key is not None:
-        names = _key_names(raw_key)
+        names = key_names(raw_key)
         if names and names != schema.key:
             return replace(schema, key=names)
     return schema
@@ -98,12 +98,13 @@ def _key_schema(raw: bytes | None) -> bytes | None:
         return None
     schema = bytes(wrapped.schema)
     if schema == b"null" or bytes(wrapped.payload) == b"null":
-        names = [{"field": name} for name in _key_names(raw)]
+        names = [{"field": name} for name in key_names(raw)]
         return msgspec.json.encode({"type": "struct", "fields": names})
     return schema
 
 
-def _key_names(raw: bytes) -> tuple[str, ...]:
+def key_names(raw: bytes) -> tuple[str, ...]:
+    """The columns that a record's key has, in its order; none if it cannot be read."""
     try:
         key = msgspec.json.decode(raw)
     except (ValueError, RecursionError):

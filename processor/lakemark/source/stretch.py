@@ -19,7 +19,7 @@ from lakemark.source import envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.gate import HighWater, gate
-from lakemark.source.key_schema import schema_of
+from lakemark.source.key_schema import key_names, schema_of
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
 
@@ -178,12 +178,9 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     else:
         for index in gated.keep:
             by_table.setdefault(heads.table[index], []).append(index)
-    bad: list[int] = []
-    if Kind.BAD in out.kinds:
-        bad = [index for index, kind in enumerate(heads.kind) if kind == Kind.BAD]
     work = _Work(records, heads, plan, out, start)
-    for index in bad:
-        work.reject_unread(index)
+    if Kind.BAD in out.kinds:
+        work.reject_unread([index for index, kind in enumerate(heads.kind) if kind == Kind.BAD])
     for table, indices in by_table.items():
         if work.wants(table):
             work.table(table, indices)
@@ -250,7 +247,8 @@ def _doubt_schemas(out: Stretch, plan: Plan) -> None:
 def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
     """Stops the table rather than shovel a topic into the dead letters.
 
-    Records of which no table is known go there: there is nothing that could be stopped.
+    Records of which no table is known go there: there is nothing that could be stopped. A table is
+    also known by its topic, where a catalog or a schema file has one of that name.
     """
     if out.tables and len(out.dead) > plan.max_bad and len(out.dead) > plan.max_bad_share * records:
         reasons = sorted({letter.reason for letter in out.dead})
@@ -262,6 +260,7 @@ def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
                     f"be decoded ({', '.join(reasons)}); none was written to the dead letters"
                 ),
             )
+            report.reread, report.bad = [], 0
         out.dead = []
 
 
@@ -298,18 +297,40 @@ class _Work:
         if table:
             self.report(table).bad += 1
 
-    def reject_unread(self, index: int) -> None:
-        """A record whose header already is bad; its key may still say whose row misses an event."""
-        heads, name = self.heads, f"{self.plan.identity.logical_name}."
-        self.reject(index, heads.reason[index] or "not-debezium", heads.detail[index] or "")
-        table = heads.table[index] or self.records.topic.removeprefix(name)
-        if not self.wants(table) or self.records.values[index] is None:
-            return
-        schema = self._schema(table, [index])
-        if isinstance(schema, TableSchema):
-            (key,) = keys.canonical_keys([self.records.keys[index]], schema)
-            if key is not None:
-                self._missed(table, self.report(table), [(key, heads.position[index])])
+    def reject_unread(self, indices: list[int]) -> None:
+        """Records whose headers already are bad; a key may still say whose row misses an event."""
+        heads, named = self.heads, self._named_by_topic()
+        by_table: dict[str, list[int]] = {}
+        for index in indices:
+            table = heads.table[index] or named
+            reason, detail = heads.reason[index] or "not-debezium", heads.detail[index] or ""
+            self.reject(index, reason, detail, table=table)
+            if table and self.wants(table) and self.records.values[index] is not None:
+                by_table.setdefault(table, []).append(index)
+        for table, found in by_table.items():
+            if table != self.plan.identity.signal_table:
+                self._missed(table, self.report(table), self._missing(table, found))
+
+    def _named_by_topic(self) -> str:
+        """The table wanted that has Debezium's own name of the topic; "" if none is known."""
+        name = f"{self.plan.identity.logical_name}."
+        table, selected = self.records.topic.removeprefix(name), self.plan.selected
+        known = table in self.plan.schemas and table != self.plan.identity.signal_table
+        return table if known and (selected is None or table in selected) else ""
+
+    def _missing(self, table: str, indices: list[int]) -> list[tuple[bytes, bytes]]:
+        """The key and position of each record whose key can be read, in their order."""
+        alike: dict[tuple[bytes | None, tuple[str, ...]], list[int]] = {}
+        for index in indices:
+            if raw := self.records.keys[index]:  # who wrote a bad record may have any keys
+                alike.setdefault((self.heads.schema[index], key_names(raw)), []).append(index)
+        found: list[tuple[int, bytes]] = []
+        for run in alike.values():
+            schema = self._schema(table, run)
+            if isinstance(schema, TableSchema):
+                read = keys.canonical_keys([self.records.keys[index] for index in run], schema)
+                found += [(at, key) for at, key in zip(run, read, strict=True) if key is not None]
+        return [(key, self.heads.position[index]) for index, key in sorted(found)]
 
     def wants(self, table: str) -> bool:
         """Whether the table streams."""

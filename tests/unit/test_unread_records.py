@@ -1,0 +1,104 @@
+"""Records of which not even the header can be read: whose they are, and which rows miss them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark import packets
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.modes import HandlingModes
+from lakemark.source.stretch import Plan, Records, process
+from tests.kit.shop import ITEMS, ORDERS, event, schema_of
+
+SIGNALS = "public.debezium_signal"
+TABLES = (ORDERS, ITEMS, SIGNALS)
+PLAN = Plan(
+    SourceIdentity("postgresql", "shop", SIGNALS),
+    HandlingModes(),
+    schemas={table: schema_of(table, id="int8", v="text") for table in TABLES},
+    max_bad=1000,
+)
+
+
+def records(*pairs, topic=f"shop.{ORDERS}"):
+    """Records of (key, value), from offset 0 on."""
+    count = len(pairs)
+    found, values = [key for key, _ in pairs], [value for _, value in pairs]
+    return Records(topic, 0, list(range(count)), found, values, [None] * count)
+
+
+def missed(done):
+    """The packets of missed events: table, and its keys with their positions."""
+    return [
+        (table, list(zip(*(packet.column(n).to_pylist() for n in ("key", "position")), strict=True)))
+        for table, packet in done.packets
+        if set(packet.column("record").to_pylist()) == {packets.MISSED}
+    ]  # fmt: skip
+
+
+def key(number):
+    return json.dumps({"id": number}).encode()
+
+
+def test_all_that_a_table_misses_is_one_packet_in_the_order_of_the_log():
+    foreign = event("u", 7, {"id": 3, "v": "x"}, table=ITEMS, name="other")
+    bad = [(key(2), b"{"), (key(1), b"[]"), (key(3), foreign), (key(4), b"{}"), (key(9), b"\xff")]
+    done = process(records(*bad), PLAN)
+    (orders, items) = missed(done)
+    assert (orders[0], [found for found, _ in orders[1]]) == (
+        ORDERS,
+        [b"[2]", b"[1]", b"[4]", b"[9]"],
+    )
+    assert (items[0], [found for found, _ in items[1]]) == (ITEMS, [b"[3]"])
+    assert done.tables[ORDERS].reread == ["[2]", "[1]", "[4]", "[9]"]
+    assert (done.tables[ORDERS].bad, done.tables[ITEMS].bad) == (4, 1)
+    assert [letter.table for letter in done.dead] == [ORDERS, ORDERS, ITEMS, ORDERS, ORDERS]
+
+
+def test_keys_of_other_columns_stand_where_they_came():
+    both = b'{"id":2,"v":"b"}'
+    done = process(records((key(1), b"{"), (both, b"{"), (key(3), b"{")), PLAN)
+    assert done.tables[ORDERS].reread == ["[1]", '[2,"b"]', "[3]"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "selected", "table"),
+    [
+        (f"shop.{ORDERS}", None, ORDERS),
+        (f"shop.{ORDERS}", {ORDERS}, ORDERS),
+        (f"shop.{ORDERS}", {ITEMS}, ""),
+        ("shop.public.nothing", None, ""),
+        ("all-tables", None, ""),
+        (f"shop.{SIGNALS}", None, ""),
+    ],
+)
+def test_a_letter_is_the_tables_whose_topic_it_was_in(topic, selected, table):
+    done = process(records((key(1), b"{"), topic=topic), replace(PLAN, selected=selected))
+    assert [letter.table for letter in done.dead] == [table]
+    assert set(done.tables) == ({table} if table else set())
+    assert [name for name, _ in missed(done)] == ([table] if table else [])
+
+
+def test_a_table_that_stands_still_misses_nothing_yet():
+    done = process(records((key(1), b"{")), replace(PLAN, stopped=frozenset({ORDERS})))
+    assert missed(done) == []
+
+
+PLAIN = st.dictionaries(st.sampled_from(["id", "v", "uid"]), st.integers(0, 9), max_size=2)
+KEYS = st.one_of(
+    st.none(),
+    PLAIN.map(lambda row: json.dumps(row).encode()),
+    PLAIN.map(lambda row: json.dumps({"schema": None, "payload": row}).encode()),
+    st.sampled_from([b"", b"7", b"{", b"\xff", b'{"id":"x"}', b'{"id":null}', b'{"id":1,"v":"a"}']),
+)
+
+
+@given(st.lists(st.tuples(KEYS, st.sampled_from([None, b"{", b"[]"])), max_size=6))
+def test_a_record_with_any_key_hides_no_others(pairs):
+    together = missed(process(records(*pairs), PLAN))
+    apart = [found for pair in pairs for found in missed(process(records(pair), PLAN))]
+    assert len(together) == min(1, len(apart))
+    assert [m for _, ms in together for m in ms] == [m for _, ms in apart for m in ms]
