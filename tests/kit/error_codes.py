@@ -5,7 +5,8 @@ A code is a kebab-case text that stands where codes stand:
 1. as the argument `code` or `void` of a call, by name or by place (dataclasses included), also of
    those callables whose parameter is called `reason` and holds a code (`BY_REASON`);
 2. assigned to a name or an attribute called `code`, `void` or `reason`;
-3. in a tuple before a sentence: ``("no-key", "its records have no key: …")``.
+3. in a tuple before a sentence: ``("no-key", "its records have no key: …")``; what stands in
+   brackets, as the words of a `Literal`, is no such tuple.
 
 Names are followed to module constants, in the module itself or in the one that is named, and to
 what they are assigned in the module; calls to what these functions return.
@@ -95,7 +96,9 @@ def _places(callee: str, names: Iterable[str]) -> set[int]:
 
 def _values(source: Source, sources: dict[str, Source]) -> Iterator[ast.expr]:
     """Expressions that stand where a code stands."""
-    for node in ast.walk(source.tree):
+    nodes = list(ast.walk(source.tree))
+    in_brackets = {id(node.slice) for node in nodes if isinstance(node, ast.Subscript)}
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args):
                 taken = _taken(node.func, source, sources)
@@ -108,7 +111,7 @@ def _values(source: Source, sources: dict[str, Source]) -> Iterator[ast.expr]:
                 yield value
             case ast.AnnAssign(target=target, value=ast.expr() as value) if _is_named(target):
                 yield value
-            case ast.Tuple(elts=parts):
+            case ast.Tuple(elts=parts) if id(node) not in in_brackets:
                 last = max((at for at, part in enumerate(parts) if _is_sentence(part)), default=0)
                 yield from (part for part in parts[:last] if not _is_sentence(part))
 
