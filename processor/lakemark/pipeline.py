@@ -321,8 +321,7 @@ class Pipeline:
         stopped: frozenset[str],
         selected: Any,
     ) -> BatchPlan:
-        config = self.config
-        slots = self.slots()
+        config, slots = self.config, self.slots()
         verified = frozenset(selected or ()) if step == "catchup" else frozenset()
         decode = DecodePlan(
             stretch=Plan(
@@ -336,6 +335,7 @@ class Pipeline:
                 max_bad=config.dead_letters.max_per_batch,
                 selected=selected if selected is not None else self.connector.tables,
                 known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
+                carried=state.carried(),
                 verified=verified,
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),

@@ -16,13 +16,15 @@ from lakemark.tasks import Report
 
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
+UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
 HINTS: Final = {
     "schema-unknown": "set database.url or source.schema_file, or let the connector write schemas "
     "(value.converter.schemas.enable=true)",
     "schema-stale": "add the new columns to source.schema_file, or set database.url",
     "no-key": "give the table a primary key, or name a unique one in message.key.columns",
     "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
-    "too-many-bad-records": "look at the topic's records, then: lakemark table resume TABLE",
+    "too-many-bad-records": "look at the topic's records, and at the connector's converters; then: "
+    "lakemark table resume TABLE, or, if they can never be read: lakemark table skip TABLE",
 }
 
 
@@ -144,7 +146,9 @@ def _count(state: PipelineState, report: Report) -> None:
             entry.clamped += found.clamped
             entry.dead_letters += found.bad
             entry.newest_ts = max(entry.newest_ts, found.newest_ts)
-            tables.note_reread(entry, found.reread, batch=state.batch)
+        tables.note_reread(entry, found.reread, batch=state.batch)
+        if found.unread:
+            tables.resnapshot(entry, UNREAD, state.batch)
 
 
 def _outcome(
