@@ -45,7 +45,10 @@ def go_over(config: Config, checkpoint: Checkpoint, state: PipelineState) -> Pip
                     "topic.begins_again", topic=gap.topic, code=gap.code, reason=gap.reason,
                     tables=list(gap.tables),
                 )  # fmt: skip
-            checkpoint.begin_again({gap.topic: held.first.get(gap.topic, {}) for gap in found})
+            checkpoint.begin_again(
+                {gap.topic: held.first.get(gap.topic, {}) for gap in found},
+                anew={gap.topic for gap in found if gap.code != gaps.EXPIRED},
+            )
     checkpoint.note_topics(held.ids)
     return checkpoint.newest()
 
