@@ -33,6 +33,7 @@ PURE = {
     *("sink.rendering", "sink.envelopes", "sink.splicing"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
+    *("backoff", "decoding"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}
@@ -46,6 +47,7 @@ IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 
 SPARK = {
     *(
+        "checkpoint",  # Hadoop's file systems, through py4j
         "daemon",
         "handover",
         "pipeline",

@@ -333,7 +333,7 @@ class Pipeline:
                 max_event_bytes=config.stream.max_event_bytes,
                 max_bad_share=config.dead_letters.max_share,
                 max_bad=config.dead_letters.max_per_batch,
-                selected=selected if selected is not None else self.connector.tables,
+                selected=selected if selected is not None else self.connector.chosen,
                 known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
                 carried=state.carried(),
                 verified=verified,

@@ -32,6 +32,7 @@ from lakemark.backoff import Backoff
 from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
+from lakemark.connector_changes import ChangedError, Watch, agree
 from lakemark.errors import DependencyError, LakemarkError, PipelineError
 from lakemark.ops import feeds, server
 from lakemark.ops.board import Board
@@ -77,6 +78,7 @@ class Supervisor:
         self.snapshots: Snapshots | None = None
         self.turn = Turn(config)
         self.takeover = Takeover(config.name, self.turn, self.stopping, once=once)
+        self.connector: Watch | None = None
         self.stands_by = False
         self.board = Board(config.name)
         self.metrics = Metrics(self.board)
@@ -103,6 +105,8 @@ class Supervisor:
                 return self._verdict()
             except StoppedError:
                 return 0
+            except ChangedError:
+                continue
             except DependencyError as error:
                 failure: LakemarkError = error
             if failure.code == SUPERSEDED:
@@ -162,6 +166,7 @@ class Supervisor:
             log.warning(
                 "connector.problem", where=problem.path, what=problem.message, hint=problem.hint
             )
+        agree(config, checkpoint, connector)
         modes = HandlingModes.from_connector(connector.settings)
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
@@ -210,11 +215,18 @@ class Supervisor:
 
     @contextmanager
     def _watched(self, pipeline: Pipeline) -> Iterator[None]:
-        """The board hears of Kafka while the query runs; not in a run that ends by itself."""
+        """The board hears of Kafka, and the connector is looked at, while the query runs.
+
+        Not in a run that ends by itself.
+        """
         if self.once:
             yield
             return
-        with feeds.running(self.config, self.board, pipeline.connector.topic_pattern):
+        config, connector = self.config, pipeline.connector
+        with (
+            feeds.running(config, self.board, connector.topic_pattern),
+            Watch(config, connector).running() as self.connector,
+        ):
             yield
 
     @contextmanager
@@ -271,6 +283,7 @@ class Supervisor:
 
         Raises:
             PipelineError: a topic is not the one that was read before.
+            ChangedError: the connector is not as it was.
         """
         woken = time.monotonic()
         looked, known = 0.0, set[str]()
@@ -285,6 +298,8 @@ class Supervisor:
                 checkpoint.check_owner()
             if ended:
                 return
+            if self.connector is not None:
+                self.connector.require_same()
             pause = 1.0 if any_state(self.state, CATCHING_UP) else RETRY_EVERY_S
             if not self.once and self._needs_batch() and time.monotonic() - woken > pause:
                 self._wake()

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from lakemark import records
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
-from lakemark.connector import Connector
+from lakemark.connector import Connector, TableChoice
+from lakemark.connector import read as read_connector
 from lakemark.errors import LakemarkError, TableError
 from lakemark.kafka import Cluster
 from lakemark.snapshot import conditions, jobs, signals
@@ -190,15 +191,22 @@ class World:
             self.settings.modes,
             settings=self.settings.connector,
         )
-        signal = self.connector.signal_table
+        signal, captured = self.connector.signal_table, self._captured()
         self._types.clear()
         self._tried.clear()
         self._schemas = {
             table: schema
             for table, schema in found.items()
-            if table in self.connector.tables and table != signal
+            if table in captured and table != signal
         }
         return self._schemas
+
+    def _captured(self) -> TableChoice:
+        """As the connector has it now: the very table that is asked for may have been added."""
+        try:
+            return read_connector(self.config).tables
+        except LakemarkError:  # what was known of it last
+            return self.connector.tables
 
     def reasons_against(self, table: str) -> Rejection | None:
         """See `Outside`."""
