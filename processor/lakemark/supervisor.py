@@ -252,6 +252,7 @@ class Supervisor:
             lambda table, key: partial_keys(
                 folder_of(config.lake, table), key, storage_options=config.lake.options()
             ),
+            pipeline.checkpoint.check_owner,
         )
         with snapshots.running(world, settings, self.state, query) as self.snapshots:
             yield

@@ -55,7 +55,12 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
         raise RefusedError(
             "no table that the connector captures matches data-collections",
             code="unknown-table",
-            hint=nearest(first, known.schemas, "it captures " + ", ".join(list(known.schemas)[:5])),
+            hint=nearest(
+                first,
+                known.schemas,
+                "table.include.list of the connector chooses: it captures "
+                + ", ".join(list(known.schemas)[:5]),
+            ),
         )
     _check_conditions(signal, chosen.tables)
     if signal.surrogate_key:

@@ -51,6 +51,9 @@ _SIGNAL_HINT: Final = (
     "data varchar(2048)); set signal.data.collection of the connector to public.debezium_signal "
     "and let it capture the table"
 )
+# For so long somebody who was the owner is: far shorter than it takes to be superseded. Longer than
+# the records of one step take, so that they are asked about once.
+_OWNED_S: Final = 0.1
 
 
 @dataclass
@@ -60,6 +63,8 @@ class World:
     Attributes:
         partial: canonical keys of a table's rows in the lake that have unavailable columns, given
             its name and key columns.
+        owned: raises unless this process still runs the pipeline. A process that slept, and was
+            superseded meanwhile, is asked when it wakes: before it says anything more.
     """
 
     spark: SparkSession
@@ -67,11 +72,13 @@ class World:
     connector: Connector
     settings: ReadSettings
     partial: Callable[[str, Sequence[Column]], list[bytes]]
+    owned: Callable[[], None]
     _pool: ThreadPoolExecutor = field(init=False)
     _ticker: ThreadPoolExecutor = field(init=False)
     _session: "_Session" = field(init=False)
     _ticks: "_Session" = field(init=False)
     _producer: "Producer | None" = None
+    _owned_until: float = float("-inf")
     _consumer: Consumer | None = None
     _offsets: dict[int, int] = field(default_factory=dict)
     _schemas: dict[str, TableSchema] = field(default_factory=dict)
@@ -119,6 +126,10 @@ class World:
         self._publish(topic, [(one.key(), one.value()) for one in notifications])
 
     def _publish(self, topic: str, found: Sequence[tuple[bytes, bytes | None]]) -> None:
+        now = self.monotonic()
+        if now >= self._owned_until:
+            self.owned()
+            self._owned_until = now + _OWNED_S
         client, self._producer = self._producer or records.producer(self.config), None
         records.publish(self.config, topic, found, client=client)
         self._producer = client
