@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakemark.sink.envelopes import EnvelopeTemplate, Reading
-from lakemark.sink.rendering import Rendering, fraction_digits
+from lakemark.sink.rendering import Rendering
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog
 
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     count = parser.parse_args(argv).rows
     modes = HandlingModes()
     schema = from_catalog("public.orders", CATALOG, ["id"], modes)
-    rendering = Rendering(schema, modes, digits=fraction_digits(CATALOG))
+    rendering = Rendering(schema, modes)
     rows = orders(schema.arrow(), count)
     reading = Reading("public", "orders", 1, 1, 1, 1)
     template = EnvelopeTemplate(MODEL)

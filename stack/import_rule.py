@@ -30,10 +30,10 @@ PURE = {
     *("snapshot.acceptance", "table_skip", "dead_letters", "replays"),
     *("own_topics", "ops.findings", "ops.checks_topics", "ops.checks_connector"),
     *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
-    *("sink.rendering", "sink.envelopes", "sink.splicing"),
+    *("sink.rendering", "sink.envelopes", "sink.splicing", "sink.forwarding", "sink.row_events"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
-    *("backoff", "decoding"),
+    *("backoff", "decoding", "source.circuit"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}
@@ -56,7 +56,7 @@ SPARK = {
         "source.topics",
         "reconcile.operator",
     ),
-    *("sink.spark_merge", "sink.bigtable", "sink.topics", "snapshot.jobs", "snapshot.world"),
+    *("sink.spark_merge", "sink.bigtable", "snapshot.jobs", "snapshot.world"),
 }
 
 OUTSIDE = {"confluent_kafka", "delta", "deltalake", "httpx", "psycopg", "py4j", "pyspark"}

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ class Kafka(Server):
         heap: the largest heap.
         quick: start fast rather than run fast for hours; benchmarks say False.
         ports: port and controller port, free ones unless given.
+        settings: more settings of the broker.
     """
 
     name = "Kafka"
@@ -84,11 +86,13 @@ class Kafka(Server):
         heap: str = "512m",
         quick: bool = True,
         ports: tuple[int, int] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(directory=directory, log=log, detached=detached)
         self.port, self.controller_port = ports or (free_port(), free_port())
         self._heap = heap
         self._quick = quick
+        self._more = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
         self._probe: AdminClient | None = None
 
     @property
@@ -104,7 +108,8 @@ class Kafka(Server):
                 controller_port=self.controller_port,
                 data=data,
                 max_bytes=MAX_MESSAGE_BYTES,
-            ),
+            )
+            + self._more,
             encoding="utf-8",
         )
         if not (data / "meta.properties").exists():

@@ -138,7 +138,7 @@ class Checkpoint:
         return ownership.decode(self._read("lakemark/owner.json"))
 
     def take(self, owner: Owner) -> None:
-        """Makes this process the owner: whatever another one still does, ends."""
+        """Makes this process the owner: any other one begins no batch any more."""
         self.ours = owner.token
         self._write("lakemark/owner.json", ownership.encode(owner))
 

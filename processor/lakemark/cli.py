@@ -6,7 +6,6 @@ Commands import what they need when they run: ``validate`` loads neither Spark n
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -186,7 +185,7 @@ def status(
 @guarded
 def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
     """Stop applying changes to a table. Nothing is lost: its place in the log is kept."""
-    _control(config, "table-pause", table)
+    _control(load(config).config, "table-pause", table)
     print(
         f"{table} will pause with the next batch; the other tables go on.\n"
         "Its place in the log is kept. Kafka must keep the events until you resume it:\n"
@@ -199,7 +198,7 @@ def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
 @guarded
 def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
     """Go on with a table that was paused or has stopped, from its first change not applied."""
-    _control(config, "table-resume", table)
+    _control(load(config).config, "table-resume", table)
     print(
         f"{table} will resume with the next batch: first what it missed, then live changes.\n"
         "Follow it with:\n  lakemark status"
@@ -230,7 +229,7 @@ def table_skip(
     if not yes and not _agreed("Leave these changes out?"):
         print("Nothing was changed.")
         return FAILED
-    _control(config, "table-skip", table, {"offsets": skips.offsets(places)})
+    _control(loaded, "table-skip", table, {"offsets": skips.offsets(places)})
     again = "It is then snapshotted again by itself, with a sweep, which brings what is missing."
     if loaded.database is None:
         again = (
@@ -256,40 +255,34 @@ def _agreed(question: str) -> bool:
 @app.command()
 @guarded
 def recover(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TABLE", help="with --resnapshot", show_default=False),
+    ] = None,
     *,
-    config: ConfigOption = None,
     new_epoch: Annotated[
         bool, typer.Option("--new-epoch", help="The source was restored or failed over.")
     ] = False,
     resnapshot: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--resnapshot", metavar="TABLE", help="Events of this table are lost; repeat it."
-        ),
-    ] = None,
-    more: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", hidden=True)] = None,
+        bool, typer.Option("--resnapshot", help="Kafka lost events of these tables; repeat them.")
+    ] = False,
+    config: ConfigOption = None,
 ) -> int:
     """Go on after events were lost, or after the source went back in time.
 
-    --resnapshot: Kafka lost events of tables that were not read yet. They go on with what there
-    is, and are snapshotted again with a sweep. --new-epoch: the source was restored or failed
+    --resnapshot TABLE...: Kafka lost events of tables that were not read yet. They go on with what
+    there is, and are snapshotted again with a sweep. --new-epoch: the source was restored or failed
     over, so that its positions start again.
     """
-    if new_epoch == bool(resnapshot):
-        what = "lakemark recover --new-epoch, or lakemark recover --resnapshot TABLE"
+    if new_epoch == resnapshot or resnapshot != bool(tables):
+        what = "lakemark recover --new-epoch, or lakemark recover --resnapshot TABLE..."
         typer.echo(f"say what happened: {what}", err=True)
         return USAGE
-    if resnapshot:
-        wanted = sorted({*resnapshot, *(more or ())})
-        for table in wanted:
-            _control(config, "table-resnapshot", table)
-        print(
-            f"To be snapshotted again, with a sweep: {', '.join(wanted)}.\n"
-            "With a database configured, `lakemark run` does so by itself; else send a signal:\n"
-            f"  lakemark snapshot start {' '.join(wanted)}"
-        )
+    loaded = load(config).config
+    if tables:
+        _resnapshot(sorted(set(tables)), loaded)
         return OK
-    _control(config, "new-epoch", "")
+    _control(loaded, "new-epoch", "")
     print(
         "The next batch begins a new epoch; tables that stopped with position-regressed catch up.\n"
         "Every table may hold rows that the restored source lacks:\n"
@@ -298,11 +291,22 @@ def recover(
     return OK
 
 
+def _resnapshot(tables: list[str], config: Config) -> None:
+    for table in tables:  # all of them or none
+        _known_form(table, config)
+    for table in tables:
+        _control(config, "table-resnapshot", table)
+    print(
+        f"To be snapshotted again, with a sweep: {', '.join(tables)}.\n"
+        "With a database configured, `lakemark run` does so by itself; else send a signal:\n"
+        f"  lakemark snapshot start {' '.join(tables)}"
+    )
+
+
 def _control(
-    given: Path | None, kind: str, table: str, more: Mapping[str, object] | None = None
+    config: Config, kind: str, table: str, more: Mapping[str, object] | None = None
 ) -> None:
     """One record on the control topic, acknowledged by all replicas."""
-    config = load(given).config
     if table:
         _known_form(table, config)
     from lakemark import control  # noqa: PLC0415

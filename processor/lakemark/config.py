@@ -205,10 +205,13 @@ class LakeConfig(Section):
 
 
 class OutputConfig(Section):
-    """Clean output topics: accepted, not written yet."""
+    """Output topics: one for each table, PREFIX.SCHEMA.TABLE, in Debezium's format."""
 
     topic_prefix: str = Field(
         min_length=1, pattern=r"^[A-Za-z0-9._-]+$", description="of the topics"
+    )
+    resolve_unavailable: bool = Field(
+        default=True, description="put values in for unchanged TOAST columns, where they are known"
     )
 
 
@@ -356,9 +359,14 @@ def leaves(
 def _warnings(config: Config, layers: Layers) -> list[Problem]:
     """What can be started like this but should be known."""
     found = []
-    if config.output:
+    if config.output and config.source.connect is None:
         found.append(
-            Problem("output", "output topics come with the next milestone: nothing is written yet")
+            Problem(
+                "output",
+                "without source.connect snapshots for output topics wait until every partition of "
+                "their tables has had a later event",
+                "set source.connect",
+            )
         )
     if config.kafka.security.security_protocol == "SASL_PLAINTEXT":
         found.append(

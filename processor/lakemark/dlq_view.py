@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from lakemark import snapshot_view
 from lakemark.dead_letters import Count, Letter
-from lakemark.presentation import show_table
+from lakemark.presentation import show_line, show_table
 
 if TYPE_CHECKING:
     from lakemark.replays import Refused, Replay  # a slow import
@@ -57,7 +57,7 @@ def show_letters(
         )
         return
     if not letters:
-        _line(console, "no dead letters")
+        show_line(console, "no dead letters")
         return
     header = ("id (topic-partition-offset)", "written", "table", "reason", "size")
     rows = [
@@ -66,12 +66,12 @@ def show_letters(
     ]
     show_table(console, header, rows)
     if len(listed) < len(letters):
-        _line(console, f"… and {len(letters) - len(listed):,} older ones: --limit shows more")
-    _line(console, "")
+        show_line(console, f"… and {len(letters) - len(listed):,} older ones: --limit shows more")
+    show_line(console, "")
     for count in counts:
         table = _plain(count.table) or "no table"
-        _line(console, f"{table}  {_plain(count.reason)}: {count.letters:,}")
-    _line(console, "    → lakemark dlq show ID; lakemark dlq replay ID, --table TABLE or --all")
+        show_line(console, f"{table}  {_plain(count.reason)}: {count.letters:,}")
+    show_line(console, "    → lakemark dlq show ID; lakemark dlq replay ID, --table TABLE or --all")
 
 
 def show_letter(console: Console, letter: Letter, *, as_json: bool) -> None:
@@ -89,11 +89,11 @@ def show_letter(console: Console, letter: Letter, *, as_json: bool) -> None:
         ("offset", str(letter.offset)),
         ("written", _written(letter)),
     ):
-        _line(console, f"{name:10} {_plain(text)}".rstrip())
+        show_line(console, f"{name:10} {_plain(text)}".rstrip())
     for name, data in (("key", letter.key), ("value", letter.value)):
-        _line(console, f"\n{name} ({'null' if data is None else decimal(len(data))}):")
+        show_line(console, f"\n{name} ({'null' if data is None else decimal(len(data))}):")
         if data:
-            _line(console, readable(data))
+            show_line(console, readable(data))
 
 
 def readable(data: bytes) -> str:
@@ -120,11 +120,11 @@ def show_plan(console: Console, replay: "Replay", *, as_json: bool) -> None:
         show_replay(replay, [])
         return
     if not replay.rereadings and not replay.refused:
-        _line(console, "no dead letters: nothing to replay")
+        show_line(console, "no dead letters: nothing to replay")
     for one in replay.rereadings:
         rows, letters = _many(len(one.keys), "row"), _many(len(one.letters), "dead letter")
         signals = _many(sum(1 for _ in one.signals()), "signal")
-        _line(console, f"{one.table}: {rows} would be read again for {letters}, by {signals}")
+        show_line(console, f"{one.table}: {rows} would be read again for {letters}, by {signals}")
     show_refused(console, replay.refused)
 
 
@@ -135,13 +135,15 @@ def show_refused(console: Console, refused: Sequence["Refused"]) -> None:
         groups.setdefault((one.code, one.table, one.reason, one.hint), []).append(one.letter)
     for (code, _, reason, hint), letters in groups.items():
         shown = ", ".join(letters[:5]) + (f" and {len(letters) - 5:,} more" * (len(letters) > 5))  # noqa: PLR2004 (as shown)
-        _line(console, f"{_plain(shown)}: cannot be replayed: {_plain(reason)} ({code})")
-        _line(console, f"    → {_plain(hint)}")
+        show_line(console, f"{_plain(shown)}: cannot be replayed: {_plain(reason)} ({code})")
+        show_line(console, f"    → {_plain(hint)}")
 
 
 def show_run(console: Console, table: str, rows: int, run: "Run") -> None:
     """What has become of one signal of a replay."""
-    _line(console, f"{table}: {_many(rows, 'row')} {'is' if rows == 1 else 'are'} to be read again")
+    show_line(
+        console, f"{table}: {_many(rows, 'row')} {'is' if rows == 1 else 'are'} to be read again"
+    )
     snapshot_view.show_outcome(console, run, is_run=True, as_json=False)
 
 
@@ -227,7 +229,3 @@ def _cut(text: str) -> str:
 
 def _json(data: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -99,7 +99,7 @@ def _read(raw: Sequence[bytes | None], schema: TableSchema) -> list[bytes | None
         if narrow is None:
             continue
         # Not cached: equal schemas may differ in what they know of padding.
-        narrow = narrow.with_padding_of(schema)
+        narrow = narrow.with_notes_of(schema)
         for at, key in zip(places, _by_schema(payloads, narrow), strict=True):
             out[at] = key
     return out

@@ -3,7 +3,7 @@
 Pure. `kafka.Cluster` makes the topics and refuses what cannot work; `lakemark doctor` shows it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from lakemark.config import Config
@@ -64,6 +64,30 @@ def alter_command(config: Config, name: str, setting: str, value: str) -> str:
         f"kafka-configs.sh --bootstrap-server {config.kafka.bootstrap_servers} --alter"
         f" --entity-type topics --entity-name {name} --add-config {setting}={value}"
     )
+
+
+def allow_command(
+    config: Config, operations: Sequence[str], *, topic: str = "", group: str = ""
+) -> str:
+    """The command that lets us do something with a topic, or with a consumer group.
+
+    Args:
+        config: ours.
+        operations: in the brokers' words, as ``describe_configs``.
+        topic: name of the topic.
+        group: name of the group, where it is about none.
+    """
+    user = config.kafka.security.sasl_username or "<lakemark's principal>"
+    each = " ".join(f"--operation {_in_words(operation)}" for operation in operations)
+    where = f"--topic {topic}" if topic else f"--group {group}"
+    return (
+        f"kafka-acls.sh --bootstrap-server {config.kafka.bootstrap_servers} --add"
+        f" --allow-principal 'User:{user}' {each} {where}"
+    )
+
+
+def _in_words(operation: str) -> str:
+    return "".join(part.capitalize() for part in operation.split("_"))
 
 
 def unusable(

@@ -2,8 +2,9 @@
 
 Two things decide, for two reasons:
 
-* *who may write* is a token in the checkpoint: whoever takes over puts its own there, and a batch
-  of anybody else's ends at once, however long its process slept;
+* *who may write* is a token in the checkpoint: whoever takes over puts its own there, and anybody
+  else begins no batch any more, however long its process slept. The batch that it was in may still
+  reach tables: they take a batch once, whoever brings it, and it is the same batch;
 * *who is next* is a consumer group on the control topic, which has one partition: the brokers give
   it to another process when its owner left or died, and to nobody else before.
 
@@ -14,17 +15,19 @@ import os
 import socket
 import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 import msgspec
 import structlog
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from lakemark import kafka, own_topics
 from lakemark.config import Config
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.settings.layers import InvalidConfig, Problem
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +45,8 @@ class Owner(msgspec.Struct, frozen=True):
 
     Attributes:
         token: of this very process.
-        host: where it runs; of this boot of the machine.
+        host: where it runs: the machine, in this boot, and the space that process numbers are of;
+            containers that share the machine's name have spaces of their own.
         pid: its number there.
         begun: when it was started, in the machine's own count; "" where that cannot be known.
     """
@@ -73,11 +77,12 @@ def superseded(by: Owner | None) -> DependencyError:
 
 
 def _host() -> str:
-    try:
+    boot = space = ""
+    with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()}/{boot}"
+    with suppress(OSError):
+        space = str(Path("/proc/self/ns/pid").readlink())
+    return f"{socket.gethostname()}/{boot}/{space}"
 
 
 def _begun(pid: int) -> str:
@@ -131,7 +136,7 @@ class Turn:
             except (LakemarkError, KafkaException) as error:
                 self._held.clear()
                 if not isinstance(error, LakemarkError):
-                    error = kafka.away(self.config, str(error))
+                    error = _explained(self.config, error.args[0])
                 self.problem = error
                 log.debug("ownership.unknown", reason=str(error))
                 self._over.wait(_AGAIN_S)
@@ -183,6 +188,18 @@ class Turn:
         if partitions:
             consumer.incremental_unassign(partitions)
             self._held.clear()
+
+
+def _explained(config: Config, error: KafkaError) -> LakemarkError:
+    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return kafka.away(config, error.str())
+    group = own_topics.owner_group(config)
+    message = (
+        f"lakemark may not join the group {group}: the brokers cannot tell which process runs the "
+        "pipeline"
+    )
+    hint = f"let somebody who may run: {own_topics.allow_command(config, ['read'], group=group)}"
+    return InvalidConfig([Problem("kafka", message, hint)], source="Kafka")
 
 
 def decode(blob: bytes | None) -> Owner | None:

@@ -166,6 +166,47 @@ def as_of(packet: pa.Table, position: bytes, *, record: int = NET) -> pa.Table:
     return packet
 
 
+def told(
+    packet: pa.Table,
+    *,
+    schema: bytes | None = None,
+    sample: bytes = b"",
+    wrapper: tuple[bytes, bytes] | None = None,
+) -> pa.Table:
+    """The packet with what its rows' records in an output topic need, where that is not known yet.
+
+    Args:
+        packet: which.
+        schema: the source's, that a chunk's rows were read with, as JSON.
+        sample: an event of the connector, without images.
+        wrapper: schemas of the table's wrapped keys and values.
+    """
+    more = {b"lakemark.sample": sample, b"lakemark.schema": schema or b""}
+    more |= dict(zip((b"lakemark.wrapped.key", b"lakemark.wrapped"), wrapper or (), strict=False))
+    given = {name: value for name, value in more.items() if value}
+    return packet.replace_schema_metadata({**(packet.schema.metadata or {}), **given})
+
+
+def schema_of(packet: pa.Table) -> bytes | None:
+    """The source's schema that a chunk's rows were read with, None if it was not told."""
+    return _told(packet, b"lakemark.schema") or None
+
+
+def sample_of(packet: pa.Table) -> bytes:
+    """An event of the connector, empty if it was not told."""
+    return _told(packet, b"lakemark.sample")
+
+
+def wrapper_of(packet: pa.Table) -> tuple[bytes, bytes] | None:
+    """The schemas of wrapped keys and values, None if they were not told."""
+    value = _told(packet, b"lakemark.wrapped")
+    return (_told(packet, b"lakemark.wrapped.key"), value) if value else None
+
+
+def _told(packet: pa.Table, name: bytes) -> bytes:
+    return bytes((packet.schema.metadata or {}).get(name, b""))
+
+
 def reads(
     keys: pa.Array, rows: pa.StructArray, *, source_ts: int, table: str, key_columns: KeyColumns
 ) -> pa.Table:

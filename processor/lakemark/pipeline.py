@@ -9,7 +9,7 @@ has numbered steps; each can be repeated alone, and a repeated batch does what i
 time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -90,6 +90,7 @@ class Pipeline:
         controls: reads the control records of a batch: (batch) -> decoded JSON objects.
         publish: writes the tables' states to the progress topic.
         snapshots, done: told what a batch says of snapshots and what it did, once it is durable.
+        read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
     """
 
     spark: SparkSession
@@ -106,6 +107,7 @@ class Pipeline:
     publish: Callable[[PipelineState], None]
     snapshots: Callable[[PipelineState, News], None]
     done: Callable[[BatchDone], None] = lambda _: None
+    read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
@@ -282,8 +284,10 @@ class Pipeline:
         return self._merge(records.mapInArrow(decode, tasks.DECODED_DDL).drop("shard"), plan)
 
     def _merge(self, frame: DataFrame, plan: BatchPlan) -> Results:
+        publish = plan.publishing
+
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.merge(batches, plan.lake)
+            return tasks.merge(batches, plan.lake, publish)
 
         results = Results()
         slots = plan.decode.slots
@@ -347,6 +351,14 @@ class Pipeline:
             kafka=self.librdkafka,
             epochs=tuple(state.epochs),
             armed=bool(state.runs) and step == "stream",
+            output=plans.output_plan(
+                config,
+                state,
+                query=self.checkpoint.query_id(),
+                step=step,
+                schemas={**self.schemas, **self.read_schemas()},
+                topic_ids=self.checkpoint.topics() if config.output else {},
+            ),
         )
         lake = plans.lake_plan(
             config, state, query=self.checkpoint.query_id(), step=step, waters=waters

@@ -1,13 +1,16 @@
 """What the tasks of a batch are told of the lake: folders, engines, floors; who merges what."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from lakemark.config import Config
+from lakemark.publishing import OutputPlan, Row
 from lakemark.sink import names
 from lakemark.sink.apply import TASK_MERGE, LakePlan, TablePlan
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.source.gate import HighWater
+from lakemark.source.schema import TableSchema
 from lakemark.tables import Offsets, PipelineState, TableState, Water, stale
 
 # delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
@@ -52,6 +55,57 @@ def lake_plan(
         options=config.lake.options(),
         stopped=state.not_streaming() if step == "stream" else frozenset(),
     )
+
+
+def output_plan(
+    config: Config,
+    state: PipelineState,
+    *,
+    query: str,
+    step: str,
+    schemas: Mapping[str, TableSchema],
+    topic_ids: Mapping[str, str],
+) -> OutputPlan | None:
+    """What the tasks must know of the output topics; None without them.
+
+    Args:
+        config: the settings.
+        state: the tables as they are before the batch.
+        query: the query's id.
+        step: as `lake_plan`.
+        schemas: tables known from the catalog.
+        topic_ids: ids of the change topics.
+    """
+    output = config.output
+    if output is None:
+        return None
+    return OutputPlan(
+        pipeline=config.name,
+        prefix=output.topic_prefix,
+        control=config.topics.control,
+        query=query,
+        number=2 * state.batch + (step == "catchup"),
+        resolve=output.resolve_unavailable,
+        max_bytes=config.dead_letters.max_record_bytes,
+        sample=state.sample,
+        wrappers=state.wrappers,
+        key_schemas={t: _key_of(schema) for t, schema in schemas.items() if schema.key},
+        topic_ids=topic_ids,
+        rows={
+            name: Row(
+                names.folder_of(config.lake, name),
+                stale(entry),
+                bytes.fromhex(entry.floor) if entry.floor else None,
+            )
+            for name, entry in state.tables.items()
+        },
+        options=config.lake.options(),
+    )
+
+
+def _key_of(schema: TableSchema) -> TableSchema:
+    columns = tuple(schema.by_name[name] for name in schema.key if name in schema.by_name)
+    return TableSchema(schema.table, columns, schema.key)
 
 
 @dataclass(frozen=True, slots=True)

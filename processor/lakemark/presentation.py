@@ -20,11 +20,17 @@ from lakemark.settings.layers import Problem
 from lakemark.version import __version__
 
 Hide = Callable[[str], str]
+"""Takes secrets out of a text."""
 
 
 def error_console() -> Console:
     """Errors go to standard error, so that the output of a command can be piped."""
     return Console(stderr=True)
+
+
+def show_line(console: Console, text: str) -> None:
+    """A line as it is: nothing in it is markup, and no width breaks it."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_problems(
@@ -70,7 +76,7 @@ def _say(console: Console, title: str, lines: Sequence[str], *, colour: str) -> 
         console.print(Panel(escape("\n".join(lines)), title=escape(title), border_style=colour))
         return
     for line in [f"{title}:", *lines]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        show_line(console, line)
 
 
 def show_summary(console: Console, config: Config) -> None:
@@ -86,7 +92,7 @@ def show_summary(console: Console, config: Config) -> None:
         f"  reads   {tables} of {place}",
         f"  writes  {config.lake.path} ({config.lake.deletes} deletes)",
     ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        show_line(console, line)
 
 
 def show_settings(console: Console, loaded: Loaded, *, as_json: bool, hide: Hide) -> None:
@@ -106,15 +112,20 @@ def show_settings(console: Console, loaded: Loaded, *, as_json: bool, hide: Hide
 def show_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on a terminal; elsewhere lines with columns that no width cuts."""
     if console.is_terminal:
-        table = Table(*header, box=None)
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
+        console.print(drawn_table(header, rows))
         return
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         line = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        show_line(console, line.rstrip())
+
+
+def drawn_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table as a terminal shows it."""
+    table = Table(*header, box=None)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def show_versions(console: Console, *, as_json: bool) -> None:

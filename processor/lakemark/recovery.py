@@ -57,7 +57,7 @@ def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) ->
     """While the query runs: the topics are those that it began with; new ones are remembered.
 
     Returns:
-        The topics that are remembered.
+        The topics that were looked at; also those that do not exist, of which nothing is lost.
 
     Raises:
         PipelineError: `topic-deleted`, `topic-recreated`.
@@ -72,7 +72,7 @@ def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) ->
         raise _stop(found, sorted({table for gap in found for table in gap.tables}))
     if ids.keys() - known.keys():
         checkpoint.note_topics({**known, **ids})
-    return {*known, *ids}
+    return set(state.offsets)
 
 
 def _held(cluster: kafka.Cluster, state: PipelineState) -> Held:

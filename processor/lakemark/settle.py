@@ -17,12 +17,18 @@ from lakemark.tasks import Report
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
 UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
+RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
 HINTS: Final = {
     "schema-unknown": "set database.url or source.schema_file, or let the connector write schemas "
     "(value.converter.schemas.enable=true)",
     "schema-stale": "add the new columns to source.schema_file, or set database.url",
     "no-key": "give the table a primary key, or name a unique one in message.key.columns",
     "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
+    "output-forbidden": "lakemark needs Write and Describe on the topic and on the transactional "
+    "ids NAME.output.*, and Read on the groups NAME.output.*",
+    "output-topic-missing": "make the topic, or let lakemark make it (Create on the cluster)",
+    "output-record-too-large": "raise max.message.bytes of the output topic",
+    "output-refused": "look at the settings of the output topic",
     "too-many-bad-records": "look at the topic's records, and at the connector's converters; then: "
     "lakemark table resume TABLE, or, if they can never be read: lakemark table skip TABLE",
 }
@@ -120,6 +126,7 @@ def settle(
                 code=code,
                 reason=reason,
                 hint=hint,
+                retried=code.startswith(RETRIED),
             )
     for outcome in outcomes:
         _outcome(state, before, start, outcome, done)
@@ -133,6 +140,8 @@ def _unknown_columns(names: set[str]) -> str:
 
 
 def _count(state: PipelineState, report: Report) -> None:
+    state.sample = report.sample or state.sample
+    state.wrappers |= report.wrappers
     for table, found in report.tables.items():
         if not table:
             continue

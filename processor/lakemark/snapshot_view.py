@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from lakemark.presentation import show_table
+from lakemark.presentation import show_line, show_table
 from lakemark.snapshot.following import Run, Scan, then
 from lakemark.snapshot.notifications import Notification
 
@@ -58,7 +58,7 @@ class Bars:
             if scan.status and table not in self._said:
                 self._said.add(table)
                 if not self._console.is_terminal:
-                    _line(self._console, f"{table}: {shown}")
+                    show_line(self._console, f"{table}: {shown}")
 
 
 def numbers(scan: Scan) -> str:
@@ -84,25 +84,25 @@ def show_outcome(console: Console, run: Run, *, is_run: bool, as_json: bool) -> 
     if as_json and run.last is not None:
         sys.stdout.write(json.dumps(_data(run.last), indent=2, ensure_ascii=False) + "\n")
         return
-    _line(console, f"{run.id}: {run.state}")
+    show_line(console, f"{run.id}: {run.state}")
     details: Mapping[str, str] = run.last.additional_data if run.last else {}
     if details.get("reason"):
-        _line(console, f"{details['reason']} ({details.get('code') or 'no code'})")
+        show_line(console, f"{details['reason']} ({details.get('code') or 'no code'})")
     if details.get("hint"):
-        _line(console, f"    → {details['hint']}")
+        show_line(console, f"    → {details['hint']}")
     for table, status in run.unread().items():
-        _line(console, f"{table} was not read: {status}")
+        show_line(console, f"{table} was not read: {status}")
     if is_run and not run.has_ended:
-        _line(console, f"Follow it with:\n  {_FOLLOW} {run.id}")
+        show_line(console, f"Follow it with:\n  {_FOLLOW} {run.id}")
 
 
 def say_left(console: Console, id_: str, *, is_run: bool) -> None:
     """Ctrl-C has ended the waiting, not what was asked for."""
     if not is_run:
-        _line(console, "The signal was sent and will be carried out.")
+        show_line(console, "The signal was sent and will be carried out.")
         return
-    _line(console, f"The run goes on. Follow it, or stop it:\n  {_FOLLOW} {id_}")
-    _line(console, "  lakemark snapshot stop")
+    show_line(console, f"The run goes on. Follow it, or stop it:\n  {_FOLLOW} {id_}")
+    show_line(console, "  lakemark snapshot stop")
 
 
 def show_runs(console: Console, found: Sequence[Notification], *, as_json: bool) -> None:
@@ -113,7 +113,7 @@ def show_runs(console: Console, found: Sequence[Notification], *, as_json: bool)
         sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
         return
     if not ordered:
-        _line(console, "no snapshots yet. Take one with `lakemark snapshot start TABLE`.")
+        show_line(console, "no snapshots yet. Take one with `lakemark snapshot start TABLE`.")
         return
     header = ("run", "state", "table", "progress", "at")
     show_table(console, header, [_row(notification) for notification in ordered])
@@ -121,9 +121,9 @@ def show_runs(console: Console, found: Sequence[Notification], *, as_json: bool)
         details = notification.additional_data
         if details.get("reason"):
             code = details.get("code") or "no code"
-            _line(console, f"{notification.id}: {details['reason']} ({code})")
+            show_line(console, f"{notification.id}: {details['reason']} ({code})")
         if details.get("hint"):
-            _line(console, f"    → {details['hint']}")
+            show_line(console, f"    → {details['hint']}")
 
 
 def _row(notification: Notification) -> tuple[str, ...]:
@@ -153,7 +153,3 @@ def _data(notification: Notification) -> dict[str, Any]:
         "additional_data": notification.additional_data,
         "timestamp": notification.timestamp,
     }
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -49,11 +49,23 @@ class Snapshots:
             self.query(),
             state.batch,
             frozenset(state.runs),
-            {name: _now(entry) for name, entry in state.tables.items()},
+            {name: _now(entry, state) for name, entry in state.tables.items()},
+            state.offsets,
+            len(state.epochs),
         )
 
 
-def _now(entry: TableState) -> TableNow:
+def _passed(entry: TableState, state: PipelineState) -> bytes:
+    waters = [
+        state.high_waters.get(topic, {}).get(partition)
+        for topic in entry.topics
+        for partition in state.offsets.get(topic, {})
+    ]
+    known = [bytes.fromhex(water.position) for water in waters if water is not None]
+    return min(known) if known and len(known) == len(waters) else b""
+
+
+def _now(entry: TableState, state: PipelineState) -> TableNow:
     stopped = entry.state == ERRORED and not entry.retried
     return TableNow(
         streaming=entry.state == STREAMING,
@@ -64,6 +76,7 @@ def _now(entry: TableState) -> TableNow:
         resnapshot_since=entry.resnapshot_since,
         reread=dict(entry.reread_keys),
         reread_missed=entry.reread_missed,
+        passed=_passed(entry, state),
     )
 
 

@@ -243,6 +243,7 @@ class Supervisor:
             parallelism=config.snapshot.parallelism,
             delay=config.snapshot.chunk_delay.total_seconds(),
             interval=config.snapshot.window_interval.total_seconds(),
+            ordered=config.output is not None,
         )
         world = World(
             pipeline.spark,
@@ -253,7 +254,9 @@ class Supervisor:
                 folder_of(config.lake, table), key, storage_options=config.lake.options()
             ),
             pipeline.checkpoint.check_owner,
+            lambda table: table in self.state.wrappers,
         )
+        pipeline.read_schemas = lambda: world.schemas
         with snapshots.running(world, settings, self.state, query) as self.snapshots:
             yield
         self.snapshots = None

@@ -120,6 +120,8 @@ class PipelineState(msgspec.Struct):
         regressed: offset of the first event that fell below its partition's high-water although
             its source time was newer: where the next epoch would begin.
         runs: snapshot runs that are armed: only then are touches packed.
+        sample, wrappers: an event of the connector without images, and by table the schemas of
+            wrapped keys and values; kept for the output topics only.
     """
 
     format: int = FORMAT
@@ -132,6 +134,8 @@ class PipelineState(msgspec.Struct):
     epochs: list[Offsets] = msgspec.field(default_factory=list)
     regressed: Offsets = msgspec.field(default_factory=dict)
     runs: set[str] = msgspec.field(default_factory=set)
+    sample: bytes = b""
+    wrappers: dict[str, tuple[bytes, bytes]] = msgspec.field(default_factory=dict)
 
     def catching_up(self) -> list[str]:
         """Tables to be caught up in the next batch."""

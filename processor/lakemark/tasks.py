@@ -19,14 +19,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import crashpoints, packets
+from lakemark import crashpoints, packets, publishing
 from lakemark.errors import LakemarkError
+from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
-from lakemark.sink import apply, dead_letter
+from lakemark.sink import apply, dead_letter, envelopes
 from lakemark.sink.apply import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
 from lakemark.source import key_schema, stretch, touches
-from lakemark.source.envelope import Headers
+from lakemark.source.envelope import Headers, Kind
+from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan, Records, Stretch, TableReport
 from lakemark.tables import Offsets
 
@@ -66,6 +68,7 @@ class DecodePlan:
         dead_letter_topic, kafka: where dead letters go, and librdkafka settings.
         epochs: first offsets of epochs 1, 2, …: a record's epoch is where it stands in Kafka.
         armed: whether a snapshot run is active: only then does the operator need touches.
+        output: of the output topics; None without them.
     """
 
     stretch: Plan
@@ -76,6 +79,7 @@ class DecodePlan:
     kafka: Mapping[str, Any] = field(default_factory=dict)
     epochs: tuple[Offsets, ...] = ()
     armed: bool = False
+    output: OutputPlan | None = None
 
     def slot(self, table: str) -> int:
         """The merge task of a table."""
@@ -89,9 +93,33 @@ class BatchPlan:
     decode: DecodePlan
     lake: LakePlan
 
+    @property
+    def publishing(self) -> "Publishing | None":
+        """What the merging tasks need of the output topics."""
+        output = self.decode.output
+        return Publishing(output, self.decode.stretch.modes, self.decode.kafka) if output else None
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """How merging tasks write rows to the output topics."""
+
+    plan: OutputPlan
+    modes: HandlingModes
+    kafka: Mapping[str, Any] = field(repr=False)
+
+    def of(self, table: str, survivors: Sequence[pa.Table], parts: Sequence[Part]) -> Rows:
+        """What writes one table's rows."""
+        packets_of = [part.packet for part in parts]
+        return Rows(table, self.plan.told(self.kafka), self.modes, survivors, packets_of)
+
 
 class Report(msgspec.Struct):
-    """What a stretch tells the driver: `Stretch` without its packets."""
+    """What a stretch tells the driver: `Stretch` without its packets.
+
+    For the output topics also `sample`, an event without images, and `wrappers`, the schemas of
+    wrapped keys and values by table.
+    """
 
     topic: str
     partition: int
@@ -104,27 +132,35 @@ class Report(msgspec.Struct):
     dead: int
     regressed: int = -1
     creates: bool = False
+    sample: bytes = b""
+    wrappers: dict[str, tuple[bytes, bytes]] = {}
 
 
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:
     """First stage: raw records of one or more Kafka partitions to packets, reports and touches.
 
-    Dead letters are written before anything is handed on.
+    Dead letters and what goes to the output topics are written before anything is handed on.
 
     Raises:
-        DependencyError: dead letters could not be written.
+        DependencyError: they could not be written.
     """
-    decoding = plan.stretch
+    decoding, output = plan.stretch, plan.output and plan.output.told(plan.kafka)
     for topic, partition, parts in _by_partition(batches):
-        for epoch, records in _by_epoch(_records(topic, partition, parts), plan.epochs):
+        whole = _records(topic, partition, parts, every_header=output is not None)
+        for epoch, records in _by_epoch(whole, plan.epochs):
             now = replace(decoding, epoch=epoch)
             heads = stretch.headers(records, now)
             done = stretch.process(records, now, heads)
             dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
+            if output is not None:
+                publishing.forward(
+                    records, heads, done, output, schemas=now.schemas, modes=now.modes
+                )
             crashpoints.reach(crashpoints.AFTER_DECODE)
             waters = {**decoding.high_waters, (topic, partition): done.high_water}
             decoding = replace(decoding, high_waters=waters)
-            yield _rows(_packets(done, plan))
+            seen = _seen(records, heads, done, output)
+            yield _rows(_packets(done, plan, *seen))
             if plan.armed:
                 yield _rows(_touches(records, heads, plan))
 
@@ -183,7 +219,9 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
         yield topics[begin].as_py(), int(partitions[begin]), batch.slice(begin, end - begin)
 
 
-def _records(topic: str, partition: int, parts: list[pa.RecordBatch]) -> Records:
+def _records(
+    topic: str, partition: int, parts: list[pa.RecordBatch], *, every_header: bool = False
+) -> Records:
     table = pa.Table.from_batches(parts)
     offsets = table.column("offset").to_pylist()
     records = Records(
@@ -192,7 +230,9 @@ def _records(topic: str, partition: int, parts: list[pa.RecordBatch]) -> Records
         offsets,
         table.column("key").to_pylist(),
         table.column("value").to_pylist(),
-        _key_changes(table.column("headers")),
+        table.column("headers").to_pylist()
+        if every_header
+        else _key_changes(table.column("headers")),
     )
     if any(map(operator.ge, offsets, islice(offsets, 1, None))):
         return _in_order(records)
@@ -233,12 +273,55 @@ def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
     return found
 
 
+def _told(
+    found: Sequence[tuple[str, pa.Table]],
+    output: OutputPlan,
+    sample: bytes,
+    wrappers: Mapping[str, tuple[bytes, bytes]],
+) -> list[tuple[str, pa.Table]]:
+    """The first packets of all bring what rows' records need: the state does not know it yet."""
+    return [
+        (
+            table,
+            packets.told(
+                packet,
+                sample=b"" if output.sample else sample,
+                wrapper=None if table in output.wrappers else wrappers.get(table),
+            ),
+        )
+        for table, packet in found
+    ]
+
+
 _Row = tuple[int, str, str, str, int, int, bytes]
 
 
-def _packets(done: Stretch, plan: DecodePlan) -> list[_Row]:
+def _seen(
+    records: Records, heads: Headers, done: Stretch, output: OutputPlan | None
+) -> tuple[bytes, dict[str, tuple[bytes, bytes]]]:
+    """How the connector writes: an event without its images, and the wrappers' schemas."""
+    if output is None:
+        return b"", {}
+    wrappers: dict[str, tuple[bytes, bytes]] = {}
+    for table, indices in done.applied.items():
+        at = next((i for i in reversed(indices) if heads.schema[i] and records.keys[i]), None)
+        if at is not None:
+            key = envelopes.wrapper_schema(records.keys[at] or b"")
+            if key is not None:
+                wrappers[table] = key, heads.schema[at] or b""
+    shown = (Kind.CHANGE, Kind.SIGNAL)
+    newest = next((i for i in reversed(range(len(heads))) if heads.kind[i] in shown), None)
+    value = records.values[newest] if newest is not None else None
+    return envelopes.sample(value) if value is not None else b"", wrappers
+
+
+def _packets(
+    done: Stretch, plan: DecodePlan, sample: bytes, wrappers: dict[str, tuple[bytes, bytes]]
+) -> list[_Row]:
     source = f"{done.topic}/{done.partition}"
     shard = crc32(source.encode()) % plan.shards  # any: the operator lets them pass
+    if plan.output is not None:
+        done.packets = _told(done.packets, plan.output, sample, wrappers)
     order = done.first << 20  # packets of one stretch keep their order: at most one per record
     rows: list[_Row] = [
         (shard, PACKET, table, source, order + at, plan.slot(table), packets.encode(packet))
@@ -256,6 +339,8 @@ def _packets(done: Stretch, plan: DecodePlan) -> list[_Row]:
         len(done.dead),
         done.regressed,
         done.high_water.creates,
+        sample,
+        wrappers,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
 
@@ -284,7 +369,9 @@ def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
     )
 
 
-def merge(batches: Iterable[pa.RecordBatch], plan: LakePlan) -> Iterator[pa.RecordBatch]:
+def merge(
+    batches: Iterable[pa.RecordBatch], plan: LakePlan, publish: Publishing | None = None
+) -> Iterator[pa.RecordBatch]:
     """Second stage: the packets of some tables into the lake; what is for the driver passes.
 
     Rows of snapshots are left alone where the table does not stream: their chunks are read again.
@@ -292,6 +379,7 @@ def merge(batches: Iterable[pa.RecordBatch], plan: LakePlan) -> Iterator[pa.Reco
     One table's error is its own: it comes back as an outcome, the other tables go on.
     """
     parts: dict[str, list[Part]] = {}
+    survivors: dict[str, list[pa.Table]] = {}
     said: list[tuple[str, bytes]] = []
     for batch in batches:
         for row in batch.to_pylist():
@@ -301,17 +389,20 @@ def merge(batches: Iterable[pa.RecordBatch], plan: LakePlan) -> Iterator[pa.Reco
             elif kind == PACKET or table not in plan.stopped:
                 part = Part(row["source"], row["first"], packets.decode(row["blob"]))
                 parts.setdefault(table, []).append(part)
+                if kind == SURVIVORS:
+                    survivors.setdefault(table, []).append(part.packet)
     for table, found in parts.items():
-        said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan))))
+        rows = publish.of(table, survivors.get(table, []), found) if publish else None
+        said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan, rows))))
     kinds, blobs = [kind for kind, _ in said], [blob for _, blob in said]
     yield pa.RecordBatch.from_arrays(
         [pa.array(kinds, pa.string()), pa.array(blobs, pa.binary())], schema=RESULT
     )
 
 
-def _apply(table: str, parts: list[Part], plan: LakePlan) -> TableOutcome:
+def _apply(table: str, parts: list[Part], plan: LakePlan, publish: Rows | None) -> TableOutcome:
     try:
-        return apply.apply(table, parts, plan)
+        return apply.apply(table, parts, plan, publish=publish)
     except LakemarkError as error:
         return TableOutcome(
             table,

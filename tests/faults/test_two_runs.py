@@ -56,7 +56,7 @@ def test_the_second_takes_over_when_the_first_is_killed(both):
     running.equal_after_once()
 
 
-def test_a_process_that_slept_writes_nothing_after_it_was_superseded(both):
+def test_a_process_that_slept_begins_no_batch_after_it_was_superseded(both):
     running, second = both
     first = running.lakemark
     with Workload(running.database.dsn, writers=2, rows_per_s=300) as workload:

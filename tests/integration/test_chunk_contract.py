@@ -80,7 +80,7 @@ def test_a_row_of_a_chunk_is_what_its_event_says(database: Database, connector: 
             for one, other in zip(ours, theirs, strict=True):
                 assert repr(one) == repr(other), (table, column.name)
         theirs = {"keys": [keys[p] for p in places], "images": [images[p] for p in places]}
-        assert assert_rendered_as_written(database, chunk, modes, lost=LOST, **theirs) > 0
+        assert assert_rendered_as_written(chunk, modes, lost=LOST, **theirs) > 0
         if wrapped:
             assert from_connect(table, wrapped, None).columns == chunk.schema.columns
         assert_nothing_is_absent(database, chunk, modes)

@@ -1,18 +1,31 @@
 """Our own topics, offsets and records on a real broker."""
 
+import multiprocessing
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 
 import pytest
 from confluent_kafka import ConsumerGroupState
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
+from lakemark import recovery
 from lakemark.config import Config
-from lakemark.errors import ConfigError, DependencyError, LakemarkError
+from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.kafka import Cluster, librdkafka_options, topic_plan
-from lakemark.ownership import Turn
+from lakemark.ownership import SESSION_MS, Turn
 from lakemark.records import producer, publish, read_all, read_compacted
+from lakemark.tables import PipelineState, TableState
+from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import free_port, wait_for
 
@@ -158,6 +171,30 @@ def test_committed_ends_stop_before_an_open_transaction(ours: Config):
         open_one.abort_transaction(20)
 
 
+class Ids(dict[str, str]):
+    """The topics' ids as the checkpoint keeps them."""
+
+    def topics(self) -> dict[str, str]:
+        return dict(self)
+
+    def note_topics(self, ids: dict[str, str]) -> None:
+        self |= ids
+
+
+def test_a_topic_that_is_gone_is_looked_for_once_where_no_table_misses_it(ours: Config):
+    """Whoever watches asks again as soon as the state names a topic that was not looked at."""
+    control, ids = ours.topics.control, Ids()
+    with Cluster(ours) as cluster:
+        cluster.ensure_topics()
+    state = PipelineState(offsets={control: {0: 0}, "gone": {0: 7}})
+    assert recovery.still_there(ours, ids, state) == {control, "gone"}
+    assert set(ids) == {control}, "only the id of one that exists is remembered"
+    assert recovery.still_there(ours, ids, state) == {control, "gone"}
+    state.tables["public.gone"] = TableState(topics=["gone"])
+    with pytest.raises(PipelineError, match="gone does not exist any more"):
+        recovery.still_there(ours, ids, state)
+
+
 @pytest.mark.parametrize(
     "ask",
     [
@@ -208,3 +245,77 @@ def _members(ours: Config) -> int:
     found = admin.describe_consumer_groups([group])[group].result(30)
     stable = found.state == ConsumerGroupState.STABLE
     return len(found.members) if stable else 0
+
+
+def hold_the_turn(ours: Config, held: Event) -> None:
+    """Of a process of its own, until that is killed."""
+    with Turn(ours) as turn:
+        wait_for(lambda: turn.held, 60, "the turn")
+        held.set()
+        threading.Event().wait()
+
+
+def test_a_process_that_is_killed_loses_its_turn_with_its_session(ours: Config):
+    """It says nothing any more: only its silence tells the brokers."""
+    with Cluster(ours) as cluster:
+        cluster.ensure_topics()
+    spawning = multiprocessing.get_context("spawn")
+    held = spawning.Event()
+    first = spawning.Process(target=hold_the_turn, args=(ours, held), daemon=True)
+    first.start()
+    try:
+        assert held.wait(60), "the first turn"
+        with Turn(ours) as second:
+            wait_for(lambda: _members(ours) == 2, 30, "both to be in the queue")
+            assert not second.held
+            first.kill()
+            killed = time.monotonic()
+            # A client that says nothing else has a session of 45 s.
+            wait_for(lambda: second.held, 4 * SESSION_MS / 1000, "the next turn")
+            print(f"taken over after {time.monotonic() - killed:.1f} s")
+    finally:
+        first.kill()
+        first.join()
+
+
+@pytest.fixture
+def strict(tmp_path) -> Iterator[Kafka]:
+    """A broker that keeps a thing from all but those whom its rights name, if there are any."""
+    rights = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    broker = Kafka(directory=tmp_path / "kafka", log=tmp_path / "kafka.log", settings=rights)
+    (tmp_path / "kafka").mkdir()
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+def test_a_group_that_may_not_be_joined_is_named_with_what_grants_it(strict: Kafka):
+    ours = config(strict.bootstrap)
+    group = f"{ours.name}.owner"
+    with Cluster(ours) as cluster:
+        cluster.ensure_topics()
+    admin = strict.admin()
+
+    def allow(user: str) -> None:
+        granted = AclBinding(
+            ResourceType.GROUP, group, ResourcePatternType.LITERAL,
+            f"User:{user}", "*", AclOperation.READ, AclPermissionType.ALLOW,
+        )  # fmt: skip
+        for future in admin.create_acls([granted]).values():
+            future.result(30)
+
+    allow("somebody-else")
+    with Turn(ours) as turn:
+        problem = wait_for(lambda: turn.problem, 30, "the refusal")
+        assert isinstance(problem, ConfigError)
+        assert f"may not join the group {group}" in problem.message
+        assert "kafka-acls.sh" in problem.hint
+        assert f"--operation Read --group {group}" in problem.hint
+        assert not turn.held
+        allow("ANONYMOUS")
+        wait_for(lambda: turn.held and turn.problem is None, 30, "the turn, once it is granted")

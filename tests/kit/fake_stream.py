@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.outside import Stream, TableNow
 from lakemark.snapshot.readers.postgres_windows import Window
+from lakemark.tables import Offsets
 
 if TYPE_CHECKING:
     from lakemark.snapshot.chunks import ChunkSpec
@@ -59,6 +60,7 @@ class FakeStream:
     lost: set[int] = field(default_factory=set)
     swept_void: int = 0
     tables: dict[str, TableNow] = field(default_factory=dict)
+    offsets: Offsets = field(default_factory=dict)
     controls: list[Mapping[str, Any]] = field(default_factory=list)
     armed: set[str] = field(default_factory=set)
     windows: dict[str, SeenWindow] = field(default_factory=dict)
@@ -82,7 +84,9 @@ class FakeStream:
     _clock: int = 0
 
     def now(self) -> Stream:
-        return Stream(self.query, self.number, frozenset(self.armed), dict(self.tables))
+        return Stream(
+            self.query, self.number, frozenset(self.armed), dict(self.tables), dict(self.offsets)
+        )
 
     def table(self, table: str, **changes: Any) -> None:
         self.tables[table] = replace(self.tables.get(table, TableNow()), **changes)

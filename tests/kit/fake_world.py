@@ -16,6 +16,7 @@ from lakemark.snapshot.book import SIGNALS_KEY
 from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.coordinator import Coordinator, Settings
+from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Checked, Cut
@@ -88,6 +89,7 @@ class FakeWorld:
         away: names of methods that raise a DependencyError.
         tick_error: raised by ticks.
         answers: by table: what the next reads answer instead of rows.
+        connect: how far the connector has committed.
         partial: by table: keys of rows with unavailable columns, until they are read; those that
             are `stubborn` for ever.
     """
@@ -113,6 +115,7 @@ class FakeWorld:
         self.against: dict[str, LakemarkError | Rejection] = {}
         self.answers: dict[str, list[ChunkError]] = {}
         self.bytes = 100
+        self.connect = Committed(b"", {})
         self.partial: dict[str, list[str]] = {}
         self.stubborn: set[str] = set()
         self.reads: list[ChunkSpec] = []
@@ -310,6 +313,10 @@ class FakeWorld:
     def _alive(self) -> set[int]:
         """Attempts that the coordinator waits for; of others it says that they are void."""
         return set(self.coordinator.reading.attempts) if self.coordinator else set()
+
+    def committed(self, epoch: int) -> Committed:
+        self._pass("committed")
+        return self.connect
 
     def blocker(self, snapshot: Snapshot) -> Blocker:
         self._pass("blocker")

@@ -17,6 +17,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import strategies as st
+
 from lakemark.source.schema import TableSchema, from_connect
 
 TABLE = "public.things"
@@ -76,6 +78,18 @@ class Shape:
     restarts: bool = True
     transactions: int = 8
     keys: int = 6
+
+
+def shapes(*, transactions: int, keys: int) -> st.SearchStrategy[Shape]:
+    """Shapes to be drawn, of at most so many transactions and keys."""
+    return st.builds(
+        Shape,
+        partitions=st.integers(1, 3),
+        wrapped=st.booleans(),
+        full=st.booleans(),
+        transactions=st.integers(1, transactions),
+        keys=st.integers(2, keys),
+    )
 
 
 @dataclass(frozen=True)

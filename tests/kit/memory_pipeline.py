@@ -102,6 +102,9 @@ class MemoryCheckpoint:
     def check_owner(self) -> None:
         """Nobody else is there."""
 
+    def topics(self) -> dict[str, str]:
+        return {}
+
     def offsets(self, batch: int) -> list[Offsets]:
         return [{topic: partitions} for topic, partitions in self.planned[batch].items()]
 
@@ -153,7 +156,7 @@ class MemoryPipeline(Pipeline):
         results = Results()
         for slot in range(plan.decode.slots):
             mine = decoded.filter(pc.equal(decoded.column("slot"), slot))
-            for result in tasks.merge(iter(mine.to_batches()), plan.lake):
+            for result in tasks.merge(iter(mine.to_batches()), plan.lake, plan.publishing):
                 for row in result.to_pylist():
                     results.take(row["kind"], row["blob"])
         return results
@@ -167,6 +170,7 @@ class World:
     broker: Broker
     schemas: dict[str, TableSchema]
     settings: dict[str, Any] = field(default_factory=dict)
+    sections: dict[str, Any] = field(default_factory=dict)
     batch: int = -1
     read: Offsets = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -179,6 +183,7 @@ class World:
                 "source": {"connector_file": str(self._connector_file())},
                 "lake": {"path": str(self.root / "lake"), **self.settings},
                 "checkpoint": str(self.root / "checkpoint"),
+                **self.sections,
             },
             context={"base": self.root},
         )

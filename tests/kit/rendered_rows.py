@@ -1,24 +1,28 @@
 """Rows of a chunk, rendered, against what a real connector wrote for the same rows."""
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
 
-from lakemark.config import DatabaseConfig
-from lakemark.sink.rendering import Rendering, fraction_digits
-from lakemark.snapshot.readers.postgres import schemas_of
-from lakemark.snapshot.readers.postgres_session import connect
+from lakemark.sink.rendering import Rendering
+from lakemark.source.schema import TableSchema
 
 MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 FRACTIONS = {"float", "double"}  # Arrow's names
 
 
-def assert_rendered_as_written(database, chunk, modes, *, keys, images, lost):
+def with_fractions(schema, digits):
+    """A schema with what the catalog knows of fractions."""
+    columns = tuple(replace(c, fraction=digits.get(c.name)) for c in schema.columns)
+    return TableSchema(schema.table, columns, schema.key)
+
+
+def assert_rendered_as_written(chunk, modes, *, keys, images, lost):
     """Asserts that keys and images are the same bytes, and counts the values compared.
 
     Args:
-        database: where the chunk was read.
         chunk: rows of one table.
         modes: the connector's settings.
         keys: of the connector's records, in the order of the chunk's rows; perhaps wrapped.
@@ -26,9 +30,7 @@ def assert_rendered_as_written(database, chunk, modes, *, keys, images, lost):
         lost: columns whose values the connector loses.
     """
     table = chunk.schema.table
-    with connect(DatabaseConfig(url=database.dsn)) as session:
-        _, catalog = schemas_of(session, [table], modes, settings={})[table]
-    rendering = Rendering(chunk.schema, modes, digits=fraction_digits(catalog))
+    rendering = Rendering(chunk.schema, modes)
     assert not any(loss.every for loss in rendering.losses)
     rows = pa.concat_arrays(chunk.rows.to_struct_array().chunks)
     written = rendering.keys(rows).objects.to_pylist()

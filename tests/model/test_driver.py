@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lakemark import tables
 from lakemark.errors import DependencyError
 from lakemark.sink import apply, names
-from tests.kit.log_model import TABLE, TOPIC, Database, Shape, table_schema
+from tests.kit.log_model import TABLE, TOPIC, Database, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World
 from tests.kit.table_model import DeltaLake
@@ -22,14 +22,7 @@ from tests.model.test_table_task import differences
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
-_SHAPES = st.builds(
-    Shape,
-    partitions=st.integers(1, 3),
-    wrapped=st.booleans(),
-    full=st.booleans(),
-    transactions=st.integers(1, 10),
-    keys=st.integers(2, 6),
-)
+_SHAPES = shapes(transactions=10, keys=6)
 
 
 class Fate:

@@ -23,7 +23,7 @@ from lakemark.sink import moves
 from lakemark.sink import resolve as resolving
 from lakemark.source import stretch
 from lakemark.source.gate import Gated, HighWater
-from tests.kit.log_model import Database, Shape
+from tests.kit.log_model import Database, Shape, shapes
 from tests.kit.log_records import Connector
 from tests.kit.table_model import DeltaLake, DictLake, TableTask
 
@@ -92,14 +92,7 @@ def differences(database, lake):
 
 
 _SEEDS = st.integers(0, 2**40)
-_SHAPES = st.builds(
-    Shape,
-    partitions=st.integers(1, 3),
-    wrapped=st.booleans(),
-    full=st.booleans(),
-    transactions=st.integers(1, 14),
-    keys=st.integers(2, 7),
-)
+_SHAPES = shapes(transactions=14, keys=7)
 _DELETES = st.sampled_from(["hard", "soft"])
 _model = settings(max_examples=EXAMPLES, deadline=None, print_blob=True)
 

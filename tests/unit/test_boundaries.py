@@ -16,6 +16,8 @@ from lakemark.snapshot.boundaries import (
     KeyRange,
     Sampling,
     all_of,
+    estimated_rows,
+    fitting_rows,
     halves,
     key_texts,
     keys_condition,
@@ -78,6 +80,20 @@ def test_conditions_are_joined():
     assert all_of(None, None) == Condition("true")
     joined = all_of(Condition("a = %s", (1,)), None, Condition("b OR c"))
     assert joined == Condition("(a = %s) AND (b OR c)", (1,))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "rows"),
+    [(100, 0, 100), (100, 10_000, 100), (100, 1_000_000, 50), (100, 10**12, 1), (0, 0, 1)],
+)
+def test_wide_rows_make_chunks_of_fewer_rows(wanted, size, rows):
+    """A table of 1,000 rows, and chunks of 100,000 bytes at most."""
+    assert fitting_rows(wanted, rows=1_000, size=size, most=100_000) == rows
+
+
+def test_rows_are_those_of_the_last_analysis_at_the_present_size():
+    assert estimated_rows(2_000, 10, 30) == 6_000
+    assert estimated_rows(0, 0, 30) == 3_000  # never analysed: a guess
 
 
 @given(rows=st.floats(0, 1e12), blocks=st.integers(0, 10**10), chunk=st.integers(1, 10_000_000))

@@ -7,10 +7,8 @@ import types
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import lakemark
-from lakemark import cli
 from lakemark.errors import DependencyError, PipelineError, TableError
 from tests.kit.command_line import CONNECTOR, SMALL, invoke
 
@@ -242,10 +240,55 @@ def test_the_package_exports_what_it_says():
     assert "class " not in source
 
 
-def test_recover_says_what_it_needs_to_be_told():
-    result = CliRunner().invoke(cli.app, ["recover"])
+# --- recover ----------------------------------------------------------------------------------
+
+ORDERS, CUSTOMERS = "public.orders", "public.customers"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--resnapshot"],
+        [ORDERS],
+        ["--new-epoch", ORDERS],
+        ["--new-epoch", "--resnapshot", ORDERS],
+    ],
+)
+def test_recover_says_what_it_needs_to_be_told(folder, kafka, arguments):
+    result = invoke("recover", *arguments)
     assert result.exit_code == 2
     assert "--new-epoch" in result.output
     assert "--resnapshot TABLE" in result.output
-    both = CliRunner().invoke(cli.app, ["recover", "--new-epoch", "--resnapshot", "public.orders"])
-    assert both.exit_code == 2
+    assert kafka.published == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--resnapshot", ORDERS, CUSTOMERS, ORDERS], [CUSTOMERS, ORDERS, "--resnapshot"]],
+)
+def test_recover_resnapshot_takes_tables(folder, kafka, arguments):
+    result = invoke("recover", *arguments)
+    assert result.exit_code == 0
+    told = [(key.decode(), json.loads(value)) for _, key, value in kafka.published]
+    assert [(key, record["type"], record["table"]) for key, record in told] == [
+        (table, "table-resnapshot", table) for table in (CUSTOMERS, ORDERS)
+    ]
+    assert f"lakemark snapshot start {CUSTOMERS} {ORDERS}" in result.output
+
+
+def test_recover_resnapshot_of_a_table_that_is_not_ours_writes_nothing(folder, kafka):
+    result = invoke("recover", "--resnapshot", ORDERS, "public.zebras")
+    assert result.exit_code == 3
+    assert "public.zebras is not among source.tables" in result.output
+    assert kafka.published == []
+
+
+def test_recover_new_epoch_writes_one_record(folder, kafka):
+    assert invoke("recover", "--new-epoch").exit_code == 0
+    ((_, _, value),) = kafka.published
+    assert json.loads(value)["type"] == "new-epoch"
+
+
+def test_recover_shows_its_tables_in_the_help():
+    assert "[TABLE]..." in invoke("recover", "--help").output

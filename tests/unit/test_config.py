@@ -350,8 +350,12 @@ def test_the_error_keeps_its_problems_across_processes():
     assert error.hint == "mend it"
 
 
-def test_what_is_legal_but_should_be_known(write):
-    file = write(SMALL + "output: {topic_prefix: shop.clean}\nsnapshot: {chunk_rows: 5}\n")
+def test_what_is_legal_but_should_be_known(write, tmp_path):
+    alone = SMALL.replace(
+        "connect: {url: http://localhost:8083, connector: shop}", "connector_file: c"
+    )
+    (tmp_path / "c").write_text("{}")
+    file = write(alone + "output: {topic_prefix: shop.clean}\nsnapshot: {chunk_rows: 5}\n")
     warnings = {p.path: p for p in load_with_origins(file, {}).warnings}
     assert set(warnings) == {"output", "snapshot"}
     assert warnings["output"].line == 7

@@ -58,6 +58,19 @@ def test_of_other_machines_only_the_brokers_know(other):
     assert not msgspec.structs.replace(other.owner, host="elsewhere/boot").is_dead()
 
 
+def test_of_a_container_that_shares_the_machines_name_only_the_brokers_know():
+    """Its first process has a number that is another one's here."""
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    said = "from lakemark import ownership as o; print(o.encode(o.this_process()).decode())"
+    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine gives nobody a space of process numbers of their own")
+    told = subprocess.run([*apart, sys.executable, "-c", said], check=True, capture_output=True)
+    there, here = ownership.decode(told.stdout), this_process()
+    assert there.host.split("/")[:2] == here.host.split("/")[:2]
+    assert there.begun != ownership._begun(there.pid)
+    assert not there.is_dead()
+
+
 def test_every_start_is_an_owner_of_its_own():
     one, two = this_process(), this_process()
     assert one.token != two.token

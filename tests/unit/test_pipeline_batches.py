@@ -373,10 +373,10 @@ def test_one_table_whose_lake_is_away_catches_up_by_itself(shop, monkeypatch):
     shop.run()
     real = apply.apply
 
-    def away(table, *rest):
+    def away(table, *rest, **more):
         if table == ORDERS:
             raise DependencyError("the lake does not answer", code="lake-unavailable")
-        return real(table, *rest)
+        return real(table, *rest, **more)
 
     shop.put("u", 11, 1, v="b")
     shop.put("u", 11, 7, v="b", table=ITEMS)
@@ -394,10 +394,10 @@ def test_one_table_whose_lake_is_away_catches_up_by_itself(shop, monkeypatch):
 def test_a_defect_met_by_one_table_stops_that_table_only(shop, monkeypatch):
     real = apply.apply
 
-    def broken(table, *rest):
+    def broken(table, *rest, **more):
         if table == ORDERS:
             raise ZeroDivisionError
-        return real(table, *rest)
+        return real(table, *rest, **more)
 
     monkeypatch.setattr(apply, "apply", broken)
     shop.put("c", 10, 1, v="a")

@@ -11,7 +11,6 @@ from lakemark.gaps import Held
 from lakemark.ops import plan as plans
 from lakemark.ops import planned
 from lakemark.ops.facts_lake import targets
-from lakemark.ops.facts_sizes import CHUNK_BYTES
 from lakemark.ops.lag import Ends
 from lakemark.ops.planned import Plan, PlannedTable, Problem, Standing, Target
 from lakemark.own_topics import topic_plan
@@ -20,6 +19,7 @@ from lakemark.settings_record import Change
 from lakemark.sink import evolve
 from lakemark.sink.names import CDC, folder_of
 from lakemark.sink.pool import cdc_type
+from lakemark.snapshot.readers.postgres_chunks import MAX_CHUNK_BYTES
 from lakemark.tables import PipelineState, TableState
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, invoke
@@ -92,8 +92,8 @@ def test_own_topics_are_created_kept_or_refused():
 
 def test_chunks_of_a_snapshot():
     shop = config(snapshot={"chunk_rows": 100})
-    sizes = [("a", 0, 0), ("b", 250, 1000), ("wide", 10, 4 * CHUNK_BYTES), ("c", 9, 1)]
-    found = planned.snapshot(shop, sizes, {"c": "it has no key"}, CHUNK_BYTES)
+    sizes = [("a", 0, 0), ("b", 250, 1000), ("wide", 10, 2 * MAX_CHUNK_BYTES), ("c", 9, 1)]
+    found = planned.snapshot(shop, sizes, {"c": "it has no key"}, MAX_CHUNK_BYTES)
     assert [(s.table, s.chunks) for s in found.tables] == [
         ("a", 1),
         ("b", 3),
@@ -171,7 +171,7 @@ def example(**more) -> Plan:
         "name": "shop", "version": "1", "checkpoint": Standing("/c", 7), "tables": tables,
         "topics": planned.own_topics(config(), {}, {}),
         "starts": planned.starts(KNOWN, None, starting="earliest"),
-        "snapshot": planned.snapshot(config(), [("public.a", 250_000, 9)], {}, CHUNK_BYTES),
+        "snapshot": planned.snapshot(config(), [("public.a", 250_000, 9)], {}, MAX_CHUNK_BYTES),
         "compared": "running", "changes": (change,),
         "problems": (Problem("x", "the password is hush-hush", "mend [it]"),),
     }  # fmt: skip

@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakemark.sink.rendering import Rendering, default_texts, fraction_digits
+from lakemark.sink.rendering import Rendering, default_texts
+from lakemark.source.catalog import CatalogColumn, fraction_digits
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import CatalogColumn, HandlingModes, from_connect
+from lakemark.source.schema import HandlingModes, from_connect
 from tests.kit.golden import case, cases, samples
+from tests.kit.rendered_rows import with_fractions
 from tests.kit.row_images import DECIMAL, FIRST, LAST, TYPES, UTC, field, golden, ntz, table
 
 MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -31,9 +33,9 @@ def catalog(name):
     return [CatalogColumn(**column) for column in TYPES["catalog"][name]]
 
 
-def rendered(fields, *values, modes=None, **options):
+def rendered(fields, *values, modes=None, digits=None, **options):
     """Images of a table with one column `fields`, whose values are given as Arrow takes them."""
-    schema = table(fields)
+    schema = with_fractions(table(fields), digits or {})
     column = schema.columns[0]
     rows = pa.StructArray.from_arrays([pa.array(values, column.type)], names=[column.name])
     rendering = Rendering(schema, modes or HandlingModes(), **options)
@@ -45,7 +47,7 @@ def rendered(fields, *values, modes=None, **options):
 @pytest.mark.parametrize(("mode", "name"), CASES)
 def test_every_value_of_every_type_and_setting(mode, name):
     schema, modes, images = golden(mode, name)
-    rendering = Rendering(schema, modes, digits=fraction_digits(catalog(name)))
+    rendering = Rendering(with_fractions(schema, fraction_digits(catalog(name))), modes)
     rows = decode_rows(list(images.values()), schema, modes)
     out = rendering.images(rows.columns)
     compared = 0
@@ -76,7 +78,7 @@ def test_every_image_and_key_of_the_labelled_samples(wrapped):
         model = samples(wrapped=True)[label]
         value, key = (json.loads(r or b"null") for r in (model.value, model.key))
         schema = from_connect("t", value["schema"], key and key["schema"])
-        rendering = Rendering(schema, HandlingModes(), digits={"created_at": 6})
+        rendering = Rendering(with_fractions(schema, {"created_at": 6}), HandlingModes())
         outer = members(record.value)
         envelope = members(outer["payload"]) if wrapped else outer
         for image in (envelope["before"], envelope["after"]):
@@ -106,7 +108,8 @@ def test_every_image_with_a_schema_of_other_projects():
             if outer.get("schema", b"null") == b"null":
                 continue
             schema = from_connect("s.t", json.loads(outer["schema"]), None)
-            rendering = Rendering(schema, modes, digits={"_timestamp0": 0, "f_timestamp": 0})
+            digits = {"_timestamp0": 0, "f_timestamp": 0}
+            rendering = Rendering(with_fractions(schema, digits), modes)
             envelope = members(outer["payload"])
             for image in {envelope["before"], envelope["after"]} - {b"null"}:
                 rows = decode_rows([image], schema, modes)

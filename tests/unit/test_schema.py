@@ -248,7 +248,7 @@ def test_padding_takes_no_part_in_equality_but_survives():
     )
     assert plain == schema
     assert plain.fingerprint() == schema.fingerprint()
-    assert plain.with_padding_of(schema).column("k").padded
+    assert plain.with_notes_of(schema).column("k").padded
     told = {
         "field": "k",
         "type": "string",

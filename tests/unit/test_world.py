@@ -56,7 +56,9 @@ def ours(shop, owner):
     path = shop.config.source.connector_file
     path.write_text(json.dumps({**POSTGRES, "table.include.list": ORDERS}))
     settings = SimpleNamespace(database=None, modes=None, connector={})
-    made = World(None, shop.config, read(shop.config), settings, lambda *_: [], owner.check)
+    made = World(
+        None, shop.config, read(shop.config), settings, lambda *_: [], owner.check, lambda _: False
+    )
     yield made
     made.close()
 

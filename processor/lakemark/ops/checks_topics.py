@@ -9,7 +9,14 @@ from lakemark.config import Config
 from lakemark.ops import checks_place
 from lakemark.ops.checks_place import PlaceFacts
 from lakemark.ops.findings import Finding, clock, fine, of_problem, warning, wrong
-from lakemark.own_topics import alter_command, create_command, owner_group, topic_plan, unusable
+from lakemark.own_topics import (
+    allow_command,
+    alter_command,
+    create_command,
+    owner_group,
+    topic_plan,
+    unusable,
+)
 from lakemark.settings.units import show_duration
 
 CHECKS: Final = ("brokers", "change topic", "own topic", *checks_place.CHECKS)
@@ -152,7 +159,7 @@ def _missing_rights(
             "rights",
             name,
             f"{reason} ({hidden})" if hidden else reason,
-            _allow(config, missing, f"--topic {name}"),
+            allow_command(config, missing, topic=name),
         )
 
 
@@ -163,21 +170,8 @@ def _group(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
             "rights",
             f"group {group}",
             "lakemark may not join it: the brokers cannot tell which process runs the pipeline",
-            _allow(config, ["read"], f"--group {group}"),
+            allow_command(config, ["read"], group=group),
         )
-
-
-def _allow(config: Config, operations: Sequence[str], where: str) -> str:
-    user = config.kafka.security.sasl_username or "<lakemark's principal>"
-    each = " ".join(f"--operation {_in_words(operation)}" for operation in operations)
-    return (
-        f"kafka-acls.sh --bootstrap-server {config.kafka.bootstrap_servers} --add"
-        f" --allow-principal 'User:{user}' {each} {where}"
-    )
-
-
-def _in_words(operation: str) -> str:
-    return "".join(part.capitalize() for part in operation.split("_"))
 
 
 def _settings_hidden(check: str, name: str, config: Config) -> Finding:
@@ -185,7 +179,7 @@ def _settings_hidden(check: str, name: str, config: Config) -> Finding:
         check,
         name,
         "its settings cannot be seen, so cleanup.policy and retention are unchecked",
-        _allow(config, ["describe_configs"], f"--topic {name}"),
+        allow_command(config, ["describe_configs"], topic=name),
     )
 
 

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -11,14 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from lakemark.ops.findings import SIGNS, Finding, Verdict, gathered
+from lakemark.presentation import Hide, show_line
 
 _COLOURS: Final = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.ERROR: "red"}
 _WIDEST: Final = 44  # a longer subject shifts its own line only
 
 
-def show(
-    console: Console, findings: Sequence[Finding], *, as_json: bool, hide: Callable[[str], str]
-) -> None:
+def show(console: Console, findings: Sequence[Finding], *, as_json: bool, hide: Hide) -> None:
     """All findings; on a console, fine ones that say the same share a line."""
     if as_json:
         shown = [{name: hide(text) for name, text in asdict(f).items()} for f in findings]
@@ -33,8 +32,7 @@ def show(
         line.append(hide(finding.reason), "default")
         console.print(line, highlight=False, soft_wrap=True)
         if finding.mend:
-            mend = f"    → {hide(finding.mend)}"
-            console.print(mend, markup=False, highlight=False, soft_wrap=True)
+            show_line(console, f"    → {hide(finding.mend)}")
     counts = Counter(finding.verdict for finding in findings)
     total = ", ".join(f"{counts[verdict]} {SIGNS[verdict]}" for verdict in reversed(Verdict))
     console.print(total, markup=False, highlight=False)

@@ -5,14 +5,11 @@ from datetime import timedelta
 from typing import Final
 
 from lakemark.config import DatabaseConfig
-from lakemark.snapshot.readers.postgres_chunks import MAX_CHUNK_BYTES
+from lakemark.snapshot.boundaries import estimated_rows
 from lakemark.snapshot.readers.postgres_session import connect, translated
 
-# Bytes that the boundaries of a chunk are cut for: see `postgres_chunks.boundaries`.
-CHUNK_BYTES: Final = MAX_CHUNK_BYTES // 2
 _STATEMENT_TIMEOUT: Final = timedelta(seconds=20)
-_ROWS_PER_BLOCK: Final = 100  # of a table that was never analysed
-# Rows of a table and of its partitions: the density when last analysed, at the present size.
+# Of a table and its partitions: what `estimated_rows` takes, and the bytes.
 _SIZES: Final = """
 SELECT w.place, coalesce(sum(greatest(c.reltuples, 0)), 0)::float8,
        coalesce(sum(greatest(c.relpages, 0)), 0)::float8,
@@ -47,9 +44,4 @@ def table_sizes(database: DatabaseConfig, tables: Sequence[str]) -> list[tuple[s
     ):
         session.execute("SET default_transaction_read_only = on")
         rows = session.execute(_SIZES, given).fetchall()
-    return [(tables[place - 1], _rows(*found), size) for place, *found, size in rows]
-
-
-def _rows(counted: float, pages: float, blocks: float) -> int:
-    density = counted / pages if counted and pages else _ROWS_PER_BLOCK
-    return round(density * blocks)
+    return [(tables[at - 1], round(estimated_rows(*found)), size) for at, *found, size in rows]

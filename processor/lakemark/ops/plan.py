@@ -26,10 +26,11 @@ from lakemark.ops.checks_tables import with_events
 from lakemark.ops.facts_database import database_facts
 from lakemark.ops.facts_lake import targets
 from lakemark.ops.facts_log import LogFacts, log_facts
-from lakemark.ops.facts_sizes import CHUNK_BYTES, table_sizes
+from lakemark.ops.facts_sizes import table_sizes
 from lakemark.ops.planned import Plan, PlannedTable, Problem, Standing, Target
 from lakemark.ops.question import Question
 from lakemark.settings_record import Change
+from lakemark.snapshot.readers.postgres_chunks import MAX_CHUNK_BYTES
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema, from_catalog
 from lakemark.version import __version__
@@ -77,7 +78,7 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
         tables=tuple(known.table(name, names[name], found[name]) for name in sorted(names)),
         topics=planned.own_topics(config, log.counts, log.settings),
         starts=known.starts,
-        snapshot=planned.snapshot(config, source.sizes, source.refused, CHUNK_BYTES)
+        snapshot=planned.snapshot(config, source.sizes, source.refused, MAX_CHUNK_BYTES)
         if config.database is not None
         else None,
         compared=compared,

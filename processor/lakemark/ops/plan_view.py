@@ -9,9 +9,7 @@ import msgspec
 from rich.console import Console
 
 from lakemark.ops.planned import Plan, PlannedTable, PlannedTopic, Start, Target
-from lakemark.presentation import show_table
-
-Hide = Callable[[str], str]
+from lakemark.presentation import Hide, show_line, show_table
 
 _TARGETS: Final = {
     "create": "create with the first event",
@@ -33,7 +31,7 @@ def show(console: Console, plan: Plan, *, as_json: bool, hide: Hide) -> None:
         return
 
     def line(text: str) -> None:
-        console.print(hide(text), markup=False, highlight=False, soft_wrap=True)
+        show_line(console, hide(text))
 
     line(_standing(plan))
     _show_tables(console, plan.tables, line)

@@ -24,6 +24,7 @@ from lakemark.gaps import Held, gaps
 from lakemark.ops import lag
 from lakemark.own_topics import topic_plan, unusable
 from lakemark.settings_record import Change
+from lakemark.snapshot.boundaries import fitting_rows
 from lakemark.tables import PipelineState
 
 SchemaFrom = Literal["events", "database", "file", "events or database", "events or file"]
@@ -234,13 +235,13 @@ def snapshot(
         config: ours.
         sizes: table, rows and bytes, in the catalog's order, which is that of a run.
         refused: why some of them cannot be read.
-        most: bytes that a chunk should have at most; wide rows make smaller chunks.
+        most: bytes that a chunk may have.
     """
     wanted = config.snapshot.chunk_rows
     scans = []
     for table, rows, size in sizes:
-        fitting = int(rows * most / size) if size else wanted
-        chunks = max(1, ceil(rows / max(1, min(wanted, fitting))))
+        fitting = fitting_rows(wanted, rows=rows, size=size, most=most)
+        chunks = max(1, ceil(rows / fitting))
         why = refused.get(table, "")
         scans.append(PlannedScan(table, rows, size, 0 if why else chunks, why))
     return PlannedSnapshot(wanted, config.snapshot.parallelism, tuple(scans))

@@ -11,18 +11,15 @@ from typing import Any, Final
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from lakemark.errors import LakemarkError
 from lakemark.ops.overview import Overview
 from lakemark.ops.status import DEGRADED, PAUSED, Lag, RunNow, TableNow
-from lakemark.presentation import show_table
+from lakemark.presentation import Hide, drawn_table, show_line, show_table
 from lakemark.snapshot.following import ENDED, Scan
 from lakemark.snapshot_view import numbers
 
-Hide = Callable[[str], str]
 Look = Callable[[], Overview]
 
 HEADER: Final = (
@@ -119,11 +116,8 @@ def _json_line(seen: Overview, error: LakemarkError | None, hide: Hide) -> None:
 
 def _drawn(seen: Overview, error: LakemarkError | None, topic: str, hide: Hide) -> RenderableType:
     screen = _screen(seen, topic, hide)
-    table = Table(*HEADER, box=None)
-    for row in screen.rows:
-        table.add_row(*map(escape, row))
     below = [*screen.tail, *_of_error(error, hide), "Ctrl-C ends this; the pipeline goes on."]
-    return Group(*map(Text, screen.head), table, *map(Text, below))
+    return Group(*map(Text, screen.head), drawn_table(HEADER, screen.rows), *map(Text, below))
 
 
 def _of_error(error: LakemarkError | None, hide: Hide) -> list[str]:
@@ -135,7 +129,7 @@ def _of_error(error: LakemarkError | None, hide: Hide) -> list[str]:
 
 def _lines(console: Console, lines: list[str]) -> None:
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        show_line(console, line)
 
 
 def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:

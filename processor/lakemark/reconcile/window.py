@@ -177,7 +177,8 @@ def _arm(now: State, record: _Control) -> None:
     if not now.runs:
         now.closed = Closed(below=record.attempt)
     tables = sorted(set(record.tables))
-    now.runs.setdefault(record.run, Run(tables, record.mode, record.windows or record.run))
+    run = now.runs.setdefault(record.run, Run(tables, record.mode, record.windows or record.run))
+    run.mode = record.mode  # output topics may have been configured meanwhile, or taken out
 
 
 def _position(text: str) -> bytes:

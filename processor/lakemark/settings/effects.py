@@ -48,6 +48,7 @@ _TABLES: Final = "restart, then snapshot the tables that come in; those that lea
 _MOVED: Final = "move the Delta tables there before the restart, or snapshot them after it"
 _HARD: Final = "rows marked deleted stay until a snapshot sweeps them"
 _SOFT: Final = "from then on deleted rows are kept, marked; earlier ones are gone"
+_OUTPUT: Final = "the topics begin with the events from then on; a snapshot brings the rows before"
 _RUN: Final = "`lakemark snapshot set RUN {}` for a run under way; a restart for later ones"
 
 RULES: Final = (
@@ -84,8 +85,9 @@ RULES: Final = (
     Rule("lake.tables.*.deletes", _RESNAPSHOT, _HARD, to="hard"),
     Rule("lake.tables.*.deletes", _RESTART, _SOFT),
     Rule("lake.tables.*.engine", _RESTART, "a table written by spark-merge does not go back"),
-    Rule("output", _RESTART, "output topics are not written yet"),
-    Rule("output.*", _RESTART, "output topics are not written yet"),
+    Rule("output", _RESTART, _OUTPUT),
+    Rule("output.topic_prefix", _RESTART, _OUTPUT),
+    Rule("output.*", _RESTART),
     Rule("snapshot.chunk_rows", _LIVE, _RUN.format("--chunk-rows N")),
     Rule("snapshot.parallelism", _LIVE, _RUN.format("--parallelism N")),
     Rule("snapshot.chunk_delay", _LIVE, _RUN.format("--delay TIME")),

@@ -2,6 +2,7 @@
 
 1. Look up whether this (app id, batch) is committed already: then nothing is done again.
 2. Create or evolve the table (idempotent).
+   Rows of snapshots, and deletes of what a truncate removes, go to the output topic.
 3. Truncate, as a commit of its own.
 4. Resolve the packets to a write set, reading the rows that key changes need.
 5. Write the halves of key changes that still wait beside the table, under this batch's number.
@@ -124,10 +125,23 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     staged: StagedPart | None = None
 
 
-def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
+def apply(  # noqa: PLR0915 - the order of effects, in one place
+    table: str,
+    parts: Sequence[Part],
+    plan: LakePlan,
+    *,
+    publish: Callable[[bytes], None] | None = None,
+) -> TableOutcome:
     """Brings one batch's packets of one table into the lake; exactly once per query and batch.
 
     What waited beside the table for a batch that is over, is deleted.
+
+    Args:
+        table: which.
+        parts: its packets.
+        plan: of the batch.
+        publish: writes the table's rows to its output topic, given the position of a new truncate;
+            called before any commit, when it is known that the batch is not committed yet.
 
     Raises:
         TableError: this table cannot go on; nothing of the batch was applied to it.
@@ -163,12 +177,14 @@ def apply(table: str, parts: Sequence[Part], plan: LakePlan) -> TableOutcome:
     # 2. the table as the packets need it
     schema = _schema(parts, own)
     if own.engine == commits.SPARK_MERGE:
-        return _stage(parts, own, plan, outcome, schema=schema, opened=opened)
+        return _stage(parts, own, plan, outcome, schema=schema, opened=opened, publish=publish)
     opened = _fitting(opened, schema, own, plan, outcome)
     if opened is None:  # a truncate of a table that has never had a row
         outcome.rows = outcome.rows_before = 0
         return outcome
     outcome.rows_before = max(0, delta.size_of(opened).rows)
+    if publish is not None:
+        publish(outcome.truncate)
 
     # 3. truncate
     crashpoints.reach(crashpoints.BEFORE_COMMIT)
@@ -260,6 +276,7 @@ def _stage(
     *,
     schema: pa.Schema | None,
     opened: DeltaTable | None,
+    publish: Callable[[bytes], None] | None,
 ) -> TableOutcome:
     """Steps 2 to 5 for the Spark engine, and the write set on its way to the driver."""
     options, key = plan.options, tuple(outcome.key)
@@ -272,6 +289,8 @@ def _stage(
         return outcome
     if opened is None:
         return outcome
+    if publish is not None:
+        publish(outcome.truncate)
     resolution = _resolve(parts, own, plan)
     if resolution.pending is not None:
         pending.save(

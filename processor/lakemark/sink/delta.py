@@ -33,6 +33,7 @@ __all__ = [
     "TableSize",
     "committed",
     "ensure",
+    "keys_below",
     "maintain",
     "merge",
     "open_table",
@@ -137,6 +138,34 @@ def truncate(
         return counts
 
     return once(path, work, app_id=app_id, version=version, storage_options=storage_options)
+
+
+def keys_below(
+    path: str, position: bytes, *, key: Sequence[str], storage_options: Options = None
+) -> pa.Table:
+    """The keys of the rows that `truncate` at this position removes, or marks deleted.
+
+    Args:
+        path: folder of the table; without a table there are none.
+        position: of the truncate.
+        key: source names of the key's columns: those of the result.
+        storage_options: of delta-rs.
+
+    Raises:
+        DependencyError: the lake does not answer or refuses.
+    """
+    table = open_table(path, storage_options)
+    if table is None:
+        return pa.table({name: pa.nulls(0) for name in key})
+    schema = pa.schema(table.schema().to_arrow())
+    by_source = {source: name for name, source in sources_of(schema).items()}
+    names = [by_source[name] for name in key]
+    predicate = f"({merge_sql.below_truncate(position)})"
+    if "deleted" in {field.name for field in schema.field(CDC).type}:
+        predicate += f" and not coalesce({CDC}['deleted'], false)"
+    with told(path):
+        rows = pa.table(table.scan(columns=names, predicate=predicate))
+    return rows.cast(pa.schema([schema.field(n) for n in names])).rename_columns(list(key))
 
 
 def read_rows(

@@ -1,5 +1,8 @@
 """Rows of a snapshot as whole Debezium records, as its incremental snapshot writes them.
 
+A row that a snapshot or a truncate found gone is a delete with the same source block: op ``d``,
+its key's columns in ``before`` and null in ``after``.
+
 What the connector says about itself (version, name, database, which members there are and in which
 order) is taken from a real event of the same connector; what belongs to the row is put in:
 
@@ -53,7 +56,11 @@ class Reading:
 
 
 class EnvelopeTemplate:
-    """What all records of one connector have in common. Immutable."""
+    """What all records of one connector have in common. Immutable.
+
+    Attributes:
+        members: of the envelope, as JSON texts, in their order.
+    """
 
     def __init__(self, value: bytes) -> None:
         """Takes a real event as the model.
@@ -73,7 +80,7 @@ class EnvelopeTemplate:
             raise ValueError("a template must be the value of a change event") from error
         if connector != CONNECTOR or "after" not in envelope:
             raise ValueError(f"a template must be a change event of the connector {CONNECTOR}")
-        self._envelope = {name: bytes(raw) for name, raw in envelope.items()}
+        self.members = {name: bytes(raw) for name, raw in envelope.items()}
         self._source = {name: bytes(raw) for name, raw in source.items()}
 
     def values(
@@ -92,21 +99,42 @@ class EnvelopeTemplate:
             head, tail = _wrapping(wrapper_schema) + head, tail + b"}"
         return _between(head, images, tail)
 
-    def _around(self, reading: Reading) -> tuple[bytes, bytes]:
+    def removals(
+        self, keys: pa.Array, reading: Reading, *, wrapper_schema: bytes | None = None
+    ) -> pa.Array:
+        """The values of deletes of rows that are known to be gone, a binary array.
+
+        Args:
+            keys: JSON objects of the key's columns, see `Rendering.keys`. With a wrapper schema
+                ``before`` is null, because a part of a row would not fit it.
+            reading: as `values`.
+            wrapper_schema: as `values`.
+        """
+        image = "before" if wrapper_schema is None else "after"
+        head, tail = self._around(reading, op=b'"d"', image=image)
+        if wrapper_schema is None:
+            return _between(head, keys, tail)
+        value = _wrapping(wrapper_schema) + head + _NULL + tail + b"}"
+        return pa.repeat(pa.scalar(value, pa.binary()), len(keys))
+
+    def _around(
+        self, reading: Reading, *, op: bytes = b'"r"', image: str = "after"
+    ) -> tuple[bytes, bytes]:
         """What stands before and after the image."""
         fixed = {
             "before": _NULL,
+            "after": _NULL,
             "source": self._source_of(reading),
             "transaction": _NULL,
-            "op": b'"r"',
+            "op": op,
             **_times(reading.written_ns),
         }
-        names = list(self._envelope)
-        texts = [_member(name, fixed.get(name, self._envelope[name])) for name in names]
-        at = names.index("after")
+        names = list(self.members)
+        texts = [_member(name, fixed.get(name, self.members[name])) for name in names]
+        at = names.index(image)
         head = b"".join(text + b"," for text in texts[:at])
         tail = b"".join(b"," + text for text in texts[at + 1 :])
-        return b"{" + head + b'"after":', tail + b"}"
+        return b"{" + head + _member(image, b""), tail + b"}"
 
     def _source_of(self, reading: Reading) -> bytes:
         sequence = [None if n is None else str(n) for n in (reading.last_commit, reading.lsn)]
@@ -120,6 +148,17 @@ class EnvelopeTemplate:
         }
         members = (_member(name, fixed.get(name, raw)) for name, raw in self._source.items())
         return b"{" + b",".join(members) + b"}"
+
+
+def sample(value: bytes) -> bytes:
+    """An event as a template is kept: plain, and without its images.
+
+    Raises:
+        ValueError: as `EnvelopeTemplate`.
+    """
+    template = EnvelopeTemplate(value)
+    members = {**template.members, "before": _NULL, "after": _NULL}
+    return b"{" + b",".join(_member(name, text) for name, text in members.items()) + b"}"
 
 
 def wrapped_keys(keys: pa.Array, wrapper_schema: bytes) -> pa.Array:

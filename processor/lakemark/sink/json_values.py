@@ -17,10 +17,9 @@ from lakemark.sink import json_texts as j
 from lakemark.sink.json_moments import moment_writer
 from lakemark.sink.json_texts import Rows, Texts, Writer
 from lakemark.source import columns as c
+from lakemark.source.catalog import USUAL_DIGITS
 from lakemark.source.columns import Column
 from lakemark.source.modes import HandlingModes
-
-USUAL_DIGITS: Final = 6  # of a second's fraction, where PostgreSQL's type says nothing else
 
 
 def writer(column: Column, modes: HandlingModes, digits: int = USUAL_DIGITS) -> Writer:

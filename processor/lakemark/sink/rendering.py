@@ -12,8 +12,8 @@ an image that was decoded is rendered as the same bytes, but for what the canoni
     outside the years 1677 to 2262       loses them
     24:00:00 in isostring and in         nothing: the connector itself    00:00:00Z and null, as it
     structured mode                      loses it                         writes
-    zoned timestamps; in structured      how many digits the fraction of  the digits given, see
-    mode all with a time of day          the column's type has            `fraction_digits`, else 6
+    zoned timestamps; in structured      how many digits the fraction of  those of the catalog, see
+    mode all with a time of day          the column's type has            `Column.fraction`, else 6
     nulls of a column with a default     that the JSON converter wrote    null, or the text given,
                                          the default for null             see `default_texts`
     doubles and floats                   that Java 17 and 18 write some   the shortest digits, as
@@ -28,7 +28,7 @@ and `Rendered.inexact` the rows in which a value may be one of the first two. Of
 can be named: neither the values nor the schema tell.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,13 +37,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakemark.sink import json_texts as j
-from lakemark.sink.json_values import USUAL_DIGITS, writer
-from lakemark.source.catalog import CatalogColumn
+from lakemark.sink.json_values import writer
+from lakemark.source.catalog import USUAL_DIGITS
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
-
-_WITH_FRACTION: Final = ("time", "timetz", "timestamp", "timestamptz")
-_INTERVAL_DIGITS: Final = 0xFFFF  # bits of an interval's typmod; all of them for none given
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,6 @@ class Rendering:
         schema: TableSchema,
         modes: HandlingModes,
         *,
-        digits: Mapping[str, int] | None = None,
         defaults: Mapping[str, bytes] | None = None,
     ) -> None:
         """Prepares the writers of all columns.
@@ -90,15 +86,15 @@ class Rendering:
         Args:
             schema: the table's schema; its order is that of the members.
             modes: the connector's settings.
-            digits: per column the digits of a second's fraction, see `fraction_digits`.
             defaults: per column the JSON text written for null, see `default_texts`: for a JSON
                 converter with replace.null.with.default, which is its default.
         """
         self.schema = schema
-        self._digits = dict(digits or {})
         self._nulls = {name: text.decode() for name, text in (defaults or {}).items()}
         self._writers: dict[str, j.Writer] = {
-            column.name: writer(column, modes, self._digits.get(column.name, USUAL_DIGITS))
+            column.name: writer(
+                column, modes, USUAL_DIGITS if column.fraction is None else column.fraction
+            )
             for column in schema.columns
         }
 
@@ -107,7 +103,7 @@ class Rendering:
         """The columns whose values cannot always be written as the connector would."""
         found = []
         for name, one in self._writers.items():
-            if one.by_digits and name not in self._digits:
+            if one.by_digits and self.schema.column(name).fraction is None:
                 reason = f"the digits of its fraction are not known, {USUAL_DIGITS} are written"
                 found.append(Loss(name, reason, every=True))
             if one.inexact is not None:
@@ -158,19 +154,6 @@ class Rendering:
 
     def _texts(self, name: str, values: pa.Array) -> pa.Array:
         return j.or_null(self._writers[name].texts(values), self._nulls.get(name, j.NULL))
-
-
-def fraction_digits(catalog: Iterable[CatalogColumn]) -> dict[str, int]:
-    """Per column with times, how many digits a second's fraction has, by PostgreSQL's catalog."""
-    found = {}
-    for column in catalog:
-        kind, given = column.element_type_name or column.type_name, column.typmod
-        if kind == "interval":
-            given = -1 if given < 0 else given & _INTERVAL_DIGITS
-            found[column.name] = given if 0 <= given <= USUAL_DIGITS else USUAL_DIGITS
-        elif kind in _WITH_FRACTION:
-            found[column.name] = given if given >= 0 else USUAL_DIGITS
-    return found
 
 
 def default_texts(wrapper_schema: bytes) -> dict[str, bytes]:

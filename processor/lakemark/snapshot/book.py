@@ -92,6 +92,7 @@ class Book:
                 "tables": tables,
                 "windows": self.settings.windows,
                 "attempt": self.coordinator.reading.next_attempt,
+                "mode": "order" if self.settings.ordered else "table",
             }
         )
 

@@ -36,6 +36,7 @@ _EXACT_ROWS: Final = 200_000
 _MOST_SAMPLED: Final = 2_000_000
 # Of a larger part of the table a sample costs as much as the whole.
 _MOST_PERCENT: Final = 30.0
+_ROWS_PER_BLOCK: Final = 100  # of a table that was never analysed
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENDS: Final = {
     pa.date32(): (civil.FIRST_DAY, civil.LAST_DAY),
@@ -119,6 +120,30 @@ class Sampling:
     percent: float | None
     keep: float
     step: int
+
+
+def estimated_rows(counted: float, pages: float, blocks: float) -> float:
+    """About how many rows a table has: the density when last analysed, at the present size.
+
+    Args:
+        counted: pg_class.reltuples, of a table and its partitions.
+        pages: pg_class.relpages; 0 if it was never analysed.
+        blocks: that it has now.
+    """
+    return blocks * (counted / pages if counted and pages else _ROWS_PER_BLOCK)
+
+
+def fitting_rows(wanted: int, *, rows: float, size: float, most: int) -> int:
+    """Rows that a chunk should have, at least 1: fewer than wanted where the rows are wide.
+
+    Args:
+        wanted: as configured or asked for.
+        rows: about how many the table has.
+        size: bytes of the table, TOAST included.
+        most: bytes that a chunk may have; half of them are aimed at, since sizes are estimates.
+    """
+    fitting = int(rows * most / 2 / size) if size else wanted
+    return max(1, min(wanted, fitting))
 
 
 def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:

@@ -136,6 +136,7 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
         absent=None if absent is None else Rows(absent.keys, absent.rows),
         source_ts=source_ts,
         max_record_bytes=settings.config.dead_letters.max_record_bytes,
+        told=settings.config.output is not None,
     )
     counts = _write(parts, spec, settings.config)
     bad = [(key.decode(), code) for key, code, _ in chunk.bad[: chunks.MAX_BAD]]

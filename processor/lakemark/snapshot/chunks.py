@@ -157,6 +157,7 @@ def parts(
     source_ts: int,
     max_record_bytes: int,
     max_part_bytes: int = MAX_PART_BYTES,
+    told: bool = False,
 ) -> Iterator[Part]:
     """The records of a chunk. One without any row has one, empty, for shard 0.
 
@@ -168,6 +169,7 @@ def parts(
         source_ts: of the rows, microseconds since the epoch.
         max_record_bytes: of a record with its key: what producer and topic take.
         max_part_bytes: of a value, unless a single row is larger.
+        told: whether each part brings the schema: where rows are written as records, too.
 
     Raises:
         TableError: ``row-too-large``: a row alone is larger than a record may be.
@@ -180,6 +182,8 @@ def parts(
         ratio = 0.0
         for shard, keys, images in _by_shard(rows, spec):
             packet = make(keys, images, source_ts=source_ts, table=spec.table, key_columns=key)
+            if told:
+                packet = packets.told(packet, schema=schema.to_json())
             values = list(_values(packet, max_part_bytes, ratio))
             ratio = sum(map(len, values)) / packet.nbytes
             for value in values:

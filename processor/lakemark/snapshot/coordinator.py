@@ -24,6 +24,7 @@ from lakemark.snapshot import runs
 from lakemark.snapshot.book import Book
 from lakemark.snapshot.chunks import INTERNAL
 from lakemark.snapshot.desk import Desk
+from lakemark.snapshot.fence import Fence
 from lakemark.snapshot.outside import Checked, Outside, Stream
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.reading import Reading
@@ -53,6 +54,7 @@ class Settings:
         chunk_rows, parallelism, delay: of runs that do not say otherwise; parallelism is also the
             most that all runs together get.
         interval: seconds between window rows, at most.
+        ordered: whether chunks wait for the fence: where there are output topics.
     """
 
     pipeline: str
@@ -61,6 +63,7 @@ class Settings:
     parallelism: int = 4
     delay: float = 0.0
     interval: float = 1.0
+    ordered: bool = False
 
     @property
     def early(self) -> float:
@@ -85,6 +88,7 @@ class Coordinator:
         self.book = Book(self)
         self.desk = Desk(self)
         self.reading = Reading(self)
+        self.fence = Fence(self)
         self.unswept: list[tuple[Run, TableRun]] = []
         self.next_tick = 0.0
         self.ticking = False
@@ -175,6 +179,8 @@ class Coordinator:
         self.reading.manifests(now)
         self.reading.begin(now)
         self._finish()
+        if self.settings.ordered:
+            self.fence.step(now)
         self.reading.unstick(now)
 
     def _tried(self, work: Callable[[], None]) -> None:

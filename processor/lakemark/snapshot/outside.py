@@ -1,16 +1,18 @@
 """What the coordinator needs of the world, as one protocol: topics, database, readers, clock."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
+from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.signals import Rejection, Signal
 from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
 from lakemark.source.schema import TableSchema
+from lakemark.tables import Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class TableNow:
     """A table as the stream has it after a batch, see `tables.TableState`.
 
     `code`, `reason` and `hint` say why it has stopped until a person mends it; empty otherwise.
+    `passed` is the position that every partition of its topics has passed; empty = not known.
     """
 
     streaming: bool = True
@@ -50,6 +53,7 @@ class TableNow:
     resnapshot_since: int = -1
     reread: Mapping[str, int] | None = None
     reread_missed: int = -1
+    passed: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,16 @@ class Stream:
         batch: the batch.
         armed: runs whose start has gone through a batch.
         tables: by ``schema.table``; others are not known to it yet.
+        offsets: end offsets of the change topics in that batch.
+        epoch: number of the epoch that its newest positions have.
     """
 
     query: str
     batch: int
     armed: frozenset[str]
     tables: Mapping[str, TableNow]
+    offsets: Offsets = field(default_factory=dict)
+    epoch: int = 0
 
 
 class Outside(Protocol):
@@ -107,6 +115,9 @@ class Outside(Protocol):
 
     def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
         """Writes window rows, see `postgres_windows.write_window`; for `submit_tick`."""
+
+    def committed(self, epoch: int) -> Committed:
+        """How far the connector has committed, in positions of an epoch; for `submit`."""
 
     def blocker(self, snapshot: Snapshot) -> Blocker:
         """Whom a snapshot waits for."""

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from lakemark import records
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
+from lakemark.connect_rest import ConnectRest
 from lakemark.connector import Connector, TableChoice
 from lakemark.connector import read as read_connector
 from lakemark.errors import LakemarkError, TableError
@@ -27,6 +28,7 @@ from lakemark.snapshot.book import SIGNALS_KEY
 from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
+from lakemark.snapshot.fence import Committed, committed_position
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Checked, Cut
 from lakemark.snapshot.readers import postgres_windows
@@ -41,6 +43,8 @@ from lakemark.source.schema import TableSchema
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
+
+    from lakemark.tables import Offsets
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +69,8 @@ class World:
             its name and key columns.
         owned: raises unless this process still runs the pipeline. A process that slept, and was
             superseded meanwhile, is asked when it wakes: before it says anything more.
+        wrapped: whether the schemas that a table's records carry are known.
+        schemas: the tables that the connector captures, as the database had them when last asked.
     """
 
     spark: SparkSession
@@ -73,6 +79,7 @@ class World:
     settings: ReadSettings
     partial: Callable[[str, Sequence[Column]], list[bytes]]
     owned: Callable[[], None]
+    wrapped: Callable[[str], bool]
     _pool: ThreadPoolExecutor = field(init=False)
     _ticker: ThreadPoolExecutor = field(init=False)
     _session: "_Session" = field(init=False)
@@ -81,7 +88,7 @@ class World:
     _owned_until: float = float("-inf")
     _consumer: Consumer | None = None
     _offsets: dict[int, int] = field(default_factory=dict)
-    _schemas: dict[str, TableSchema] = field(default_factory=dict)
+    schemas: dict[str, TableSchema] = field(default_factory=dict)
     _types: dict[str, dict[str, str]] = field(default_factory=dict)
     _tried: set[tuple[str, str]] = field(default_factory=set)
 
@@ -205,12 +212,12 @@ class World:
         signal, captured = self.connector.signal_table, self._captured()
         self._types.clear()
         self._tried.clear()
-        self._schemas = {
+        self.schemas = {
             table: schema
             for table, schema in found.items()
             if table in captured and table != signal
         }
-        return self._schemas
+        return self.schemas
 
     def _captured(self) -> TableChoice:
         """As the connector has it now: the very table that is asked for may have been added."""
@@ -222,7 +229,17 @@ class World:
     def reasons_against(self, table: str) -> Rejection | None:
         """See `Outside`."""
         found = jobs.reasons_against(self.settings, table)
-        return Rejection("", found[0].code, found[0].message, found[0].hint) if found else None
+        if found:
+            return Rejection("", found[0].code, found[0].message, found[0].hint)
+        if self.config.output and self.connector.schemas_enabled and not self.wrapped(table):
+            return Rejection(
+                "",
+                "output-not-ready",
+                f"records of {table} carry schemas, and none of them has come yet: how its rows "
+                "are written to its output topic is not known",
+                "change a row of the table, or set value.converter.schemas.enable=false",
+            )
+        return None
 
     def condition(self, table: str, text: str) -> Condition:
         """See `Outside`."""
@@ -239,7 +256,7 @@ class World:
         """See `Outside`."""
         if not keys:
             return []
-        schema = self._schemas.get(table) or self.tables().get(table)
+        schema = self.schemas.get(table) or self.tables().get(table)
         found = []
         if schema is None:
             return []
@@ -260,6 +277,20 @@ class World:
         except LakemarkError:
             self._ticks.drop()
             raise
+
+    def committed(self, epoch: int) -> Committed:
+        """See `Outside`."""
+        position = b""
+        if self.config.source.connect is not None:
+            with ConnectRest(self.config.source.connect) as connect:
+                position = committed_position(connect.offsets(), epoch)
+        ends: Offsets = {}
+        if position:
+            with Cluster(self.config) as cluster:
+                topics = cluster.topics(self.connector.topic_pattern)
+                for (topic, partition), end in cluster.end_offsets(topics, committed=False).items():
+                    ends.setdefault(topic, {})[partition] = end
+        return Committed(position, ends)
 
     def blocker(self, snapshot: Snapshot) -> Blocker:
         """See `Outside`."""
@@ -290,7 +321,7 @@ class World:
     def check(self, table: str) -> Checked:
         """See `Outside`."""
         fingerprint = jobs.fingerprint(self.settings, table)
-        schema = self._schemas.get(table)
+        schema = self.schemas.get(table)
         key = [schema.column(name) for name in schema.key] if schema is not None else []
         keys = self.partial(table, key) if key else []
         return Checked(fingerprint, tuple(one.decode("utf-8", "replace") for one in keys))

@@ -4,12 +4,15 @@
 PostgresValueConverter and the JSON converter would, or says that Debezium leaves the column out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from lakemark.source.modes import HandlingModes
 
+USUAL_DIGITS: Final = 6  # of a second's fraction, where PostgreSQL's type says nothing else
+_WITH_FRACTION: Final = ("time", "timetz", "timestamp", "timestamptz")
+_INTERVAL_DIGITS: Final = 0xFFFF  # bits of an interval's typmod; all of them for none given
 _UNLIMITED: Final = 2147483647  # length that Debezium gives a varbit without one
 
 # Parameters: %(schemas)s and %(tables)s, two text[] of equal length that pair up.
@@ -351,3 +354,16 @@ def _adaptive(name: str, typmod: int, modes: HandlingModes) -> Field:
     if short and modes.time_precision == "adaptive":
         return _named("int32", _TIME + "Time")
     return _named("int64", _TIME + "MicroTime")
+
+
+def fraction_digits(catalog: Iterable[CatalogColumn]) -> dict[str, int]:
+    """Per column with times, how many digits a second's fraction has, by PostgreSQL's catalog."""
+    found = {}
+    for column in catalog:
+        kind, given = column.element_type_name or column.type_name, column.typmod
+        if kind == "interval":
+            given = -1 if given < 0 else given & _INTERVAL_DIGITS
+            found[column.name] = given if 0 <= given <= USUAL_DIGITS else USUAL_DIGITS
+        elif kind in _WITH_FRACTION:
+            found[column.name] = given if given >= 0 else USUAL_DIGITS
+    return found

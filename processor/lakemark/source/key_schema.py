@@ -42,7 +42,7 @@ def schema_of(
     if raw_schema is not None:
         schema = _wrapped(table, raw_schema, _key_schema(raw_key))
         known = schemas.get(table)  # only a catalog knows which columns are char(n)
-        return schema.with_padding_of(known) if schema is not None and known else schema
+        return schema.with_notes_of(known) if schema is not None and known else schema
     schema = schemas.get(table)
     if schema is not None and raw_key is not None:
         names = key_names(raw_key)

@@ -14,7 +14,12 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.errors import TableError
-from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn, connect_field
+from lakemark.source.catalog import (
+    POSTGRES_CATALOG_SQL,
+    CatalogColumn,
+    connect_field,
+    fraction_digits,
+)
 from lakemark.source.columns import Column, describe
 from lakemark.source.evolution import Evolution, compare
 from lakemark.source.modes import HandlingModes
@@ -71,17 +76,21 @@ class TableSchema:
         """The canonical Arrow schema; every column is nullable (an image may lack any)."""
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
-    def with_padding_of(self, other: "TableSchema") -> "TableSchema":
-        """This schema, its columns marked as char(n) exactly where `other` (the catalog's) does."""
-        padded = {c.name for c in other.columns if c.padded}
-        if all(c.padded == (c.name in padded) for c in self.columns):
+    def with_notes_of(self, other: "TableSchema") -> "TableSchema":
+        """This schema with what only the catalog's, `other`, knows: char(n), fractions' digits."""
+        noted = {c.name: (c.padded, c.fraction) for c in other.columns}
+        notes = [noted.get(c.name, (False, None)) for c in self.columns]
+        if all((c.padded, c.fraction) == n for c, n in zip(self.columns, notes, strict=True)):
             return self
-        columns = tuple(replace(c, padded=c.name in padded) for c in self.columns)
+        columns = tuple(
+            replace(c, padded=padded, fraction=fraction)
+            for c, (padded, fraction) in zip(self.columns, notes, strict=True)
+        )
         return TableSchema(self.table, columns, self.key)
 
     def fingerprint(self) -> str:
         """32 hex digits: equal for equal schemas, in every process and version."""
-        data = {**self._data(), "columns": [_unpadded(c.to_data()) for c in self.columns]}
+        data = {**self._data(), "columns": [_plain(c.to_data()) for c in self.columns]}
         return blake2b(msgspec.json.encode(data, order="sorted"), digest_size=16).hexdigest()
 
     def to_json(self) -> bytes:
@@ -100,8 +109,8 @@ class TableSchema:
         return {"table": self.table, "columns": columns, "key": list(self.key)}
 
 
-def _unpadded(data: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in data.items() if k != "padded"}
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in data.items() if k not in {"padded", "fraction"}}
 
 
 def from_connect(
@@ -158,5 +167,8 @@ def from_catalog(
         {"type": "struct", "fields": [{"field": name} for name in key]},
     )
     padded = {row.name for row, _ in pairs if row.type_name == "bpchar"}
-    columns = tuple(replace(c, padded=True) if c.name in padded else c for c in schema.columns)
+    digits = fraction_digits(row for row, _ in pairs)
+    columns = tuple(
+        replace(c, padded=c.name in padded, fraction=digits.get(c.name)) for c in schema.columns
+    )
     return TableSchema(table, columns, schema.key)

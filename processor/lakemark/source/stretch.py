@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakemark import keys, packets
 from lakemark.changes import one_transaction
 from lakemark.errors import TableError
-from lakemark.source import envelope
+from lakemark.source import circuit, envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.gate import HighWater, gate
@@ -25,7 +25,6 @@ from lakemark.source.schema import TableSchema
 
 NEW_KEY: Final = envelope.NEW_KEY_HEADER
 OLD_KEY: Final = envelope.OLD_KEY_HEADER
-TYPE_REASONS: Final = frozenset({"wrong-type", "number-out-of-range"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,7 @@ class Stretch:
         high_water: the partition's high-water after the stretch.
         kinds: records by kind, for metrics.
         regressed: offset of the first regressed event, -1 = none.
+        applied: indices of the events that count, in log order, by table.
     """
 
     topic: str
@@ -132,6 +132,7 @@ class Stretch:
     high_water: HighWater
     kinds: dict[int, int]
     regressed: int = -1
+    applied: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -207,12 +208,17 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
         )
     if records.topic in plan.stopped_topics:
         out.dead = []  # they are written when the table is read again
-    _doubt_schemas(out, plan)
+    circuit.doubt_schemas(out, plan)
     if gated.replays:
         _count_replays(out, heads, gated.keep)
-    _break_circuit(out, len(records.offsets), plan)
+    circuit.break_circuit(out, len(records.offsets), plan)
     stopped = {t for t, r in out.tables.items() if r.stop or r.unknown_columns}
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
+    dead = {letter.offset for letter in out.dead}
+    for table, indices in by_table.items():
+        if table not in stopped and work.wants(table):
+            good = [i for i in indices if records.offsets[i] not in dead] if dead else indices
+            out.applied[table] = good
     return out
 
 
@@ -236,51 +242,6 @@ def _count_replays(out: Stretch, heads: Headers, keep: Sequence[int]) -> None:
     for index, kind in enumerate(heads.kind):
         if kind in gate_kinds and index not in kept:
             out.tables.setdefault(heads.table[index], TableReport()).replays += 1
-
-
-def _doubt_schemas(out: Stretch, plan: Plan) -> None:
-    """Values of another type may only mean that the catalog was read before the column changed."""
-    doubtful = {
-        letter.table
-        for letter in out.dead
-        if letter.reason in TYPE_REASONS
-        and letter.table in plan.schemas
-        and letter.table not in plan.verified
-    }
-    for table in doubtful:
-        report = out.tables[table]
-        report.stop = report.stop or ("schema-check", "values do not fit the catalog as last read")
-        report.reread, report.bad, report.unread = (
-            [],
-            0,
-            0,
-        )  # said again, if still true, when it is read again
-    out.dead = [letter for letter in out.dead if letter.table not in doubtful]
-
-
-def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
-    """Stops the table rather than shovel a topic into the dead letters.
-
-    Records of which no table is known go there: there is nothing that could be stopped. A table is
-    also known by its topic: what came in it before, or where one of that name is known.
-    """
-    if out.tables and len(out.dead) > plan.max_bad and len(out.dead) > plan.max_bad_share * records:
-        reasons = sorted({letter.reason for letter in out.dead})
-        for report in out.tables.values():
-            report.stop = report.stop or (
-                "too-many-bad-records",
-                (
-                    f"{len(out.dead)} of {records} records of {out.topic}-{out.partition} cannot "
-                    f"be decoded ({', '.join(reasons)}); none was written to the dead letters"
-                ),
-            )
-            _say_later(report)
-        out.dead = []
-
-
-def _say_later(report: TableReport) -> None:
-    """What is said again, if it is still true, when the table is read again."""
-    report.reread, report.bad, report.unread = [], 0, 0
 
 
 class _Work:

@@ -28,6 +28,8 @@ from lakemark.snapshot.boundaries import (
     KeyRange,
     all_of,
     escaped,
+    estimated_rows,
+    fitting_rows,
     keys_condition,
     range_condition,
     sampling,
@@ -76,7 +78,6 @@ FROM pg_catalog.pg_class c
 WHERE c.relkind = 'r' AND (c.oid = %(table)s::regclass OR c.oid IN (
     SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::regclass) WHERE isleaf))
 """
-_ROWS_PER_BLOCK: Final = 100  # of a table that was never analysed
 # Types whose canonical values are exact whatever the connector's handling modes are.
 _EXACT: Final = frozenset(
     [
@@ -264,8 +265,8 @@ def boundaries(
         for `ranges`; none for a table of one chunk, or whose key the database cannot order.
     """
     size = _size(table)
-    fitting = int(size.rows * MAX_CHUNK_BYTES / 2 / size.bytes) if size.bytes else chunk_rows
-    how = sampling(size.rows, size.blocks, max(1, min(chunk_rows, fitting)))
+    fitting = fitting_rows(chunk_rows, rows=size.rows, size=size.bytes, most=MAX_CHUNK_BYTES)
+    how = sampling(size.rows, size.blocks, fitting)
     sample, kept = "", None
     if how.percent is not None:
         sample = f" TABLESAMPLE SYSTEM ({how.percent:.12f}) REPEATABLE (0)"
@@ -376,8 +377,7 @@ def _size(table: OpenTable) -> _Size:
     name = table.source.removeprefix("ONLY ")
     row = table.session.execute(_SIZE, {"table": name}).fetchone() or (0.0, 0.0, 0.0, 0.0)
     counted, pages, blocks, size = row
-    density = counted / pages if counted and pages else _ROWS_PER_BLOCK
-    return _Size(density * blocks, int(blocks), size)
+    return _Size(estimated_rows(counted, pages, blocks), int(blocks), size)
 
 
 def _no_nulls(table: OpenTable) -> Condition:

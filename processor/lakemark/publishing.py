@@ -1,0 +1,321 @@
+"""What a batch's tasks write to the output topics: events while decoding, rows while merging.
+
+Order of effects, per table: the events of a batch are written by the decoding tasks, all of them
+before any merging begins; then, by the table's merging task and before its Delta commit, the rows
+of snapshots and the deletes of rows that a truncate or a sweep removes. So a key's records stand in
+source order, and what a truncate removes is still in the lake when it is asked for.
+
+Exactly once, see `sink.topics`. A table that does not stream writes nothing; its catch-up does.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark import keys, packets, positions
+from lakemark.errors import LakemarkError, TableError
+from lakemark.settings.names import topic_safe
+from lakemark.sink import delta, forwarding, row_events, topics
+from lakemark.sink.forwarding import Fragments, Message
+from lakemark.sink.names import CDC
+from lakemark.sink.rendering import Rendering
+from lakemark.sink.row_events import Style
+from lakemark.sink.topics import Source, Target
+from lakemark.source import key_schema
+from lakemark.source.envelope import Headers
+from lakemark.source.fold import key_payload
+from lakemark.source.modes import HandlingModes
+from lakemark.source.rows import decode_rows
+from lakemark.source.schema import TableSchema
+from lakemark.source.stretch import Records, Stretch
+
+ROWS: Final = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where a table's rows are, for values that events leave out; the others as in `TablePlan`."""
+
+    path: str
+    stale: frozenset[str] | None = frozenset()
+    floor: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """What the tasks of a batch must know of the output topics; equal for a repeated batch.
+
+    Attributes:
+        pipeline: its name.
+        prefix: of the topics.
+        control: the control topic, under which the marks of rows are kept.
+        query: id of the streaming query.
+        number: of the step: a later step has a higher one.
+        resolve: whether TOAST values are put in.
+        max_bytes: of a record, where topics are made.
+        sample: a real event of the connector, see `envelopes.sample`; empty = none came yet.
+        wrappers: schemas of wrapped keys and values by table.
+        key_schemas: key columns by table.
+        topic_ids: of the change topics.
+        rows: by table.
+        options: storage options of the lake.
+        client: librdkafka settings.
+    """
+
+    pipeline: str
+    prefix: str
+    control: str
+    query: str
+    number: int
+    resolve: bool = True
+    max_bytes: int = 5 << 20
+    sample: bytes = b""
+    wrappers: Mapping[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    key_schemas: Mapping[str, TableSchema] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def told(self, client: Mapping[str, Any]) -> "OutputPlan":
+        """The plan with Kafka's settings, which do not travel with it."""
+        return replace(self, client=client)
+
+    def target(self, table: str, like: str = "") -> Target:
+        """Where a table's records go."""
+        return Target(
+            topic_of(self.prefix, table),
+            f"{self.pipeline}.output.{table}",
+            like=like,
+            max_bytes=self.max_bytes,
+            client=self.client,
+        )
+
+
+def topic_of(prefix: str, table: str) -> str:
+    """The output topic of a table, written as the connector writes names of topics."""
+    return f"{prefix}.{topic_safe(table)}"
+
+
+def forward(
+    records: Records,
+    heads: Headers,
+    done: Stretch,
+    plan: OutputPlan,
+    *,
+    schemas: Mapping[str, TableSchema],
+    modes: HandlingModes,
+) -> None:
+    """Writes a stretch's events that count; a table whose topic does not take them stops.
+
+    Args:
+        records: the stretch, with all its headers.
+        heads: its decoded headers.
+        done: what came of it; tables that stop are noted here, and lose their packets.
+        plan: of the batch.
+        schemas: tables known from catalog or file.
+        modes: the connector's settings.
+
+    Raises:
+        DependencyError: the brokers are away.
+    """
+    source = Source(records.topic, records.partition, plan.topic_ids.get(records.topic, ""))
+    for table, indices in done.applied.items():
+        known = _Known(table, plan, schemas, modes, records, heads)
+        try:
+            found = _events(known, indices, resolve=plan.resolve and not done.dead)
+            topics.write(plan.target(table, records.topic), source, done.last + 1, found)
+        except LakemarkError as error:
+            if error.code == topics.UNAVAILABLE:
+                raise
+            _stop(done, table, error.code, error.message)
+        except Exception as error:  # noqa: BLE001 - a bug met by one table must not stop the others
+            _stop(done, table, "internal-error", f"{type(error).__name__}: {error}")
+
+
+def _events(known: "_Known", indices: Sequence[int], *, resolve: bool) -> list[Message]:
+    records, heads, values = known.records, known.heads, {}
+    row = known.plan.rows.get(known.table)
+    if row is not None and row.floor is not None:  # it came late: its row is deleted already
+        floor = row.floor
+        indices = [i for i in indices if not positions.below_truncate(heads.position[i], floor)]
+    if resolve:
+        values = forwarding.resolved(
+            records, heads, indices, schema_of=known.schema, modes=known.modes, known=known.rows
+        )
+    return forwarding.messages(records, heads, indices, pipeline=known.plan.pipeline, values=values)
+
+
+def _stop(done: Stretch, table: str, code: str, reason: str) -> None:
+    done.tables[table].stop = code, reason
+    done.packets = [(t, packet) for t, packet in done.packets if t != table]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the table knows of the rows of some events."""
+
+    table: str
+    plan: OutputPlan
+    schemas: Mapping[str, TableSchema]
+    modes: HandlingModes
+    records: Records
+    heads: Headers
+    _of: dict[bytes | None, TableSchema | None] = field(default_factory=dict)
+    _newest: TableSchema | None = None
+
+    def schema(self, at: int) -> TableSchema | None:
+        """The schema of an event."""
+        raw = self.heads.schema[at]
+        if raw not in self._of:
+            self._of[raw] = key_schema.schema_of(
+                self.table, raw_schema=raw, raw_key=self.records.keys[at], schemas=self.schemas
+            )
+        self._newest = self._of[raw] or self._newest
+        return self._of[raw]
+
+    def rows(self, first: Mapping[bytes, bytes]) -> Mapping[bytes, Fragments]:
+        """Values of the rows as the batch before left them; see `forwarding.Known`."""
+        row, schema = self.plan.rows.get(self.table), self._newest
+        if row is None or schema is None or row.stale is None:
+            return {}
+        raw = list(first)
+        named = keys.canonical_keys(raw, schema)
+        by_name = {
+            name: key
+            for name, key in zip(named, raw, strict=True)
+            if name is not None and name.decode("utf-8", "replace") not in row.stale
+        }
+        columns = [schema.column(name) for name in schema.key]
+        narrow = TableSchema(self.table, tuple(columns), schema.key)
+        wanted = decode_rows(
+            [key_payload(key) for key in by_name.values()],
+            narrow, self.modes, placeholders=False,
+        ).columns  # fmt: skip
+        asked = pa.Table.from_struct_array(wanted)
+        found = delta.read_rows(row.path, asked, storage_options=self.plan.options)
+        if not found.num_rows or CDC not in found.column_names:
+            return {}
+        names = keys.canonical_from_columns(
+            [_whole(found.column(c.name)) for c in columns], columns
+        ).to_pylist()
+        return self._fragments(found, schema, [by_name.get(name) for name in names], first)
+
+    def _fragments(
+        self,
+        found: pa.Table,
+        schema: TableSchema,
+        raw: Sequence[bytes | None],
+        first: Mapping[bytes, bytes],
+    ) -> Mapping[bytes, Fragments]:
+        rendering = Rendering(schema, self.modes)
+        cdc = found.column(CDC).to_pylist()
+        given: dict[bytes, dict[str, bytes]] = {}
+        for column in schema.columns:
+            at = found.schema.get_field_index(column.name)
+            if at < 0 or found.column(at).type != column.type:
+                continue
+            texts = rendering.fragments(column.name, _whole(found.column(at))).to_pylist()
+            for key, row, text in zip(raw, cdc, texts, strict=True):
+                if key is None or row.get("deleted") or row["position"] > first[key]:
+                    continue
+                if column.name not in (row["unavailable"] or ()):
+                    given.setdefault(key, {})[column.name] = text
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Writes one table's snapshot rows and deletes, before its Delta commit.
+
+    Attributes:
+        table: which.
+        plan: of the batch.
+        modes: the connector's settings.
+        survivors: what the shards let pass.
+        parts: all packets of the batch.
+    """
+
+    table: str
+    plan: OutputPlan
+    modes: HandlingModes
+    survivors: Sequence[pa.Table]
+    parts: Sequence[pa.Table]
+
+    def __call__(self, truncate: bytes) -> None:
+        """Does it.
+
+        Args:
+            truncate: position of the newest truncate or sweep; empty = none.
+
+        Raises:
+            TableError, DependencyError: see `topics.write`, `row_events`.
+        """
+        given = next((s for p in self.survivors if (s := packets.schema_of(p))), None)
+        number = self.plan.number
+        style = Style(
+            self.plan.pipeline,
+            self.table,
+            self.plan.sample or next(filter(None, map(packets.sample_of, self.parts)), b""),
+            self.modes,
+            self.plan.wrappers.get(self.table)
+            or next(filter(None, map(packets.wrapper_of, self.parts)), None),
+            time.time_ns(),
+        )
+        found: list[Message] = []
+        if truncate:
+            found += self._removed(truncate, style)
+        if given is not None:
+            schema = TableSchema.from_json(given)
+            found += row_events.of_chunks(self.survivors, schema, style, at=number)
+        source = Source(self.plan.control, 0, self.plan.query, ROWS)
+        topics.write(self.plan.target(self.table), source, number + 1, found)
+
+    def _removed(self, truncate: bytes, style: Style) -> list[Message]:
+        """The deletes of what a truncate or a sweep removes: rows of the lake and of the batch."""
+        row, schema = self.plan.rows.get(self.table), self.plan.key_schemas.get(self.table)
+        if schema is None:
+            raise TableError(
+                f"how keys of {self.table} are written is not known",
+                code="output-not-ready",
+                hint=f"change a row of {self.table}, then: lakemark table resume {self.table}",
+            )
+        columns = tuple(schema.column(name) for name in schema.key)
+        narrow = TableSchema(self.table, columns, schema.key)
+        below, above = row_events.born_below(self.parts, truncate)
+        found = [part for packet in self.parts if (part := _born(packet, below, narrow))]
+        if row is not None:
+            lake = delta.keys_below(
+                row.path, truncate, key=schema.key, storage_options=self.plan.options
+            )
+            found.append(lake.cast(narrow.arrow()))
+        every = pa.concat_tables(found) if found else narrow.arrow().empty_table()
+        named = keys.canonical_from_columns(
+            [_whole(column) for column in every.columns], list(columns)
+        ).to_pylist()
+        first = {name: at for at, name in reversed(list(enumerate(named))) if name not in above}
+        rows = every.take(pa.array(sorted(first.values()), pa.int64()))
+        arrays = [_whole(column) for column in rows.columns]
+        gone = pa.StructArray.from_arrays(arrays, fields=list(rows.schema))
+        return list(row_events.of_removed(gone, narrow, style, truncate, at=self.plan.number))
+
+
+def _born(packet: pa.Table, keys_of: set[bytes], narrow: TableSchema) -> pa.Table | None:
+    """The key columns of the rows with these keys."""
+    if not keys_of:
+        return None
+    wanted = pc.is_in(packet.column("key"), value_set=pa.array(sorted(keys_of), pa.binary()))
+    images = packet.filter(pc.and_(wanted, pc.is_valid(packet.column("row")))).column("row")
+    if not len(images) or any(images.type.get_field_index(n) < 0 for n in narrow.key):
+        return None
+    columns = [pc.struct_field(images, name) for name in narrow.key]
+    return pa.table(columns, names=list(narrow.key)).cast(narrow.arrow())
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)

@@ -1,0 +1,175 @@
+"""Snapshot rows, and rows that are gone, as records of an output topic.
+
+Pure. What a shard lets pass is written as the connector's incremental snapshot writes it, at the
+position of the open row that the rows are sure to show; keys that the database does not have, and
+rows that a truncate or a sweep removes, as deletes, each with its tombstone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark import changes, packets, positions
+from lakemark.errors import TableError
+from lakemark.sink.envelopes import EnvelopeTemplate, Reading, wrapped_keys
+from lakemark.sink.forwarding import ID, POSITION, TOMBSTONE, Message, identity
+from lakemark.sink.rendering import Rendering, default_texts
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
+
+_BORN: Final = frozenset({packets.NET, packets.ARRIVE})
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one table's rows are written.
+
+    Attributes:
+        pipeline: its name, part of the ids.
+        table: ``schema.table``.
+        template: a real event of the connector, see `envelopes.sample`; empty = none is known.
+        modes: the connector's settings.
+        wrapper: schemas of the table's wrapped keys and values; None for plain records.
+        written_ns: when the records are written.
+    """
+
+    pipeline: str
+    table: str
+    template: bytes
+    modes: HandlingModes
+    wrapper: tuple[bytes, bytes] | None = None
+    written_ns: int = 0
+
+
+def of_chunks(
+    packets_of: Sequence[pa.Table], schema: TableSchema, style: Style, *, at: int
+) -> Iterator[Message]:
+    """The records of survivors: rows that are there, and keys of a list that are not.
+
+    Args:
+        packets_of: what the shards let pass for the table; fills are left alone.
+        schema: of the rows when they were read.
+        style: how they are written.
+        at: what the records are counted by.
+
+    Raises:
+        TableError: see `_writing`.
+    """
+    writing = _writing(schema, style)
+    for packet in packets_of:
+        net = packet.filter(pc.equal(packet.column("record"), packets.NET))
+        for action in (changes.UPSERT, changes.DELETE):
+            rows = net.filter(pc.equal(net.column("action"), action))
+            if rows.num_rows:
+                position, read = rows.column("position")[0].as_py(), rows.column("source_ts")[0]
+                images = _rows(rows.column("row"))
+                gone = action == changes.DELETE
+                yield from writing.records(images, position, read.as_py(), gone=gone, at=at)
+
+
+def of_removed(
+    keys: pa.StructArray, schema: TableSchema, style: Style, position: bytes, *, at: int
+) -> Iterator[Message]:
+    """The records of rows that a truncate or a sweep removes.
+
+    Args:
+        keys: the key's columns, typed, by the source's names.
+        schema: of the table.
+        style: how they are written.
+        position: of the truncate.
+        at: what the records are counted by.
+
+    Raises:
+        TableError: see `_writing`.
+    """
+    if len(keys):
+        read = style.written_ns // 1000
+        yield from _writing(schema, style).records(keys, position, read, gone=True, at=at)
+
+
+def born_below(packets_of: Sequence[pa.Table], truncate: bytes) -> tuple[set[bytes], set[bytes]]:
+    """Keys of a batch's packets by whether the truncate removes what the packets say of them.
+
+    Returns:
+        keys with a row only below the truncate; keys of which there is anything above it, which
+        stay as they are.
+    """
+    below: set[bytes] = set()
+    above: set[bytes] = set()
+    for packet in packets_of:
+        names = ("record", "key", "position", "action")
+        for kind, key, position, action in zip(
+            *(packet.column(name).to_pylist() for name in names), strict=True
+        ):
+            if kind == packets.TRUNCATE or not key:
+                continue
+            if not positions.below_truncate(position, truncate):
+                above.add(key)
+            elif kind in _BORN and action == changes.UPSERT:
+                below.add(key)
+    return below - above, above
+
+
+def _rows(column: pa.ChunkedArray) -> pa.StructArray:
+    return pa.concat_arrays(column.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    style: Style
+    rendering: Rendering
+    template: EnvelopeTemplate
+
+    def records(
+        self, rows: pa.StructArray, position: bytes, read_us: int, *, gone: bool, at: int
+    ) -> Iterator[Message]:
+        style = self.style
+        key_schema, value_schema = style.wrapper or (None, None)
+        schema, _, name = style.table.partition(".")
+        _, major, minor = positions.unpack(position)
+        reading = Reading(schema, name, read_us * 1000, style.written_ns, major, minor)
+        rendered = self.rendering.keys(rows)
+        keys = rendered.objects if rendered is not None else pa.array([], pa.binary())
+        if gone:
+            values = self.template.removals(keys, reading, wrapper_schema=value_schema)
+        else:
+            images = self.rendering.images(rows).objects
+            values = self.template.values(images, reading, wrapper_schema=value_schema)
+        if key_schema is not None:
+            keys = wrapped_keys(keys, key_schema)
+        shown = position.hex().encode()
+        for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+            named = identity(style.pipeline, position, key)
+            yield Message(at, key, value, [(ID, f"{named}/r".encode()), (POSITION, shown)])
+            if gone:
+                tombstone = f"{named}/r{TOMBSTONE}".encode()
+                yield Message(at, key, None, [(ID, tombstone), (POSITION, shown)])
+
+
+def _writing(schema: TableSchema, style: Style) -> _Writing:
+    """Raises TableError `output-not-ready`: no event of the connector has said how it writes."""
+    if not style.template:
+        raise _not_ready(f"no event of the connector has come yet that {style.table}'s rows follow")
+    defaults: dict[str, bytes] = {}
+    if style.wrapper is not None:
+        defaults = default_texts(style.wrapper[1])
+    return _Writing(
+        style, Rendering(schema, style.modes, defaults=defaults), _template(style.template)
+    )
+
+
+def _not_ready(message: str) -> TableError:
+    return TableError(
+        message,
+        code="output-not-ready",
+        hint="change a row of the table in the database, then: lakemark table resume TABLE",
+    )
+
+
+@lru_cache(maxsize=8)
+def _template(value: bytes) -> EnvelopeTemplate:
+    return EnvelopeTemplate(value)

@@ -1,0 +1,289 @@
+"""Output topics: records of one table in one Kafka transaction with the mark of how far it came.
+
+Exactly once for consumers that read committed records: what a table gets of one source is written
+together with the source's offset, committed under the consumer group ``<pipeline>.output.<table>``.
+Whoever comes again, a repeated batch or a retried task, finds the mark and leaves out what stands
+below it. A task that Spark has given up but that still runs is fenced by its successor: both have
+the same transactional id, one for each table and source.
+
+A *source* is what records are counted by: a partition of a change topic (`Message.at` is the Kafka
+offset), or the rows that a batch writes (the number of the step). A process keeps its producers for
+the next batch, the most recently used ones; one that was not fenced meanwhile knows its mark.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Never
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lakemark.errors import DependencyError, LakemarkError, TableError
+from lakemark.sink.forwarding import Message
+
+UNAVAILABLE: Final = "output-unavailable"
+LANES: Final = 64  # producers that a process keeps
+TIMEOUT_S: Final = 30.0
+TRANSACTION_MS: Final = 300_000  # a truncate of a large table is one transaction
+# More than the client's own 1 MB: the topic's limit is the one that counts.
+MAX_BYTES: Final = 100_000_000
+_TRIES: Final = 2
+_FORBIDDEN: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+_MISSING: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
+)
+_TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+_FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+        KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a table's records go.
+
+    Attributes:
+        topic: the output topic.
+        group: consumer group of its marks.
+        like: the change topic whose number of partitions it is made with; empty = the brokers'.
+        max_bytes: of a record, where the topic is made.
+        client: librdkafka settings.
+    """
+
+    topic: str
+    group: str
+    like: str = ""
+    max_bytes: int = 5 << 20
+    client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the records are counted by.
+
+    Attributes:
+        topic, partition: under which the mark is kept; they must exist.
+        note: kept with the mark. A mark with another note is not ours: the topic was made anew,
+            or the checkpoint; an empty one says nothing.
+        kind: part of the transactional id where it is no change topic.
+    """
+
+    topic: str
+    partition: int
+    note: str = ""
+    kind: str = ""
+
+
+def write(target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
+    """Writes the messages that are not written yet, and the mark; exactly once, in their order.
+
+    Args:
+        target: where to.
+        source: what they are counted by.
+        upto: the mark: everything below is written then.
+        messages: in order, with `at` from the last mark to below `upto`, as far as there are any.
+
+    Returns:
+        how many were written now.
+
+    Raises:
+        TableError: `output-forbidden`, `output-topic-missing`, `output-record-too-large`,
+            `output-refused`: the table's topic does not take them.
+        DependencyError: `output-unavailable`: the brokers do not answer.
+    """
+    if not messages:
+        return 0
+    key = f"{target.group}/{source.kind or source.topic}/{source.partition}"
+    for attempt in range(_TRIES):
+        lane = _lanes.pop(key, None)
+        try:
+            lane = lane or _Lane(key, target, source)
+            count = lane.write(target, source, upto, messages)
+        except KafkaException as error:
+            if error.args[0].code() in _FENCED and attempt + 1 < _TRIES:
+                continue  # another worker wrote meanwhile: its mark counts
+            _raise(error.args[0], target)
+        _lanes[key] = lane
+        while len(_lanes) > LANES:
+            _lanes.popitem(last=False)
+        return count
+    raise AssertionError  # unreachable: the last try returns or raises
+
+
+class _Lane:
+    """A transactional producer and the mark that it wrote last."""
+
+    def __init__(self, key: str, target: Target, source: Source) -> None:
+        _ensure(target)
+        self.producer = Producer(
+            {
+                **target.client,
+                "transactional.id": key,
+                "transaction.timeout.ms": TRANSACTION_MS,
+                "compression.type": "lz4",
+                "linger.ms": 5,
+                "partitioner": "murmur2_random",  # Java's: keys stand where the connector puts them
+                "message.max.bytes": MAX_BYTES,
+                "topic.metadata.propagation.max.ms": 5000,
+            }
+        )
+        self.producer.init_transactions(TIMEOUT_S)  # fences whoever had the id before
+        consumer = Consumer(
+            {
+                **target.client,
+                "group.id": target.group,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
+        try:
+            self.group = consumer.consumer_group_metadata()
+            place = TopicPartition(source.topic, source.partition)
+            (found,) = consumer.committed([place], timeout=TIMEOUT_S)
+        finally:
+            consumer.close()
+        if found.error is not None:
+            raise KafkaException(found.error)
+        self.mark = int(found.offset) if found.offset >= 0 else None
+        self.note = found.metadata or ""
+
+    def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
+        ours = not (self.note and source.note) or self.note == source.note
+        if ours and self.mark is not None:
+            mark = self.mark
+            messages = [message for message in messages if message.at >= mark]
+        if not messages:
+            return 0
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                failed.append(error)
+
+        self.producer.begin_transaction()
+        try:
+            for message in messages:
+                self._produce(target.topic, message, delivered)
+            mark_at = TopicPartition(source.topic, source.partition, upto, metadata=source.note)
+            self.producer.send_offsets_to_transaction([mark_at], self.group, TIMEOUT_S)
+            self.producer.commit_transaction(TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                self.producer.abort_transaction(TIMEOUT_S)
+            raise KafkaException(failed[0] if failed else error.args[0]) from error
+        self.mark, self.note = upto, source.note
+        return len(messages)
+
+    def _produce(self, topic: str, message: Message, delivered: Any) -> None:
+        while True:
+            try:
+                self.producer.produce(
+                    topic,
+                    key=message.key,
+                    value=message.value,
+                    headers=message.headers,
+                    on_delivery=delivered,
+                )
+            except BufferError:  # the client's queue is full: let it drain
+                self.producer.poll(0.1)
+            else:
+                return
+
+
+_lanes: OrderedDict[str, _Lane] = OrderedDict()
+_existing: set[str] = set()
+
+
+def _ensure(target: Target) -> None:
+    """Makes the topic where it is missing: compacted, with the partitions of the change topic."""
+    if target.topic in _existing:
+        return
+    admin = AdminClient(dict(target.client))
+    partitions = -1
+    if target.like:
+        found = admin.list_topics(target.like, timeout=TIMEOUT_S).topics.get(target.like)
+        if found is not None and found.error is None:
+            partitions = len(found.partitions)
+    new = NewTopic(target.topic, partitions, -1, config=topic_settings(target.max_bytes))
+    try:
+        admin.create_topics([new], request_timeout=TIMEOUT_S)[target.topic].result(TIMEOUT_S)
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code != KafkaError.TOPIC_ALREADY_EXISTS and code not in _FORBIDDEN:
+            raise
+        # One who may not make topics may still write to one that a person has made.
+    _existing.add(target.topic)
+
+
+def topic_settings(max_bytes: int) -> dict[str, str]:
+    """Settings of an output topic as it is made."""
+    return {"cleanup.policy": "compact", "max.message.bytes": str(max_bytes)}
+
+
+def create_command(target: Target) -> str:
+    """The command that makes the topic."""
+    options = " ".join(f"--config {k}={v}" for k, v in topic_settings(target.max_bytes).items())
+    brokers = target.client.get("bootstrap.servers", "BROKERS")
+    return (
+        f"kafka-topics.sh --bootstrap-server {brokers} --create --topic {target.topic} {options}"
+        f" --partitions as many as {target.like or 'the change topic'} has"
+    )
+
+
+def _raise(error: KafkaError, target: Target) -> Never:
+    raise _told(error, target)
+
+
+def _told(error: KafkaError, target: Target) -> LakemarkError:
+    code, text = error.code(), error.str()
+    what = f"records for {target.topic} were not taken: {text}"
+    brokers = target.client.get("bootstrap.servers", "BROKERS")
+    if code in _FORBIDDEN:
+        return TableError(
+            what,
+            code="output-forbidden",
+            hint=f"kafka-acls.sh --bootstrap-server {brokers} --add --allow-principal User:NAME "
+            f"--operation Write --operation Describe --topic {target.topic}; the same for "
+            f"--operation Read --group {target.group} and for --operation Write "
+            f"--operation Describe --transactional-id {target.group} "
+            "--resource-pattern-type prefixed",
+            retried=True,
+        )
+    if code in _MISSING:
+        _existing.discard(target.topic)
+        return TableError(
+            what, code="output-topic-missing", hint=create_command(target), retried=True
+        )
+    if code in _TOO_LARGE:
+        return TableError(
+            what,
+            code="output-record-too-large",
+            hint=f"kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics "
+            f"--entity-name {target.topic} --add-config max.message.bytes={MAX_BYTES}",
+            retried=True,
+        )
+    if not error.retriable() and not error.fatal() and code > 0:
+        return TableError(
+            what,
+            code="output-refused",
+            hint=f"look at the settings of {target.topic} on the brokers",
+            retried=True,
+        )
+    return DependencyError(
+        what, code=UNAVAILABLE, hint="start the brokers, or correct the connection"
+    )

@@ -1,0 +1,161 @@
+"""The fence of order mode: up to which position all changes have gone through the stream.
+
+What a shard lets pass of a chunk goes to an output topic, where nothing can be taken back: every
+event up to the chunk's `hi` must be there before. Kafka's end offsets alone do not prove that,
+because a connector's producer may hold back a record of one partition while later ones of others
+are written. One of these does:
+
+* the connector's *committed source offset*: Connect commits it for records that are acknowledged.
+  Then the end offsets of the change topics, taken after it, and a batch that has passed them;
+* an event past the position in every partition of the tables that are read.
+
+The fence is a control record; shards decide a chunk when its `hi` is not above it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from lakemark import positions
+from lakemark.errors import LakemarkError
+from lakemark.snapshot import runs
+from lakemark.tables import Offsets
+
+if TYPE_CHECKING:
+    from lakemark.snapshot.coordinator import Coordinator
+
+log = structlog.get_logger(__name__)
+
+EVERY_S: Final = 1.0
+AGAIN_S: Final = 10.0  # after an error
+SAY_AFTER_S: Final = 60.0
+HINT: Final = (
+    "give lakemark Connect's REST address (source.connect), Connect 3.6 or newer, and set "
+    "offset.flush.interval.ms=5000 on its workers; or let every partition of the tables have a "
+    "later event"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """How far the connector has committed, and where the change topics ended after that.
+
+    Attributes:
+        position: of the last event that is in Kafka with all before it; empty = it does not say.
+        ends: end offsets by topic and partition.
+    """
+
+    position: bytes
+    ends: Offsets
+
+
+def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int) -> bytes:
+    """The position that Connect's committed offsets of a PostgreSQL connector stand for.
+
+    Args:
+        entries: as Connect gives them: ``[{"partition": {…}, "offset": {"lsn_commit": …, …}}]``.
+            ``lsn_commit`` and ``lsn`` compare with the two numbers of ``source.sequence``.
+        epoch: of the positions.
+
+    Returns:
+        empty if the connector has none, or is in a snapshot of its own.
+    """
+    found = b""
+    for entry in entries:
+        offset = entry.get("offset")
+        if not isinstance(offset, Mapping) or offset.get("snapshot"):
+            continue
+        last, own = offset.get("lsn_commit"), offset.get("lsn")
+        parts = positions.postgres(f'["{last}","{own}"]' if last is not None else None, None)
+        if own is not None and parts is not None:
+            found = max(found, positions.pack(epoch, *parts))
+    return found
+
+
+class Fence:
+    """Moves the fence on while chunks wait for it."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self.coordinator = coordinator
+        self.said = b""
+        self._asking = False
+        self._next = 0.0
+        self._waits_for: Committed | None = None
+        self._since: float | None = None
+
+    def step(self, now: float) -> None:
+        """Says how far all changes have gone, if that is further than said before."""
+        if not any(attempt.hi for attempt in self.coordinator.reading.attempts.values()):
+            self._since = None
+            return
+        self._since = now if self._since is None else self._since
+        found, stream = self._waits_for, self.coordinator.stream
+        if found is not None and has_passed(stream.offsets, found.ends):
+            self._waits_for = None
+            self._say(found.position, now)
+        self._say(self._passed(), now)
+        if self._waits_for is None and not self._asking and now >= self._next:
+            self._ask(now)
+        if now - self._since > SAY_AFTER_S:
+            self._since = now
+            log.warning("snapshot.waits_for_connector", hint=HINT)
+
+    def _say(self, position: bytes, now: float) -> None:
+        if position > self.said:
+            self.said, self._since = position, now
+            self.coordinator.book.say({"type": "fence", "position": position.hex()})
+
+    def _passed(self) -> bytes:
+        """The position that every partition of all tables under runs has passed."""
+        tables = {
+            table.table
+            for run in self.coordinator.active()
+            for table in run.tables
+            if table.state not in {runs.DONE, runs.FAILED}
+        }
+        stream = self.coordinator.stream.tables
+        if not tables <= stream.keys():
+            return b""
+        return min((stream[table].passed for table in tables), default=b"")
+
+    def _ask(self, now: float) -> None:
+        self._asking, self._next = True, now + EVERY_S
+        outside, inbox = self.coordinator.outside, self.coordinator.inbox
+        epoch = self.coordinator.stream.epoch
+
+        def ask() -> None:
+            try:
+                found = outside.committed(epoch)
+            except Exception as error:  # noqa: BLE001 - raised again in the coordinator's thread
+                failure = error
+                inbox.put(lambda: self._failed(failure))
+            else:
+                inbox.put(lambda: self._answered(found))
+
+        outside.submit(ask)
+
+    def _failed(self, error: Exception) -> None:
+        """Only this question waits: an event in every partition may prove as much meanwhile."""
+        self._asking = False
+        if not isinstance(error, LakemarkError):
+            raise error
+        self._next = self.coordinator.outside.monotonic() + AGAIN_S
+        log.warning(
+            "snapshot.fence_delayed", code=error.code, reason=error.message, hint=error.hint
+        )
+
+    def _answered(self, found: Committed) -> None:
+        self._asking = False
+        if found.position > self.said:
+            self._waits_for = found
+
+
+def has_passed(offsets: Offsets, ends: Offsets) -> bool:
+    """Whether a stream that has come to `offsets` has read all that ended at `ends`."""
+    return all(
+        offsets.get(topic, {}).get(partition, 0) >= end
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
+    )

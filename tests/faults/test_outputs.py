@@ -1,0 +1,172 @@
+"""Output topics on real servers: no key goes back, whatever is killed, and all of it arrives."""
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lakemark.config import DatabaseConfig
+from lakemark.snapshot.readers.postgres import read_schemas
+from lakemark.source.modes import HandlingModes
+from stack.local import LocalStack
+from stack.processes import wait_for
+from tests.kit.broken import revive
+from tests.kit.output_topics import OutputTopic, different
+from tests.kit.running import STATE_S, Running
+from tests.kit.snapshots import SNAPSHOT, Snapshots
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+
+RUN_S = 300.0
+KILLS = 3
+UPSERT = "INSERT INTO docs VALUES (%s, 1, repeat('b', 2500)) ON CONFLICT (id) DO UPDATE SET n = docs.n + 1"
+
+
+@pytest.fixture(scope="module")
+def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with stack.fresh_database() as database:
+        for table in ("docs", "emptied", "quiet"):
+            database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int, big text)")
+            database.execute(f"ALTER TABLE {table} ALTER COLUMN big SET STORAGE EXTERNAL")
+            database.execute(
+                f"INSERT INTO {table} SELECT g, 0, repeat(g::text, 2000)"
+                " FROM generate_series(1, 200) AS g"
+            )
+        database.start_connector({"snapshot.mode": "no_data"})
+        prefix = f"{database.name}.clean"
+        sections = {**SNAPSHOT, "output": {"topic_prefix": prefix}}
+        with Running(database, tmp_path_factory.mktemp("pipeline"), sections) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def snapshots(pipeline: Running) -> Iterator[Snapshots]:
+    with Snapshots(pipeline) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def streaming(pipeline: Running) -> None:
+    pipeline.lakemark.start()
+
+
+def arrived(pipeline: Running, table: str, *, placeholders: int = 0) -> OutputTopic:
+    """The topic's rows are the table's, and the table's are the source's; nothing went back."""
+    pipeline.wait_equal(table)
+    database = pipeline.database
+    modes = HandlingModes.from_connector(database.config)
+    schema = read_schemas(
+        DatabaseConfig(url=database.dsn), [table], modes, settings=database.config
+    )[table]
+    topic = OutputTopic.of(pipeline, table)
+    topic.read()
+    assert topic.steps_back() == []
+    found = different(pipeline, table, schema, topic.newest())
+    lacking = [one for one in found if one.startswith("placeholder")]
+    assert [one for one in found if one not in lacking] == []
+    assert len(lacking) <= placeholders, lacking
+    return topic
+
+
+def test_a_snapshot_and_its_events(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    run = snapshots.start("public.docs", delay="20ms", chunk_rows=20)
+    snapshots.wait_note(run, "STARTED")
+    database.execute("UPDATE docs SET n = 1 WHERE id % 3 = 0")
+    database.execute("DELETE FROM docs WHERE id % 7 = 0")
+    database.execute("INSERT INTO docs SELECT g, 2, 'new' FROM generate_series(300, 310) AS g")
+    snapshots.completed(run, deadline_s=RUN_S)
+    database.execute("UPDATE docs SET n = 3 WHERE id % 2 = 0")
+    topic = arrived(pipeline, "public.docs")
+    reads = [one for one in topic.seen if one.value and one.event["op"] == "r"]
+    assert reads
+    assert {one.event["source"]["snapshot"] for one in reads} == {"incremental"}
+    deletes = [one for one in topic.seen if one.value and one.event["op"] == "d"]
+    assert len(deletes) == len([one for one in topic.seen if one.value is None]) > 0
+
+
+def test_toast_values_key_changes_and_truncates(pipeline: Running, snapshots: Snapshots):
+    database = pipeline.database
+    snapshots.completed(snapshots.start("public.emptied"), deadline_s=RUN_S)
+    pipeline.wait_equal("public.emptied")
+    database.execute("UPDATE emptied SET n = 5 WHERE id <= 50")
+    database.execute("UPDATE emptied SET big = repeat('x', 3000) WHERE id = 3")
+    database.execute("UPDATE emptied SET n = n + 1 WHERE id IN (3, 4)")
+    topic = arrived(pipeline, "public.emptied")
+    updates = [one for one in topic.seen if one.value and one.event["op"] == "u"]
+    assert len(updates) == 53
+    assert {len(one.event["after"]["big"]) > 1000 for one in updates} == {True}
+
+    database.execute("UPDATE emptied SET id = id + 1000 WHERE id <= 10")
+    arrived(pipeline, "public.emptied", placeholders=10)
+
+    with database.connect() as connection, connection.transaction():
+        connection.execute("INSERT INTO emptied VALUES (5000, 1, 'short')")
+        connection.execute("TRUNCATE emptied")
+        connection.execute("INSERT INTO emptied VALUES (20, 1, 'again'), (6000, 1, 'new')")
+    topic = arrived(pipeline, "public.emptied")
+    assert {json.loads(key)["id"] for key in topic.newest()} == {20, 6000}
+
+
+def test_rows_that_nobody_deleted_in_the_log_are_deleted_by_a_sweep(
+    pipeline: Running, snapshots: Snapshots
+):
+    database = pipeline.database
+    snapshots.completed(snapshots.start("public.quiet"), deadline_s=RUN_S)
+    pipeline.wait_equal("public.quiet")
+    hide = f"ALTER PUBLICATION {database.name} SET (publish = '%s')"
+    database.execute(hide % "insert, update")
+    database.execute("DELETE FROM quiet WHERE id % 5 = 0")
+    database.execute(hide % "insert, update, delete, truncate")
+    snapshots.completed(snapshots.start("public.quiet"), deadline_s=RUN_S)
+    topic = arrived(pipeline, "public.quiet")
+    assert len(topic.newest()) == 160
+
+
+def test_killed_while_it_writes(pipeline: Running, snapshots: Snapshots, stack: LocalStack):
+    """lakemark and the connector, again and again, beside a snapshot and a workload."""
+    database, rng = pipeline.database, random.Random(3)
+    stop = threading.Event()
+
+    def write() -> None:
+        dice = random.Random(4)
+        with database.connect() as connection:
+            while not stop.is_set():
+                key = dice.randrange(400)
+                connection.execute(
+                    dice.choice(
+                        [
+                            UPSERT,
+                            "UPDATE docs SET n = n + 1 WHERE id = %s",
+                            "UPDATE docs SET big = repeat(n::text, 2500) WHERE id = %s",
+                            "DELETE FROM docs WHERE id = %s",
+                        ]
+                    ),
+                    (key,),
+                )
+                stop.wait(0.005)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        run = snapshots.start("public.docs", chunk_rows=10, delay="50ms")
+        snapshots.wait_note(run, "STARTED")
+        for kill in range(KILLS):
+            enough = len(OutputTopic.of(pipeline, "public.docs").read()) + rng.randint(1, 200)
+            wait_for(
+                lambda enough=enough: len(OutputTopic.of(pipeline, "public.docs").read()) > enough,
+                STATE_S,
+                "more records in the output topic",
+            )
+            pipeline.lakemark.kill()
+            if kill == 0:
+                stack.connect.restart_connector(database.name)
+                revive(pipeline)
+            pipeline.lakemark.start()
+        snapshots.completed(run, deadline_s=RUN_S)
+    finally:
+        stop.set()
+        writer.join()
+    arrived(pipeline, "public.docs")

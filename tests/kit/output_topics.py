@@ -1,0 +1,163 @@
+"""An output topic as a consumer sees it: committed records only, and none that goes back."""
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from lakemark.config import load
+from lakemark.publishing import topic_of
+from lakemark.source.modes import HandlingModes
+from lakemark.source.placeholders import Placeholders
+from lakemark.source.rows import decode_rows
+from lakemark.source.schema import TableSchema
+from stack.kafka import Kafka
+from stack.processes import wait_for
+from tests.kit.running import Running
+
+READ_S = 60.0
+
+
+@dataclass
+class Seen:
+    """One record: where it stands, what it says, and what its headers say."""
+
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes | None
+    headers: dict[str, bytes]
+    order: int
+
+    @property
+    def position(self) -> bytes:
+        """Of the record, as bytes that can be compared."""
+        return bytes.fromhex(self.headers["lakemark.position"].decode())
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """The value, without its wrapper."""
+        read = json.loads(self.value or b"{}")
+        return read.get("payload", read)
+
+
+@dataclass
+class OutputTopic:
+    """All records of a table's output topic, in the order of each partition."""
+
+    kafka: Kafka
+    name: str
+    seen: list[Seen] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, running: Running, table: str) -> "OutputTopic":
+        """The output topic of a pipeline's table."""
+        output = load(running.lakemark.config).output
+        assert output is not None
+        return cls(running.database.stack.kafka, topic_of(output.topic_prefix, table))
+
+    def read(self) -> list[Seen]:
+        """Everything up to the topic's end as of now, transactions' markers and all left out."""
+        self.seen = []
+        if self.name not in self.kafka.topics():
+            return self.seen
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap,
+                "group.id": f"test-{uuid.uuid4()}",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            }
+        )
+        try:
+            partitions = consumer.list_topics(self.name, timeout=10).topics[self.name].partitions
+            consumer.assign([TopicPartition(self.name, number, 0) for number in partitions])
+            left = set(partitions)
+
+            def at_the_end() -> bool:
+                for message in consumer.consume(10_000, timeout=0.2):
+                    if message.error() is not None:
+                        left.discard(message.partition())
+                    else:
+                        self.seen.append(_seen(message, len(self.seen)))
+                return not left
+
+            wait_for(at_the_end, READ_S, f"the end of {self.name}")
+        finally:
+            consumer.close()
+        return self.seen
+
+    def steps_back(self) -> list[str]:
+        """What must not be: a key in two partitions, a position below one before, an id again."""
+        found: list[str] = []
+        last: dict[bytes, Seen] = {}
+        ids: dict[bytes, Seen] = {}
+        for one in self.seen:
+            before = last.get(one.key)
+            if before is not None:
+                if before.partition != one.partition:
+                    found.append(
+                        f"{one.key!r} is in partitions {before.partition}, {one.partition}"
+                    )
+                if one.position < before.position:
+                    found.append(f"{one.key!r} went back: {before} {one}")
+            again = ids.setdefault(one.headers["lakemark.id"], one)
+            if again is not one and again is not before:
+                found.append(f"{one.headers['lakemark.id']!r} comes again after others: {one}")
+            last[one.key] = one
+        return found
+
+    def newest(self) -> dict[bytes, dict[str, Any]]:
+        """The row of every key that has one, as a consumer that upserts and deletes ends up with."""
+        rows: dict[bytes, dict[str, Any]] = {}
+        for one in self.seen:
+            if one.value is None:
+                rows.pop(one.key, None)
+            elif one.event["op"] != "d":
+                rows[one.key] = one.event["after"]
+        return rows
+
+
+def _seen(message: Message, order: int) -> Seen:
+    headers = dict(message.headers() or [])
+    return Seen(
+        message.partition(), message.offset(), message.key(), message.value(), headers, order
+    )
+
+
+def different(
+    running: Running, table: str, schema: TableSchema, rows: dict[bytes, dict[str, Any]]
+) -> list[str]:
+    """Where a consumer's rows are not those of the Delta table, key by key and typed.
+
+    Placeholders that were passed on are left out, and counted under the key ``""``.
+    """
+    modes = HandlingModes.from_connector(running.database.config)
+    delta = running.rows(table).drop_columns(["_cdc"])
+    wanted = {tuple(row[name] for name in schema.key): row for row in delta.to_pylist()}
+    images = [json.dumps(row).encode() for row in rows.values()]
+    read = decode_rows(images, schema, modes)
+    found = [f"{bad}" for bad in read.bad]
+    got = {
+        tuple(row[name] for name in schema.key): (row, missing or ())
+        for row, missing in zip(read.columns.to_pylist(), read.unavailable, strict=True)
+    }
+    for key in wanted.keys() | got.keys():
+        if key not in got or key not in wanted:
+            found.append(f"{key}: only {'in the table' if key in wanted else 'in the topic'}")
+            continue
+        row, missing = got[key]
+        if missing:
+            found.append(f"placeholder {key} {missing}")
+        pairs = {n: (row[n], wanted[key][n]) for n in row if n not in missing}
+        if any(ours != theirs for ours, theirs in pairs.values()):
+            found.append(f"{key}: { ({n: p for n, p in pairs.items() if p[0] != p[1]}) }"[:300])
+    return found
+
+
+__all__ = ["OutputTopic", "Placeholders", "Seen", "different"]

@@ -1,0 +1,112 @@
+"""The fence: nothing is said to be in the tables before the connector and the stream have it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark import positions
+from lakemark.snapshot import fence
+from lakemark.snapshot.fence import Committed, committed_position, has_passed
+from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, FakeWorld
+
+pytestmark = pytest.mark.usefixtures("logs")
+
+TOPIC = f"shop.{ORDERS}"
+AT = [positions.pack(0, major, 5) for major in range(10)]
+
+
+def waiting(**changes):
+    """A run over a table whose chunks wait for their windows, and so for the fence."""
+    world = FakeWorld(replace(SETTINGS, ordered=True))
+    for name, value in changes.items():
+        setattr(world, name, value)
+    world.stream.table(ORDERS)
+    world.stream.lag = 1000  # window rows do not come: chunks stay undecided
+    world.start()
+    world.execute("r1")
+    world.go(30, until=lambda: bool(world.records("chunk")))
+    return world
+
+
+def said(world):
+    return [record["position"] for record in world.records("fence")]
+
+
+def test_a_run_is_armed_in_the_mode_of_its_settings():
+    assert waiting().records("run-start")[0]["mode"] == "order"
+    world = FakeWorld()
+    world.start()
+    world.execute("r1")
+    world.go(5)
+    assert world.records("run-start")[0]["mode"] == "table"
+
+
+def test_the_stream_must_have_passed_the_ends_taken_after_the_connectors_offset():
+    world = waiting(connect=Committed(AT[3], {TOPIC: {0: 10, 1: 4}}))
+    world.stream.offsets = {TOPIC: {0: 10, 1: 3}}
+    world.go(5)
+    assert said(world) == []
+    world.stream.offsets = {TOPIC: {0: 12, 1: 4}}
+    world.go(2)
+    assert said(world) == [AT[3].hex()]
+    world.go(5)
+    assert said(world) == [AT[3].hex()], "the same is not said again"
+    world.connect = Committed(AT[5], {TOPIC: {0: 20}})
+    world.go(5)
+    assert said(world) == [AT[3].hex()]
+    world.stream.offsets = {TOPIC: {0: 20, 1: 4}}
+    world.go(3)
+    assert said(world) == [AT[3].hex(), AT[5].hex()]
+
+
+def test_without_connect_a_later_event_in_every_partition_is_needed(logs):
+    world = waiting(away={"committed"})
+    world.stream.table(ORDERS, passed=b"")
+    world.go(20)
+    assert said(world) == []
+    world.stream.table(ITEMS, passed=AT[9])  # of a table that nobody reads
+    world.go(5)
+    assert said(world) == []
+    world.stream.table(ORDERS, passed=AT[2])
+    world.go(5)
+    assert said(world) == [AT[2].hex()]
+    world.go(fence.SAY_AFTER_S + 5)
+    assert "snapshot.waits_for_connector" in {entry["event"] for entry in logs}
+    assert world.run_state("r1") == "reading", "what is away holds up the fence only"
+
+
+def test_nothing_is_asked_while_no_chunk_waits():
+    world = FakeWorld(replace(SETTINGS, ordered=True))
+    world.connect = Committed(AT[3], {})
+    world.start()
+    world.go(10)
+    assert said(world) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "wanted"),
+    [
+        ({"lsn_commit": 7, "lsn": 9, "lsn_proc": 9}, positions.pack(2, 7, 9)),
+        ({"lsn_commit": -1, "lsn": -2}, positions.pack(2, 2**64 - 1, 2**64 - 2)),
+        ({"lsn": 9}, b""),
+        ({"lsn_commit": 7}, b""),
+        ({"lsn_commit": 7, "lsn": 9, "snapshot": "INITIAL"}, b""),
+        ({"lsn_commit": "x", "lsn": 9}, b""),
+        ({}, b""),
+        (None, b""),
+    ],
+)
+def test_positions_of_committed_offsets(offset, wanted):
+    assert committed_position([{"partition": {"server": "shop"}, "offset": offset}], 2) == wanted
+
+
+@given(
+    st.dictionaries(st.integers(0, 3), st.integers(0, 5)),
+    st.dictionaries(st.integers(0, 3), st.integers(0, 5)),
+)
+def test_a_partition_that_the_stream_does_not_know_has_not_been_passed(have, ends):
+    expected = all(have.get(p, 0) >= end for p, end in ends.items())
+    assert has_passed({"t": have}, {"t": ends}) == expected
+    assert has_passed({}, {"t": ends}) == (not any(ends.values()))
