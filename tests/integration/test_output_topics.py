@@ -1,0 +1,119 @@
+"""Transactions of output topics on a real broker: once, in order, fenced, aborted."""
+
+import itertools
+import random
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lakemark.errors import TableError
+from lakemark.sink import topics
+from lakemark.sink.forwarding import Message
+from lakemark.sink.topics import Source, Target
+from stack.local import LocalStack
+from tests.kit.output_topics import OutputTopic
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+NUMBERS = itertools.count(1)
+WIDE = random.Random(1).randbytes(4000)  # nothing that compression makes small
+# (hash & 0x7fffffff) % 7 of Kafka's own test vectors for murmur2
+JAVA = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536}
+
+
+@pytest.fixture
+def target(stack: LocalStack) -> Target:
+    """A change topic of seven partitions, and where its table's records go."""
+    name = f"out{next(NUMBERS)}"
+    admin = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
+    admin.create_topics([NewTopic(f"{name}.source", 7, 1)])[f"{name}.source"].result()
+    client = {"bootstrap.servers": stack.kafka.bootstrap, "log_level": 0}
+    return Target(f"{name}.clean", f"{name}.group", like=f"{name}.source", client=client)
+
+
+def source(target: Target, note: str = "", partition: int = 0) -> Source:
+    return Source(target.like, partition, note)
+
+
+def some(*numbers: int, size: int = 1) -> list[Message]:
+    return [
+        Message(
+            n, b"k", str(n).encode() * size, [("lakemark.position", b"00"), ("lakemark.id", b"")]
+        )
+        for n in numbers
+    ]
+
+
+def values(stack: LocalStack, target: Target) -> list[int]:
+    return [int(one.value) for one in OutputTopic(stack.kafka, target.topic).read()]
+
+
+def forget() -> None:
+    """As a new process."""
+    topics._lanes.clear()
+
+
+def test_what_is_below_the_mark_is_left_out(stack: LocalStack, target: Target):
+    assert topics.write(target, source(target), 5, some(1, 2, 4)) == 3
+    assert topics.write(target, source(target), 5, some(1, 2, 4)) == 0
+    forget()
+    assert topics.write(target, source(target), 8, some(2, 4, 6, 7)) == 2
+    assert topics.write(target, source(target), 8, []) == 0
+    assert topics.write(target, source(target, partition=3), 3, some(1)) == 1
+    assert values(stack, target) == [1, 2, 4, 6, 7, 1]
+
+
+def test_a_mark_of_another_topic_of_the_same_name_does_not_count(stack: LocalStack, target: Target):
+    topics.write(target, source(target, "first"), 100, some(99))
+    assert topics.write(target, source(target, ""), 100, some(98)) == 0
+    assert topics.write(target, source(target, "second"), 3, some(1, 2)) == 2
+    forget()
+    assert topics.write(target, source(target, "second"), 4, some(2, 3)) == 1
+    assert values(stack, target) == [99, 1, 2, 3]
+
+
+def test_who_was_given_up_is_fenced_and_finds_what_its_successor_wrote(
+    stack: LocalStack, target: Target
+):
+    topics.write(target, source(target), 2, some(1))
+    key, old = topics._lanes.popitem()
+    assert topics.write(target, source(target), 4, some(2, 3)) == 2
+    topics._lanes[key] = old
+    assert topics.write(target, source(target), 5, some(2, 3, 4)) == 1
+    assert values(stack, target) == [1, 2, 3, 4]
+
+
+def test_a_transaction_of_a_process_that_died_is_not_seen(stack: LocalStack, target: Target):
+    topics.write(target, source(target), 2, some(1))
+    _, dying = topics._lanes.popitem()
+    dying.producer.begin_transaction()
+    dying.producer.produce(target.topic, key=b"k", value=b"2")
+    dying.producer.flush(10)
+    assert topics.write(target, source(target), 4, some(2, 3)) == 2
+    assert values(stack, target) == [1, 2, 3]
+
+
+def test_a_record_that_is_too_large_stops_its_table_and_leaves_nothing_behind(
+    stack: LocalStack, target: Target
+):
+    small = Target(target.topic, target.group, target.like, 2000, target.client)
+    with pytest.raises(TableError) as found:
+        topics.write(small, source(target), 3, [*some(1), some(2)[0]._replace(value=WIDE)])
+    assert (found.value.code, found.value.retried) == ("output-record-too-large", True)
+    assert target.topic in found.value.hint
+    assert topics.write(small, source(target), 3, some(1, 2)) == 2
+    assert values(stack, target) == [1, 2]
+
+
+def test_the_topic_is_made_compacted_and_keys_stand_where_java_puts_them(
+    stack: LocalStack, target: Target
+):
+    headers = [("lakemark.position", b"00"), ("lakemark.id", b"")]
+    found = [Message(1, key.encode(), b"1", list(headers)) for key in JAVA]
+    topics.write(target, source(target), 2, found)
+    seen = OutputTopic(stack.kafka, target.topic).read()
+    assert {one.key.decode(): one.partition for one in seen} == {
+        key: (number & 0x7FFFFFFF) % 7 for key, number in JAVA.items()
+    }
+    admin = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
+    assert len(admin.list_topics(target.topic).topics[target.topic].partitions) == 7
