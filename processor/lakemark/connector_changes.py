@@ -13,7 +13,7 @@ the connector any more
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -26,7 +26,7 @@ from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError, PipelineError
-from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.schema import HandlingModes
 
 log = structlog.get_logger(__name__)
 
@@ -92,12 +92,15 @@ def agree(config: Config, checkpoint: Checkpoint, connector: Connector) -> None:
     before, now = checkpoint.decoding(), decoding.of(connector.settings)
     if before is not None and before != now:
         _require_source(before, now)
-        settings = decoding.changed(before, now)
-        tables = list(checkpoint.newest().tables)
+        old, new = HandlingModes.from_connector(before), HandlingModes.from_connector(now)
         found = decoding.concerned(
-            tables, settings, _schemas(config, connector, before), _schemas(config, connector, now)
+            checkpoint.newest().tables,
+            (old, new),
+            catalog_of(config, old, connector.settings).read(None),
+            catalog_of(config, new, connector.settings).read(None),
         )
         control.resnapshot(config, found, REASON)
+        settings = decoding.changed(before, now)
         log.warning("connector.writes_otherwise", settings=settings, tables=found)
     if before != now:
         checkpoint.note_decoding(now)
@@ -114,11 +117,3 @@ def _require_source(before: dict[str, str], now: dict[str, str]) -> None:
             hint="set it back; or, if that is meant, give the pipeline a new checkpoint and "
             "snapshot its tables again",
         )
-
-
-def _schemas(
-    config: Config, connector: Connector, by: Mapping[str, str]
-) -> Mapping[str, TableSchema]:
-    """The catalog's tables, if the connector wrote values by these settings."""
-    modes = HandlingModes.from_connector(by)
-    return catalog_of(config, modes, connector.settings).read(None)

@@ -9,18 +9,11 @@ snapshotted again.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lakemark.source.modes import SETTINGS
+from lakemark.source.modes import SETTINGS, HandlingModes
 from lakemark.source.schema import TableSchema
 
 # Another one of these is another source: no position and no offset means anything there.
 SOURCE: Final = ("connector.class", "topic.prefix")
-# What a table's schema does not show: texts of binary columns and numbers are of the same type in
-# all of their forms, and the placeholder stands in the values.
-UNSEEN: Final = (
-    "binary.handling.mode",
-    "value.converter.decimal.format",
-    "unavailable.value.placeholder",
-)
 
 
 def of(settings: Mapping[str, str]) -> dict[str, str]:
@@ -38,7 +31,7 @@ def changed(
 
 def concerned(
     tables: Iterable[str],
-    settings: Iterable[str],
+    modes: tuple[HandlingModes, HandlingModes],
     before: Mapping[str, TableSchema],
     now: Mapping[str, TableSchema],
 ) -> list[str]:
@@ -46,11 +39,19 @@ def concerned(
 
     Args:
         tables: all that there are.
-        settings: those that differ.
-        before: the catalog's schemas under the settings as they were.
-        now: as they are. Of a table that it does not know nothing can be said for certain.
+        modes: as they were, and as they are.
+        before: the catalog's schemas under the former.
+        now: under the latter. Of a table that it does not know nothing can be said for certain.
     """
-    if not set(settings).isdisjoint(UNSEEN):
+    old, new = modes
+    if old == new:
+        return []
+    if _unseen(old) != _unseen(new):
         return sorted(tables)
     same = {table for table in now if before.get(table) == now[table]}
     return sorted(set(tables) - same)
+
+
+def _unseen(modes: HandlingModes) -> tuple[object, ...]:
+    """What no schema shows: all texts of bytes and all forms of decimals are of one type each."""
+    return modes.binary, modes.decimal_format, modes.placeholder

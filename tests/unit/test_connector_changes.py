@@ -156,6 +156,7 @@ def catalog(monkeypatch):
     [
         ({}, []),
         ({"table_include_list": ITEMS}, []),
+        ({"binary_handling_mode": "bytes", "decimal_handling_mode": "PRECISE"}, []),
         ({"decimal_handling_mode": "string"}, [ITEMS]),
         ({"time_precision_mode": "connect"}, [ITEMS]),
         ({"interval_handling_mode": "string"}, []),
