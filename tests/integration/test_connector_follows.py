@@ -34,7 +34,7 @@ def test_a_table_that_is_added_comes_from_its_first_event(running: Running):
     with Snapshots(running) as snapshots:
         refused = snapshots.ended(snapshots.start("public.a"))
         assert (refused.type, refused.additional_data["code"]) == ("REJECTED", "unknown-table")
-        assert "table.include.list" in refused.additional_data["hint"]
+        assert "table.include.list" in refused.additional_data["reason"]
 
         database.start_connector(captures("public.a", "public.b"))
         database.execute("UPDATE a SET aa = -pk WHERE pk <= 10")

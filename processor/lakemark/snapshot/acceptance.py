@@ -53,14 +53,9 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     if not chosen.tables:
         first = signal.data_collections[0]
         raise RefusedError(
-            "no table that the connector captures matches data-collections",
+            "no table that the connector captures (table.include.list) matches data-collections",
             code="unknown-table",
-            hint=nearest(
-                first,
-                known.schemas,
-                "table.include.list of the connector chooses: it captures "
-                + ", ".join(list(known.schemas)[:5]),
-            ),
+            hint=nearest(first, known.schemas, "it captures " + ", ".join(list(known.schemas)[:5])),
         )
     _check_conditions(signal, chosen.tables)
     if signal.surrogate_key:
