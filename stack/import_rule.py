@@ -35,6 +35,7 @@ PURE = {
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
     *("refresh", "selection", "gaps"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
+    *("backoff", "decoding", "source.circuit"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}
@@ -48,6 +49,7 @@ IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 
 SPARK = {
     *(
+        "checkpoint",  # Hadoop's file systems, through py4j
         "daemon",
         "handover",
         "pipeline",
