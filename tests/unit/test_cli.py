@@ -249,3 +249,20 @@ def test_recover_says_what_it_needs_to_be_told():
     assert "--resnapshot TABLE" in result.output
     both = CliRunner().invoke(cli.app, ["recover", "--new-epoch", "--resnapshot", "public.orders"])
     assert both.exit_code == 2
+
+
+# --- jars -------------------------------------------------------------------------------------
+
+
+def test_jars_are_printed_as_spark_submit_takes_them(monkeypatch):
+    from lakemark import jars
+
+    def found(*, progress):
+        progress("fetched 1 of 1 files")
+        return [Path("/cache/a.jar"), Path("/cache/b.jar")]
+
+    monkeypatch.setattr(jars, "runtime_jars", found)
+    result = invoke("jars")
+    assert result.exit_code == 0
+    assert result.stdout == "/cache/a.jar,/cache/b.jar\n"
+    assert "fetched" in result.stderr
