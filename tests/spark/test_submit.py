@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import write_deltalake
 
 from lakemark.jars import runtime_jars
 from stack.local import CONNECTOR, ROOT
@@ -15,6 +17,7 @@ from stack.spark import HOME
 
 pytestmark = pytest.mark.spark
 
+JARS = ("--jars", ",".join(map(str, runtime_jars())))
 MAIN = ROOT / "deploy" / "spark" / "lakemark_main.py"
 
 
@@ -35,10 +38,9 @@ def settings(tmp_path) -> Path:
     return file
 
 
-def submit(settings: Path, java_home: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [str(HOME / "bin" / "spark-submit"), "--master", "local[1]", *options]
+def submit(java_home: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command, str(MAIN), "run", "--once", "-c", str(settings)],
+        [str(HOME / "bin" / "spark-submit"), "--master", "local[1]", *arguments],
         env={**os.environ, "JAVA_HOME": java_home, "PYSPARK_DRIVER_PYTHON": sys.executable},
         capture_output=True,
         text=True,
@@ -48,13 +50,24 @@ def submit(settings: Path, java_home: str, *options: str) -> subprocess.Complete
 
 
 def test_without_the_jars_it_says_how_they_are_given(settings, java_home):
-    done = submit(settings, java_home)
+    done = submit(java_home, str(MAIN), "run", "-c", str(settings))
     assert done.returncode == 1
     assert "jars-unavailable" in done.stdout  # where spark-submit puts what Python says
     assert '--jars "$(lakemark jars)"' in done.stdout
 
 
 def test_with_the_jars_there_is_a_session(settings, java_home):
-    done = submit(settings, java_home, "--jars", ",".join(map(str, runtime_jars())))
+    done = submit(java_home, *JARS, str(MAIN), "run", "-c", str(settings))
     assert done.returncode == 3, done.stderr
     assert "x.Avro is not supported" in done.stdout
+
+
+def test_the_example_reads_a_table(tmp_path, java_home):
+    rows = pa.table({"id": [2, 1], "name": ["Grace", "Ada"], "_cdc": [{"source_ts": 7}] * 2})
+    write_deltalake(f"{tmp_path}/customers", rows)
+    done = submit(
+        java_home, *JARS, str(ROOT / "examples/reading/with_spark.py"), f"{tmp_path}/customers"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "|  1|  Ada|" in done.stdout
+    assert "|2   |7     |" in done.stdout
