@@ -18,6 +18,7 @@ from stack.spark import HOME
 pytestmark = pytest.mark.spark
 
 JARS = ("--jars", ",".join(map(str, runtime_jars())))
+QUICK_DELTA = ("--conf", "spark.databricks.delta.snapshotPartitions=1")
 MAIN = ROOT / "deploy" / "spark" / "lakemark_main.py"
 
 
@@ -65,9 +66,8 @@ def test_with_the_jars_there_is_a_session(settings, java_home):
 def test_the_example_reads_a_table(tmp_path, java_home):
     rows = pa.table({"id": [2, 1], "name": ["Grace", "Ada"], "_cdc": [{"source_ts": 7}] * 2})
     write_deltalake(f"{tmp_path}/customers", rows)
-    done = submit(
-        java_home, *JARS, str(ROOT / "examples/reading/with_spark.py"), f"{tmp_path}/customers"
-    )
+    script = str(ROOT / "examples" / "reading" / "with_spark.py")
+    done = submit(java_home, *JARS, *QUICK_DELTA, script, f"{tmp_path}/customers")
     assert done.returncode == 0, done.stderr
     assert "|  1|  Ada|" in done.stdout
     assert "|2   |7     |" in done.stdout

@@ -170,7 +170,8 @@ def test_what_the_producer_sends_is_read_and_its_key_is_the_pipeline():
         ast.unparse(made), {"uuid": __import__("uuid"), "str": str, "tables": ["public.t"]}
     )
     read = signals.read(b"shop", json.dumps(value).encode(), pipeline="shop", unnamed="x")
-    assert read.id == value["id"]
+    assert not isinstance(read, signals.Rejection)
+    assert (read.id, list(read.data_collections)) == (value["id"], ["public.t"])
 
 
 # --- containers -------------------------------------------------------------------------------
