@@ -225,3 +225,21 @@ def test_the_pipeline_in_containers_finds_store_bucket_and_servers(both):
     assert address.split(":")[0] in over["services"]
     assert config.lake.options()["AWS_ACCESS_KEY_ID"] == user
     assert config.lake.options()["AWS_SECRET_ACCESS_KEY"] == password
+
+
+def test_the_snippet_for_the_store_asks_as_the_pipeline_writes(both):
+    _, over = both
+    ours = over["services"]["lakemark"]
+    config = load(EXAMPLES / "s3" / "lakemark.yaml", ours["environment"])
+    (block,) = of("s3", "python")
+    (given,) = [
+        n.value
+        for n in ast.parse(block.text).body
+        if isinstance(n, ast.Assign) and n.targets[0].id == "store"
+    ]
+    store, written = ast.literal_eval(given), config.lake.options()
+    for name in ("AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert store[name] == written[name]
+    port = store["AWS_ENDPOINT_URL"].rpartition(":")[2]
+    assert f"127.0.0.1:{port}:{port}" in over["services"]["store"]["ports"]
+    assert f'"{config.lake.path}/public/customers"' in block.text
