@@ -113,8 +113,6 @@ def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path
             "public.customers": "streaming",
             "public.orders": "streaming",
         }
-        joined = script("reading/with_duckdb.py", "lake/public/customers", "lake/public/orders")
-        assert "Ada     │      2" in joined.stdout, joined.stderr
         newest = script("reading/with_polars.py", "lake/public/customers")
         assert "Grace ┆ 99.00" in newest.stdout, newest.stderr
     finally:

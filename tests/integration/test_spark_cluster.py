@@ -23,7 +23,7 @@ def interpreter(folder: Path) -> Path:
 
 def test_snapshot_and_log_on_a_cluster_of_two_workers(database: Database, tmp_path):
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
-    database.execute("INSERT INTO orders SELECT n, 'n' FROM generate_series(1, 500) n")
+    database.execute("INSERT INTO orders SELECT n, 'n' FROM generate_series(1, 200) n")
     database.start_connector({"snapshot.mode": "no_data"})
     python = interpreter(tmp_path)
     with SparkCluster(tmp_path / "spark") as cluster:
@@ -35,7 +35,10 @@ def test_snapshot_and_log_on_a_cluster_of_two_workers(database: Database, tmp_pa
             "spark.executor.extraJavaOptions": QUICK,
             "spark.executor.memory": "512m",
         }
-        sections = {"spark": spark, "snapshot": {"chunk_rows": 100}}
+        sections = {
+            "spark": spark,
+            "snapshot": {"chunk_rows": 100, "window_interval": "250ms"},
+        }
         with Running(database, tmp_path, sections) as running:
             running.lakemark.start()
             running.lakemark.command("snapshot", "start", "public.orders", "--wait")

@@ -1,5 +1,6 @@
 """The readers of the examples leave out what a deletion vector marks, as the page says."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,13 @@ def test_a_marked_row_is_not_read(lake, script, tables):
     assert done.returncode == 0, done.stderr
     assert "Ada" in done.stdout
     assert "Barbara" not in done.stdout
+
+
+def test_spark_does_not_read_it_either(spark, lake, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["with_spark.py", f"{lake}/customers"])
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)  # the session is that of all tests
+    runpy.run_path(str(ROOT / "examples" / "reading" / "with_spark.py"))
+    shown = capsys.readouterr().out
+    assert "|  1|  Ada|" in shown
+    assert "Barbara" not in shown
+    assert "|2   |NULL  |" in shown

@@ -6,10 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import yaml
-from deltalake import write_deltalake
 
 from lakemark.jars import runtime_jars
 from stack.local import CONNECTOR, ROOT
@@ -18,7 +16,6 @@ from stack.spark import HOME
 pytestmark = pytest.mark.spark
 
 JARS = ("--jars", ",".join(map(str, runtime_jars())))
-QUICK_DELTA = ("--conf", "spark.databricks.delta.snapshotPartitions=1")
 MAIN = ROOT / "deploy" / "spark" / "lakemark_main.py"
 
 
@@ -61,13 +58,3 @@ def test_with_the_jars_there_is_a_session(settings, java_home):
     done = submit(java_home, *JARS, str(MAIN), "run", "-c", str(settings))
     assert done.returncode == 3, done.stderr
     assert "x.Avro is not supported" in done.stdout
-
-
-def test_the_example_reads_a_table(tmp_path, java_home):
-    rows = pa.table({"id": [2, 1], "name": ["Grace", "Ada"], "_cdc": [{"source_ts": 7}] * 2})
-    write_deltalake(f"{tmp_path}/customers", rows)
-    script = str(ROOT / "examples" / "reading" / "with_spark.py")
-    done = submit(java_home, *JARS, *QUICK_DELTA, script, f"{tmp_path}/customers")
-    assert done.returncode == 0, done.stderr
-    assert "|  1|  Ada|" in done.stdout
-    assert "|2   |7     |" in done.stdout
