@@ -11,6 +11,7 @@
 
 A crash between any two of them is followed by the whole batch again, with the same outcome.
 
+Tables of the engine with deletion vectors differ in 6 and 7 only (`vectors`, `vectors_upkeep`).
 Tables of the Spark MERGE engine take the same way up to 5; then the write set is staged beside the
 table, and the driver truncates and merges by SQL. A table that Spark has to create or change first
 comes back with what it `needs`, and is read again.
@@ -29,7 +30,7 @@ from deltalake import DeltaTable
 
 from lakemark import crashpoints, packets
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import commits, delta, evolve, pending, staging
+from lakemark.sink import commits, delta, evolve, pending, staging, vectors, vectors_upkeep
 from lakemark.sink import resolve as resolving
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import cdc_type
@@ -37,7 +38,8 @@ from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.staging import StagedPart
 from lakemark.source.evolution import way_on
 
-TASK_MERGE: Final = "task-merge"
+DELETION_VECTORS: Final = commits.DELETION_VECTORS
+TASK_MERGE: Final = commits.TASK_MERGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         left = pending.load(own.path, query=plan.query, batch=plan.batch, options=options)
         outcome.pending = left is not None
         if opened is not None:
-            size = delta.size_of(opened)
+            size = _size(opened, own, options)
             outcome.rows, outcome.bytes = size.rows, size.bytes
         return outcome
 
@@ -183,7 +185,7 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     if opened is None:  # a truncate of a table that has never had a row
         outcome.rows = outcome.rows_before = 0
         return outcome
-    outcome.rows_before = max(0, delta.size_of(opened).rows)
+    outcome.rows_before = max(0, _size(opened, own, options).rows)
     if publish is not None:
         publish(outcome.truncate)
 
@@ -197,6 +199,7 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
             app_id=f"{app_id}/truncate",
             version=plan.batch,
             storage_options=options,
+            engine=own.engine,
         )
         outcome.deleted += gone.deleted + gone.updated
         opened = None
@@ -213,7 +216,8 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         outcome.pending = True
 
     # 6. merge
-    merged = delta.merge(
+    merge = vectors.merge if own.engine == DELETION_VECTORS else delta.merge
+    merged = merge(
         own.path,
         resolution.write_set,
         key=key,
@@ -231,9 +235,8 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     outcome.reread = _texts(resolution.reread)
 
     # 7. upkeep, now and then
-    if delta.wants_maintenance(merged):
-        with suppress(LakemarkError):  # changes no row, and is tried again after the next batch
-            delta.maintain(own.path, storage_options=options)
+    with suppress(LakemarkError):  # changes no row, and is tried again after the next batch
+        _keep(own, merged, key, options)
     outcome.seconds = monotonic() - begun
     return outcome
 
@@ -249,6 +252,22 @@ def _ahead(path: str, recorded: int, batch: int) -> TableError:
     )
 
 
+def _keep(
+    own: TablePlan, merged: commits.MergeResult, key: Sequence[str], options: commits.Options
+) -> None:
+    """Step 7."""
+    if own.engine == DELETION_VECTORS:
+        vectors_upkeep.maintain(own.path, key=key, storage_options=options)
+    elif delta.wants_maintenance(merged):
+        delta.maintain(own.path, storage_options=options)
+
+
+def _size(opened: DeltaTable, own: TablePlan, options: commits.Options) -> commits.TableSize:
+    if own.engine == DELETION_VECTORS:
+        return vectors.size_of(opened, own.path, options)
+    return delta.size_of(opened)
+
+
 def _fitting(
     opened: DeltaTable | None,
     schema: pa.Schema | None,
@@ -258,11 +277,16 @@ def _fitting(
 ) -> DeltaTable | None:
     """Step 2: the table made so that it can hold the rows; None if there are none, and no table."""
     if opened is not None:
-        commits.existing(own.path, plan.options, opened)  # one that task merge may write
+        commits.existing(own.path, plan.options, opened, engine=own.engine)  # one it may write
     if schema is None or (opened is not None and fits(opened, schema, own.path, outcome.table)):
         return opened
     changed = evolve.ensure(
-        own.path, schema, key=outcome.key, table=outcome.table, storage_options=plan.options
+        own.path,
+        schema,
+        key=outcome.key,
+        table=outcome.table,
+        storage_options=plan.options,
+        engine=own.engine,
     )
     outcome.changes = [f"added {f.name}" for f in changed.added]
     outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
