@@ -388,7 +388,7 @@ class Pipeline:
                         code="repartitioned",
                         reason=f"{topic} has new partitions",
                     )
-                tables.repartition(entry, old_ends={topic: old})
+                tables.repartition(entry, old_ends={topic: old}, end=state.offsets)
 
     def _retry(self, state: PipelineState, settled: Left) -> None:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.

@@ -21,7 +21,8 @@ def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, m
     path = table_path(shop.config.lake.path, ORDERS)
     shop.put("c", 1, 1, v="a")
     shop.run()
-    pending.save(pa.table({"x": [1]}), path, query="query-0000", batch=99, options={})
+    halves = pending.Halves(path, "query-0000", {})
+    halves.save(pa.table({"x": [1]}), 99, "stream")
     for lsn in range(2, 12):
         shop.put("c", lsn, lsn, v="a")
         shop.run()
@@ -29,7 +30,7 @@ def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, m
     assert table is not None
     assert len(table.file_uris()) <= 5
     assert len(shop.values()) == 11
-    assert pending.load(path, query="query-0000", batch=99, options={}) is not None
+    assert halves.load(99, "stream") is not None
 
 
 def test_a_batch_that_is_repeated_after_its_commit_asks_for_the_same_keys_again(tmp_path):

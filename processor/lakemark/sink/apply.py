@@ -1,15 +1,17 @@
 """One table, one batch: the order of effects.
 
-1. Look up whether this (app id, batch) is committed already: then nothing is done again.
+1. Look up whether this (app id, batch) is committed already, with this very content: then nothing
+   is done again. With other content it is applied like any batch: what counts is the position.
 2. Create or evolve the table (idempotent).
    Rows of snapshots, and deletes of what a truncate removes, go to the output topic.
 3. Truncate, as a commit of its own.
 4. Resolve the packets to a write set, reading the rows that key changes need.
 5. Write the halves of key changes that still wait beside the table, under this batch's number.
-6. Merge: one Delta commit that records (app id, batch).
+6. Merge: one Delta commit that records (app id, batch) and a digest of the content.
 7. Join small files and vacuum, once there are many: changes no row.
 
-A crash between any two of them is followed by the whole batch again, with the same outcome.
+A crash between any two of them is followed by the whole batch again, with the same outcome; or, if
+the batch has become another one (`commits.version_of`), with the outcome of that one.
 
 Tables of the Spark MERGE engine take the same way up to 5; then the write set is staged beside the
 table, and the driver truncates and merges by SQL. A table that Spark has to create or change first
@@ -21,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +41,8 @@ from lakemark.sink.staging import StagedPart
 from lakemark.source.evolution import way_on
 
 TASK_MERGE: Final = "task-merge"
+STREAM: Final = "stream"
+CATCHUP: Final = "catchup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ class TablePlan:
     engine: str = TASK_MERGE
     floor: bytes | None = None
     pending: int = -1
+    pending_step: str = STREAM
     pending_over: int = -1
+    pending_over_step: str = STREAM
     settled: bytes | None = None
     horizon: bytes | None = None
     partial: bool = False
@@ -69,7 +76,7 @@ class LakePlan:
 
     Attributes:
         query: id of the streaming query: part of the app id.
-        batch: batch id: the version recorded with each commit.
+        batch: batch id: part of the version recorded with each commit.
         step: `stream` or `catchup`: part of the app id.
         tables: plans by table id.
         new_table: the plan of a table not seen before.
@@ -85,16 +92,24 @@ class LakePlan:
     options: dict[str, str] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
 
-    def app_id(self, table: str) -> str:
-        """The app id under which this step's commits to the table are recorded."""
-        return f"{self.query}/{table}/{self.step}"
+    def app_id(self, table: str, step: str = "") -> str:
+        """The app id under which the commits of this step, or of `step`, are recorded."""
+        return f"{self.query}/{table}/{step or self.step}"
+
+    def cut_id(self, table: str) -> str:
+        """The app id under which this step's truncates of the table are recorded."""
+        return f"{self.app_id(table)}/truncate"
 
 
 class TableOutcome(msgspec.Struct, omit_defaults=True):
     """What happened to one table; `code` is empty where all went well.
 
     Attributes:
+        step: the step that it is of.
+        version: what is recorded with its commits, see `commits.version_of`.
         partial: whether an event lacked a column.
+        pending: whether halves of key changes wait beside the table now.
+        lost: halves of earlier batches are not there any more.
         reread: keys whose rows only the source can make whole again.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
@@ -107,6 +122,8 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     retried: bool = False
     trace: str = ""
     skipped: bool = False
+    step: str = STREAM
+    version: int = 0
     truncate: bytes = b""
     needs: bytes = b""
     key: list[str] = msgspec.field(default_factory=list)
@@ -120,6 +137,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     partial: bool = False
     reread: list[str] = msgspec.field(default_factory=list)
     pending: bool = False
+    lost: bool = False
     seconds: float = 0.0
     changes: list[str] = msgspec.field(default_factory=list)
     engine: str = TASK_MERGE
@@ -135,7 +153,7 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
 ) -> TableOutcome:
     """Brings one batch's packets of one table into the lake; exactly once per query and batch.
 
-    What waited beside the table for a batch that is over, is deleted.
+    What waited beside the table for a batch that is over in the durable state, is deleted.
 
     Args:
         table: which.
@@ -150,26 +168,27 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     """
     begun = monotonic()
     own = plan.tables.get(table) or plan.new_table(table)
-    app_id = plan.app_id(table)
     options = plan.options
     key = packets.key_columns(part.packet for part in parts).names
-    outcome = TableOutcome(table, key=list(key), engine=own.engine)
+    outcome = TableOutcome(table, key=list(key), engine=own.engine, step=plan.step)
     outcome.truncate = _truncate(parts, own.floor)
     outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
 
+    halves = pending.Halves(own.path, plan.query, options)
     if own.pending_over >= 0:
-        pending.remove(own.path, query=plan.query, batch=own.pending_over, options=options)
+        halves.remove(own.pending_over, own.pending_over_step)
+    waiting = halves.load(own.pending, own.pending_step) if own.pending >= 0 else None
+    outcome.lost = own.pending >= 0 and waiting is None
 
     # 1. already committed?
     opened = delta.open_table(own.path, options)
-    recorded = commits.recorded(opened, own.path, app_id)
-    if recorded is not None and recorded > plan.batch:
-        raise _ahead(own.path, recorded, plan.batch)
-    if recorded == plan.batch:
+    known = _recorded(opened, own.path, plan, table)
+    outcome.version = commits.version_of(plan.batch, _content(parts), known.newest)
+    if known.batch == plan.batch:
+        outcome.reread = _texts(_in_doubt(parts, waiting))
+    if known.merged == outcome.version:
         outcome.skipped = True
-        outcome.reread = _texts(_in_doubt(parts, own, plan))
-        left = pending.load(own.path, query=plan.query, batch=plan.batch, options=options)
-        outcome.pending = left is not None
+        outcome.pending = halves.load(plan.batch, plan.step) is not None
         if opened is not None:
             size = delta.size_of(opened)
             outcome.rows, outcome.bytes = size.rows, size.bytes
@@ -178,7 +197,16 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     # 2. the table as the packets need it
     schema = _schema(parts, own, table)
     if own.engine == commits.SPARK_MERGE:
-        return _stage(parts, own, plan, outcome, schema=schema, opened=opened, publish=publish)
+        return _stage(
+            parts,
+            own,
+            plan,
+            outcome,
+            schema=schema,
+            opened=opened,
+            publish=publish,
+            waiting=waiting,
+        )
     opened = _fitting(opened, schema, own, plan, outcome)
     if opened is None:  # a truncate of a table that has never had a row
         outcome.rows = outcome.rows_before = 0
@@ -194,23 +222,21 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
             own.path,
             outcome.truncate,
             deletes=own.deletes,
-            app_id=f"{app_id}/truncate",
-            version=plan.batch,
+            app_id=plan.cut_id(table),
+            version=outcome.version,
             storage_options=options,
         )
         outcome.deleted += gone.deleted + gone.updated
         opened = None
 
     # 4. the write set
-    resolution = _resolve(parts, own, plan)
+    resolution = _resolve(parts, own, plan, waiting)
 
     # 5. halves of key changes that wait
     crashpoints.reach(crashpoints.BEFORE_PENDING)
+    _note(outcome, resolution)
     if resolution.pending is not None:
-        pending.save(
-            resolution.pending, own.path, query=plan.query, batch=plan.batch, options=options
-        )
-        outcome.pending = True
+        halves.save(resolution.pending, plan.batch, plan.step)
 
     # 6. merge
     merged = delta.merge(
@@ -218,17 +244,17 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         resolution.write_set,
         key=key,
         deletes=own.deletes,
-        app_id=app_id,
-        version=plan.batch,
+        app_id=plan.app_id(table),
+        version=outcome.version,
         storage_options=options,
         opened=opened,
     )
     crashpoints.reach(crashpoints.AFTER_COMMIT)
+    if merged.skipped:  # another process committed meanwhile: what was it?
+        return apply(table, parts, plan, publish=publish)
     outcome.inserted, outcome.updated = merged.inserted, merged.updated
     outcome.deleted += merged.deleted
     outcome.rows, outcome.bytes = merged.rows, merged.bytes
-    outcome.unavailable = resolution.unavailable
-    outcome.reread = _texts(resolution.reread)
 
     # 7. upkeep, now and then
     if delta.wants_maintenance(merged):
@@ -236,6 +262,44 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
             delta.maintain(own.path, storage_options=options)
     outcome.seconds = monotonic() - begun
     return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What a table has recorded.
+
+    Attributes:
+        merged: version of this step's newest merge.
+        newest: the same, or that of its truncate.
+        batch: the newest batch that was merged by any step; -1 = none.
+    """
+
+    merged: int | None
+    newest: int | None
+    batch: int
+
+
+def _recorded(opened: DeltaTable | None, path: str, plan: LakePlan, table: str) -> _Recorded:
+    """Looks up what the table has of this step, and before a catch-up also of the stream.
+
+    Raises:
+        TableError: `checkpoint-older`.
+    """
+    merged = commits.recorded(opened, path, plan.app_id(table))
+    cut = commits.recorded(opened, path, plan.cut_id(table))
+    other = None
+    if plan.step != STREAM:
+        other = commits.recorded(opened, path, plan.app_id(table, STREAM))
+    batch = max((commits.batch_of(v) for v in (merged, other) if v is not None), default=-1)
+    if batch > plan.batch:
+        raise _ahead(path, batch, plan.batch)
+    newest = max((v for v in (merged, cut) if v is not None), default=None)
+    return _Recorded(merged, newest, batch)
+
+
+def _content(parts: Sequence[Part]) -> int:
+    """A digest of what is to be applied, whatever the order in which it came."""
+    return crc32(repr(sorted((p.partition, p.order, p.digest) for p in parts)).encode())
 
 
 def _ahead(path: str, recorded: int, batch: int) -> TableError:
@@ -278,6 +342,7 @@ def _stage(
     schema: pa.Schema | None,
     opened: DeltaTable | None,
     publish: Callable[[bytes], None] | None,
+    waiting: pa.Table | None,
 ) -> TableOutcome:
     """Steps 2 to 5 for the Spark engine, and the write set on its way to the driver."""
     options, key = plan.options, tuple(outcome.key)
@@ -292,34 +357,37 @@ def _stage(
         return outcome
     if publish is not None:
         publish(outcome.truncate)
-    resolution = _resolve(parts, own, plan)
+    resolution = _resolve(parts, own, plan, waiting)
+    _note(outcome, resolution)
     if resolution.pending is not None:
-        pending.save(
-            resolution.pending, own.path, query=plan.query, batch=plan.batch, options=options
+        pending.Halves(own.path, plan.query, options).save(
+            resolution.pending, plan.batch, plan.step
         )
-        outcome.pending = True
     if resolution.write_set.num_rows:
         outcome.staged = staging.stage(
             own.path,
             resolution.write_set,
             key=key,
             app_id=plan.app_id(outcome.table),
-            version=plan.batch,
+            version=outcome.version,
             storage_options=options,
         )
-    outcome.unavailable = resolution.unavailable
-    outcome.reread = _texts(resolution.reread)
     return outcome
 
 
-def _in_doubt(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> frozenset[bytes]:
+def _note(outcome: TableOutcome, resolution: Resolution) -> None:
+    outcome.pending = resolution.pending is not None
+    outcome.unavailable = resolution.unavailable
+    outcome.reread = sorted({*outcome.reread, *_texts(resolution.reread)})
+
+
+def _in_doubt(parts: Sequence[Part], waiting: pa.Table | None) -> frozenset[bytes]:
     """Keys that a batch may have wanted to be read again: what it saw then is not there any more.
 
     More than needed, but none is left out: key changes and fills of the batch, and what waited.
     """
     kinds = pa.array([packets.LEAVE, packets.ARRIVE, packets.FILL], pa.int8())
     found = [part.packet.filter(pc.is_in(part.packet.column("record"), kinds)) for part in parts]
-    waiting = _waiting(own, plan)
     if waiting is not None:
         found.append(waiting)
     return frozenset(
@@ -381,22 +449,18 @@ def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | No
     return columns.append(pa.field(CDC, cdc_type(deletes=own.deletes)))
 
 
-def _waiting(own: TablePlan, plan: LakePlan) -> pa.Table | None:
-    """What earlier batches left beside the table."""
-    if own.pending < 0:
-        return None
-    return pending.load(own.path, query=plan.query, batch=own.pending, options=plan.options)
-
-
-def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolution:
+def _resolve(
+    parts: Sequence[Part], own: TablePlan, plan: LakePlan, waiting: pa.Table | None
+) -> Resolution:
+    sure = own.stale is not None and (own.pending < 0 or waiting is not None)
     return resolve(
         parts,
         floor=own.floor,
-        pending=_waiting(own, plan),
+        pending=waiting,
         read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=plan.options),
         deletes=own.deletes,
         settled=own.settled,
-        stale=None if own.stale is None else frozenset(map(str.encode, own.stale)),
+        stale=frozenset(map(str.encode, own.stale or ())) if sure else None,
         horizon=own.horizon,
         partial=own.partial,
     )

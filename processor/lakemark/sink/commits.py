@@ -10,6 +10,10 @@ In this order:
 delta-rs by itself would let a blind append land after a foreign commit, and two app ids add the
 same key twice; here every commit is conditional on the version read. A call that is repeated, in
 this process or after a crash in another one, therefore changes nothing.
+
+A batch that is repeated need not be the same: the catalog or a setting may be another, a topic may
+have grown, the checkpoint may be an older copy. So the version that is recorded for a batch says
+what was in it, too (`version_of`): only the same content is left out, other content is applied.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,6 +49,10 @@ _REFUSED_FEATURES: Final = frozenset(
 # Somebody else's OPTIMIZE makes a merge start again. Twenty in a row, with waits up to a second,
 # means a writer that never rests; the batch is then tried again later.
 _ATTEMPTS: Final = 20
+# A version, from its highest bit: batch + 1, how many contents of it came before, digest of this
+# one. Two contents of one batch are taken for the same by chance once in a million times.
+_BATCH: Final = 32
+_CONTENT: Final = 20
 Options = Mapping[str, str] | None
 T = TypeVar("T")
 
@@ -115,6 +123,32 @@ def recorded(table: DeltaTable | None, path: str, app_id: str) -> int | None:
     """As `committed`, of a table that is open; None if there is none."""
     with told(path):
         return None if table is None else table.transaction_version(app_id)
+
+
+def version_of(batch: int, content: int, last: int | None) -> int:
+    """The version to record for a batch with this content.
+
+    Args:
+        batch: batch id.
+        content: a digest of what is to be applied; its lowest 20 bits count.
+        last: the version that is recorded; None if none is.
+
+    Returns:
+        `last`, if it is of the same batch and content: then nothing is to be done. Otherwise a
+        higher one, unless `last` is of a later batch (`batch_of`).
+    """
+    digest = content & ((1 << _CONTENT) - 1)
+    first = (batch + 1) << _BATCH
+    if last is None or last < first:
+        return first | digest
+    if last & ((1 << _CONTENT) - 1) == digest:
+        return last
+    return ((last >> _CONTENT) + 1) << _CONTENT | digest
+
+
+def batch_of(version: int) -> int:
+    """The batch that a recorded version is of; small ones are a batch's number and nothing else."""
+    return version if version >> _BATCH == 0 else (version >> _BATCH) - 1
 
 
 def size_of(table: DeltaTable) -> TableSize:

@@ -38,11 +38,16 @@ ReadRows = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A packet and the Kafka partition it came from: parts of one compose in `order`."""
+    """A packet and the Kafka partition it came from: parts of one compose in `order`.
+
+    Attributes:
+        digest: checksum of the packet as it came.
+    """
 
     partition: str
     order: int
     packet: pa.Table
+    digest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
