@@ -1,9 +1,11 @@
 """One table, one batch: the order of effects, with the real engine."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink import delta, maintain, pending
@@ -108,3 +110,27 @@ def test_changes_with_different_types_name_the_column_and_the_way_on(tmp_path):
     assert caught.value.code == "schema-incompatible"
     assert path in caught.value.hint
     assert f"lakemark table skip {TABLE}" in caught.value.hint
+
+
+def test_another_process_that_commits_the_same_batch_first_keeps_nothing_out(tmp_path, monkeypatch):
+    """A process that was taken for dead: what it had in the batch need not be what we have."""
+    path, real, theirs = str(tmp_path / "t"), delta.merge, []
+
+    def batch(number, key):
+        found = parts(Entry("c", (100 + key, 1), 1, key=key, after=row(key, 1, "b")))
+        found = [replace(part, digest=key) for part in found]
+        return apply(TABLE, found, LakePlan("q", number, "stream", lambda _: TablePlan(path)))
+
+    def overtaken(*arguments, **more):
+        if not theirs:
+            theirs.append(1)
+            batch(1, 8)
+        return real(*arguments, **more)
+
+    batch(0, 0)
+    monkeypatch.setattr(delta, "merge", overtaken)
+    assert batch(1, 9).inserted == 1
+    found = pa.table(DeltaTable(path).to_pyarrow_table())
+    assert sorted(found.column("id").to_pylist()) == [0, 8, 9]
+    assert batch(1, 9).skipped
+    assert not batch(1, 8).skipped, "the last content counts: others may have undone this one"
