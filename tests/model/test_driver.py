@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from lakemark import tables
 from lakemark.errors import DependencyError
-from lakemark.sink import apply, names
-from tests.kit.log_model import TABLE, TOPIC, Database, shapes, table_schema
+from lakemark.sink import apply, commits, names
+from tests.kit.log_model import TABLE, TOPIC, Database, Shape, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World
 from tests.kit.table_model import DeltaLake
@@ -51,7 +51,7 @@ class Fate:
         world, dice = self.world, self.dice
         self.away = dice.choice([0, 0, 0, 0, 1, 3])
         self.resize()
-        world.checkpoint.dies_before_saving = dice.random() < 0.2
+        world.checkpoint.dies_before_saving = dice.random() < 0.4
         try:
             world.run(ends)
         except (DiedError, DependencyError):
@@ -99,7 +99,7 @@ def history(seed, shape, root, monkeypatch):
     ends = {TOPIC: dict(enumerate(at))}
 
     def further():
-        longest = dice.choice([1, 3, 10, 100])
+        longest = dice.choice([1, 2, 4, 10, 100])
         to = [min(len(p), a + dice.randint(0, longest)) for a, p in zip(at, topic, strict=True)]
         return {TOPIC: dict(enumerate(to))}
 
@@ -132,3 +132,16 @@ def test_the_table_equals_the_source_whatever_happens_to_the_pipeline(
         assert wrong == []
         # What the first content of a batch had used up is to be read again.
         assert {key for key, _ in unknown} <= listed
+
+
+def test_batches_told_by_their_number_alone_would_be_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(commits, "version_of", lambda batch, *_: (batch + 1) << 32)
+    shape = Shape(partitions=2, transactions=12, keys=4)
+    for seed in range(60):
+        root = tmp_path / str(seed)
+        root.mkdir()
+        with monkeypatch.context() as patch:
+            database, lake, _ = history(seed, shape, root, patch)
+        if differences(database, lake)[0]:
+            return
+    pytest.fail("nobody noticed")
