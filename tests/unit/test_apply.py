@@ -13,6 +13,7 @@ from lakemark.sink.apply import LakePlan, TablePlan, apply
 from lakemark.sink.names import table_path
 from lakemark.sink.resolve import Part
 from tests.kit.log_model import TABLE, Entry
+from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ORDERS
 from tests.unit.test_resolve import at, parts, row
 from tests.unit.test_resolve_snapshots import PLACEHOLDER
@@ -134,3 +135,31 @@ def test_another_process_that_commits_the_same_batch_first_keeps_nothing_out(tmp
     assert sorted(found.column("id").to_pylist()) == [0, 8, 9]
     assert batch(1, 9).skipped
     assert not batch(1, 8).skipped, "the last content counts: others may have undone this one"
+
+
+@pytest.mark.parametrize("digests", [(1, 2), (2, 1), (3, 3)])
+def test_a_truncate_is_not_left_out_though_the_batch_had_another_one(
+    tmp_path, monkeypatch, digests
+):
+    """The process died between the first one and its merge."""
+    path = str(tmp_path / "t")
+
+    def batch(number, *entries, digest=0):
+        found = [replace(part, digest=digest) for part in parts(*entries)]
+        return apply(TABLE, found, LakePlan("q", number, "stream", lambda _: TablePlan(path)))
+
+    def dies(*_, **__):
+        raise DiedError
+
+    rows = [Entry("c", (at_, 1), 1, key=at_, after=row(at_, 1, "b")) for at_ in (110, 120, 130)]
+    batch(0, *rows)
+    first, second = (Entry("t", (at_, 1), 1) for at_ in (115, 125))
+    created = Entry("c", (140, 1), 1, key=140, after=row(140, 1, "b"))
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "merge", dies)
+        with pytest.raises(DiedError):
+            batch(1, first, created, digest=digests[0])
+    batch(1, first, second, created, digest=digests[1])
+    found = pa.table(DeltaTable(path).to_pyarrow_table())
+    assert sorted(found.column("id").to_pylist()) == [130, 140]
+    assert batch(1, first, second, created, digest=digests[1]).skipped

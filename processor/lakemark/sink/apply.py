@@ -42,7 +42,6 @@ from lakemark.source.evolution import way_on
 
 TASK_MERGE: Final = "task-merge"
 STREAM: Final = "stream"
-CATCHUP: Final = "catchup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +181,11 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
 
     # 1. already committed?
     opened = delta.open_table(own.path, options)
-    known = _recorded(opened, own.path, plan, table)
-    outcome.version = commits.version_of(plan.batch, _content(parts), known.newest)
-    if known.batch == plan.batch:
+    recorded, batch = _recorded(opened, own.path, plan, table)
+    if batch == plan.batch:
         outcome.reread = _texts(_in_doubt(parts, waiting))
-    if known.merged == outcome.version:
+    outcome.version = _version(opened, parts, own.path, plan, outcome, recorded=recorded)
+    if recorded == outcome.version:
         outcome.skipped = True
         outcome.pending = halves.load(plan.batch, plan.step) is not None
         if opened is not None:
@@ -264,37 +263,44 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     return outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """What a table has recorded.
+def _recorded(
+    opened: DeltaTable | None, path: str, plan: LakePlan, table: str
+) -> tuple[int | None, int]:
+    """Version of this step's newest merge, and the newest batch that any step merged (-1 = none).
 
-    Attributes:
-        merged: version of this step's newest merge.
-        newest: the same, or that of its truncate.
-        batch: the newest batch that was merged by any step; -1 = none.
-    """
-
-    merged: int | None
-    newest: int | None
-    batch: int
-
-
-def _recorded(opened: DeltaTable | None, path: str, plan: LakePlan, table: str) -> _Recorded:
-    """Looks up what the table has of this step, and before a catch-up also of the stream.
+    Before a catch-up the stream counts too: nobody comes back from `checkpoint-older` that way.
 
     Raises:
         TableError: `checkpoint-older`.
     """
     merged = commits.recorded(opened, path, plan.app_id(table))
-    cut = commits.recorded(opened, path, plan.cut_id(table))
-    other = None
+    found = [merged]
     if plan.step != STREAM:
-        other = commits.recorded(opened, path, plan.app_id(table, STREAM))
-    batch = max((commits.batch_of(v) for v in (merged, other) if v is not None), default=-1)
+        found.append(commits.recorded(opened, path, plan.app_id(table, STREAM)))
+    batch = max((commits.batch_of(version) for version in found if version is not None), default=-1)
     if batch > plan.batch:
         raise _ahead(path, batch, plan.batch)
-    newest = max((v for v in (merged, cut) if v is not None), default=None)
-    return _Recorded(merged, newest, batch)
+    return merged, batch
+
+
+def _version(
+    opened: DeltaTable | None,
+    parts: Sequence[Part],
+    path: str,
+    plan: LakePlan,
+    outcome: TableOutcome,
+    *,
+    recorded: int | None,
+) -> int:
+    """What to record with this batch's commits; `recorded`, if all is done already.
+
+    A truncate before a merge is never left out: done twice, it removes nothing more.
+    """
+    version = commits.version_of(plan.batch, _content(parts), recorded)
+    if version == recorded or not outcome.truncate:
+        return version
+    cut = commits.recorded(opened, path, plan.cut_id(outcome.table))
+    return commits.version_above(version, cut)
 
 
 def _content(parts: Sequence[Part]) -> int:

@@ -53,6 +53,7 @@ _ATTEMPTS: Final = 20
 # one. Two contents of one batch are taken for the same by chance once in a million times.
 _BATCH: Final = 32
 _CONTENT: Final = 20
+_DIGEST: Final = (1 << _CONTENT) - 1
 Options = Mapping[str, str] | None
 T = TypeVar("T")
 
@@ -137,13 +138,17 @@ def version_of(batch: int, content: int, last: int | None) -> int:
         `last`, if it is of the same batch and content: then nothing is to be done. Otherwise a
         higher one, unless `last` is of a later batch (`batch_of`).
     """
-    digest = content & ((1 << _CONTENT) - 1)
     first = (batch + 1) << _BATCH
-    if last is None or last < first:
-        return first | digest
-    if last & ((1 << _CONTENT) - 1) == digest:
+    if last is not None and last >= first and last & _DIGEST == content & _DIGEST:
         return last
-    return ((last >> _CONTENT) + 1) << _CONTENT | digest
+    return version_above(first | content & _DIGEST, last)
+
+
+def version_above(version: int, other: int | None) -> int:
+    """`version`, with a higher count where that is needed to be above another recorded one."""
+    if other is None or other < version:
+        return version
+    return ((other >> _CONTENT) + 1) << _CONTENT | version & _DIGEST
 
 
 def batch_of(version: int) -> int:

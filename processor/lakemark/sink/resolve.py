@@ -86,7 +86,8 @@ def resolve(
     """The write set of one table's packets.
 
     Guarantees: a batch that is repeated from the table as it was before (whether or not truncated
-    already) gives the same result. On a table that has the batch already it must not be called.
+    already) gives the same result. On a table that has some of the batch already, key changes and
+    fills may find less than they did: their keys are to be read again.
 
     Args:
         parts: all packets of the table in this batch.
