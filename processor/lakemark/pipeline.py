@@ -422,6 +422,7 @@ class Pipeline:
             tables.advance(entry, {}, {}, state.offsets, state.batch)
             return
         start, end = work
+        self.checkpoint.check_owner()  # the next owner's slice may be another one
         plan = self._plan(
             state,
             step="catchup",

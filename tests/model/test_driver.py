@@ -35,11 +35,11 @@ class Fate:
         self.real = apply.apply
         self.away = 0
 
-    def apply(self, table, parts, plan):
+    def apply(self, table, parts, plan, **more):
         if self.away:
             self.away -= 1
             raise DependencyError("the lake is away", code="lake-unavailable")
-        return self.real(table, parts, plan)
+        return self.real(table, parts, plan, **more)
 
     def command(self):
         kind = self.dice.choice(["table-pause", "table-resume", "table-resume", None, None, None])

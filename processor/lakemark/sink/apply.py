@@ -181,7 +181,8 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
 
     # 1. already committed?
     opened = delta.open_table(own.path, options)
-    recorded, batch = _recorded(opened, own.path, plan, table)
+    ids = dict.fromkeys([plan.app_id(table), plan.app_id(table, STREAM)])
+    recorded, batch = commits.newest(opened, own.path, list(ids), batch=plan.batch)
     if batch == plan.batch:
         outcome.reread = _texts(_in_doubt(parts, waiting))
     outcome.version = _version(opened, parts, own.path, plan, outcome, recorded=recorded)
@@ -263,26 +264,6 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     return outcome
 
 
-def _recorded(
-    opened: DeltaTable | None, path: str, plan: LakePlan, table: str
-) -> tuple[int | None, int]:
-    """Version of this step's newest merge, and the newest batch that any step merged (-1 = none).
-
-    Before a catch-up the stream counts too: nobody comes back from `checkpoint-older` that way.
-
-    Raises:
-        TableError: `checkpoint-older`.
-    """
-    merged = commits.recorded(opened, path, plan.app_id(table))
-    found = [merged]
-    if plan.step != STREAM:
-        found.append(commits.recorded(opened, path, plan.app_id(table, STREAM)))
-    batch = max((commits.batch_of(version) for version in found if version is not None), default=-1)
-    if batch > plan.batch:
-        raise _ahead(path, batch, plan.batch)
-    return merged, batch
-
-
 def _version(
     opened: DeltaTable | None,
     parts: Sequence[Part],
@@ -306,17 +287,6 @@ def _version(
 def _content(parts: Sequence[Part]) -> int:
     """A digest of what is to be applied, whatever the order in which it came."""
     return crc32(repr(sorted((p.partition, p.order, p.digest) for p in parts)).encode())
-
-
-def _ahead(path: str, recorded: int, batch: int) -> TableError:
-    """The table has a later batch: this one would be left out, though it may have other records."""
-    return TableError(
-        f"{path} has batch {recorded} of this checkpoint, which is at batch {batch}: the "
-        "checkpoint is older than the table",
-        code="checkpoint-older",
-        hint="put the newest checkpoint back; or begin with a new checkpoint folder, and snapshot "
-        "the tables again: their rows stay",
-    )
 
 
 def _fitting(

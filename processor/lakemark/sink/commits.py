@@ -16,7 +16,7 @@ have grown, the checkpoint may be an older copy. So the version that is recorded
 what was in it, too (`version_of`): only the same content is left out, other content is applied.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -124,6 +124,29 @@ def recorded(table: DeltaTable | None, path: str, app_id: str) -> int | None:
     """As `committed`, of a table that is open; None if there is none."""
     with told(path):
         return None if table is None else table.transaction_version(app_id)
+
+
+def newest(
+    table: DeltaTable | None, path: str, app_ids: Sequence[str], *, batch: int
+) -> tuple[int | None, int]:
+    """The version recorded for the first app id, and the newest batch of any of them (-1 = none).
+
+    Whoever catches up asks for the stream's too: nobody gets round `checkpoint-older` that way.
+
+    Raises:
+        TableError: `checkpoint-older`: that batch is later than `batch`.
+    """
+    found = [recorded(table, path, app_id) for app_id in app_ids]
+    last = max((batch_of(version) for version in found if version is not None), default=-1)
+    if last > batch:
+        raise TableError(
+            f"{path} has batch {last} of this checkpoint, which is at batch {batch}: the "
+            "checkpoint is older than the table",
+            code="checkpoint-older",
+            hint="put the newest checkpoint back; or begin with a new checkpoint folder, and "
+            "snapshot the tables again: their rows stay",
+        )
+    return found[0], last
 
 
 def version_of(batch: int, content: int, last: int | None) -> int:
