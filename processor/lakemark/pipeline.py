@@ -390,7 +390,7 @@ class Pipeline:
                         code="repartitioned",
                         reason=f"{topic} has new partitions",
                     )
-                tables.repartition(entry, old_ends={topic: old})
+                tables.repartition(entry, old_ends={topic: old}, end=state.offsets)
 
     def _retry(self, state: PipelineState, settled: Left) -> None:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
@@ -424,6 +424,7 @@ class Pipeline:
             tables.advance(entry, {}, {}, state.offsets, state.batch)
             return
         start, end = work
+        self.checkpoint.check_owner()  # the next owner's slice may be another one
         plan = self._plan(
             state,
             step="catchup",

@@ -54,7 +54,8 @@ class OutputPlan:
         prefix: of the topics.
         control: the control topic, under which the marks of rows are kept.
         query: id of the streaming query.
-        number: of the step: a later step has a higher one.
+        batch: batch id.
+        step: `stream` or `catchup`.
         resolve: whether TOAST values are put in.
         max_bytes: of a record, where topics are made.
         sample: a real event of the connector, see `envelopes.sample`; empty = none came yet.
@@ -70,7 +71,8 @@ class OutputPlan:
     prefix: str
     control: str
     query: str
-    number: int
+    batch: int
+    step: str
     resolve: bool = True
     max_bytes: int = 5 << 20
     sample: bytes = b""
@@ -246,16 +248,16 @@ class Rows:
     survivors: Sequence[pa.Table]
     parts: Sequence[pa.Table]
 
-    def __call__(self, truncate: bytes) -> None:
-        """Does it.
+    def __call__(self, truncate: bytes, content: int) -> None:
+        """Does it, once for each step and content.
 
         Args:
             truncate: position of the newest truncate or sweep; empty = none.
+            content: a digest of what is to be applied.
 
         Raises:
             TableError, DependencyError: see `topics.write`, `row_events`.
         """
-        number = self.plan.number
         style = Style(
             self.plan.pipeline,
             self.table,
@@ -272,9 +274,10 @@ class Rows:
             given = packets.schema_of(packet)
             if given is not None:
                 schema = TableSchema.from_json(given)
-                found += row_events.of_chunk(packet, schema, style, at=number)
-        source = Source(self.plan.control, 0, self.plan.query, ROWS)
-        topics.write(self.plan.target(self.table), source, number + 1, found)
+                found += row_events.of_chunk(packet, schema, style, at=0)
+        note = f"{self.plan.query}/{self.plan.batch}/{self.plan.step}/{content}"
+        source = Source(self.plan.control, 0, note, ROWS)
+        topics.write(self.plan.target(self.table), source, 1, found)
 
     def _removed(self, truncate: bytes, style: Style) -> list[Message]:
         """The deletes of what a truncate or a sweep removes: rows of the lake and of the batch."""
@@ -302,7 +305,7 @@ class Rows:
         rows = every.take(pa.array(sorted(first.values()), pa.int64()))
         arrays = [_whole(column) for column in rows.columns]
         gone = pa.StructArray.from_arrays(arrays, fields=list(rows.schema))
-        return list(row_events.of_removed(gone, narrow, style, truncate, at=self.plan.number))
+        return list(row_events.of_removed(gone, narrow, style, truncate, at=0))
 
 
 def _born(packet: pa.Table, keys_of: set[bytes], narrow: TableSchema) -> pa.Table | None:

@@ -18,6 +18,10 @@ TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
 UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
 RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
+HALVES_LOST: Final = (
+    "halves of key changes that waited beside the table are gone: rows may be missing or lack "
+    "columns"
+)
 HINTS: Final = {
     "schema-unknown": "describe it in source.schema_file or set database.url, and start again; or "
     "let the connector write schemas (value.converter.schemas.enable=true); then: lakemark table "
@@ -208,7 +212,10 @@ def _outcome(
     entry.unavailable += outcome.unavailable
     entry.partial |= outcome.partial
     tables.note_reread(entry, outcome.reread, batch=state.batch)
-    entry.pending_over, entry.pending = entry.pending, state.batch if outcome.pending else -1
+    entry.pending_over, entry.pending_over_step = entry.pending, entry.pending_step
+    entry.pending, entry.pending_step = state.batch if outcome.pending else -1, outcome.step
+    if outcome.lost:
+        tables.resnapshot(entry, HALVES_LOST, state.batch)
 
 
 def _own_snapshots(
@@ -278,15 +285,17 @@ def start_offsets(
         before: the state before the batch.
         end: the batch's end offsets.
         reports: the batch's reports: a partition seen for the first time begins at its first
-            record, or has none. None = not run yet: it begins at its earliest offset.
+            record, or has none. None = not run yet: it begins at its earliest offset, or at 0 if
+            its topic was known before.
     """
     ordered = sorted(reports or (), key=lambda one: -one.first)
     first = {(report.topic, report.partition): report.first for report in ordered}
     start: Offsets = {}
     for topic, partitions in end.items():
         known = before.offsets.get(topic, {})
+        earliest = 0 if known else tables.EARLIEST
         for partition, offset in partitions.items():
-            unseen = tables.EARLIEST if reports is None else offset
+            unseen = earliest if reports is None else offset
             begin = known.get(partition, first.get((topic, partition), unseen))
             start.setdefault(topic, {})[partition] = begin
     return start

@@ -69,7 +69,9 @@ class TableState(msgspec.Struct, omit_defaults=True):
         reread_missed: last batch in which there were more of them than are listed, or in which
             every key became one of them; -1 = never.
         pending: batch that last left halves of key changes beside the table; -1 = none are left.
+        pending_step: its step, `stream` or `catchup`.
         pending_over: batch whose halves nobody needs any more; -1 = none.
+        pending_over_step: its step.
     """
 
     state: str = STREAMING
@@ -98,7 +100,9 @@ class TableState(msgspec.Struct, omit_defaults=True):
     clamped: int = 0
     unavailable: int = 0
     pending: int = -1
+    pending_step: str = "stream"
     pending_over: int = -1
+    pending_over_step: str = "stream"
     dead_letters: int = 0
     horizon: str = ""
     partial: bool = False
@@ -340,20 +344,22 @@ def repartitioned(before: Offsets, end: Offsets) -> list[str]:
     ]
 
 
-def repartition(entry: TableState, *, old_ends: Offsets) -> None:
+def repartition(entry: TableState, *, old_ends: Offsets, end: Offsets) -> None:
     """After a change of the partition count: old partitions first, up to the ends seen now.
 
-    New partitions start with the highest of the old high-waters, so that a replay written into
-    them is recognised.
+    New partitions, which are those in `end`, begin at 0, with the highest of the old high-waters,
+    so that a replay written into them is recognised.
     """
     entry.old_ends = old_ends
+    for topic in old_ends.keys() & entry.from_offsets.keys():
+        entry.from_offsets[topic] = {**dict.fromkeys(end[topic], 0), **entry.from_offsets[topic]}
     for topic, waters in entry.high_waters.items():
         highest = max(waters.values(), key=lambda w: w.position, default=Water())
         newest = max((w.source_ts for w in waters.values()), default=0)
         known = set(waters)
         for partition in entry.from_offsets.get(topic, {}):
             if partition not in known:
-                waters[partition] = Water(highest.position, newest)
+                waters[partition] = Water(highest.position, newest, highest.creates)
 
 
 def slice_of(entry: TableState, end: Offsets, *, limit: int) -> tuple[Offsets, Offsets] | None:

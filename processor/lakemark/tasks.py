@@ -35,6 +35,7 @@ from lakemark.tables import Offsets
 
 REPORT: Final = "report"
 PACKET: Final = "packet"
+STOP: Final = "stop"  # a stretch stops the table: nothing of the batch is applied to it
 OUTCOME: Final = "outcome"
 
 # What leaves the first stage: packets and reports for the tables, touches and marks for the
@@ -332,6 +333,10 @@ def _packets(
         (shard, PACKET, table, source, order + at, plan.slot(table), packets.encode(packet))
         for at, (table, packet) in enumerate(done.packets)
     ]
+    rows += [
+        (shard, STOP, table, source, order, plan.slot(table), b"")
+        for table in sorted(done.stopped())
+    ]
     report = Report(
         done.topic,
         done.partition,
@@ -379,24 +384,30 @@ def merge(
 ) -> Iterator[pa.RecordBatch]:
     """Second stage: the packets of some tables into the lake; what is for the driver passes.
 
-    Rows of snapshots are left alone where the table does not stream: their chunks are read again.
+    Nothing is applied to a table that a stretch of the batch stops: it is read again whole. Rows of
+    snapshots are left alone where the table does not stream: their chunks are read again.
 
     One table's error is its own: it comes back as an outcome, the other tables go on.
     """
     parts: dict[str, list[Part]] = {}
     survivors: dict[str, list[pa.Table]] = {}
+    stopped: set[str] = set()
     said: list[tuple[str, bytes]] = []
     for batch in batches:
         for row in batch.to_pylist():
-            kind, table = row["kind"], row["table"]
-            if kind not in {PACKET, SURVIVORS}:
-                said.append((kind, row["blob"]))
+            kind, table, blob = row["kind"], row["table"], row["blob"]
+            if kind == STOP:
+                stopped.add(table)
+            elif kind not in {PACKET, SURVIVORS}:
+                said.append((kind, blob))
             elif kind == PACKET or table not in plan.stopped:
-                part = Part(row["source"], row["first"], packets.decode(row["blob"]))
+                part = Part(row["source"], row["first"], packets.decode(blob), crc32(blob))
                 parts.setdefault(table, []).append(part)
                 if kind == SURVIVORS:
                     survivors.setdefault(table, []).append(part.packet)
     for table, found in parts.items():
+        if table in stopped:
+            continue
         rows = publish.of(table, survivors.get(table, []), found) if publish else None
         said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan, rows))))
     kinds, blobs = [kind for kind, _ in said], [blob for _, blob in said]

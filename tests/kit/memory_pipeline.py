@@ -235,6 +235,11 @@ class World:
         """A new process: only what is durable is known."""
         self.pipeline = self._start()
 
+    def limit(self, events: int) -> None:
+        """`stream.max_events_per_batch`, as of now."""
+        stream = self.config.stream.model_copy(update={"max_events_per_batch": events})
+        self.config = self.pipeline.config = self.config.model_copy(update={"stream": stream})
+
     def run(self, upto: Offsets | None = None) -> None:
         """One micro-batch up to these offsets (default: everything)."""
         ends = upto or self.broker.ends()

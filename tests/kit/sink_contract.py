@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lakemark.errors import TableError
-from lakemark.sink.commits import MergeResult
+from lakemark.sink.commits import MergeResult, version_of
 from lakemark.source.evolution import Evolution
 from tests.kit.write_sets import (
     Change,
@@ -259,6 +259,20 @@ class SinkContract:
         assert (done.skipped, done.rows) == (False, 10)
         assert scribe.engine.committed(scribe.path, "q/t/stream") == 2
         scribe.check()
+
+    @pytest.mark.parametrize("deletes", ["hard"])
+    def test_versions_that_say_batch_and_content(self, scribe: Scribe) -> None:
+        scribe.merge(upsert(row("1"), at(1)))
+        arguments = {"key": ("id",), "deletes": "hard", "app_id": "q/t/stream"}
+        last = scribe.engine.committed(scribe.path, "q/t/stream")
+        for number, digest in enumerate((5, 7, 5)):
+            changes = write_set([upsert(row("1", b=number), at(10 + number))], COLUMNS)
+            version = version_of(1 << 20, digest, last)
+            for done in (False, True):
+                result = scribe.engine.merge(scribe.path, changes, **arguments, version=version)
+                assert result.skipped == done
+            last = scribe.engine.committed(scribe.path, "q/t/stream")
+            assert last == version
 
     def test_counts(self, engine: Engine, tmp_path) -> None:
         scribe = self.scribe_of(engine, tmp_path / "t", COLUMNS, ("id",))

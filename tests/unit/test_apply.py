@@ -1,9 +1,11 @@
 """One table, one batch: the order of effects, with the real engine."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink import delta, maintain, pending
@@ -11,6 +13,7 @@ from lakemark.sink.apply import LakePlan, TablePlan, apply
 from lakemark.sink.names import table_path
 from lakemark.sink.resolve import Part
 from tests.kit.log_model import TABLE, Entry
+from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ORDERS
 from tests.unit.test_resolve import at, parts, row
 from tests.unit.test_resolve_snapshots import PLACEHOLDER
@@ -21,7 +24,8 @@ def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, m
     path = table_path(shop.config.lake.path, ORDERS)
     shop.put("c", 1, 1, v="a")
     shop.run()
-    pending.save(pa.table({"x": [1]}), path, query="query-0000", batch=99, options={})
+    halves = pending.Halves(path, "query-0000", {})
+    halves.save(pa.table({"x": [1]}), 99, "stream")
     for lsn in range(2, 12):
         shop.put("c", lsn, lsn, v="a")
         shop.run()
@@ -29,7 +33,7 @@ def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, m
     assert table is not None
     assert len(table.file_uris()) <= 5
     assert len(shop.values()) == 11
-    assert pending.load(path, query="query-0000", batch=99, options={}) is not None
+    assert halves.load(99, "stream") is not None
 
 
 def test_a_batch_that_is_repeated_after_its_commit_asks_for_the_same_keys_again(tmp_path):
@@ -107,3 +111,55 @@ def test_changes_with_different_types_name_the_column_and_the_way_on(tmp_path):
     assert caught.value.code == "schema-incompatible"
     assert path in caught.value.hint
     assert f"lakemark table skip {TABLE}" in caught.value.hint
+
+
+def test_another_process_that_commits_the_same_batch_first_keeps_nothing_out(tmp_path, monkeypatch):
+    """A process that was taken for dead: what it had in the batch need not be what we have."""
+    path, real, theirs = str(tmp_path / "t"), delta.merge, []
+
+    def batch(number, key):
+        found = parts(Entry("c", (100 + key, 1), 1, key=key, after=row(key, 1, "b")))
+        found = [replace(part, digest=key) for part in found]
+        return apply(TABLE, found, LakePlan("q", number, "stream", lambda _: TablePlan(path)))
+
+    def overtaken(*arguments, **more):
+        if not theirs:
+            theirs.append(1)
+            batch(1, 8)
+        return real(*arguments, **more)
+
+    batch(0, 0)
+    monkeypatch.setattr(delta, "merge", overtaken)
+    assert batch(1, 9).inserted == 1
+    found = pa.table(DeltaTable(path).to_pyarrow_table())
+    assert sorted(found.column("id").to_pylist()) == [0, 8, 9]
+    assert batch(1, 9).skipped
+    assert not batch(1, 8).skipped, "the last content counts: others may have undone this one"
+
+
+@pytest.mark.parametrize("digests", [(1, 2), (2, 1), (3, 3)])
+def test_a_truncate_is_not_left_out_though_the_batch_had_another_one(
+    tmp_path, monkeypatch, digests
+):
+    """The process died between the first one and its merge."""
+    path = str(tmp_path / "t")
+
+    def batch(number, *entries, digest=0):
+        found = [replace(part, digest=digest) for part in parts(*entries)]
+        return apply(TABLE, found, LakePlan("q", number, "stream", lambda _: TablePlan(path)))
+
+    def dies(*_, **__):
+        raise DiedError
+
+    rows = [Entry("c", (at_, 1), 1, key=at_, after=row(at_, 1, "b")) for at_ in (110, 120, 130)]
+    batch(0, *rows)
+    first, second = (Entry("t", (at_, 1), 1) for at_ in (115, 125))
+    created = Entry("c", (140, 1), 1, key=140, after=row(140, 1, "b"))
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "merge", dies)
+        with pytest.raises(DiedError):
+            batch(1, first, created, digest=digests[0])
+    batch(1, first, second, created, digest=digests[1])
+    found = pa.table(DeltaTable(path).to_pyarrow_table())
+    assert sorted(found.column("id").to_pylist()) == [130, 140]
+    assert batch(1, first, second, created, digest=digests[1]).skipped

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import tables
+from lakemark import settle, tables
 from lakemark.errors import StateVersionError
 from lakemark.tables import PipelineState, TableState, Water
 
@@ -90,14 +90,17 @@ def test_catching_up_reads_every_offset_once_and_ends_in_the_stream(
 
 def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_first() -> None:
     before = streaming(p0=10, p1=10)
+    before.high_waters[TOPIC][1] = Water("00" * 19 + "02", 1, creates=True)
     state = streaming(p0=10, p1=10)
     now = {TOPIC: {0: 30, 1: 12, 2: 7}}
     assert tables.repartitioned(before.offsets, now) == [TOPIC]
-    start = {TOPIC: {0: 10, 1: 10, 2: tables.EARLIEST}}
+    start = settle.start_offsets(before, now)
+    assert start == {TOPIC: {0: 10, 1: 10, 2: 0}}
     tables.stop(state, T, to=tables.CATCHING_UP, start=start, before=before)
     entry = state.tables[T]
-    tables.repartition(entry, old_ends={TOPIC: {0: 40, 1: 12}})
-    assert entry.high_waters[TOPIC][2].position == before.high_waters[TOPIC][1].position
+    tables.repartition(entry, old_ends={TOPIC: {0: 40, 1: 12}}, end=now)
+    assert entry.high_waters[TOPIC][2] == before.high_waters[TOPIC][1]
+    assert entry.high_waters[TOPIC][2].creates, "a transaction may go on in the new partition"
     assert tables.slice_of(entry, now, limit=1) == (
         {TOPIC: {0: 10, 1: 10}},
         {TOPIC: {0: 40, 1: 12}},
@@ -105,7 +108,7 @@ def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_
     tables.advance(entry, {TOPIC: {0: 40, 1: 12}}, {}, now, 6)
     assert entry.state == tables.CATCHING_UP  # ahead of the stream in partition 0
     assert tables.slice_of(entry, now, limit=1000) == (
-        {TOPIC: {2: tables.EARLIEST}},
+        {TOPIC: {2: 0}},
         {TOPIC: {2: 7}},
     )
     later = {TOPIC: {0: 44, 1: 12, 2: 7}}
@@ -115,6 +118,14 @@ def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_
     tables.advance(entry, {TOPIC: {0: 44}}, {}, later, 8)
     assert entry.state == tables.STREAMING
     assert entry.from_offsets == {}
+
+
+def test_a_table_that_stands_still_wants_a_new_partition_from_its_beginning() -> None:
+    """Not from whatever is left there by then: what expires unread would be missed by nobody."""
+    entry = TableState(state=tables.PAUSED, topics=[TOPIC], from_offsets={TOPIC: {0: 4}})
+    tables.repartition(entry, old_ends={TOPIC: {0: 9}}, end={TOPIC: {0: 9, 1: 3}, "other": {0: 1}})
+    assert entry.from_offsets == {TOPIC: {0: 4, 1: 0}}
+    assert entry.old_ends == {TOPIC: {0: 9}}
 
 
 def test_an_empty_new_partition_changes_nothing() -> None:

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark import packets, tasks
+from lakemark.reconcile.outputs import SURVIVORS
+from lakemark.sink.apply import LakePlan, TableOutcome, TablePlan
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan
@@ -93,3 +95,24 @@ def test_an_insert_deleted_in_its_transaction_is_kept_apart_only_where_a_key_can
     rows = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN)).to_pylist()
     (packet,) = (row["blob"] for row in rows if row["kind"] == tasks.PACKET)
     assert packets.decode(packet).column("record").to_pylist()[-1] == kind
+
+
+def test_nothing_of_a_table_that_a_stretch_stops_reaches_the_lake(tmp_path):
+    """Neither events of other partitions nor rows of chunks; other tables are not concerned."""
+    broker = Broker()
+    rows = [(ORDERS, 0, {"id": 1, "v": "a"}), (ORDERS, 1, {"id": 2, "v": "b", "new": 1})]
+    for table, partition, row in [*rows, (ITEMS, 0, {"id": 7, "v": "c"})]:
+        key, value = msgspec.json.encode({"id": row["id"]}), event("c", 100, row, table=table)
+        broker.put(f"shop.{table}", partition, key, value)
+    decoded = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN))
+    found = decoded.drop_columns("shard").to_pylist()
+    packet = next(r for r in found if r["kind"] == tasks.PACKET and r["table"] == ORDERS)
+    found.append({**packet, "kind": SURVIVORS, "source": "shop.chunks/0"})
+    batch = pa.RecordBatch.from_pylist(found, pa.schema([*decoded.drop_columns("shard").schema]))
+    plan = LakePlan("q", 0, "stream", lambda table: TablePlan(str(tmp_path / table)))
+    (result,) = tasks.merge([batch], plan)
+    said = result.to_pylist()
+    assert {row["kind"] for row in said} == {tasks.REPORT, tasks.OUTCOME}
+    outcomes = [row["blob"] for row in said if row["kind"] == tasks.OUTCOME]
+    assert [msgspec.msgpack.decode(o, type=TableOutcome).table for o in outcomes] == [ITEMS]
+    assert not (tmp_path / ORDERS).exists()

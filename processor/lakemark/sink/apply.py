@@ -1,15 +1,17 @@
 """One table, one batch: the order of effects.
 
-1. Look up whether this (app id, batch) is committed already: then nothing is done again.
+1. Look up whether this (app id, batch) is committed already, with this very content: then nothing
+   is done again. With other content it is applied like any batch: what counts is the position.
 2. Create or evolve the table (idempotent).
    Rows of snapshots, and deletes of what a truncate removes, go to the output topic.
 3. Truncate, as a commit of its own.
 4. Resolve the packets to a write set, reading the rows that key changes need.
 5. Write the halves of key changes that still wait beside the table, under this batch's number.
-6. Merge: one Delta commit that records (app id, batch).
+6. Merge: one Delta commit that records (app id, batch) and a digest of the content.
 7. Join small files and vacuum, once there are many: changes no row.
 
-A crash between any two of them is followed by the whole batch again, with the same outcome.
+A crash between any two of them is followed by the whole batch again, with the same outcome; or, if
+the batch has become another one (`commits.version_of`), with the outcome of that one.
 
 Tables of the engine with deletion vectors differ in 6 and 7 only (`vectors`, `vectors_upkeep`).
 Tables of the Spark MERGE engine take the same way up to 5; then the write set is staged beside the
@@ -22,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -40,6 +43,10 @@ from lakemark.source.evolution import way_on
 
 DELETION_VECTORS: Final = commits.DELETION_VECTORS
 TASK_MERGE: Final = commits.TASK_MERGE
+STREAM: Final = "stream"
+
+Publish = Callable[[bytes, int], None]
+"""Writes a table's rows to its output topic: position of a new truncate, digest of the content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,9 @@ class TablePlan:
     engine: str = TASK_MERGE
     floor: bytes | None = None
     pending: int = -1
+    pending_step: str = STREAM
     pending_over: int = -1
+    pending_over_step: str = STREAM
     settled: bytes | None = None
     horizon: bytes | None = None
     partial: bool = False
@@ -71,7 +80,7 @@ class LakePlan:
 
     Attributes:
         query: id of the streaming query: part of the app id.
-        batch: batch id: the version recorded with each commit.
+        batch: batch id: part of the version recorded with each commit.
         step: `stream` or `catchup`: part of the app id.
         tables: plans by table id.
         new_table: the plan of a table not seen before.
@@ -87,16 +96,24 @@ class LakePlan:
     options: dict[str, str] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
 
-    def app_id(self, table: str) -> str:
-        """The app id under which this step's commits to the table are recorded."""
-        return f"{self.query}/{table}/{self.step}"
+    def app_id(self, table: str, step: str = "") -> str:
+        """The app id under which the commits of this step, or of `step`, are recorded."""
+        return f"{self.query}/{table}/{step or self.step}"
+
+    def cut_id(self, table: str) -> str:
+        """The app id under which this step's truncates of the table are recorded."""
+        return f"{self.app_id(table)}/truncate"
 
 
 class TableOutcome(msgspec.Struct, omit_defaults=True):
     """What happened to one table; `code` is empty where all went well.
 
     Attributes:
+        step: the step that it is of.
+        version: what is recorded with its commits, see `commits.version_of`.
         partial: whether an event lacked a column.
+        pending: whether halves of key changes wait beside the table now.
+        lost: halves of earlier batches are not there any more.
         reread: keys whose rows only the source can make whole again.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
@@ -109,6 +126,8 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     retried: bool = False
     trace: str = ""
     skipped: bool = False
+    step: str = STREAM
+    version: int = 0
     truncate: bytes = b""
     needs: bytes = b""
     key: list[str] = msgspec.field(default_factory=list)
@@ -122,6 +141,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     partial: bool = False
     reread: list[str] = msgspec.field(default_factory=list)
     pending: bool = False
+    lost: bool = False
     seconds: float = 0.0
     changes: list[str] = msgspec.field(default_factory=list)
     engine: str = TASK_MERGE
@@ -133,18 +153,17 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     parts: Sequence[Part],
     plan: LakePlan,
     *,
-    publish: Callable[[bytes], None] | None = None,
+    publish: Publish | None = None,
 ) -> TableOutcome:
     """Brings one batch's packets of one table into the lake; exactly once per query and batch.
 
-    What waited beside the table for a batch that is over, is deleted.
+    What waited beside the table for a batch that is over in the durable state, is deleted.
 
     Args:
         table: which.
         parts: its packets.
         plan: of the batch.
-        publish: writes the table's rows to its output topic, given the position of a new truncate;
-            called before any commit, when it is known that the batch is not committed yet.
+        publish: called before any commit, when it is known that the batch is not committed yet.
 
     Raises:
         TableError: this table cannot go on; nothing of the batch was applied to it.
@@ -152,26 +171,28 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     """
     begun = monotonic()
     own = plan.tables.get(table) or plan.new_table(table)
-    app_id = plan.app_id(table)
     options = plan.options
     key = packets.key_columns(part.packet for part in parts).names
-    outcome = TableOutcome(table, key=list(key), engine=own.engine)
+    outcome = TableOutcome(table, key=list(key), engine=own.engine, step=plan.step)
     outcome.truncate = _truncate(parts, own.floor)
     outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
 
+    halves = pending.Halves(own.path, plan.query, options)
     if own.pending_over >= 0:
-        pending.remove(own.path, query=plan.query, batch=own.pending_over, options=options)
+        halves.remove(own.pending_over, own.pending_over_step)
+    waiting = halves.load(own.pending, own.pending_step) if own.pending >= 0 else None
+    outcome.lost = own.pending >= 0 and waiting is None
 
     # 1. already committed?
     opened = delta.open_table(own.path, options)
-    recorded = commits.recorded(opened, own.path, app_id)
-    if recorded is not None and recorded > plan.batch:
-        raise _ahead(own.path, recorded, plan.batch)
-    if recorded == plan.batch:
+    ids = dict.fromkeys([plan.app_id(table), plan.app_id(table, STREAM)])
+    recorded, batch = commits.newest(opened, own.path, list(ids), batch=plan.batch)
+    if batch == plan.batch:
+        outcome.reread = _texts(_in_doubt(parts, waiting))
+    outcome.version = _version(opened, parts, own.path, plan, outcome, recorded=recorded)
+    if recorded == outcome.version:
         outcome.skipped = True
-        outcome.reread = _texts(_in_doubt(parts, own, plan))
-        left = pending.load(own.path, query=plan.query, batch=plan.batch, options=options)
-        outcome.pending = left is not None
+        outcome.pending = halves.load(plan.batch, plan.step) is not None
         if opened is not None:
             size = _size(opened, own, options)
             outcome.rows, outcome.bytes = size.rows, size.bytes
@@ -180,14 +201,23 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     # 2. the table as the packets need it
     schema = _schema(parts, own, table)
     if own.engine == commits.SPARK_MERGE:
-        return _stage(parts, own, plan, outcome, schema=schema, opened=opened, publish=publish)
+        return _stage(
+            parts,
+            own,
+            plan,
+            outcome,
+            schema=schema,
+            opened=opened,
+            publish=publish,
+            waiting=waiting,
+        )
     opened = _fitting(opened, schema, own, plan, outcome)
     if opened is None:  # a truncate of a table that has never had a row
         outcome.rows = outcome.rows_before = 0
         return outcome
     outcome.rows_before = max(0, _size(opened, own, options).rows)
     if publish is not None:
-        publish(outcome.truncate)
+        publish(outcome.truncate, _content(parts))
 
     # 3. truncate
     crashpoints.reach(crashpoints.BEFORE_COMMIT)
@@ -196,8 +226,8 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
             own.path,
             outcome.truncate,
             deletes=own.deletes,
-            app_id=f"{app_id}/truncate",
-            version=plan.batch,
+            app_id=plan.cut_id(table),
+            version=outcome.version,
             storage_options=options,
             engine=own.engine,
         )
@@ -205,15 +235,13 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         opened = None
 
     # 4. the write set
-    resolution = _resolve(parts, own, plan)
+    resolution = _resolve(parts, own, plan, waiting)
 
     # 5. halves of key changes that wait
     crashpoints.reach(crashpoints.BEFORE_PENDING)
+    _note(outcome, resolution)
     if resolution.pending is not None:
-        pending.save(
-            resolution.pending, own.path, query=plan.query, batch=plan.batch, options=options
-        )
-        outcome.pending = True
+        halves.save(resolution.pending, plan.batch, plan.step)
 
     # 6. merge
     merge = vectors.merge if own.engine == DELETION_VECTORS else delta.merge
@@ -222,17 +250,17 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         resolution.write_set,
         key=key,
         deletes=own.deletes,
-        app_id=app_id,
-        version=plan.batch,
+        app_id=plan.app_id(table),
+        version=outcome.version,
         storage_options=options,
         opened=opened,
     )
     crashpoints.reach(crashpoints.AFTER_COMMIT)
+    if merged.skipped:  # another process committed meanwhile: what was it?
+        return apply(table, parts, plan, publish=publish)
     outcome.inserted, outcome.updated = merged.inserted, merged.updated
     outcome.deleted += merged.deleted
     outcome.rows, outcome.bytes = merged.rows, merged.bytes
-    outcome.unavailable = resolution.unavailable
-    outcome.reread = _texts(resolution.reread)
 
     # 7. upkeep, now and then
     with suppress(LakemarkError):  # changes no row, and is tried again after the next batch
@@ -241,15 +269,29 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     return outcome
 
 
-def _ahead(path: str, recorded: int, batch: int) -> TableError:
-    """The table has a later batch: this one would be left out, though it may have other records."""
-    return TableError(
-        f"{path} has batch {recorded} of this checkpoint, which is at batch {batch}: the "
-        "checkpoint is older than the table",
-        code="checkpoint-older",
-        hint="put the newest checkpoint back; or begin with a new checkpoint folder, and snapshot "
-        "the tables again: their rows stay",
-    )
+def _version(
+    opened: DeltaTable | None,
+    parts: Sequence[Part],
+    path: str,
+    plan: LakePlan,
+    outcome: TableOutcome,
+    *,
+    recorded: int | None,
+) -> int:
+    """What to record with this batch's commits; `recorded`, if all is done already.
+
+    A truncate before a merge is never left out: done twice, it removes nothing more.
+    """
+    version = commits.version_of(plan.batch, _content(parts), recorded)
+    if version == recorded or not outcome.truncate:
+        return version
+    cut = commits.recorded(opened, path, plan.cut_id(outcome.table))
+    return commits.version_above(version, cut)
+
+
+def _content(parts: Sequence[Part]) -> int:
+    """A digest of what is to be applied, whatever the order in which it came."""
+    return crc32(repr(sorted((p.partition, p.order, p.digest) for p in parts)).encode())
 
 
 def _keep(
@@ -301,7 +343,8 @@ def _stage(
     *,
     schema: pa.Schema | None,
     opened: DeltaTable | None,
-    publish: Callable[[bytes], None] | None,
+    publish: Publish | None,
+    waiting: pa.Table | None,
 ) -> TableOutcome:
     """Steps 2 to 5 for the Spark engine, and the write set on its way to the driver."""
     options, key = plan.options, tuple(outcome.key)
@@ -315,35 +358,38 @@ def _stage(
     if opened is None:
         return outcome
     if publish is not None:
-        publish(outcome.truncate)
-    resolution = _resolve(parts, own, plan)
+        publish(outcome.truncate, _content(parts))
+    resolution = _resolve(parts, own, plan, waiting)
+    _note(outcome, resolution)
     if resolution.pending is not None:
-        pending.save(
-            resolution.pending, own.path, query=plan.query, batch=plan.batch, options=options
+        pending.Halves(own.path, plan.query, options).save(
+            resolution.pending, plan.batch, plan.step
         )
-        outcome.pending = True
     if resolution.write_set.num_rows:
         outcome.staged = staging.stage(
             own.path,
             resolution.write_set,
             key=key,
             app_id=plan.app_id(outcome.table),
-            version=plan.batch,
+            version=outcome.version,
             storage_options=options,
         )
-    outcome.unavailable = resolution.unavailable
-    outcome.reread = _texts(resolution.reread)
     return outcome
 
 
-def _in_doubt(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> frozenset[bytes]:
+def _note(outcome: TableOutcome, resolution: Resolution) -> None:
+    outcome.pending = resolution.pending is not None
+    outcome.unavailable = resolution.unavailable
+    outcome.reread = sorted({*outcome.reread, *_texts(resolution.reread)})
+
+
+def _in_doubt(parts: Sequence[Part], waiting: pa.Table | None) -> frozenset[bytes]:
     """Keys that a batch may have wanted to be read again: what it saw then is not there any more.
 
     More than needed, but none is left out: key changes and fills of the batch, and what waited.
     """
     kinds = pa.array([packets.LEAVE, packets.ARRIVE, packets.FILL], pa.int8())
     found = [part.packet.filter(pc.is_in(part.packet.column("record"), kinds)) for part in parts]
-    waiting = _waiting(own, plan)
     if waiting is not None:
         found.append(waiting)
     return frozenset(
@@ -405,22 +451,18 @@ def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | No
     return columns.append(pa.field(CDC, cdc_type(deletes=own.deletes)))
 
 
-def _waiting(own: TablePlan, plan: LakePlan) -> pa.Table | None:
-    """What earlier batches left beside the table."""
-    if own.pending < 0:
-        return None
-    return pending.load(own.path, query=plan.query, batch=own.pending, options=plan.options)
-
-
-def _resolve(parts: Sequence[Part], own: TablePlan, plan: LakePlan) -> Resolution:
+def _resolve(
+    parts: Sequence[Part], own: TablePlan, plan: LakePlan, waiting: pa.Table | None
+) -> Resolution:
+    sure = own.stale is not None and (own.pending < 0 or waiting is not None)
     return resolve(
         parts,
         floor=own.floor,
-        pending=_waiting(own, plan),
+        pending=waiting,
         read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=plan.options),
         deletes=own.deletes,
         settled=own.settled,
-        stale=None if own.stale is None else frozenset(map(str.encode, own.stale)),
+        stale=frozenset(map(str.encode, own.stale or ())) if sure else None,
         horizon=own.horizon,
         partial=own.partial,
     )

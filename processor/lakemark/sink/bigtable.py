@@ -6,12 +6,13 @@ from pyspark.sql import SparkSession
 from lakemark import crashpoints
 from lakemark.sink import spark_merge
 from lakemark.sink.apply import LakePlan, TableOutcome, TablePlan
+from lakemark.sink.failures import busy
 
 
 def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
     """What `apply` left to the driver: make the table fit, or truncate and merge.
 
-    Exactly once per (app id, batch), like `apply`; fills in the outcome.
+    Exactly once per (app id, version), like `apply`; fills in the outcome.
 
     Raises:
         TableError: this table cannot go on.
@@ -31,7 +32,6 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
         outcome.changes = [f"added {f.name}" for f in changed.added]
         outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
         return
-    app_id = plan.app_id(outcome.table)
     crashpoints.reach(crashpoints.BEFORE_COMMIT)
     if outcome.truncate:
         gone = spark_merge.truncate(
@@ -39,8 +39,8 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
             own.path,
             outcome.truncate,
             deletes=own.deletes,
-            app_id=f"{app_id}/truncate",
-            version=plan.batch,
+            app_id=plan.cut_id(outcome.table),
+            version=outcome.version,
             storage_options=options,
         )
         outcome.deleted += gone.deleted + gone.updated
@@ -51,10 +51,12 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
             own.path,
             [outcome.staged],
             deletes=own.deletes,
-            app_id=app_id,
-            version=plan.batch,
+            app_id=plan.app_id(outcome.table),
+            version=outcome.version,
             storage_options=options,
         )
+        if done.skipped:  # by another process, since the task has looked: perhaps another content
+            raise busy(own.path, 1)
         outcome.inserted, outcome.updated = done.inserted, done.updated
         outcome.deleted += done.deleted
         outcome.rows, outcome.bytes = done.rows, done.bytes

@@ -10,9 +10,13 @@ In this order:
 delta-rs by itself would let a blind append land after a foreign commit, and two app ids add the
 same key twice; here every commit is conditional on the version read. A call that is repeated, in
 this process or after a crash in another one, therefore changes nothing.
+
+A batch that is repeated need not be the same: the catalog or a setting may be another, a topic may
+have grown, the checkpoint may be an older copy. So the version that is recorded for a batch says
+what was in it, too (`version_of`): only the same content is left out, other content is applied.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -52,6 +56,11 @@ _NAMES: Final = {
 # Somebody else's OPTIMIZE makes a merge start again. Twenty in a row, with waits up to a second,
 # means a writer that never rests; the batch is then tried again later.
 _ATTEMPTS: Final = 20
+# A version, from its highest bit: batch + 1, how many contents of it came before, digest of this
+# one. Two contents of one batch are taken for the same by chance once in a million times.
+_BATCH: Final = 32
+_CONTENT: Final = 20
+_DIGEST: Final = (1 << _CONTENT) - 1
 Options = Mapping[str, str] | None
 T = TypeVar("T")
 
@@ -122,6 +131,59 @@ def recorded(table: DeltaTable | None, path: str, app_id: str) -> int | None:
     """As `committed`, of a table that is open; None if there is none."""
     with told(path):
         return None if table is None else table.transaction_version(app_id)
+
+
+def newest(
+    table: DeltaTable | None, path: str, app_ids: Sequence[str], *, batch: int
+) -> tuple[int | None, int]:
+    """The version recorded for the first app id, and the newest batch of any of them (-1 = none).
+
+    Whoever catches up asks for the stream's too: nobody gets round `checkpoint-older` that way.
+
+    Raises:
+        TableError: `checkpoint-older`: that batch is later than `batch`.
+    """
+    found = [recorded(table, path, app_id) for app_id in app_ids]
+    last = max((batch_of(version) for version in found if version is not None), default=-1)
+    if last > batch:
+        raise TableError(
+            f"{path} has batch {last} of this checkpoint, which is at batch {batch}: the "
+            "checkpoint is older than the table",
+            code="checkpoint-older",
+            hint="put the newest checkpoint back; or begin with a new checkpoint folder, and "
+            "snapshot the tables again: their rows stay",
+        )
+    return found[0], last
+
+
+def version_of(batch: int, content: int, last: int | None) -> int:
+    """The version to record for a batch with this content.
+
+    Args:
+        batch: batch id.
+        content: a digest of what is to be applied; its lowest 20 bits count.
+        last: the version that is recorded; None if none is.
+
+    Returns:
+        `last`, if it is of the same batch and content: then nothing is to be done. Otherwise a
+        higher one, unless `last` is of a later batch (`batch_of`).
+    """
+    first = (batch + 1) << _BATCH
+    if last is not None and last >= first and last & _DIGEST == content & _DIGEST:
+        return last
+    return version_above(first | content & _DIGEST, last)
+
+
+def version_above(version: int, other: int | None) -> int:
+    """`version`, with a higher count where that is needed to be above another recorded one."""
+    if other is None or other < version:
+        return version
+    return ((other >> _CONTENT) + 1) << _CONTENT | version & _DIGEST
+
+
+def batch_of(version: int) -> int:
+    """The batch that a recorded version is of; small ones are a batch's number and nothing else."""
+    return version if version >> _BATCH == 0 else (version >> _BATCH) - 1
 
 
 def size_of(table: DeltaTable) -> TableSize:

@@ -1,71 +1,82 @@
 """Halves of key changes that wait beside the table for their other half.
 
-One Arrow file per batch that left some: ``<table>/_lakemark/pending/<query>-<batch>.arrow``.
-Delta and its VACUUM leave folders with a leading underscore alone. The file is written before the
-batch's commit, so a batch that is repeated after its commit finds it, and one that is repeated
-before makes the same one again. Once a later batch has been recorded as done, nobody needs it.
+One Arrow file per batch and step that left some:
+``<table>/_lakemark/pending/<query>-<batch>[-catchup].arrow``. Delta and its VACUUM leave folders
+with a leading underscore alone. The file is written before the batch's commit, so a batch that is
+repeated after its commit finds it, and one that is repeated before makes the same one again. Once a
+later batch has been recorded as done, in a state that is durable, nobody needs it.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake._internal import DeltaFileSystemHandler
+from deltalake.exceptions import TableNotFoundError
 
 from lakemark import packets
-from lakemark.errors import DependencyError
+from lakemark.errors import LakemarkError
+from lakemark.sink.failures import told
+
+# The handler cannot be had where the table's whole folder is gone.
+_GONE: Final = (FileNotFoundError, TableNotFoundError)
 
 
-def _place(query: str, batch: int) -> str:
-    return f"_lakemark/pending/{query[:8]}-{batch}.arrow"
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """What one query leaves beside one table.
 
-
-def _handler(path: str, options: Mapping[str, str]) -> Any:
-    """delta-rs's own file access, so that every store it knows works here too.
-
-    Its pyarrow wrapper cannot write: it hands the Rust side pyarrow buffers, not bytes.
+    Attributes:
+        path: the table's folder.
+        query: the query's id.
+        options: storage options of delta-rs.
     """
-    return DeltaFileSystemHandler(path, dict(options))
 
+    path: str
+    query: str
+    options: Mapping[str, str]
 
-def save(
-    packet: pa.Table, path: str, *, query: str, batch: int, options: Mapping[str, str]
-) -> None:
-    """Writes the halves that batch `batch` leaves.
+    def save(self, packet: pa.Table, batch: int, step: str) -> None:
+        """Writes the halves that a step of a batch leaves.
 
-    Raises:
-        DependencyError: the lake did not take them.
-    """
-    name = _place(query, batch)
-    try:
-        out = _handler(path, options).open_output_stream(name, None)
-        out.write(packets.encode(packet))
-        out.close()
-    except OSError as error:
-        raise DependencyError(
-            f"the lake did not take {name} of {path}: {error}", code="lake-unavailable"
-        ) from error
+        Raises:
+            DependencyError: the lake did not take them.
+            TableError: the table is gone.
+        """
+        with told(self.path):
+            out = self._handler().open_output_stream(self._name(batch, step), None)
+            out.write(packets.encode(packet))
+            out.close()
 
+    def load(self, batch: int, step: str) -> pa.Table | None:
+        """What a step of a batch left; None if there is nothing of it, or no table at all.
 
-def remove(path: str, *, query: str, batch: int, options: Mapping[str, str]) -> None:
-    """Deletes what batch `batch` left; what cannot be deleted stays, and harms nobody."""
-    with suppress(OSError):
-        _handler(path, options).delete_file(_place(query, batch))
+        Raises:
+            DependencyError: the lake could not be read.
+        """
+        with told(self.path):
+            try:
+                blob = self._handler().open_input_file(self._name(batch, step)).read()
+            except _GONE:
+                return None
+        return packets.decode(blob)
 
+    def remove(self, batch: int, step: str) -> None:
+        """Deletes what a step of a batch left; what cannot be deleted stays, and harms nobody."""
+        try:
+            with told(self.path):
+                self._handler().delete_file(self._name(batch, step))
+        except LakemarkError:
+            return
 
-def load(path: str, *, query: str, batch: int, options: Mapping[str, str]) -> pa.Table | None:
-    """What batch `batch` left; None if it left nothing.
+    def _handler(self) -> Any:
+        """delta-rs's own file access, so that every store it knows works here too.
 
-    Raises:
-        DependencyError: the lake could not be read.
-    """
-    name = _place(query, batch)
-    try:
-        return packets.decode(_handler(path, options).open_input_file(name).read())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DependencyError(
-            f"{name} of {path} could not be read: {error}", code="lake-unavailable"
-        ) from error
+        Its pyarrow wrapper cannot write: it hands the Rust side pyarrow buffers, not bytes.
+        """
+        return DeltaFileSystemHandler(self.path, dict(self.options))
+
+    def _name(self, batch: int, step: str) -> str:
+        which = "" if step == "stream" else f"-{step}"
+        return f"_lakemark/pending/{self.query[:8]}-{batch}{which}.arrow"

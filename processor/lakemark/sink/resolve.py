@@ -38,11 +38,16 @@ ReadRows = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A packet and the Kafka partition it came from: parts of one compose in `order`."""
+    """A packet and the Kafka partition it came from: parts of one compose in `order`.
+
+    Attributes:
+        digest: checksum of the packet as it came.
+    """
 
     partition: str
     order: int
     packet: pa.Table
+    digest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,8 @@ def resolve(
     """The write set of one table's packets.
 
     Guarantees: a batch that is repeated from the table as it was before (whether or not truncated
-    already) gives the same result. On a table that has the batch already it must not be called.
+    already) gives the same result. On a table that has some of the batch already, key changes and
+    fills may find less than they did: their keys are to be read again.
 
     Args:
         parts: all packets of the table in this batch.

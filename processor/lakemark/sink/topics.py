@@ -7,7 +7,7 @@ below it. A task that Spark has given up but that still runs is fenced by its su
 the same transactional id, one for each table and source.
 
 A *source* is what records are counted by: a partition of a change topic (`Message.at` is the Kafka
-offset), or the rows that a batch writes (the number of the step). A process keeps its producers for
+offset), or the rows that a step writes at once. A process keeps its producers for
 the next batch, the most recently used ones; one that was not fenced meanwhile knows its mark.
 """
 
@@ -79,7 +79,7 @@ class Source:
     Attributes:
         topic, partition: under which the mark is kept; they must exist.
         note: kept with the mark. A mark with another note is not ours: the topic was made anew,
-            or the checkpoint; an empty one says nothing.
+            or it is of another step; an empty one says nothing.
         kind: part of the transactional id where it is no change topic.
     """
 

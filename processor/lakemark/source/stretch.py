@@ -134,6 +134,10 @@ class Stretch:
     regressed: int = -1
     applied: dict[str, list[int]] = field(default_factory=dict)
 
+    def stopped(self) -> set[str]:
+        """Tables that cannot go on at something in this stretch."""
+        return {t for t, report in self.tables.items() if report.stop or report.unknown_columns}
+
 
 @dataclass(slots=True)
 class Records:
@@ -212,7 +216,7 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     if gated.replays:
         _count_replays(out, heads, gated.keep)
     circuit.break_circuit(out, len(records.offsets), plan)
-    stopped = {t for t, r in out.tables.items() if r.stop or r.unknown_columns}
+    stopped = out.stopped()
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
     dead = {letter.offset for letter in out.dead}
     for table, indices in by_table.items():
