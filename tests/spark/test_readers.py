@@ -17,22 +17,23 @@ CUSTOMERS = "(1, 'Ada', NULL), (2, 'Grace', NULL), (3, 'Barbara', NULL)"
 ORDERS = "(10, 1, NULL, NULL), (11, 2, NULL, NULL)"
 
 
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tables; a row of each is marked as deleted in its file."""
+    folder = tmp_path_factory.mktemp("lake")
     cdc = "_cdc struct<op: string, source_ts: timestamp>"
     for name, columns, rows in (
         ("customers", f"id long, name string, {cdc}", CUSTOMERS),
         ("orders", f"id long, customer long, placed timestamp, {cdc}", ORDERS),
     ):
-        table = f"delta.`{tmp_path}/{name}`"
+        table = f"delta.`{folder}/{name}`"
         marked = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
         spark.sql(f"CREATE TABLE {table} ({columns}) USING delta {marked}")
         spark.sql(f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM VALUES {rows}")
         spark.sql(f"DELETE FROM {table} WHERE id IN (3, 11)")
-        assert "deletionVectors" in DeltaTable(tmp_path / name).protocol().reader_features
-        assert DeltaTable(tmp_path / name).count() > 1, "the row is in its file"
-    return tmp_path
+        assert "deletionVectors" in DeltaTable(folder / name).protocol().reader_features
+        assert DeltaTable(folder / name).count() > 1, "the row is in its file"
+    return folder
 
 
 @pytest.mark.parametrize(
