@@ -29,6 +29,7 @@ PURE = {
     *("snapshot.following", "snapshot.refusals", "snapshot.windows", "snapshot.runs"),
     *("snapshot.acceptance", "table_skip", "dead_letters", "replays"),
     *("own_topics", "ops.findings", "ops.checks_topics", "ops.checks_connector"),
+    *("output_names", "ops.checks_outputs"),
     *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
     *("sink.rendering", "sink.envelopes", "sink.splicing", "sink.forwarding", "sink.row_events"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
