@@ -112,14 +112,16 @@ def _name(table: str, config: Config) -> str:
     return topic_of(config.output.topic_prefix if config.output else "", table)
 
 
+def _made_with(config: Config) -> dict[str, str]:
+    return topic_settings(max(config.dead_letters.max_record_bytes, needed_bytes(config)))
+
+
 # --- a topic that is not there ----------------------------------------------------------------
 
 
 def _absent(name: str, partitions: int, facts: KafkaFacts, config: Config) -> Finding:
     size = config.dead_letters.max_record_bytes
-    command = make_command(
-        config, name, partitions, topic_settings(max(size, needed_bytes(config)))
-    )
+    command = make_command(config, name, partitions, _made_with(config))
     if facts.operations is not None and "create" not in facts.operations:
         reason = "is not there, and lakemark may not create topics unless an ACL for the name does"
         return warning(CHECK, name, reason, command)
@@ -152,7 +154,7 @@ def _partitions(
         return
     anew = [
         delete_command(config, name),
-        make_command(config, name, wanted, topic_settings(config.dead_letters.max_record_bytes)),
+        make_command(config, name, wanted, _made_with(config)),
         "lakemark run",
     ]
     if config.database is not None and not empty:
