@@ -30,6 +30,7 @@ PURE = {
     *("snapshot.flight", "settings.file_secret"),
     *("snapshot.acceptance", "table_skip", "dead_letters", "replays"),
     *("own_topics", "ops.findings", "ops.checks_topics", "ops.checks_connector"),
+    *("output_names", "ops.checks_outputs"),
     *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
     *("sink.rendering", "sink.envelopes", "sink.splicing", "sink.forwarding", "sink.row_events"),
     *("sink.roaring", "sink.key_index", "sink.row_rules"),

@@ -18,6 +18,8 @@ from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 # A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
 # and 0.5 + 1 + 2 s between them, four attempts end after 44 s at the latest.
 _ATTEMPTS: Final = 4
+UNKNOWN_CONNECTOR: Final = "source.connect.connector"
+"""The setting at fault where Connect answers 404."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ class ConnectRest:
         near = difflib.get_close_matches(wanted, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(known) or 'none'}"
         message = f"Connect at {self._shown()} has no connector {wanted!r}"
-        return InvalidConfig([Problem("source.connect.connector", message, hint)])
+        return InvalidConfig([Problem(UNKNOWN_CONNECTOR, message, hint)])
 
     def _away(self, reason: str) -> DependencyError:
         return DependencyError(

@@ -72,12 +72,14 @@ class Brokers:
         count: how many brokers are up.
         operations: what we may do with the cluster, as ``create``; None where it does not say.
         version: of their protocol; empty from Kafka 4 on and where we may not ask.
+        transaction_ms: the longest that a transaction may take; None where we may not ask.
     """
 
     cluster_id: str
     count: int
     operations: frozenset[str] | None
     version: str
+    transaction_ms: int | None = None
 
 
 def not_let_in(error: KafkaError) -> LoginRefused:
@@ -286,18 +288,24 @@ class Cluster:
             for name, topic in found.items()
         }
 
-    def permitted_with_group(self, group: str) -> frozenset[str] | None:
-        """What we may do with a consumer group; None where the broker does not say."""
+    def permitted_with_groups(self, groups: Iterable[str]) -> dict[str, frozenset[str] | None]:
+        """What we may do with each consumer group; None where the broker does not say."""
+        names = list(dict.fromkeys(groups))
+        found: dict[str, frozenset[str] | None] = {}
+        if not names:
+            return found
         with self._asking():
             asked = self._admin.describe_consumer_groups(
-                [group], include_authorized_operations=True, request_timeout=self._timeout
+                names, include_authorized_operations=True, request_timeout=self._timeout
             )
-            try:
-                return _names(asked[group].result(self._timeout).authorized_operations)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    raise
-                return frozenset()
+            for name, future in asked.items():
+                try:
+                    found[name] = _names(future.result(self._timeout).authorized_operations)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                        raise
+                    found[name] = frozenset()
+        return found
 
     def brokers(self) -> Brokers:
         """The cluster as it describes itself."""
@@ -315,6 +323,7 @@ class Cluster:
             len(found.nodes),
             _names(found.authorized_operations),
             settings.get("inter.broker.protocol.version", ""),
+            int(longest) if (longest := settings.get("transaction.max.timeout.ms")) else None,
         )
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """lakemark's own topics: partitions and settings of each, and what is wrong with one that exists.
 
 Pure. `kafka.Cluster` makes the topics and refuses what cannot work; `lakemark doctor` shows it.
+The commands are for any topic and group; those of the output topics are named in `output_names`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,12 +51,29 @@ def owner_group(config: Config) -> str:
 
 def create_command(config: Config, name: str) -> str:
     """The command that makes one of our topics as lakemark would."""
-    partitions, settings = topic_plan(config)[name]
+    return make_command(config, name, *topic_plan(config)[name])
+
+
+def make_command(config: Config, name: str, partitions: int, settings: Mapping[str, str]) -> str:
+    """The command that makes a topic; 0 partitions: as many as the brokers give it."""
+    count = f" --partitions {partitions}" if partitions else ""
     options = " ".join(f"--config {key}={value}" for key, value in settings.items())
-    return (
-        f"kafka-topics.sh --bootstrap-server {config.kafka.bootstrap_servers} --create"
-        f" --topic {name} --partitions {partitions} {options}"
-    )
+    return f"{_topics_command(config, 'create', name)}{count} {options}"
+
+
+def widen_command(config: Config, name: str, partitions: int) -> str:
+    """The command that gives a topic more partitions."""
+    return f"{_topics_command(config, 'alter', name)} --partitions {partitions}"
+
+
+def delete_command(config: Config, name: str) -> str:
+    """The command that deletes a topic."""
+    return _topics_command(config, "delete", name)
+
+
+def _topics_command(config: Config, action: str, name: str) -> str:
+    brokers = config.kafka.bootstrap_servers
+    return f"kafka-topics.sh --bootstrap-server {brokers} --{action} --topic {name}"
 
 
 def alter_command(config: Config, name: str, setting: str, value: str) -> str:
@@ -67,7 +85,12 @@ def alter_command(config: Config, name: str, setting: str, value: str) -> str:
 
 
 def allow_command(
-    config: Config, operations: Sequence[str], *, topic: str = "", group: str = ""
+    config: Config,
+    operations: Sequence[str],
+    *,
+    topic: str = "",
+    group: str = "",
+    prefixed: bool = False,
 ) -> str:
     """The command that lets us do something with a topic, or with a consumer group.
 
@@ -76,6 +99,7 @@ def allow_command(
         operations: in the brokers' words, as ``describe_configs``.
         topic: name of the topic.
         group: name of the group, where it is about none.
+        prefixed: whether the name is what many begin with.
     """
     user = config.kafka.security.sasl_username or "<lakemark's principal>"
     each = " ".join(f"--operation {_in_words(operation)}" for operation in operations)
@@ -83,6 +107,7 @@ def allow_command(
     return (
         f"kafka-acls.sh --bootstrap-server {config.kafka.bootstrap_servers} --add"
         f" --allow-principal 'User:{user}' {each} {where}"
+        f"{' --resource-pattern-type prefixed' * prefixed}"
     )
 
 

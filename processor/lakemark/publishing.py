@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakemark import keys, packets, positions
 from lakemark.errors import LakemarkError, TableError
-from lakemark.settings.names import topic_safe
+from lakemark.output_names import group_of, topic_of
 from lakemark.sink import delta, forwarding, row_events, topics
 from lakemark.sink.forwarding import Fragments, Message
 from lakemark.sink.names import CDC
@@ -91,16 +91,11 @@ class OutputPlan:
         """Where a table's records go."""
         return Target(
             topic_of(self.prefix, table),
-            f"{self.pipeline}.output.{table}",
+            group_of(self.pipeline, table),
             like=like,
             max_bytes=self.max_bytes,
             client=self.client,
         )
-
-
-def topic_of(prefix: str, table: str) -> str:
-    """The output topic of a table, written as the connector writes names of topics."""
-    return f"{prefix}.{topic_safe(table)}"
 
 
 def forward(

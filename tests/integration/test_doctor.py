@@ -27,6 +27,10 @@ PARTED = (
     "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (100)",
     "CREATE VIEW totals AS SELECT count(*) FROM orders",
 )
+TOOLS = {
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+}
 PLACEHOLDER = "<columns that tell its rows apart>"
 
 
@@ -58,13 +62,10 @@ def configured(database: Database, directory: Path, user: str) -> Path:
     return write_config(database, directory, {"database": {"url": url}})
 
 
-def run_kafka_configs(command: str) -> None:
+def run_kafka_tool(command: str) -> None:
     """Run what a person would, with the tool's own class."""
     tool, *arguments = shlex.split(command)
-    assert tool == "kafka-configs.sh"
-    java = java_command(
-        "kafka.admin.ConfigCommand", *arguments, classpath=kafka_jars(), heap="128m"
-    )
+    java = java_command(TOOLS[tool], *arguments, classpath=kafka_jars(), heap="128m")
     done = subprocess.run(java, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -98,9 +99,33 @@ def test_what_is_broken_is_named_and_what_it_says_mends_it(
     database.execute(signal["mend"])
     database.execute(stats["mend"])
     database.execute(key["mend"].replace(PLACEHOLDER, "id"))
-    run_kafka_configs(compacted["mend"])
+    run_kafka_tool(compacted["mend"])
 
     assert doctor(file) == (0, [])
+
+
+def test_output_topics_that_lakemark_did_not_make(database: Database, tmp_path: Path):
+    database.execute(ORDERS)
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    kafka, clean = database.stack.kafka, f"{database.name}.clean"
+    kafka.create_topic(database.topic("orders"), partitions=3)
+    kafka.create_topic(f"{clean}.public.orders", config={"max.message.bytes": "2000"})
+    database.start_connector()
+    file = write_config(database, tmp_path, {"output": {"topic_prefix": clean}})
+
+    code, found = doctor(file)
+
+    assert code == 0
+    partitions, size = found
+    assert {(f["check"], f["subject"]) for f in found} == {
+        ("output topic", f"{clean}.public.orders")
+    }
+    assert "has 1 partition, its change topic 3" in partitions["reason"]
+    assert "takes records of 2,000 bytes" in size["reason"]
+    for finding in found:
+        run_kafka_tool(finding["mend"])
+    assert doctor(file) == (0, [])
+    assert f"{clean}.public.items" not in kafka.topics()
 
 
 def test_a_paused_connector_and_a_table_that_is_not_published(database: Database, tmp_path: Path):

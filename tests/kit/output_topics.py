@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from lakemark.config import load
-from lakemark.publishing import topic_of
+from lakemark.output_names import topic_of
 from lakemark.sink.names import sources_of
 from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows

@@ -51,6 +51,13 @@ def test_everybody_away_makes_errors_of_their_own_checks_only(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_output_topics_are_not_taken_for_sound_when_nobody_can_be_asked(tmp_path):
+    found = doctor.examine(away(tmp_path, output={"topic_prefix": "clean"}))
+    (finding,) = of(found, "output topic")
+    assert finding.verdict is ERROR
+    assert finding.reason == "not checked: the brokers did not answer"
+
+
 @pytest.fixture
 def mute():
     """An address that takes connections and never says a word."""

@@ -1,11 +1,15 @@
 """The connector: facts in, findings out."""
 
+import json
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
 from lakemark import connector
-from lakemark.ops.checks_connector import ConnectorFacts, Task, findings, other_cluster
+from lakemark.ops import facts_connector
+from lakemark.ops.checks_connector import Committed, ConnectorFacts, Task, findings, other_cluster
 from tests.kit.connector_settings import POSTGRES, config
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 
@@ -161,3 +165,98 @@ def test_whether_it_runs():
     assert facts().runs
     assert not facts(tasks=(Task(0, "RUNNING"), Task(1, "FAILED"))).runs
     assert not facts(state="").runs
+
+
+# --- the committed offset, which the fence of output topics asks for ------------------------------
+
+OUTPUT = config(output={"topic_prefix": "clean"})
+OFFSET = {"partition": {"server": "shop"}, "offset": {"lsn": 200, "lsn_commit": 100}}
+
+
+def committed(found):
+    return one(findings(facts(committed=found), OUTPUT), "committed offset", "shop")
+
+
+def test_the_committed_offset_is_of_interest_to_output_topics_only():
+    assert of(findings(facts(), CONFIG), "committed offset") == []
+    finding = committed(Committed((OFFSET,)))
+    assert finding.verdict is OK
+    assert "how far" in finding.reason
+
+
+@pytest.mark.parametrize("offsets", [(), ({**OFFSET, "offset": {"snapshot": True, "lsn": 9}},)])
+def test_a_connector_that_has_not_committed_yet(offsets):
+    finding = committed(Committed(offsets))
+    assert finding.verdict is OK
+    assert "tells none yet" in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [(None, "without source.connect"), (Committed((), "Connect 3.4.0 does not tell it"), "3.4.0")],
+)
+def test_committed_offsets_that_cannot_be_seen(found, why):
+    finding = committed(found)
+    assert finding.verdict is WARNING
+    assert why in finding.reason
+    assert "every partition" in finding.reason
+    assert "Connect 3.6 or newer" in finding.mend
+    assert "offset.flush.interval.ms=5000" in finding.mend
+
+
+@pytest.fixture
+def worker():
+    """A worker of Connect that knows the connector; `offsets` is its answer about these."""
+
+    class Worker(BaseHTTPRequestHandler):
+        offsets = 200, {"offsets": [OFFSET]}
+
+        def do_GET(self):
+            status = {"state": "RUNNING", "worker_id": "w"}
+            known = {
+                "/": {"version": "3.5.1", "kafka_cluster_id": "c1"},
+                "/connectors": ["shop"],
+                "/connectors/shop/config": SOUND,
+                "/connectors/shop/status": {"connector": status, "tasks": [{"id": 0, **status}]},
+            }
+            code, found = 200, known.get(self.path)
+            if found is None:
+                code, found = Worker.offsets
+            body = json.dumps(found).encode()
+            self.send_response(code)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Worker)
+    Thread(target=server.serve_forever, daemon=True).start()
+    Worker.url = f"http://127.0.0.1:{server.server_port}"
+    yield Worker
+    server.shutdown()
+    server.server_close()
+
+
+def asked(worker, **changes):
+    connect = {"url": worker.url, "connector": "shop"}
+    return facts_connector.connector_facts(config(source={"connect": connect}, **changes)).facts
+
+
+def test_connect_is_asked_for_offsets_where_there_are_output_topics(worker):
+    output = {"topic_prefix": "clean"}
+    assert asked(worker, output=output).committed == Committed((OFFSET,))
+    assert asked(worker).committed is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [((404, {}), "Connect 3.5.1 does not tell it"), ((403, {}), "refuses us with status 403")],
+)
+def test_offsets_that_do_not_come_leave_everything_else_known(worker, answer, words):
+    worker.offsets = answer
+    found = asked(worker, output={"topic_prefix": "clean"})
+    assert found.runs
+    assert found.version == "3.5.1"
+    assert words in found.committed.missing

@@ -106,6 +106,46 @@ def test_own_topics_are_created_kept_or_refused():
     assert found[shop.topics.chunks].partitions == shop.stream.shards
 
 
+def captured(name: str, topic: str) -> PlannedTable:
+    return PlannedTable(
+        name, topic, topic_exists=topic in KNOWN.ends, key=("id",), schema_from="database",
+        target=Target(f"/lake/{name}", "keep"),
+    )  # fmt: skip
+
+
+OUTPUT = config(output={"topic_prefix": "clean"}, dead_letters={"max_record_bytes": "9 MiB"})
+WRITING = frozenset({"describe", "write"})
+
+
+def test_output_topics_are_made_with_the_partitions_of_the_change_topic():
+    tables = [captured("public.a", "t.a"), captured("public.new", "t.new")]
+    made, unknown = planned.output_topics(OUTPUT, tables, KNOWN, {})
+    assert (made.name, made.action, made.partitions) == ("clean.public.a", "create", 2)
+    assert made.table == "public.a"
+    assert made.settings == {"cleanup.policy": "compact", "max.message.bytes": str(9 << 20)}
+    assert (unknown.action, unknown.partitions) == ("create", None)
+    assert planned.output_topics(config(), tables, KNOWN, {}) == ()
+
+
+def test_output_topics_that_are_there_are_kept_with_their_own_partitions():
+    tables = [captured("public.a", "t.a"), captured("public.b", "t.b")]
+    there = {"clean.public.a": (WRITING, 7), "clean.public.b": (None, 3)}
+    found = planned.output_topics(OUTPUT, tables, KNOWN, there)
+    assert [(t.action, t.partitions) for t in found] == [("keep", 7), ("keep", 3)]
+
+
+@pytest.mark.parametrize(
+    ("may", "words"), [(frozenset(), "describe and write"), (frozenset({"describe"}), "write")]
+)
+def test_an_output_topic_that_may_not_be_written_stops_its_table(may, words):
+    there = {"clean.public.a": (may, 0)}
+    (found,) = planned.output_topics(OUTPUT, [captured("public.a", "t.a")], KNOWN, there)
+    assert (found.action, found.partitions) == ("stop", None)
+    assert f"lakemark may not {words} clean.public.a: public.a stops" == found.reason
+    assert "--operation Write --topic clean.public.a" in found.hint
+    assert example(topics=(found,)).stops()
+
+
 def test_chunks_of_a_snapshot():
     shop = config(snapshot={"chunk_rows": 100})
     sizes = [("a", 0, 0), ("b", 250, 1000), ("wide", 10, 2 * MAX_CHUNK_BYTES), ("c", 9, 1)]
@@ -216,6 +256,24 @@ def test_the_plan_names_everything_that_would_happen(shown):
     assert line.split() == ["stream.shards", "4", "8", "new", "checkpoint"]
     assert "stream.shards: the operator's state" in text
     assert "→ mend [it]" in text
+
+
+def test_output_topics_are_shown_beside_our_own(shown):
+    tables = [captured("public.a", "t.a"), captured("public.new", "t.new")]
+    refused = {"clean.public.new": (frozenset(), 0)}
+    found = planned.output_topics(OUTPUT, tables, KNOWN, refused)
+    own = planned.own_topics(config(), {}, {})
+    text = shown(example(topics=own + found)).stdout
+    line = next(line for line in text.splitlines() if line.startswith("Output topics"))
+    assert line == "Output topics: 0 kept; created, with partitions: clean.public.a (2)"
+    assert "✗ lakemark may not describe and write clean.public.new: public.new stops" in text
+    assert "shop.signals (1)" in text
+    assert "Output topics" not in shown(example()).stdout
+    unknown = planned.output_topics(OUTPUT, tables, KNOWN, {})
+    assert "clean.public.new (?)" in shown(example(topics=unknown)).stdout
+    document = json.loads(shown(example(topics=unknown), "-o", "json").stdout)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    assert document["topics"][1]["partitions"] is None
 
 
 def test_what_stops_is_exit_code_1(shown):

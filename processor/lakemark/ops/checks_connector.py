@@ -6,15 +6,17 @@ What makes a connector unfit is said in `suitability`; here is what should be kn
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from lakemark.config import Config
 from lakemark.errors import ConfigError
 from lakemark.ops.findings import Finding, clock, fine, of_error, of_problem, warning, wrong
 from lakemark.settings.layers import Problem
+from lakemark.snapshot.fence import HINT, committed_position
 from lakemark.source.modes import HandlingModes
 
 CHECKS: Final = ("connector", "connector setting")
+COMMITTED: Final = "committed offset"
 
 _JAVA_CLASS: Final = re.compile(r"(?:[a-z_][\w$]*\.)+[A-Z][\w$]*")
 _FLUSH: Final = (
@@ -33,6 +35,14 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """Connect's answer about the connector's committed offsets; `missing`: why there is none."""
+
+    offsets: tuple[Mapping[str, Any], ...]
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectorFacts:
     """A connector and what runs it.
 
@@ -45,6 +55,7 @@ class ConnectorFacts:
         version: of the worker; empty when only the file is known.
         cluster_id: of the worker's Kafka.
         skew_s: by how much the worker's clock is ahead of ours.
+        committed: its committed offsets; None where nobody was asked.
     """
 
     name: str
@@ -55,6 +66,7 @@ class ConnectorFacts:
     version: str = ""
     cluster_id: str = ""
     skew_s: float | None = None
+    committed: Committed | None = None
 
     @property
     def runs(self) -> bool:
@@ -72,6 +84,7 @@ def findings(facts: ConnectorFacts, config: Config) -> list[Finding]:
         *_snapshot_mode(facts.settings),
         *_heartbeat(facts.settings),
         *_deletes(facts.settings),
+        *_committed(facts, config),
         fine("connector setting", "offset.flush.interval.ms", _FLUSH),
     ]
 
@@ -89,6 +102,25 @@ def other_cluster(facts: ConnectorFacts, cluster_id: str) -> list[Finding]:
             "set kafka.bootstrap_servers to the cluster that the connector writes to",
         )
     ]
+
+
+def _committed(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
+    """Rows of snapshots go to output topics when all events before them are known to be written."""
+    if config.output is None:
+        return
+    committed = facts.committed
+    if committed is None:
+        why = "cannot be seen without source.connect"
+    else:
+        why = f"cannot be seen: {committed.missing}" if committed.missing else ""
+    if why:
+        reason = f"{why}. Snapshots for output topics wait for a later event in every partition"
+        yield warning(COMMITTED, facts.name, reason, HINT)
+    elif committed_position(committed.offsets if committed else (), 0):
+        yield fine(COMMITTED, facts.name, "Connect tells how far the connector has come")
+    else:
+        reason = "Connect tells none yet: the connector is at its own snapshot, or has just begun"
+        yield fine(COMMITTED, facts.name, reason)
 
 
 def _setting(problem: Problem) -> Finding:

@@ -20,6 +20,7 @@ from lakemark.own_topics import (
 from lakemark.settings.units import show_duration
 
 CHECKS: Final = ("brokers", "change topic", "own topic", *checks_place.CHECKS)
+FOR_EVER: Final = "for ever"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,23 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputFacts:
+    """What the brokers say of output topics, beside `KafkaFacts.topics`.
+
+    Attributes:
+        tables: the change topic of each table that has an output topic; empty = not known.
+        empty: output topics without a record.
+        groups: what we may do with the consumer groups of their marks; None: unknown.
+        transaction_ms: the longest that a transaction may take; None: unknown.
+    """
+
+    tables: Mapping[str, str] = field(default_factory=dict)
+    empty: frozenset[str] = frozenset()
+    groups: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+    transaction_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaFacts:
     """What the brokers say.
 
@@ -53,6 +71,7 @@ class KafkaFacts:
         ahead_s: by how much the newest record of the change topics is in our future; None: there
             is none.
         place: how far the pipeline has read.
+        outputs: what is known of the output topics.
     """
 
     cluster_id: str
@@ -65,6 +84,7 @@ class KafkaFacts:
     streams: bool
     ahead_s: float | None = None
     place: PlaceFacts = field(default_factory=PlaceFacts)
+    outputs: OutputFacts = field(default_factory=OutputFacts)
 
 
 def findings(facts: KafkaFacts, config: Config) -> list[Finding]:
@@ -115,12 +135,12 @@ def _change_topics(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
 
 
 def _change_topic(name: str, topic: Topic, config: Config) -> Iterator[Finding]:
-    refused = list(_missing_rights(name, topic, ("describe", "read"), config))
+    refused = list(missing_rights(name, topic, ("describe", "read"), config))
     yield from refused
     if topic.operations == frozenset():
         return
     if topic.settings is None:
-        yield _settings_hidden("change topic", name, config)
+        yield settings_hidden("change topic", name, config)
         return
     policy = topic.settings.get("cleanup.policy", "delete")
     if "compact" in policy:
@@ -132,23 +152,25 @@ def _change_topic(name: str, topic: Topic, config: Config) -> Iterator[Finding]:
             alter_command(config, name, "cleanup.policy", "delete"),
         )
     elif not refused:
-        kept = _kept(topic.settings)
+        kept = kept_for(topic.settings)
         yield fine("change topic", name, f"can be read; events are kept {kept}")
 
 
-def _kept(settings: Mapping[str, str]) -> str:
+def kept_for(settings: Mapping[str, str]) -> str:
+    """How long a topic keeps its records, in words."""
     size = int(settings.get("retention.bytes", "-1"))
     span = int(settings.get("retention.ms", "-1"))
-    said = "for ever" if span < 0 else f"for {show_duration(timedelta(milliseconds=span))}"
+    said = FOR_EVER if span < 0 else f"for {show_duration(timedelta(milliseconds=span))}"
     return said if size < 0 else f"{said}, {size:,} bytes a partition at most"
 
 
 # --- rights ----------------------------------------------------------------------------------
 
 
-def _missing_rights(
+def missing_rights(
     name: str, topic: Topic, wanted: Sequence[str], config: Config
 ) -> Iterator[Finding]:
+    """The rights that we lack with a topic, as one finding at most."""
     if topic.operations is None:
         return  # the broker does not say
     missing = [right for right in wanted if right not in topic.operations]
@@ -174,7 +196,8 @@ def _group(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
         )
 
 
-def _settings_hidden(check: str, name: str, config: Config) -> Finding:
+def settings_hidden(check: str, name: str, config: Config) -> Finding:
+    """A topic whose settings may not be seen."""
     return warning(
         check,
         name,
@@ -198,7 +221,7 @@ def _own_topics(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
             yield _own_missing(name, facts, config)
             continue
         found = [
-            *_missing_rights(name, topic, ("describe", "read", "write"), config),
+            *missing_rights(name, topic, ("describe", "read", "write"), config),
             *refused.get(name, ()),
         ]
         if topic.operations != frozenset():
@@ -229,7 +252,7 @@ def _own_differs(
             " no order",
         )
     if topic.settings is None:
-        yield _settings_hidden("own topic", name, config)
+        yield settings_hidden("own topic", name, config)
         return
     kept, planned = int(topic.settings.get("retention.ms", "-1")), wanted.get("retention.ms")
     if planned and 0 <= kept < int(planned):

@@ -17,6 +17,7 @@ from lakemark.ops import (
     checks_connector,
     checks_database,
     checks_machine,
+    checks_outputs,
     checks_tables,
     checks_topics,
 )
@@ -116,6 +117,7 @@ def _kafka(
     deadline_s: float,
 ) -> list[Finding]:
     relations = database.relations if database else None
+    outputs = checks_outputs.CHECKS if config.output else ()
     tables = None
     if relations is not None:
         tables = [relation.table for relation in checks_tables.with_events(relations)]
@@ -132,10 +134,10 @@ def _kafka(
     except LakemarkError as error:
         return [
             *of_error("brokers", config.kafka.bootstrap_servers, error),
-            *unchecked(checks_topics.CHECKS[1:], "the brokers did not answer"),
+            *unchecked((*checks_topics.CHECKS[1:], *outputs), "the brokers did not answer"),
         ]
-    findings = checks_topics.findings(facts, config)
+    findings = [*checks_topics.findings(facts, config), *checks_outputs.findings(facts, config)]
     if known is None:
         why = "which topics it writes is unknown without the connector"
-        return findings + unchecked(["change topic"], why)
+        return findings + unchecked(["change topic", *outputs], why)
     return findings + checks_connector.other_cluster(known.facts, facts.cluster_id)

@@ -9,9 +9,11 @@ from lakemark.connector import Connector
 from lakemark.errors import DependencyError, StateVersionError
 from lakemark.gaps import Held
 from lakemark.kafka import Cluster
+from lakemark.ops.checks_outputs import tables_of
 from lakemark.ops.checks_place import PlaceFacts
-from lakemark.ops.checks_topics import KafkaFacts, Topic
+from lakemark.ops.checks_topics import KafkaFacts, OutputFacts, Topic
 from lakemark.ops.stored_state import Stored, newest_state, paused_tables
+from lakemark.output_names import group_of, topic_of
 from lakemark.own_topics import owner_group, topic_plan
 from lakemark.selection import select
 from lakemark.tables import Offsets
@@ -39,21 +41,38 @@ def kafka_facts(
     if connector and stored.state:
         select(stored.state, connector.wanted)  # as the next start does
     read = stored.state.offsets if stored.state else {}
-    names = dict.fromkeys((*topic_plan(config), *of_tables.values(), *read))
+    outputs = tables_of(config, connector, of_tables, stored.state)
+    written = [topic_of(config.output.topic_prefix, t) for t in outputs] if config.output else []
+    names = dict.fromkeys((*topic_plan(config), *of_tables.values(), *read, *written))
     topics = _topics(cluster, list(names))
     change = [name for name in of_tables.values() if name in topics and topics[name].partitions]
+    groups = [group_of(config.name, table) for table in outputs]
+    permitted = cluster.permitted_with_groups([owner_group(config), *groups])
     return KafkaFacts(
         cluster_id=brokers.cluster_id,
         brokers=brokers.count,
         version=brokers.version,
         operations=brokers.operations,
-        group=cluster.permitted_with_group(owner_group(config)),
+        group=permitted.pop(owner_group(config)),
         topics=topics,
         tables=of_tables,
         streams=streams,
         ahead_s=_ahead(cluster.newest_ms(change)),
         place=_place(cluster, stored, topics, missing),
+        outputs=OutputFacts(
+            tables=outputs,
+            empty=_empty(cluster, [n for n in written if n in topics and topics[n].partitions]),
+            groups=permitted,
+            transaction_ms=brokers.transaction_ms,
+        ),
     )
+
+
+def _empty(cluster: Cluster, names: Sequence[str]) -> frozenset[str]:
+    """Those of the topics that hold no record."""
+    first, ends = cluster.start_offsets(names), cluster.end_offsets(names, committed=False)
+    held = {place[0] for place, end in ends.items() if end > first.get(place, 0)}
+    return frozenset(names) - held
 
 
 def _change_topics(

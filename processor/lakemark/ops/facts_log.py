@@ -1,6 +1,6 @@
 """Asks brokers and checkpoint what `lakemark plan` wants to know; nothing is written."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lakemark import settings_record
@@ -11,6 +11,7 @@ from lakemark.gaps import Held
 from lakemark.kafka import Cluster
 from lakemark.ops import lag
 from lakemark.ops.stored_state import Stored, newest_state
+from lakemark.output_names import topic_of
 from lakemark.own_topics import topic_plan
 from lakemark.records import read_compacted
 from lakemark.selection import select
@@ -74,3 +75,20 @@ def log_facts(config: Config, connector: Connector) -> LogFacts:
     kept = read_compacted(config, config.topics.progress)
     running = settings_record.decode(kept.get(settings_record.KEY))
     return LogFacts(counts, settings, known, ids, stored, missing, running, back, control)
+
+
+def output_facts(
+    config: Config, tables: Iterable[str]
+) -> dict[str, tuple[frozenset[str] | None, int]]:
+    """Of the output topics that exist, or are kept from us: what we may do, and their partitions.
+
+    Raises:
+        DependencyError: the brokers do not answer.
+    """
+    if config.output is None:
+        return {}
+    prefix = config.output.topic_prefix
+    with Cluster(config) as cluster:
+        permitted = cluster.permitted([topic_of(prefix, table) for table in tables])
+        counts = cluster.partition_counts([n for n, may in permitted.items() if may != frozenset()])
+    return {name: (may, counts.get(name, 0)) for name, may in permitted.items()}

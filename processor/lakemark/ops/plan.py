@@ -25,7 +25,7 @@ from lakemark.ops import planned
 from lakemark.ops.checks_tables import with_events
 from lakemark.ops.facts_database import database_facts
 from lakemark.ops.facts_lake import targets
-from lakemark.ops.facts_log import LogFacts, log_facts
+from lakemark.ops.facts_log import LogFacts, log_facts, output_facts
 from lakemark.ops.facts_sizes import table_sizes
 from lakemark.ops.planned import Plan, PlannedTable, Problem, Standing, Target
 from lakemark.ops.question import Question
@@ -70,13 +70,18 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
     known = _Known(config, connector, log, source)
     names = known.names()
     found = Question("the lake", lambda: targets(config, names, known.state)).result(deadline_s)
+    outputs = Question("Kafka", lambda: output_facts(config, names)).result(deadline_s)
+    tables = tuple(known.table(name, names[name], found[name]) for name in sorted(names))
     compared, changes = known.changes()
     return Plan(
         name=config.name,
         version=__version__,
         checkpoint=known.standing(),
-        tables=tuple(known.table(name, names[name], found[name]) for name in sorted(names)),
-        topics=planned.own_topics(config, log.counts, log.settings),
+        tables=tables,
+        topics=(
+            *planned.own_topics(config, log.counts, log.settings),
+            *planned.output_topics(config, tables, log.known, outputs),
+        ),
         starts=known.starts,
         snapshot=planned.snapshot(config, source.sizes, source.refused, MAX_CHUNK_BYTES)
         if config.database is not None

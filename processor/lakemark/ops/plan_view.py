@@ -35,7 +35,9 @@ def show(console: Console, plan: Plan, *, as_json: bool, hide: Hide) -> None:
 
     line(_standing(plan))
     _show_tables(console, plan.tables, line)
-    _show_topics(plan.topics, line)
+    _show_topics("Own topics", [t for t in plan.topics if not t.table], line)
+    if outputs := [topic for topic in plan.topics if topic.table]:
+        _show_topics("Output topics", outputs, line)
     _show_starts(console, plan.starts, line)
     _show_snapshot(console, plan, line)
     _show_changes(console, plan, line, hide)
@@ -98,10 +100,10 @@ def _about(table: PlannedTable) -> Iterator[str]:
         yield f"! {table.name} is {table.state}: see `lakemark status`"
 
 
-def _show_topics(topics: Sequence[PlannedTopic], line: Callable[[str], None]) -> None:
-    made = [f"{t.name} ({t.partitions})" for t in topics if t.action == "create"]
+def _show_topics(which: str, topics: Sequence[PlannedTopic], line: Callable[[str], None]) -> None:
+    made = [f"{t.name} ({_number(t.partitions)})" for t in topics if t.action == "create"]
     kept = sum(topic.action == "keep" for topic in topics)
-    line(f"\nOwn topics: {kept} kept; created, with partitions: {', '.join(made) or 'none'}")
+    line(f"\n{which}: {kept} kept; created, with partitions: {', '.join(made) or 'none'}")
     for topic in topics:
         if topic.action == "stop":
             line(f"✗ {topic.reason}")

@@ -15,22 +15,26 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from lakemark.config import Config
 from lakemark.gaps import CONTROL_LOST, Held, gaps, own_gaps
 from lakemark.ops import lag
-from lakemark.own_topics import topic_plan, unusable
+from lakemark.output_names import topic_of, topic_settings
+from lakemark.own_topics import allow_command, topic_plan, unusable
 from lakemark.settings_record import Change
 from lakemark.snapshot.boundaries import fitting_rows
 from lakemark.tables import PipelineState
 
 SchemaFrom = Literal["events", "database", "file", "events or database", "events or file"]
 Action = Literal["create", "keep", "alter", "follow", "stop"]
+TopicAction = Literal["create", "keep", "stop"]
 Basis = Literal["checkpoint", "earliest", "latest"]
 Compared = Literal["running", "checkpoint", "nothing"]
+
+_WRITING: Final = ("describe", "write")
 
 
 class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,14 +73,19 @@ class PlannedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlannedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of lakemark's own topics; `stop`: it exists and cannot work."""
+    """One of lakemark's own topics, or with `table` that table's output topic.
+
+    `stop`: it cannot work, or may not be written. An output topic has as many `partitions` as its
+    change topic: null if that is not there yet.
+    """
 
     name: str
-    action: Literal["create", "keep", "stop"]
-    partitions: int
+    action: TopicAction
+    partitions: int | None
     settings: dict[str, str]
     reason: str = ""
     hint: str = ""
+    table: str = ""
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,6 +172,40 @@ def own_topics(
         else:
             found.append(PlannedTopic(name, "create", partitions, wanted))
     return tuple(found)
+
+
+def output_topics(
+    config: Config,
+    tables: Iterable[PlannedTable],
+    known: lag.Ends,
+    found: Mapping[str, tuple[frozenset[str] | None, int]],
+) -> tuple[PlannedTopic, ...]:
+    """The output topics: the first record of a table makes its own.
+
+    Args:
+        config: ours.
+        tables: as planned.
+        known: ends of the change topics.
+        found: of those that exist, or are kept from us, what we may do with them (None: unknown)
+            and their number of partitions.
+    """
+    if config.output is None:
+        return ()
+    settings = topic_settings(config.dead_letters.max_record_bytes)
+    planned = []
+    for table in tables:
+        name = topic_of(config.output.topic_prefix, table.name)
+        rights, count = found.get(name, (None, len(known.ends.get(table.topic, ()))))
+        missing = [right for right in _WRITING if rights is not None and right not in rights]
+        action: TopicAction = "stop" if missing else "keep" if name in found else "create"
+        reason = hint = ""
+        if missing:
+            reason = f"lakemark may not {' and '.join(missing)} {name}: {table.name} stops"
+            hint = allow_command(config, missing, topic=name)
+        planned.append(
+            PlannedTopic(name, action, count or None, settings, reason, hint, table.name)
+        )
+    return tuple(planned)
 
 
 def starts(

@@ -20,12 +20,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakemark.errors import DependencyError, LakemarkError, TableError
+from lakemark.output_names import TRANSACTION_MS, topic_settings
 from lakemark.sink.forwarding import Message
 
 UNAVAILABLE: Final = "output-unavailable"
 LANES: Final = 64  # producers that a process keeps
 TIMEOUT_S: Final = 30.0
-TRANSACTION_MS: Final = 300_000  # a truncate of a large table is one transaction
 # More than the client's own 1 MB: the topic's limit is the one that counts.
 MAX_BYTES: Final = 100_000_000
 _TRIES: Final = 2
@@ -228,11 +228,6 @@ def _ensure(target: Target) -> None:
             raise
         # One who may not make topics may still write to one that a person has made.
     _existing.add(target.topic)
-
-
-def topic_settings(max_bytes: int) -> dict[str, str]:
-    """Settings of an output topic as it is made."""
-    return {"cleanup.policy": "compact", "max.message.bytes": str(max_bytes)}
 
 
 def create_command(target: Target) -> str:

@@ -1,0 +1,30 @@
+"""Output topics by name: of a table, its consumer group, and the settings a topic is made with.
+
+Pure. `publishing` and `sink.topics` write them; `lakemark doctor` and `lakemark plan` show them.
+"""
+
+from typing import Final
+
+from lakemark.settings.names import topic_safe
+
+TRANSACTION_MS: Final = 300_000  # a truncate of a large table is one transaction
+
+
+def topic_of(prefix: str, table: str) -> str:
+    """The output topic of a table, written as the connector writes names of topics."""
+    return f"{prefix}.{topic_safe(table)}"
+
+
+def groups_of(pipeline: str) -> str:
+    """What the names of all consumer groups with marks begin with, and transactional ids too."""
+    return f"{pipeline}.output."
+
+
+def group_of(pipeline: str, table: str) -> str:
+    """The consumer group under which the marks of a table's output topic are kept."""
+    return f"{groups_of(pipeline)}{table}"
+
+
+def topic_settings(max_bytes: int) -> dict[str, str]:
+    """Settings of an output topic as it is made."""
+    return {"cleanup.policy": "compact", "max.message.bytes": str(max_bytes)}
