@@ -38,7 +38,7 @@ FROM base AS lakemark
 COPY pyproject.toml README.md LICENSE ./
 COPY processor processor
 RUN pip install --no-deps --no-build-isolation . \
- && python -c "from lakemark.jars import runtime_jars; runtime_jars(progress=print)" \
+ && lakemark jars \
  && chmod -R a+rX cache \
  && useradd --create-home --uid 10001 lakemark \
  && install -d -o lakemark -g lakemark /data

@@ -19,7 +19,7 @@ from stack.processes import StackError
 
 ROOT = Path(__file__).parents[1]
 QUICK_TESTS = ("tests/unit", "tests/model")
-SOURCES = ("processor", "stack", "tests", "bench", "dev")
+SOURCES = ("processor", "stack", "tests", "bench", "deploy", "examples", "dev")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -32,9 +32,11 @@ PURE = {
     *("own_topics", "ops.findings", "ops.checks_topics", "ops.checks_connector"),
     *("ops.checks_database", "ops.checks_tables", "ops.checks_machine", "ops.checks_place"),
     *("sink.rendering", "sink.envelopes", "sink.splicing", "sink.forwarding", "sink.row_events"),
+    *("sink.roaring", "sink.key_index", "sink.row_rules"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
     *("refresh", "selection", "gaps"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
+    *("backoff", "decoding", "source.circuit"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}
@@ -48,6 +50,7 @@ IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 
 SPARK = {
     *(
+        "checkpoint",  # Hadoop's file systems, through py4j
         "daemon",
         "handover",
         "pipeline",

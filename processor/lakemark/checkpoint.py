@@ -6,18 +6,23 @@ batch; `<checkpoint>/lakemark/pipeline.json` says for which pipeline the checkpo
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
+from py4j.protocol import Py4JJavaError
 
 from lakemark import ownership, tables
-from lakemark.errors import PipelineError
+from lakemark.errors import DependencyError, PipelineError
 from lakemark.ownership import Owner
 from lakemark.tables import Offsets, PipelineState
 
 FORMAT: Final = 1
 KEPT: Final = 20  # states kept: a repeated batch needs one, a person looking back some more
+_IDENTITY: Final = "lakemark/pipeline.json"
+_REWRITE: Final = "lakemark/rewrite.json"
+_MISSING: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 
 class Identity(msgspec.Struct):
@@ -29,7 +34,11 @@ class Identity(msgspec.Struct):
 
 
 class Checkpoint:
-    """Files under the checkpoint folder of a pipeline."""
+    """Files under the checkpoint folder of a pipeline.
+
+    Raises (every method):
+        DependencyError: `checkpoint-unavailable`: the file system does not do what it is asked.
+    """
 
     def __init__(self, jvm: Any, hadoop: Any, path: str) -> None:
         self._path_class = jvm.org.apache.hadoop.fs.Path
@@ -37,18 +46,27 @@ class Checkpoint:
         self._bytes = jvm.java.io.ByteArrayOutputStream
         self.path = path
         self.ours = ""
-        self._files = self._path_class(path).getFileSystem(hadoop)
+        with self._reached():
+            self._files = self._path_class(path).getFileSystem(hadoop)
 
     def claim(self, identity: Identity) -> None:
-        """Makes the checkpoint this pipeline's, or finds that it is.
+        """Makes the checkpoint this pipeline's, and ends a rewrite that was interrupted.
+
+        For the owner alone: see `require`, which comes before.
+        """
+        if self._read(_IDENTITY) is None:
+            self._write(_IDENTITY, msgspec.json.encode(identity))
+        self._finish_rewrite()
+
+    def require(self, identity: Identity) -> None:
+        """Finds that the checkpoint is this pipeline's, or nobody's yet; writes nothing.
 
         Raises:
             PipelineError: it belongs to another pipeline, or was made with other shards.
             StateVersionError: a newer version of lakemark made it.
         """
-        blob = self._read("lakemark/pipeline.json")
+        blob = self._read(_IDENTITY)
         if blob is None:
-            self._write("lakemark/pipeline.json", msgspec.json.encode(identity))
             return
         found = msgspec.json.decode(blob, type=Identity)
         if found.format > FORMAT:
@@ -112,9 +130,8 @@ class Checkpoint:
     def save(self, state: PipelineState) -> None:
         """Stores the state under its batch, atomically; replaces one of the same batch."""
         self._write(_name(state.batch), tables.encode(state))
-        old = self._path_class(f"{self.path}/{_name(state.batch - KEPT)}")
         if state.batch >= KEPT:
-            self._files.delete(old, False)  # noqa: FBT003 - Hadoop's signature
+            self._delete(_name(state.batch - KEPT))
 
     def owner(self) -> Owner | None:
         """Who runs the pipeline, or ran it last."""
@@ -144,6 +161,15 @@ class Checkpoint:
         """Remembers the topics' ids."""
         self._write("lakemark/topics.json", msgspec.json.encode(ids))
 
+    def decoding(self) -> dict[str, str] | None:
+        """The connector's settings that events were decoded by, see `decoding`; None = unknown."""
+        blob = self._read("lakemark/decoding.json")
+        return msgspec.json.decode(blob, type=dict[str, str]) if blob else None
+
+    def note_decoding(self, settings: Mapping[str, str]) -> None:
+        """Remembers these settings."""
+        self._write("lakemark/decoding.json", msgspec.json.encode(settings))
+
     def goes_on(self) -> tuple[PipelineState, Offsets]:
         """State and end offsets of the newest batch that is committed: where Spark goes on.
 
@@ -168,56 +194,127 @@ class Checkpoint:
     ) -> None:
         """Lets the query go on at these offsets of some topics; only while it is stopped.
 
-        A batch that was planned but not committed has nothing of them then. Can be repeated.
+        A batch that was planned but not committed has nothing of them then. Can be repeated: what
+        a crash interrupts, `claim` ends.
 
         Args:
             change: makes the same of the state after a batch.
             topics: where they go on; one without offsets is read no more.
             own: lakemark's own topics.
         """
+        files: dict[str, bytes] = {}
         planned, committed = self._batches("offsets"), self._batches("commits")
         for batch in [b for b in planned if b >= max(committed, default=0)]:
-            before = self._read(f"offsets/{batch}") or b""
-            self._write(f"offsets/{batch}", amended(before, topics, own=own))
+            name = f"offsets/{batch}"
+            files[name] = amended(self._read(name) or b"", topics, own=own)
         states = self._batches("lakemark/state", suffix=".json")
         for batch in [b for b in states if b >= max(committed, default=0)]:
             state = self.load(batch)
             change(state)
-            self._write(_name(batch), tables.encode(state))
+            files[_name(batch)] = tables.encode(state)
+        self._rewrite(files)
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def _rewrite(self, files: Mapping[str, bytes]) -> None:
+        """Replaces all of these or none: whatever was begun is ended, here or by `claim`."""
+        self._write(_REWRITE, msgspec.json.encode({n: blob.decode() for n, blob in files.items()}))
+        self._finish_rewrite()
+
+    def _finish_rewrite(self) -> None:
+        blob = self._read(_REWRITE)
+        if blob is None:
+            return
+        for name, text in msgspec.json.decode(blob, type=dict[str, str]).items():
+            self._write(name, text.encode())
+        self._delete(_REWRITE)
 
     def _batches(self, folder: str, *, suffix: str = "") -> list[int]:
-        path = self._path_class(f"{self.path}/{folder}")
-        if not self._files.exists(path):
-            return []
-        names = [str(s.getPath().getName()) for s in self._files.listStatus(path)]
+        path = self._place(folder)
+        with self._reached():
+            if not self._files.exists(path):
+                return []
+            names = [str(s.getPath().getName()) for s in self._files.listStatus(path)]
         found = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
         return sorted(int(name) for name in found if name.isdigit())
 
     def _read(self, name: str) -> bytes | None:
-        path = self._path_class(f"{self.path}/{name}")
-        if not self._files.exists(path):
-            return None
-        source, sink = self._files.open(path), self._bytes()
-        self._io.copyBytes(source, sink, 65536, True)  # noqa: FBT003
-        return bytes(sink.toByteArray())
+        """A file's bytes, None if there is none; where it may be see `_write`."""
+        for place in (name, _next(name), name):
+            blob = self._content(place)
+            if blob is not None:
+                return blob
+        return None
+
+    def _content(self, name: str) -> bytes | None:
+        with self._reached():
+            try:
+                source, sink = self._files.open(self._place(name)), self._bytes()
+                self._io.copyBytes(source, sink, 65536, True)  # noqa: FBT003
+            except Py4JJavaError as error:
+                if str(error.java_exception.getClass().getName()) in _MISSING:
+                    return None
+                raise
+            return bytes(sink.toByteArray())
 
     def _write(self, name: str, blob: bytes) -> None:
-        path = self._path_class(f"{self.path}/{name}")
-        draft = self._path_class(f"{self.path}/{name}.draft")
-        out = self._files.create(draft, True)  # noqa: FBT003
-        try:
-            out.write(bytearray(blob))
-            out.hsync()
-        finally:
-            out.close()
-        if self._files.exists(path):
-            self._files.delete(path, False)  # noqa: FBT003
-        if not self._files.rename(draft, path):
+        """Puts a file in place: whoever reads it finds the old one or the new one, both whole.
+
+        Of a file system no more is asked than to rename to a name that is free: not all of them
+        replace a file in one step.
+
+        1. The draft is written.
+        2. Where there is a file of that name, the draft becomes `<name>.next`, and the old file is
+           deleted: a reader that does not find it takes that one.
+        3. What is whole gets the name.
+        """
+        path, draft, following = map(self._place, (name, f"{name}.draft", _next(name)))
+        with self._reached():
+            out = self._files.create(draft, True)  # noqa: FBT003
+            try:
+                out.write(bytearray(blob))
+                out.hsync()
+            finally:
+                out.close()
+            if self._files.exists(path):
+                self._files.delete(following, False)  # noqa: FBT003
+                self._rename(draft, following)
+                self._files.delete(path, False)  # noqa: FBT003
+                draft = following
+            self._rename(draft, path)
+
+    def _rename(self, path: Any, to: Any) -> None:
+        if not self._files.rename(path, to):
             raise PipelineError(
-                f"{path} could not be put in place",
+                f"{to} could not be put in place",
                 code="checkpoint-unwritable",
                 hint="check the rights on the checkpoint folder",
             )
+
+    def _delete(self, name: str) -> None:
+        with self._reached():
+            for place in (_next(name), name):  # in this order: see `_read`
+                self._files.delete(self._place(place), False)  # noqa: FBT003 - Hadoop's signature
+
+    def _place(self, name: str) -> Any:
+        return self._path_class(f"{self.path}/{name}")
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Whatever Java's file system throws is a reason to try again, and to say why."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.toString()).partition("\n")[0]
+            raise DependencyError(
+                f"the checkpoint {self.path} cannot be used: {reason}",
+                code="checkpoint-unavailable",
+                hint="check its file system: is it there, has it room, may lakemark read and write",
+            ) from error
+
+
+def _next(name: str) -> str:
+    return f"{name}.next"
 
 
 def amended(blob: bytes, topics: Mapping[str, Mapping[int, int]], *, own: Collection[str]) -> bytes:

@@ -105,6 +105,17 @@ def version(output: OutputOption = Output.table) -> int:
     return OK
 
 
+@app.command("jars")
+@guarded
+def jars_command() -> int:
+    """Print the jars that Spark needs beside its own, for --jars; fetch those that are missing."""
+    from lakemark import jars  # noqa: PLC0415
+
+    found = jars.runtime_jars(progress=lambda said: typer.echo(said, err=True))
+    print(",".join(map(str, found)))
+    return OK
+
+
 @app.command()
 @guarded
 def run(

@@ -50,7 +50,7 @@ from lakemark.settings.units import (
 )
 
 Deletes = Literal["hard", "soft"]
-Engine = Literal["auto", "task-merge", "spark-merge"]
+Engine = Literal["auto", "task-merge", "deletion-vectors", "spark-merge"]
 
 
 class Section(BaseModel):
@@ -186,7 +186,11 @@ class LakeConfig(Section):
     path: Location = Field(description="local path, or s3, s3a, abfs(s), az, gs or hdfs address")
     deletes: Deletes = Field("hard", description="soft keeps deleted rows with _cdc.deleted")
     storage_options: FreeMap = Field({}, description="of the object store")
-    engine: Engine = Field("auto", description="task-merge: delta-rs in tasks; spark-merge: MERGE")
+    engine: Engine = Field(
+        "auto",
+        description="task-merge: delta-rs in tasks; deletion-vectors: in tasks, without rewriting "
+        "files; spark-merge: MERGE",
+    )
     tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
 
     def deletes_of(self, table: str) -> Deletes:

@@ -119,7 +119,9 @@ class Connector:
         topic_pattern: Java regular expression of the topics to subscribe to, future tables
             included. It matches at least the chosen tables' topics and the signal table's, and
             none of lakemark's own; what it matches beyond is sorted out by the source block.
-        tables: which tables are chosen.
+        tables: which tables are captured and chosen, as of this configuration.
+        chosen: which tables are chosen of whatever comes: the connector has applied its own lists,
+            whichever it had at the time.
         problems: why it cannot be used (errors) and what should be known (warnings).
     """
 
@@ -130,6 +132,7 @@ class Connector:
     signal_table: str | None
     topic_pattern: str
     tables: TableChoice
+    chosen: TableChoice
     problems: tuple[Problem, ...]
 
     @property
@@ -253,6 +256,7 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         signal_table=signal,
         topic_pattern=_topic_pattern(settings, config=config, signal=signal),
         tables=tables,
+        chosen=TableChoice({}, config.source.tables),
         problems=tuple(problems_with(settings, config, kinds=CONNECTORS)),
     )
 

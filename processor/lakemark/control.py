@@ -6,13 +6,13 @@ The driver reads them by offset, so that a repeated batch reads the same ones.
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
 from confluent_kafka import Consumer, TopicPartition
 
-from lakemark import kafka, records
+from lakemark import gaps, kafka, records
 from lakemark.config import Config
 from lakemark.errors import DependencyError, PipelineError
 
@@ -42,6 +42,22 @@ def write(
     said = [(table.encode(), json.dumps(record | dict(more or {})).encode())]
     records.publish(config, config.topics.control, said)
     return made
+
+
+def resnapshot(config: Config, tables: Iterable[str], reason: str) -> None:
+    """Says of tables that they are to be snapshotted again, and why.
+
+    Raises:
+        DependencyError: the brokers are away; the same can be said again.
+    """
+    now = time.time_ns() // 1_000_000
+    said = [
+        {"type": gaps.RESNAPSHOT, "table": table, "id": str(uuid.uuid4()), "ts_ms": now}
+        for table in tables
+    ]
+    found = [(str(r["table"]).encode(), json.dumps(r | {"reason": reason}).encode()) for r in said]
+    if found:
+        records.publish(config, config.topics.control, found)
 
 
 def require(config: Config, *topics: str) -> None:

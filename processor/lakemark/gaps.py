@@ -14,7 +14,7 @@ Events may be missing then of the tables that the topic carries: they need a sna
 Of lakemark's own topics see `recovery`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -137,12 +137,29 @@ def own_gaps(offsets: Offsets, known: Mapping[str, str], held: Held) -> list[Gap
     return found
 
 
-def begin_again(state: PipelineState, topics: Mapping[str, Mapping[int, int]]) -> None:
-    """Lets the state go on at these offsets of some topics, whatever it was at."""
+def begin_again(
+    state: PipelineState,
+    topics: Mapping[str, Mapping[int, int]],
+    *,
+    anew: Collection[str] = (),
+) -> None:
+    """Lets the state go on at these offsets of some topics, whatever it was at.
+
+    Args:
+        state: is changed.
+        topics: where they go on; one without offsets is read no more.
+        anew: those of them that are other topics than were read, though of the same name: what was
+            said of their offsets is true of none of theirs. Their records are of the newest epoch.
+    """
     for topic, first in topics.items():
         old = state.offsets.get(topic, {})
+        if topic in anew:
+            for begins in (*state.epochs, state.regressed):
+                begins.pop(topic, None)
         if set(first) != set(old):  # keys are in other partitions now
             state.high_waters.pop(topic, None)
+            for entry in state.tables.values():
+                entry.high_waters.pop(topic, None)
         state.offsets[topic] = dict(first)
         for entry in state.tables.values():
             if topic in entry.from_offsets:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemark import crashpoints, gaps, handover, plans, settle, tables, tasks
+from lakemark import crashpoints, gaps, handover, plans, selection, settle, tables, tasks
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
@@ -328,8 +328,7 @@ class Pipeline:
         stopped: frozenset[str],
         selected: Any,
     ) -> BatchPlan:
-        config = self.config
-        slots = self.slots()
+        config, slots = self.config, self.slots()
         again = frozenset(selected or ()) if step == "catchup" else frozenset()
         decode = DecodePlan(
             stretch=Plan(
@@ -341,8 +340,11 @@ class Pipeline:
                 max_event_bytes=config.stream.max_event_bytes,
                 max_bad_share=config.dead_letters.max_share,
                 max_bad=config.dead_letters.max_per_batch,
-                selected=selected if selected is not None else self.connector.tables,
+                selected=selection.Streamed(self.connector.chosen, frozenset(state.left))
+                if selected is None
+                else selected,
                 known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
+                carried=state.carried(),
                 verified=self.refresh.verified(again),
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),

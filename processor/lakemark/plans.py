@@ -8,7 +8,7 @@ from lakemark.config import Config
 from lakemark.publishing import OutputPlan, Row
 from lakemark.sink import names
 from lakemark.sink.apply import TASK_MERGE, LakePlan, TablePlan
-from lakemark.sink.commits import SPARK_MERGE
+from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE
 from lakemark.source.gate import HighWater
 from lakemark.source.schema import TableSchema
 from lakemark.tables import Offsets, PipelineState, TableState, Water, stale
@@ -126,10 +126,16 @@ class NewTable:
 
 
 def engine_of(config: Config, table: str, entry: TableState | None) -> str:
-    """The write engine of a table: as set, else by its size; never back from Spark MERGE."""
+    """The write engine of a table: as set, else by its size.
+
+    Never back to one that cannot write what the table has: from Spark MERGE to none, from deletion
+    vectors to Spark MERGE alone.
+    """
     chosen = config.lake.engine_of(table)
     if entry is not None and entry.engine == SPARK_MERGE:
         return SPARK_MERGE
+    if entry is not None and entry.engine == DELETION_VECTORS and chosen != SPARK_MERGE:
+        return DELETION_VECTORS
     if chosen != "auto":
         return chosen
     return SPARK_MERGE if entry is not None and entry.bytes > TASK_MERGE_BYTES else TASK_MERGE

@@ -94,7 +94,8 @@ class _Work:
     def change(self, state: PipelineState) -> None:
         """The state after a batch, as the query goes on from it."""
         selection.select(state, self.wanted)
-        gaps.begin_again(state, self._first(*self.found))
+        anew = {gap.topic for gap in self.found if gap.code != gaps.EXPIRED}
+        gaps.begin_again(state, self._first(*self.found), anew=anew)
         for gap in self.found:
             for name in set(gap.tables).intersection(self.changed.back, state.tables):
                 why = f"it was left out for a while, and events of it are gone: {gap.reason}"

@@ -40,6 +40,21 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Streamed:
+    """The tables that the stream applies: those that are chosen, without those left out.
+
+    A table that is left out goes on from where it stopped when it is taken back, at a start.
+    """
+
+    chosen: Container[str]
+    left: frozenset[str]
+
+    def __contains__(self, table: object) -> bool:
+        """Whether a table's events are applied as they come."""
+        return table not in self.left and table in self.chosen
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """Tables that left, tables that are back, and topics that are read no more, or again."""
 

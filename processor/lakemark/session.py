@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
+from py4j.java_gateway import JavaClass
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -61,37 +62,44 @@ LOCAL_CHECKPOINT: Final = {
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 MASTER: Final = "spark.master"
+PYTHON: Final = "spark.pyspark.python"
 PARALLELISM: Final = "spark.default.parallelism"
+# Lists to which a user adds, each with what separates its members.
+LISTS: Final = {"spark.jars": ",", "spark.driver.extraClassPath": os.pathsep}
+
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set in the environment of a Python that spark-submit has started: Java runs already."""
+
+_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 @contextmanager
 def session(config: Config) -> Iterator[SparkSession]:
-    """The session: under spark-submit the cluster's, else a local one on all cores.
-
-    Python workers run this very interpreter: Spark would take `python3` from the path.
+    """The session: spark-submit's, else on the cluster of `spark.master`, else on this machine.
 
     Raises:
-        JarError: a jar is neither in the cache nor to be had, or there is no Java.
+        JarError: a jar is neither in the cache nor to be had, there is no Java, or spark-submit
+            was not given the jars.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = workers_python(config, os.environ)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    found = jars.runtime_jars()
     settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(config.stream.shards)}
     if "://" not in config.checkpoint or config.checkpoint.startswith("file:"):
         settings |= LOCAL_CHECKPOINT
         Path(config.checkpoint.removeprefix("file:")).mkdir(parents=True, exist_ok=True)
     archive = None
-    if "SPARK_ENV_LOADED" in os.environ:
-        settings["spark.jars"] = ",".join(map(str, found))
-    else:
+    if SUBMITTED not in os.environ:
+        found = jars.runtime_jars()
         archive = class_archive(found)
-        settings |= _local(found, config)
-    settings |= config.spark_options()
+        settings |= _launched(found, config)
+    settings = with_own(settings, config.spark_options())
     if archive is not None:
         settings[JAVA_OPTIONS] = _java_options(archive, settings.get(JAVA_OPTIONS, ""))
     builder = SparkSession.builder.appName(f"lakemark {config.name}")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if archive is None:
+        _require_jars()
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     threading.Thread(target=_start_python, args=[spark], daemon=True).start()
@@ -111,25 +119,83 @@ def _start_python(spark: SparkSession) -> None:
         spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
 
 
-def _local(found: Sequence[Path], config: Config) -> dict[str, str]:
+def with_own(settings: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Our settings under those of the user, which win; what is a list keeps our members too."""
+    merged = {**settings, **own}
+    for name, separator in LISTS.items():
+        both = [given for given in (settings.get(name), own.get(name)) if given]
+        if both:
+            merged[name] = separator.join(both)
+    return merged
+
+
+def workers_python(config: Config, environ: Mapping[str, str]) -> str:
+    """The interpreter of the workers: what is set, else this very one.
+
+    PySpark itself takes no notice of the setting, and `python3` from the path without any.
+    """
+    given = config.spark_options().get(PYTHON) or environ.get("PYSPARK_PYTHON")
+    return given or sys.executable
+
+
+def _launched(found: Sequence[Path], config: Config) -> dict[str, str]:
+    """What a session needs whose Java we start ourselves: here, or as the driver of a cluster."""
+    settings = {
+        "spark.driver.memory": "2g",
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, found)),
+    }
+    if config.spark_options().get(MASTER, "local").startswith("local"):
+        return settings | _local(config)
+    # Executors fetch them from the driver, each once.
+    return settings | {"spark.jars": ",".join(map(str, found))}
+
+
+def _local(config: Config) -> dict[str, str]:
     """A session on this machine.
 
     It has slots for chunks beyond those of the stream, so that neither waits for the other: a task
     that reads a chunk mostly waits for the database. `defaultParallelism`, from which the stream
     counts its tasks, stays the number of cores.
     """
-    cores = os.cpu_count() or 2
-    slots = cores + (config.snapshot.parallelism if config.database is not None else 0)
+    count = cores()
+    slots = count + (config.snapshot.parallelism if config.database is not None else 0)
     settings = {
         MASTER: f"local[{slots},4]",
-        "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, found)),
     }
     if MASTER not in config.spark:  # a master of the user's has a number of cores of its own
-        settings[PARALLELISM] = str(cores)
+        settings[PARALLELISM] = str(count)
     return settings
+
+
+def cores(quota: Path = _QUOTA) -> int:
+    """Cores that this process may use: of a container those of its limit, not the machine's.
+
+    Args:
+        quota: the control group's `cpu.max`: microseconds of processor time, or `max`, in so many.
+    """
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    try:
+        allowed, period = quota.read_text(encoding="ascii").split()
+        return max(1, min(mine, -(-int(allowed) // int(period))))
+    except (OSError, ValueError):  # no control groups, or no limit
+        return mine
+
+
+def _require_jars() -> None:
+    """Finds Delta in the Java that spark-submit has started.
+
+    Raises:
+        JarError: it has none.
+    """
+    SparkContext._ensure_initialized()  # noqa: SLF001 - there is no session to ask yet
+    java: Any = SparkContext._jvm  # noqa: SLF001
+    if not isinstance(java.io.delta.sql.DeltaSparkSessionExtension, JavaClass):
+        raise jars.JarError(
+            "spark-submit was not given the jars that lakemark needs",
+            hint='start it with --jars "$(lakemark jars)"',
+        )
 
 
 def _java_options(archive: ClassArchive, own: str) -> str:

@@ -16,6 +16,7 @@ from lakemark.tasks import Report
 
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
+UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
 RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
 HALVES_LOST: Final = (
     "halves of key changes that waited beside the table are gone: rows may be missing or lack "
@@ -36,7 +37,8 @@ HINTS: Final = {
     "output-topic-missing": "make the topic, or let lakemark make it (Create on the cluster)",
     "output-record-too-large": "raise max.message.bytes of the output topic",
     "output-refused": "look at the settings of the output topic",
-    "too-many-bad-records": "look at the topic's records, then: lakemark table resume {table}",
+    "too-many-bad-records": "look at the topic's records, and at the connector's converters; then: "
+    "lakemark table resume {table}, or, if they can never be read: lakemark table skip {table}",
 }
 
 
@@ -161,7 +163,9 @@ def _count(state: PipelineState, report: Report) -> None:
             entry.clamped += found.clamped
             entry.dead_letters += found.bad
             entry.newest_ts = max(entry.newest_ts, found.newest_ts)
-            tables.note_reread(entry, found.reread, batch=state.batch)
+        tables.note_reread(entry, found.reread, batch=state.batch)
+        if found.unread:
+            tables.resnapshot(entry, UNREAD, state.batch)
 
 
 def _outcome(

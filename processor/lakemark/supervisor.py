@@ -28,15 +28,17 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
 from lakemark import control, kafka, records, recovery, settings_record, snapshots
+from lakemark.backoff import Backoff
 from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
-from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
+from lakemark.connector_changes import ChangedError, Watch, agree
+from lakemark.errors import ConfigError, DependencyError, LakemarkError
 from lakemark.ops import feeds, server
 from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.status import BatchDone, PipelineWord
-from lakemark.ownership import SUPERSEDED, Turn, this_process
+from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pipeline import Pipeline
 from lakemark.session import session
 from lakemark.settle import News
@@ -47,6 +49,7 @@ from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.world import World
 from lakemark.source.schema import HandlingModes
 from lakemark.tables import CATCHING_UP, ERRORED, Offsets, PipelineState
+from lakemark.takeover import StoppedError, Takeover
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -55,18 +58,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-FIRST_WAIT_S: Final = 1.0
-LONGEST_WAIT_S: Final = 30.0
 ONCE_ATTEMPTS: Final = 5
-QUIET_S: Final = 5.0  # a turn that comes within these is no news
-ONCE_WAIT_S: Final = 30.0  # for the turn; longer than a killed process is taken for alive
 TOPICS_EVERY_S: Final = 30.0  # how often the topics' ids are compared
 RETRY_EVERY_S: Final = 15.0  # how often errored tables that retry are given a batch
 DATA_LOSS: Final = ("OffsetOutOfRange", "failOnDataLoss", "Some data may have been lost")
-
-
-class _StoppedError(Exception):
-    """Told to stop before there was anything to stop."""
 
 
 class Supervisor:
@@ -80,8 +75,9 @@ class Supervisor:
         self.published: dict[str, bytes | None] = {}
         self.progress: Producer | None = None
         self.snapshots: Snapshots | None = None
-        self.owner = this_process()
         self.turn = Turn(config)
+        self.takeover = Takeover(config.name, self.turn, self.stopping, once=once)
+        self.connector: Watch | None = None
         self.stands_by = False
         self.streamed = False
         self.board = Board(config.name)
@@ -101,14 +97,16 @@ class Supervisor:
             return self._supervise(stack.enter_context(session(self.config)))
 
     def _supervise(self, spark: SparkSession) -> int:
-        attempts, wait = 0, FIRST_WAIT_S
+        failures, losses = Backoff(), Backoff()
         while not self.stopping.is_set():
             begun = time.monotonic()
             try:
                 self._stream(spark)
                 return self._verdict()
-            except _StoppedError:
+            except StoppedError:
                 return 0
+            except ChangedError:
+                continue
             except (DependencyError, ConfigError) as error:
                 if isinstance(error, ConfigError) and not (self.streamed and error.retried):
                     raise  # a start with a wrong password ends
@@ -117,23 +115,21 @@ class Supervisor:
                 log.warning("pipeline.superseded", reason=failure.message, hint=failure.hint)
                 self.board.pipeline("standby", reason=failure.message, hint=failure.hint)
                 self.stands_by = True
+                self.stopping.wait(losses.failed(after_s=time.monotonic() - begun))
                 continue
-            if time.monotonic() - begun > 10 * LONGEST_WAIT_S:
-                attempts, wait = 0, FIRST_WAIT_S
-            attempts += 1
-            if self.once and attempts >= ONCE_ATTEMPTS:
+            wait = failures.failed(after_s=time.monotonic() - begun)
+            if self.once and failures.attempts >= ONCE_ATTEMPTS:
                 raise failure
             log.warning(
                 "pipeline.degraded",
                 code=failure.code,
                 reason=failure.message,
                 hint=failure.hint,
-                attempt=attempts,
+                attempt=failures.attempts,
                 next_try_s=round(wait),
             )
             self._publish_pipeline("degraded", failure)
             self.stopping.wait(wait)
-            wait = min(LONGEST_WAIT_S, wait * 2)
         return 0
 
     def _stream(self, spark: SparkSession) -> None:
@@ -162,24 +158,18 @@ class Supervisor:
 
     def _pipeline(self, spark: SparkSession) -> Pipeline:
         config = self.config
-        connector = connectors.read(config)
+        with kafka.Cluster(config) as cluster:
+            created = cluster.ensure_topics()
+        if created:
+            log.info("topics.created", topics=created)
+        checkpoint = self._checkpoint(spark)
+        connector = connectors.read(config)  # as it is now: the turn may have come after weeks
         connector.require()
         for problem in connector.problems:
             log.warning(
                 "connector.problem", where=problem.path, what=problem.message, hint=problem.hint
             )
-        with kafka.Cluster(config) as cluster:
-            created = cluster.ensure_topics()
-        if created:
-            log.info("topics.created", topics=created)
-        context = spark.sparkContext
-        checkpoint = Checkpoint(
-            spark._jvm,  # noqa: SLF001 - Hadoop's file systems have no public Python API
-            context._jsc.hadoopConfiguration(),  # noqa: SLF001
-            config.checkpoint,
-        )
-        self._take_over(checkpoint)
-        checkpoint.claim(Identity(config.name, config.stream.shards))
+        agree(config, checkpoint, connector)
         modes = HandlingModes.from_connector(connector.settings)
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
@@ -205,47 +195,41 @@ class Supervisor:
             schemas=schemas,
         )
 
-    def _take_over(self, checkpoint: Checkpoint) -> None:
-        """Waits until no other process runs the pipeline, and makes it this one's.
-
-        Raises:
-            PipelineError: with `--once`: another one runs it.
-            _StoppedError: told to stop meanwhile.
-        """
-        begun, said = time.monotonic(), False
-        while not self.turn.held:
-            owner = checkpoint.owner()
-            if owner is not None and (owner.token == self.owner.token or owner.is_dead()):
-                break
-            waited = time.monotonic() - begun
-            if self.turn.problem is not None and waited > QUIET_S:
-                raise self.turn.problem
-            if waited > QUIET_S and not said:
-                said = True
-                where = {"owner": owner.host, "pid": owner.pid} if owner else {}
-                log.info("pipeline.standby", **where)
-                self.board.pipeline("standby", reason="another process runs the pipeline")
-                self.stands_by = True
-            if self.once and waited > ONCE_WAIT_S:
-                raise PipelineError(
-                    f"another process runs the pipeline {self.config.name}",
-                    code="already-running",
-                    hint="stop it first: what it runs is done by it",
-                )
-            if self.stopping.wait(0.1):
-                raise _StoppedError
-        if said:
+    def _checkpoint(self, spark: SparkSession) -> Checkpoint:
+        """The pipeline's checkpoint, this process's own from now on; see `Takeover.of`."""
+        context = spark.sparkContext
+        checkpoint = Checkpoint(
+            spark._jvm,  # noqa: SLF001 - Hadoop's file systems have no public Python API
+            context._jsc.hadoopConfiguration(),  # noqa: SLF001
+            self.config.checkpoint,
+        )
+        identity = Identity(self.config.name, self.config.stream.shards)
+        checkpoint.require(identity)  # before anything is taken from anybody
+        if self.takeover.of(checkpoint, self._standby):
             self.board.pipeline("starting")
-        checkpoint.take(self.owner)
         self.stands_by = False
+        checkpoint.claim(identity)
+        return checkpoint
+
+    def _standby(self, owner: Owner | None) -> None:
+        log.info("pipeline.standby", **({"owner": owner.host, "pid": owner.pid} if owner else {}))
+        self.board.pipeline("standby", reason="another process runs the pipeline")
+        self.stands_by = True
 
     @contextmanager
     def _watched(self, pipeline: Pipeline) -> Iterator[None]:
-        """The board hears of Kafka while the query runs; not in a run that ends by itself."""
+        """The board hears of Kafka, and the connector is looked at, while the query runs.
+
+        Not in a run that ends by itself.
+        """
         if self.once:
             yield
             return
-        with feeds.running(self.config, self.board, pipeline.connector.topic_pattern):
+        config, connector = self.config, pipeline.connector
+        with (
+            feeds.running(config, self.board, connector.topic_pattern),
+            Watch(config, connector).running() as self.connector,
+        ):
             yield
 
     @contextmanager
@@ -272,6 +256,7 @@ class Supervisor:
             lambda table, key: partial_keys(
                 folder_of(config.lake, table), key, storage_options=config.lake.options()
             ),
+            pipeline.checkpoint.check_owner,
             lambda table: table in self.state.wrappers,
         )
         pipeline.read_schemas = lambda: world.schemas
@@ -306,6 +291,7 @@ class Supervisor:
 
         Raises:
             PipelineError: a topic is not the one that was read before.
+            ChangedError: the connector is not as it was.
         """
         woken = time.monotonic()
         looked, known = 0.0, set[str]()
@@ -320,6 +306,8 @@ class Supervisor:
                 checkpoint.check_owner()
             if ended:
                 return
+            if self.connector is not None:
+                self.connector.require_same()
             pause = 1.0 if any_state(self.state, CATCHING_UP) else RETRY_EVERY_S
             if not self.once and self._needs_batch() and time.monotonic() - woken > pause:
                 self._wake()

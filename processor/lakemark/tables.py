@@ -156,6 +156,14 @@ class PipelineState(msgspec.Struct):
         """Tables to be caught up in the next batch."""
         return [t for t, s in self.tables.items() if s.state == CATCHING_UP]
 
+    def carried(self) -> dict[str, tuple[str, ...]]:
+        """Tables by the topics that they came in."""
+        found: dict[str, tuple[str, ...]] = {}
+        for table, entry in sorted(self.tables.items()):
+            for topic in entry.topics:
+                found[topic] = (*found.get(topic, ()), table)
+        return found
+
     def silent_topics(self) -> frozenset[str]:
         """Topics of which no table streams."""
         known = {t for s in self.tables.values() for t in s.topics}

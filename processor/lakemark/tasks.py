@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, Final
 from zlib import crc32
 
@@ -187,8 +187,12 @@ def _by_partition(
 
 
 def _by_epoch(records: Records, epochs: Sequence[Offsets]) -> Iterator[tuple[int, Records]]:
-    """The records cut where a new epoch begins; nearly always a single piece."""
-    starts = [epoch.get(records.topic, {}).get(records.partition, 0) for epoch in epochs]
+    """The records cut where a new epoch begins; nearly always a single piece.
+
+    A record's epoch is the newest one that begins at or before it, in whatever order they begin.
+    """
+    begins = [epoch.get(records.topic, {}).get(records.partition, 0) for epoch in epochs]
+    starts = [*accumulate(reversed(begins), min)][::-1]
     edges = [0, *(bisect_left(records.offsets, start) for start in starts), len(records.offsets)]
     for epoch, (begin, end) in enumerate(pairwise(edges)):
         if begin < end:

@@ -15,7 +15,16 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 CRASH_S = 240.0  # from the start of a run to its crash: start of Spark, then a few batches
 # The n-th time a point is reached: within a batch of several tables, not always before the first.
 NTH = {crashpoints.AFTER_DECODE: 5, crashpoints.BEFORE_COMMIT: 3, crashpoints.AFTER_COMMIT: 4}
-BOTH_ENGINES = {"lake": {"path": "./lake", "tables": {"public.orders": {"engine": "spark-merge"}}}}
+ALL_ENGINES = {
+    "lake": {
+        "path": "./lake",
+        "tables": {
+            "public.orders": {"engine": "spark-merge"},
+            "public.customers": {"engine": "deletion-vectors"},
+            "public.line_items": {"engine": "deletion-vectors"},
+        },
+    }
+}
 
 
 def test_a_crash_at_each_point_loses_and_repeats_nothing(database: Database, tmp_path):
@@ -24,7 +33,7 @@ def test_a_crash_at_each_point_loses_and_repeats_nothing(database: Database, tmp
         shop.create(connection, every=every_type.Limits.of({}))
         shop.fill(connection, scale=0.02)
     database.start_connector()
-    with Running(database, tmp_path, BOTH_ENGINES) as running:
+    with Running(database, tmp_path, ALL_ENGINES) as running:
         with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
             for point in crashpoints.POINTS:
                 running.lakemark.crash_at(point, nth=NTH.get(point, 1))
@@ -45,7 +54,7 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(database: Database, tmp_pat
         shop.create(connection, every=every_type.Limits.of({}))
         shop.fill(connection, scale=0.02)
     database.start_connector()
-    with Running(database, tmp_path, BOTH_ENGINES) as running:
+    with Running(database, tmp_path, ALL_ENGINES) as running:
         with Workload(database.dsn, writers=2, rows_per_s=300) as workload:
             running.lakemark.start()
             running.lakemark.wait_for_event("batch.done", CRASH_S)

@@ -10,6 +10,7 @@ from stack.lakemark_process import LakemarkProcess
 from stack.local import Database
 from stack.workload import Workload
 from tests.kit.running import STATE_S, Running
+from tests.kit.snapshots import Snapshots
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
@@ -63,6 +64,9 @@ def test_a_process_that_slept_begins_no_batch_after_it_was_superseded(both):
         first.pause()
         second.wait_for_event("pipeline.streaming", STATE_S)
         second.wait_for_batch(STATE_S)
+        with Snapshots(running) as snapshots:
+            asked = snapshots.start("public.no_such_table")
+            snapshots.ended(asked)
         seen = len(first.events("batch.done"))
         first.resume()
         first.wait_for_event("pipeline.superseded", STATE_S)
@@ -70,6 +74,8 @@ def test_a_process_that_slept_begins_no_batch_after_it_was_superseded(both):
     running.wait_drained()
     running.comparer().wait_until_equal(second, deadline_s=STATE_S * 2)
     assert len(first.events("batch.done")) == seen, "it went on"
+    with Snapshots(running) as snapshots:
+        assert len(snapshots.notes(asked)) == 1, "it answered once more"
     assert first.is_running, "it stands by"
     second.kill()
     first.wait_for_event(

@@ -75,8 +75,8 @@ def test_with_the_schema_wrapper_no_catalog_is_needed(database: Database, tmp_pa
         running.wait_equal()
 
 
-# Each pair of tables has an engine of its own; all four meet the same statements in the same batches.
-ENGINES = {"": "task-merge", "_spark": "spark-merge"}
+# Each pair of tables has an engine of its own; all meet the same statements in the same batches.
+ENGINES = {"": "task-merge", "_vectors": "deletion-vectors", "_spark": "spark-merge"}
 
 
 def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database, tmp_path):
@@ -84,7 +84,11 @@ def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database,
     for pair in ENGINES:
         small_and_big(database, pair)
     database.start_connector()
-    chosen = {f"public.{t}_spark": {"engine": "spark-merge"} for t in ("small", "big")}
+    chosen = {
+        f"public.{table}{pair}": {"engine": engine}
+        for pair, engine in ENGINES.items()
+        for table in ("small", "big")
+    }
     with Running(database, tmp_path, {"lake": {"path": "./lake", "tables": chosen}}) as running:
         running.equal_after_once()
         for pair in ENGINES:

@@ -13,9 +13,9 @@ from tests.kit.memory_pipeline import World
 ORDERS, ITEMS = "public.orders", "public.items"
 
 
-def schema_of(table, **types):
+def schema_of(table, *, modes=None, **types):
     columns = [CatalogColumn(n, t, key_position=1 if n == "id" else None) for n, t in types.items()]
-    return from_catalog(table, columns, ["id"], HandlingModes())
+    return from_catalog(table, columns, ["id"], modes or HandlingModes())
 
 
 def event(op, lsn, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop"):

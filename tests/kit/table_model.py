@@ -15,8 +15,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakemark import packets, positions
-from lakemark.sink import delta
+from lakemark.sink import delta, vectors
 from lakemark.sink import resolve as resolving
+from lakemark.sink.commits import TASK_MERGE
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
 from lakemark.source.envelope import SourceIdentity
@@ -117,13 +118,15 @@ class DictLake:
 
 @dataclass
 class DeltaLake:
-    """The real engine on a real Delta table."""
+    """A real engine on a real Delta table."""
 
     path: str
     deletes: str = "hard"
+    engine: str = TASK_MERGE
 
     def __post_init__(self) -> None:
-        delta.ensure(self.path, lake_schema(self.deletes), key=["id"], table=TABLE)
+        schema = lake_schema(self.deletes)
+        delta.ensure(self.path, schema, key=["id"], table=TABLE, engine=self.engine)
 
     def committed(self) -> int:
         found = delta.committed(self.path, "q/things/stream")
@@ -131,19 +134,19 @@ class DeltaLake:
 
     def truncate(self, position: bytes, *, version: int) -> None:
         app_id = "q/things/truncate"
-        delta.truncate(self.path, position, deletes=self.deletes, app_id=app_id, version=version)
+        more = {"deletes": self.deletes, "engine": self.engine}
+        delta.truncate(self.path, position, app_id=app_id, version=version, **more)
 
     def merge(self, write_set: pa.Table, *, version: int) -> None:
         app_id, deletes = "q/things/stream", self.deletes
-        delta.merge(
-            self.path, write_set, key=["id"], deletes=deletes, app_id=app_id, version=version
-        )
+        merge = delta.merge if self.engine == TASK_MERGE else vectors.merge
+        merge(self.path, write_set, key=["id"], deletes=deletes, app_id=app_id, version=version)
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
         return delta.read_rows(self.path, keys)
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        table = pa.table(DeltaTable(self.path).to_pyarrow_table()).to_pylist()
+        table = pa.table(DeltaTable(self.path).scan()).to_pylist()
         alive = {row["id"]: row for row in table if not row["_cdc"].get("deleted")}
         assert len(alive) == sum(1 for row in table if not row["_cdc"].get("deleted"))
         return alive

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from lakemark import changes
 from lakemark.sink import moves
 from lakemark.sink import resolve as resolving
+from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.source import stretch
 from lakemark.source.gate import Gated, HighWater
 from tests.kit.log_model import Database, Shape, shapes
@@ -138,9 +139,10 @@ def test_a_mirror_from_mid_stream_is_never_wrong(seed, shape, start):
 
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 @pytest.mark.parametrize("seed", range(200 if NIGHTLY else 6))
-def test_the_real_engine_keeps_the_contract(seed, deletes, tmp_path):
+@pytest.mark.parametrize("engine", [TASK_MERGE, DELETION_VECTORS])
+def test_the_real_engine_keeps_the_contract(seed, deletes, engine, tmp_path):
     shape = Shape(partitions=2, transactions=6, keys=5, full=bool(seed % 2))
-    lake = DeltaLake(str(tmp_path / "things"), deletes)
+    lake = DeltaLake(str(tmp_path / "things"), deletes, engine)
     database, lake, _ = history(seed, shape, deletes=deletes, lake=lake)
     assert differences(database, lake) == ([], set())
 

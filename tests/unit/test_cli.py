@@ -295,3 +295,20 @@ def test_recover_new_epoch_writes_one_record(folder, kafka):
 
 def test_recover_shows_its_tables_in_the_help():
     assert "[TABLE]..." in invoke("recover", "--help").output
+
+
+# --- jars -------------------------------------------------------------------------------------
+
+
+def test_jars_are_printed_as_spark_submit_takes_them(monkeypatch):
+    from lakemark import jars
+
+    def found(*, progress):
+        progress("fetched 1 of 1 files")
+        return [Path("/cache/a.jar"), Path("/cache/b.jar")]
+
+    monkeypatch.setattr(jars, "runtime_jars", found)
+    result = invoke("jars")
+    assert result.exit_code == 0
+    assert result.stdout == "/cache/a.jar,/cache/b.jar\n"
+    assert "fetched" in result.stderr

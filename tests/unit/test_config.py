@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.config import Config, leaves, load, load_with_origins
+from lakemark.plans import engine_of
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.locate import config_file
 from lakemark.settings.units import SettingsSchema, parse_duration, parse_size, show_duration
 from lakemark.sink.names import folder_of
 from lakemark.source.schema_file import read_schema_file
+from lakemark.tables import TableState
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,6 +107,27 @@ def test_a_table_may_differ_from_the_rest(write, tmp_path):
     assert (lake.engine_of("public.big"), lake.deletes_of("public.big")) == ("spark-merge", "soft")
     assert (lake.engine_of("public.x"), lake.deletes_of("public.x")) == ("auto", "hard")
     assert folder_of(lake, "public.other") == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "engine", "size", "expected"),
+    [
+        ("auto", "", 0, "task-merge"),
+        ("auto", "task-merge", 3 << 30, "spark-merge"),
+        ("deletion-vectors", "", 0, "deletion-vectors"),
+        ("deletion-vectors", "task-merge", 3 << 30, "deletion-vectors"),
+        ("deletion-vectors", "spark-merge", 0, "spark-merge"),
+        ("task-merge", "deletion-vectors", 0, "deletion-vectors"),
+        ("auto", "deletion-vectors", 3 << 30, "deletion-vectors"),
+        ("spark-merge", "deletion-vectors", 0, "spark-merge"),
+    ],
+)
+def test_a_table_never_goes_back_to_an_engine_that_cannot_write_it(
+    write, chosen, engine, size, expected
+):
+    config = load(write(SMALL.replace("{path: ./lake}", f"{{path: ./lake, engine: {chosen}}}")), {})
+    entry = TableState(engine=engine, bytes=size) if engine else None
+    assert engine_of(config, "public.t", entry) == expected
 
 
 def test_config_survives_pickling_and_never_shows_a_secret(write):

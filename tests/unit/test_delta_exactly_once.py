@@ -55,8 +55,8 @@ def meet(path: str, changes, version: int, app_id: str, barrier, results, calls:
     work = commits.existing
     left = [1]
 
-    def existing(*arguments):
-        table = work(*arguments)
+    def existing(*arguments, **more):
+        table = work(*arguments, **more)
         if left[0]:
             left[0] = 0
             barrier.wait(timeout=60)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from types import SimpleNamespace
 
 import msgspec
@@ -16,6 +17,7 @@ from lakemark.snapshot.runs import Chunk, TableRun
 from stack import demo, demo_load, demo_view, loading, shop
 from stack.demo_view import Measured, Screen
 from stack.loading import RUN, Loading, settled_in
+from tests.kit.documents import ROOT
 
 A, B, C = "public.a", "public.b", "public.c"
 SUBJECT = Subject(RUN, "demo", (A, B))
@@ -251,3 +253,18 @@ def test_what_is_kept_running_can_be_asked_by_the_commands_that_are_shown(tmp_pa
     for command in ("status", "snapshot start public.orders --wait", "snapshot status"):
         assert f".venv/bin/lakemark {command} -c {tmp_path}/lakemark.yaml" in out.getvalue()
     assert page in out.getvalue()
+
+
+def test_the_readme_shows_what_the_demo_says():
+    """Every word that is quoted stands in what it prints."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Ten minutes")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    quoted = [words for row in rows for words in re.findall(r"`([^`]+)`", row)]
+    sources = "".join(
+        (ROOT / "stack" / f"{name}.py").read_text(encoding="utf-8")
+        for name in ("demo", "demo_load", "demo_view")
+    )
+    assert len(quoted) > 10
+    assert [words for words in quoted if words not in sources] == []
+    assert f"in {len(shop.TABLES)} tables" in section

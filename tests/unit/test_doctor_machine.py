@@ -67,6 +67,14 @@ def test_what_is_wrong(changes, check, verdict, words):
     assert finding.mend
 
 
+def test_a_path_of_the_workers_of_a_cluster_need_not_be_here():
+    there = Interpreter("./env/bin/python", "spark.pyspark.python", "", "", "No such file")
+    assert one(findings(replace(FACTS, workers=there)), "python").verdict is ERROR
+    found = one(findings(replace(FACTS, workers=there, master="yarn")), "python")
+    assert found.verdict is WARNING
+    assert "not on this machine (No such file)" in found.reason
+
+
 def test_java_8_s_way_to_count():
     assert one(findings(replace(FACTS, java=Java("/j", "21"))), "java").verdict is OK
     assert one(findings(replace(FACTS, java=Java("/j", "25-ea"))), "java").verdict is OK

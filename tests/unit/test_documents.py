@@ -193,6 +193,14 @@ def test_settings_are_accepted(block, tmp_path):
     assert load_with_origins(file, environ).warnings == []
 
 
+@pages
+def test_fences_begin_lines_of_their_own(page):
+    """Else what is between two of them would not be tried."""
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if "```" in line]
+    assert [line for line in fences if not line.lstrip().startswith("```")] == []
+    assert len(fences) % 2 == 0
+
+
 def test_there_are_settings_to_be_tried():
     assert len(SETTINGS) > 1
 
@@ -268,7 +276,8 @@ def test_a_table_is_read_as_the_page_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = pa.table({"id": [7], "_cdc": [{"op": "c"}]})
     write_deltalake("lake/public/orders", rows)
-    (code,) = [b.text for b in blocks("python") if "from deltalake" in b.text]
+    page = DOCS / "tables.md"
+    (code,) = [b.text for b in blocks("python") if b.page == page and "from deltalake" in b.text]
     exec(compile(code, "docs/tables.md", "exec"), {})
     assert capsys.readouterr().out == "[{'id': 7}]\n"
 

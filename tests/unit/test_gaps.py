@@ -116,3 +116,25 @@ def test_the_state_begins_again_where_the_topic_does():
     assert now.high_waters == {OTHER: waters[OTHER]}, "keys are in other partitions"
     gaps.begin_again(now, {TOPIC: {}})
     assert now.offsets == {OTHER: {0: 5}}
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_was_said_of_a_topics_offsets_is_said_of_no_other_topic_of_the_name(anew):
+    now = state(p0=10, p1=20)
+    now.epochs = [{TOPIC: {0: 5}, OTHER: {0: 1}}, {OTHER: {0: 2}}]
+    now.regressed = {TOPIC: {0: 9}}
+    gaps.begin_again(now, {TOPIC: {0: 7, 1: 7}}, anew={TOPIC} if anew else ())
+    if anew:
+        assert (now.epochs, now.regressed) == ([{OTHER: {0: 1}}, {OTHER: {0: 2}}], {})
+    else:
+        assert (now.epochs[0][TOPIC], now.regressed) == ({0: 5}, {TOPIC: {0: 9}})
+
+
+def test_high_waters_of_a_stopped_table_go_where_keys_are_in_other_partitions():
+    now = state(p0=10)
+    waters = {TOPIC: {0: Water("aa", 1)}}
+    now.tables[TABLE] = TableState(topics=[TOPIC], from_offsets={TOPIC: {0: 4}}, high_waters=waters)
+    gaps.begin_again(now, {TOPIC: {0: 0}}, anew={TOPIC})
+    assert now.tables[TABLE].high_waters == {TOPIC: {0: Water("aa", 1)}}
+    gaps.begin_again(now, {TOPIC: {0: 0, 1: 0}}, anew={TOPIC})
+    assert now.tables[TABLE].high_waters == {}

@@ -230,6 +230,43 @@ def test_a_flood_of_nothing_else_stops_the_table_that_the_topic_is_named_after(
     assert len({letter.offset for letter in letters}) == (0 if stops else flood)
 
 
+AVRO = (b"\x00\x00\x00\x00\x01\x02", b"\x00\x00\x00\x00\x02\xff\xfe")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_connector_that_writes_avro_from_now_on_stops_its_table(shop, letters, known):
+    if not known:  # as with schemas in the records and no database
+        shop.catalog.schemas.clear()
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    if not known:
+        shop.restart()
+        shop.pipeline.schemas.clear()
+    for _ in range(shop.config.dead_letters.max_per_batch + 1):
+        shop.broker.put(f"shop.{ORDERS}", 0, *AVRO)
+    shop.run()
+    entry = shop.state.tables[ORDERS]
+    assert (entry.state, entry.code) == (tables.ERRORED, "too-many-bad-records")
+    assert (entry.resnapshot, letters) == ("", [])
+
+
+def test_a_few_records_without_a_readable_key_ask_for_a_snapshot_also_while_it_catches_up(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    for _ in range(2):
+        shop.broker.put(f"shop.{ORDERS}", 0, *AVRO)
+        shop.run()
+        entry = shop.state.tables[ORDERS]
+        assert entry.state == tables.STREAMING
+        assert "not even the key" in entry.resnapshot
+        assert entry.resnapshot_since == entry.reread_missed == shop.batch
+        shop.records.append({"type": "table-read", "table": ORDERS, "until": shop.batch})
+        shop.records.append({"type": "table-pause", "table": ORDERS})
+        shop.run()
+        assert shop.state.tables[ORDERS].resnapshot == ""
+        shop.records.append({"type": "table-resume", "table": ORDERS})
+
+
 def test_keys_that_moved_to_a_new_partition_come_in_the_right_order(shop):
     shop.put("c", 10, 1, v="a")
     shop.put("c", 11, 2, v="b")

@@ -1,6 +1,7 @@
-"""The settings of a Spark session: slots for the stream and for chunks."""
+"""The settings of a Spark session: slots for the stream and for chunks, jars, clusters."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,66 @@ def config(tmp_path: Path, **sections) -> Config:
     [({}, 0), ({"database": {"url": "postgresql://shop@localhost/shop"}}, 3)],
 )
 def test_chunks_have_slots_of_their_own_and_the_stream_counts_cores(tmp_path, sections, more):
-    cores = os.cpu_count()
-    settings = session._local([], config(tmp_path, **sections))
+    cores = session.cores()
+    settings = session._local(config(tmp_path, **sections))
     assert settings["spark.master"] == f"local[{cores + more},4]"
     assert settings["spark.default.parallelism"] == str(cores)
 
 
 def test_a_master_of_the_user_s_has_its_own_number_of_cores(tmp_path):
     theirs = {"spark.master": "local[7]"}
-    assert "spark.default.parallelism" not in session._local([], config(tmp_path, spark=theirs))
+    assert "spark.default.parallelism" not in session._local(config(tmp_path, spark=theirs))
     other = {"spark.ui.enabled": "true"}
-    assert "spark.default.parallelism" in session._local([], config(tmp_path, spark=other))
+    assert "spark.default.parallelism" in session._local(config(tmp_path, spark=other))
+
+
+JARS = [Path("/cache/delta.jar"), Path("/cache/kafka.jar")]
+
+
+def test_executors_of_a_cluster_are_sent_the_jars_and_nothing_is_bound_to_this_machine(tmp_path):
+    theirs = {"spark.master": "spark://head:7077"}
+    settings = session._launched(JARS, config(tmp_path, spark=theirs))
+    assert settings["spark.jars"] == "/cache/delta.jar,/cache/kafka.jar"
+    assert settings["spark.driver.extraClassPath"] == "/cache/delta.jar:/cache/kafka.jar"
+    assert not settings.keys() & {"spark.driver.host", "spark.driver.bindAddress", "spark.master"}
+
+
+@pytest.mark.parametrize("master", [None, "local[3]"])
+def test_a_local_session_sends_no_jars(tmp_path, master):
+    theirs = {"spark.master": master} if master else {}
+    settings = session._launched(JARS, config(tmp_path, spark=theirs))
+    assert "spark.jars" not in settings
+    assert settings["spark.driver.host"] == "127.0.0.1"
+
+
+def test_a_user_s_jars_come_beside_ours_and_their_settings_win():
+    ours = {"spark.jars": "/a.jar", "spark.driver.extraClassPath": "/a.jar", "spark.x": "1"}
+    theirs = {"spark.jars": "/s3.jar", "spark.x": "2"}
+    assert session.with_own(ours, theirs) == {
+        "spark.jars": "/a.jar,/s3.jar",
+        "spark.driver.extraClassPath": "/a.jar",
+        "spark.x": "2",
+    }
+    assert session.with_own({}, {"spark.driver.extraClassPath": "/s3.jar"}) == {
+        "spark.driver.extraClassPath": "/s3.jar"
+    }
+
+
+@pytest.mark.parametrize(
+    ("quota", "limit"),
+    [("100000 100000", 1), ("150000 100000", 2), ("10000 100000", 1), ("max 100000", 0), ("", 0)],
+)
+def test_cores_are_those_of_the_control_group(tmp_path, quota, limit):
+    file = tmp_path / "cpu.max"
+    file.write_text(quota)
+    mine = len(os.sched_getaffinity(0))
+    assert session.cores(file) == (min(limit, mine) if limit else mine)
+    assert session.cores(tmp_path / "none") == mine
+
+
+def test_workers_run_the_interpreter_that_is_set_or_this_one(tmp_path):
+    theirs = config(tmp_path, spark={"spark.pyspark.python": "/env/bin/python"})
+    said = {"PYSPARK_PYTHON": "/other/python"}
+    assert session.workers_python(theirs, said) == "/env/bin/python"
+    assert session.workers_python(config(tmp_path), said) == "/other/python"
+    assert session.workers_python(config(tmp_path), {}) == sys.executable

@@ -2,12 +2,13 @@
 
 import pytest
 
-from lakemark import settings_record
+from lakemark import connector, kafka, settings_record
 from lakemark.config import load
-from lakemark.errors import ConfigError
+from lakemark.errors import ConfigError, DependencyError
 from lakemark.settings.layers import LoginRefused, Problem
-from lakemark.supervisor import Supervisor, _StoppedError, any_state, root_cause
+from lakemark.supervisor import Supervisor, any_state, root_cause
 from lakemark.tables import CATCHING_UP, PAUSED, PipelineState, TableState
+from lakemark.takeover import StoppedError
 
 REFUSED = LoginRefused(
     Problem("database", "the database refuses us", "check it"), code="database-refused"
@@ -58,7 +59,7 @@ def supervised(supervisor, monkeypatch, streamed):
 
     def stream(_spark):
         if said:
-            raise _StoppedError
+            raise StoppedError
         supervisor.streamed = streamed
         raise REFUSED
 
@@ -88,3 +89,33 @@ def test_only_a_process_whose_query_runs_says_with_which_settings(folder, monkey
     assert record is not None
     assert record.settings["name"] == "shop"
     assert b"hush-hush" not in said[settings_record.KEY]
+
+
+def test_the_connector_is_read_when_the_turn_has_come(folder, monkeypatch):
+    """A standby may have waited for weeks: what the connector said at its start is of no use."""
+    done = []
+
+    class Brokers:
+        def __init__(self, config):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def ensure_topics(self):
+            done.append("topics")
+
+    def read(config):
+        done.append("connector")
+        raise DependencyError("away")
+
+    supervisor = Supervisor(load(folder / "lakemark.yaml"), once=False)
+    monkeypatch.setattr(kafka, "Cluster", Brokers)
+    monkeypatch.setattr(supervisor, "_checkpoint", lambda spark: done.append("turn"))
+    monkeypatch.setattr(connector, "read", read)
+    with pytest.raises(DependencyError):
+        supervisor._pipeline(None)
+    assert done == ["topics", "turn", "connector"]

@@ -102,3 +102,40 @@ def test_a_record_with_any_key_hides_no_others(pairs):
     apart = [found for pair in pairs for found in missed(process(records(pair), PLAN))]
     assert len(together) == min(1, len(apart))
     assert [m for _, ms in together for m in ms] == [m for _, ms in apart for m in ms]
+
+
+AVRO = (b"\x00\x00\x00\x00\x01\x02", b"\x00\x00\x00\x00\x02\xff\xfe")
+ROUTED = f"shop.{ORDERS}"
+
+
+@pytest.mark.parametrize(
+    ("known", "unread"),
+    [
+        ({"carried": {ROUTED: (ORDERS,)}}, {ORDERS: 2}),
+        ({"carried": {ROUTED: (ITEMS, ORDERS)}}, {ITEMS: 2, ORDERS: 2}),
+        ({"known_keys": {ORDERS: ("id",)}}, {ORDERS: 2}),
+        ({"schemas": PLAN.schemas}, {ORDERS: 2}),
+        ({"carried": {ROUTED: (ORDERS,)}, "selected": {ITEMS}}, {}),
+        ({"carried": {ROUTED: (ORDERS,)}, "stopped": frozenset({ORDERS})}, {ORDERS: 0}),
+        ({}, {}),
+    ],
+)
+def test_any_row_may_miss_what_has_no_readable_key_either(known, unread):
+    nothing = replace(PLAN, schemas={})
+    done = process(records(AVRO, (None, b"{")), replace(nothing, **known))
+    assert {table: report.unread for table, report in done.tables.items()} == unread
+    assert len(done.dead) == 2
+
+
+def test_an_event_without_its_key_is_missed_by_any_row():
+    value = event("u", 7, {"id": 3, "v": "x"})
+    sure = replace(PLAN, verified=frozenset({ORDERS}))
+    done = process(records((key(3), value), (None, value), (b'{"id":"x"}', value)), sure)
+    assert (done.tables[ORDERS].unread, done.tables[ORDERS].reread) == (2, [])
+
+
+def test_what_stops_the_table_is_said_when_it_goes_on():
+    done = process(records(*[AVRO] * 3), replace(PLAN, max_bad=2))
+    report = done.tables[ORDERS]
+    assert (report.stop[0], report.unread, report.bad) == ("too-many-bad-records", 0, 0)
+    assert done.dead == []

@@ -138,6 +138,9 @@ def _jars(facts: MachineFacts) -> Finding:
 def _python(facts: MachineFacts) -> Finding:
     own, workers = facts.own, facts.workers
     mend = f"unset {workers.said_by}, or set it to {own.command}"
+    cluster = bool(facts.master) and not facts.master.startswith("local")
+    if workers.error and cluster:  # a path of the workers, or of an archive that is sent to them
+        return _unseen(facts, f"is not on this machine ({workers.error})")
     if workers.error:
         return wrong("python", workers.command, workers.error, mend)
     if workers.python != own.python:
@@ -147,14 +150,18 @@ def _python(facts: MachineFacts) -> Finding:
         has = f"lakemark {workers.lakemark}" if workers.lakemark else "no lakemark"
         reason = f"workers would have {has}, this is {own.lakemark}: both must be the same"
         return wrong("python", workers.command, reason, mend)
-    if facts.master and not facts.master.startswith("local"):
-        return warning(
-            "python",
-            workers.command,
-            f"right on this machine; those of the cluster {facts.master} cannot be seen from here",
-            f"install Python {own.python} and lakemark {own.lakemark} on every node",
-        )
+    if cluster:
+        return _unseen(facts, "right on this machine")
     return fine("python", workers.command, f"{own.python}, for workers too")
+
+
+def _unseen(facts: MachineFacts, here: str) -> Finding:
+    return warning(
+        "python",
+        facts.workers.command,
+        f"{here}; those of the cluster {facts.master} cannot be seen from here",
+        f"have Python {facts.own.python} and lakemark {facts.own.lakemark} on every node",
+    )
 
 
 def _folder(folder: Folder) -> Iterator[Finding]:

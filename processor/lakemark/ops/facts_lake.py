@@ -57,7 +57,7 @@ def target(config: Config, table: str, schema: TableSchema | None, engine: str) 
         if opened is None:
             return Target(path, "create", engine)
         if engine != SPARK_MERGE:
-            commits.existing(path, config.lake.options(), opened)
+            commits.existing(path, config.lake.options(), opened, engine=engine)
         if schema is None:
             return Target(path, "follow", engine)
         return _fitted(opened, path, schema, deletes=config.lake.deletes_of(table), engine=engine)

@@ -46,6 +46,7 @@ _CHECKPOINT, _RESNAPSHOT = Takes.NEW_CHECKPOINT, Takes.RESNAPSHOT
 _AFRESH: Final = "set checkpoint to a new folder, then snapshot all tables"
 _TABLES: Final = "restart, then snapshot the tables that are new; those that leave stay as they are"
 _MOVED: Final = "move the Delta tables there before the restart, or snapshot them after it"
+_NOT_BACK: Final = "from spark-merge and deletion-vectors a table does not go back"
 _HARD: Final = "rows marked deleted stay until a snapshot sweeps them"
 _SOFT: Final = "from then on deleted rows are kept, marked; earlier ones are gone"
 _OUTPUT: Final = "the topics begin with the events from then on; a snapshot brings the rows before"
@@ -79,12 +80,12 @@ RULES: Final = (
     Rule("lake.deletes", _RESTART, _SOFT),
     Rule("lake.storage_options", _RESTART),
     Rule("lake.storage_options.*", _RESTART),
-    Rule("lake.engine", _RESTART, "a table that is written by spark-merge does not go back"),
+    Rule("lake.engine", _RESTART, _NOT_BACK),
     Rule("lake.tables", _RESTART),
     Rule("lake.tables.*.path", _RESNAPSHOT, _MOVED),
     Rule("lake.tables.*.deletes", _RESNAPSHOT, _HARD, to="hard"),
     Rule("lake.tables.*.deletes", _RESTART, _SOFT),
-    Rule("lake.tables.*.engine", _RESTART, "a table written by spark-merge does not go back"),
+    Rule("lake.tables.*.engine", _RESTART, _NOT_BACK),
     Rule("output", _RESTART, _OUTPUT),
     Rule("output.topic_prefix", _RESTART, _OUTPUT),
     Rule("output.*", _RESTART),

@@ -13,6 +13,7 @@
 A crash between any two of them is followed by the whole batch again, with the same outcome; or, if
 the batch has become another one (`commits.version_of`), with the outcome of that one.
 
+Tables of the engine with deletion vectors differ in 6 and 7 only (`vectors`, `vectors_upkeep`).
 Tables of the Spark MERGE engine take the same way up to 5; then the write set is staged beside the
 table, and the driver truncates and merges by SQL. A table that Spark has to create or change first
 comes back with what it `needs`, and is read again.
@@ -32,7 +33,7 @@ from deltalake import DeltaTable
 
 from lakemark import crashpoints, packets
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import commits, delta, evolve, pending, staging
+from lakemark.sink import commits, delta, evolve, pending, staging, vectors, vectors_upkeep
 from lakemark.sink import resolve as resolving
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import cdc_type
@@ -40,7 +41,8 @@ from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.staging import StagedPart
 from lakemark.source.evolution import way_on
 
-TASK_MERGE: Final = "task-merge"
+DELETION_VECTORS: Final = commits.DELETION_VECTORS
+TASK_MERGE: Final = commits.TASK_MERGE
 STREAM: Final = "stream"
 
 
@@ -190,7 +192,7 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         outcome.skipped = True
         outcome.pending = halves.load(plan.batch, plan.step) is not None
         if opened is not None:
-            size = delta.size_of(opened)
+            size = _size(opened, own, options)
             outcome.rows, outcome.bytes = size.rows, size.bytes
         return outcome
 
@@ -211,7 +213,7 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     if opened is None:  # a truncate of a table that has never had a row
         outcome.rows = outcome.rows_before = 0
         return outcome
-    outcome.rows_before = max(0, delta.size_of(opened).rows)
+    outcome.rows_before = max(0, _size(opened, own, options).rows)
     if publish is not None:
         publish(outcome.truncate)
 
@@ -225,6 +227,7 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
             app_id=plan.cut_id(table),
             version=outcome.version,
             storage_options=options,
+            engine=own.engine,
         )
         outcome.deleted += gone.deleted + gone.updated
         opened = None
@@ -239,7 +242,8 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         halves.save(resolution.pending, plan.batch, plan.step)
 
     # 6. merge
-    merged = delta.merge(
+    merge = vectors.merge if own.engine == DELETION_VECTORS else delta.merge
+    merged = merge(
         own.path,
         resolution.write_set,
         key=key,
@@ -257,9 +261,8 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
     outcome.rows, outcome.bytes = merged.rows, merged.bytes
 
     # 7. upkeep, now and then
-    if delta.wants_maintenance(merged):
-        with suppress(LakemarkError):  # changes no row, and is tried again after the next batch
-            delta.maintain(own.path, storage_options=options)
+    with suppress(LakemarkError):  # changes no row, and is tried again after the next batch
+        _keep(own, merged, key, options)
     outcome.seconds = monotonic() - begun
     return outcome
 
@@ -289,6 +292,22 @@ def _content(parts: Sequence[Part]) -> int:
     return crc32(repr(sorted((p.partition, p.order, p.digest) for p in parts)).encode())
 
 
+def _keep(
+    own: TablePlan, merged: commits.MergeResult, key: Sequence[str], options: commits.Options
+) -> None:
+    """Step 7."""
+    if own.engine == DELETION_VECTORS:
+        vectors_upkeep.maintain(own.path, key=key, storage_options=options)
+    elif delta.wants_maintenance(merged):
+        delta.maintain(own.path, storage_options=options)
+
+
+def _size(opened: DeltaTable, own: TablePlan, options: commits.Options) -> commits.TableSize:
+    if own.engine == DELETION_VECTORS:
+        return vectors.size_of(opened, own.path, options)
+    return delta.size_of(opened)
+
+
 def _fitting(
     opened: DeltaTable | None,
     schema: pa.Schema | None,
@@ -298,11 +317,16 @@ def _fitting(
 ) -> DeltaTable | None:
     """Step 2: the table made so that it can hold the rows; None if there are none, and no table."""
     if opened is not None:
-        commits.existing(own.path, plan.options, opened)  # one that task merge may write
+        commits.existing(own.path, plan.options, opened, engine=own.engine)  # one it may write
     if schema is None or (opened is not None and fits(opened, schema, own.path, outcome.table)):
         return opened
     changed = evolve.ensure(
-        own.path, schema, key=outcome.key, table=outcome.table, storage_options=plan.options
+        own.path,
+        schema,
+        key=outcome.key,
+        table=outcome.table,
+        storage_options=plan.options,
+        engine=own.engine,
     )
     outcome.changes = [f"added {f.name}" for f in changed.added]
     outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]

@@ -30,11 +30,14 @@ from lakemark.errors import TableError
 from lakemark.sink.failures import Conflict, busy, told, unsupported_feature
 
 ENGINE: Final = "lakemark.engine"
+TASK_MERGE: Final = "task-merge"
 SPARK_MERGE: Final = "spark-merge"
+DELETION_VECTORS: Final = "deletion-vectors"
 # delta-rs reads or half supports these, but readers of task-merge tables or our merge would not.
+_VECTORS: Final = "deletionVectors"
 _REFUSED_FEATURES: Final = frozenset(
     {
-        "deletionVectors",
+        _VECTORS,
         "columnMapping",
         "typeWidening",
         "typeWidening-preview",
@@ -46,6 +49,10 @@ _REFUSED_FEATURES: Final = frozenset(
         "generatedColumns",
     }
 )
+_NAMES: Final = {
+    SPARK_MERGE: "the Spark MERGE engine",
+    DELETION_VECTORS: "the engine with deletion vectors",
+}
 # Somebody else's OPTIMIZE makes a merge start again. Twenty in a row, with waits up to a second,
 # means a writer that never rests; the batch is then tried again later.
 _ATTEMPTS: Final = 20
@@ -191,8 +198,24 @@ def size_of(table: DeltaTable) -> TableSize:
     )
 
 
-def existing(path: str, storage_options: Options, opened: DeltaTable | None = None) -> DeltaTable:
-    """The table, which must be one that task merge may write; `opened`: it is open already."""
+def existing(
+    path: str,
+    storage_options: Options,
+    opened: DeltaTable | None = None,
+    *,
+    engine: str = TASK_MERGE,
+) -> DeltaTable:
+    """The table, which must be one that the engine may write.
+
+    Args:
+        path: folder of the table.
+        storage_options: of delta-rs.
+        opened: the table, if it is open already.
+        engine: `task-merge`, or `deletion-vectors`, to which tables of the former may move.
+
+    Raises:
+        TableError: `table-missing`, `engine-mismatch`, `unsupported-table-feature`.
+    """
     table = opened or open_table(path, storage_options)
     if table is None:
         raise TableError(
@@ -202,14 +225,18 @@ def existing(path: str, storage_options: Options, opened: DeltaTable | None = No
         )
     protocol = table.protocol()
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    if table.metadata().configuration.get(ENGINE) == SPARK_MERGE:
+    own = table.metadata().configuration.get(ENGINE) or TASK_MERGE
+    if own not in {TASK_MERGE, engine}:
         raise TableError(
-            f"{path} was moved to the Spark MERGE engine and does not go back by itself",
+            f"{path} was moved to {_NAMES.get(own, own)} and does not go back by itself",
             code="engine-mismatch",
-            hint="set this table's engine to spark-merge",
+            hint=f"set this table's engine to {own}",
         )
-    if features & _REFUSED_FEATURES:
-        raise unsupported_feature(path, ", ".join(sorted(features & _REFUSED_FEATURES)))
+    refused = features & _REFUSED_FEATURES
+    if engine == DELETION_VECTORS:
+        refused -= {_VECTORS}
+    if refused:
+        raise unsupported_feature(path, ", ".join(sorted(refused)))
     return table
 
 
@@ -221,6 +248,7 @@ def once(
     version: int,
     storage_options: Options,
     opened: DeltaTable | None = None,
+    engine: str = TASK_MERGE,
 ) -> MergeResult:
     """Look up, work, commit; again from the look-up when somebody else committed first.
 
@@ -231,7 +259,8 @@ def once(
 
     def attempt() -> MergeResult:
         with told(path):
-            table = existing(path, storage_options, given.pop() if given else None)
+            now = given.pop() if given else None
+            table = existing(path, storage_options, now, engine=engine)
             recorded = table.transaction_version(app_id)
             counts = (0, 0, 0)
             skipped = recorded is not None and recorded >= version

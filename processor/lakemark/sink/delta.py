@@ -12,6 +12,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from lakemark.sink import merge_sql
 from lakemark.sink.commits import (
+    TASK_MERGE,
     MergeResult,
     Options,
     TableSize,
@@ -108,6 +109,7 @@ def truncate(
     app_id: str,
     version: int,
     storage_options: Options = None,
+    engine: str = TASK_MERGE,
 ) -> MergeResult:
     """Removes, or marks deleted, the rows below a truncate, exactly once per (app_id, version).
 
@@ -137,7 +139,9 @@ def truncate(
             _record(table, schema, commit)
         return counts
 
-    return once(path, work, app_id=app_id, version=version, storage_options=storage_options)
+    return once(
+        path, work, app_id=app_id, version=version, storage_options=storage_options, engine=engine
+    )
 
 
 def keys_below(

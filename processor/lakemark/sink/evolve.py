@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 
 from lakemark.errors import TableError
-from lakemark.sink.commits import Options, existing, open_table, retried
+from lakemark.sink.commits import TASK_MERGE, Options, existing, open_table, retried
 from lakemark.sink.failures import told
 from lakemark.sink.names import CDC, column_names, field_named, quoted, sources_of
 from lakemark.source.evolution import Evolution, compare, way_on
@@ -36,6 +36,7 @@ def ensure(
     key: Sequence[str] = (),
     table: str = "",
     storage_options: Options = None,
+    engine: str = TASK_MERGE,
 ) -> Evolution:
     """Creates the table, or adds and widens columns, so that it can hold rows of `schema`.
 
@@ -47,6 +48,7 @@ def ensure(
         key: source names of the key columns: these get statistics for pruning.
         table: ``schema.table`` of the source, kept as the Delta table's name.
         storage_options: of delta-rs.
+        engine: whose table it is: `task-merge` or `deletion-vectors`.
 
     Returns:
         What was added and widened, under the source's names; nothing for a table just created.
@@ -71,7 +73,9 @@ def ensure(
             if open_table(path, storage_options) is None:
                 _create(path, schema, key, table, storage_options)
             else:
-                _evolve(path, schema, table, storage_options, applied)
+                _evolve(
+                    existing(path, storage_options, engine=engine), path, schema, table, applied
+                )
 
     retried(path, attempt)
     return applied
@@ -173,9 +177,8 @@ def _new(was: pa.StructType, kind: pa.StructType) -> list[pa.Field]:
 
 
 def _evolve(
-    path: str, schema: pa.Schema, table: str, storage_options: Options, applied: Evolution
+    target: DeltaTable, path: str, schema: pa.Schema, table: str, applied: Evolution
 ) -> None:
-    target = existing(path, storage_options)
     needed = plan(target, path, schema, table)
     added = list(needed.added)
     if needed.members:

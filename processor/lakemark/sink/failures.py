@@ -6,7 +6,7 @@ DependencyError  lake-unavailable         storage does not answer: retried
                  lake-full                no space left
                  lake-busy                others kept committing first
 TableError       unsupported-table-feature   the table has features delta-rs cannot write
-                 engine-mismatch          the table belongs to the Spark MERGE engine
+                 engine-mismatch          the table belongs to another engine
                  table-missing            there is no Delta table in this folder
                  table-file-missing       a file that the log names is gone
                  schema-incompatible      the types do not fit
@@ -143,9 +143,9 @@ def _storage(error: BaseException, path: str, text: str, short: str) -> Lakemark
 
 
 def unsupported_feature(path: str, features: str) -> TableError:
-    """The error for a table that task merge must leave alone."""
+    """The error for a table that only Spark may write."""
     return TableError(
-        f"{path} has table features that task merge cannot write: {features}",
+        f"{path} has table features that only Spark can write: {features}",
         code="unsupported-table-feature",
         hint="set this table's engine to spark-merge, or drop the feature",
     )

@@ -14,7 +14,7 @@ from lakemark.sink.failures import told
 RETENTION: Final = timedelta(days=7)
 # Files that no version names are left by killed writers, or belong to one that has not committed
 # yet: no merge takes this long.
-_ORPHANS: Final = timedelta(days=1)
+ORPHANS: Final = timedelta(days=1)
 # Every batch that only inserts adds one file; reading slows down by about 2 ms a file.
 _SPARE_FILES: Final = 32
 
@@ -65,7 +65,7 @@ def maintain(
                 retention_hours=int(retention / timedelta(hours=1)),
                 dry_run=False,
                 enforce_retention_duration=False,
-                full=retention >= _ORPHANS,
+                full=retention >= ORPHANS,
             )
         return Maintained(int(found["numFilesRemoved"]), int(found["numFilesAdded"]), len(removed))
 

@@ -53,7 +53,7 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     if not chosen.tables:
         first = signal.data_collections[0]
         raise RefusedError(
-            "no table that the connector captures matches data-collections",
+            "no table that the connector captures (table.include.list) matches data-collections",
             code="unknown-table",
             hint=nearest(first, known.schemas, "it captures " + ", ".join(list(known.schemas)[:5])),
         )

@@ -19,7 +19,8 @@ from lakemark import records
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
-from lakemark.connector import Connector
+from lakemark.connector import Connector, TableChoice
+from lakemark.connector import read as read_connector
 from lakemark.errors import LakemarkError, TableError
 from lakemark.kafka import Admission, Cluster
 from lakemark.snapshot import conditions, jobs, signals
@@ -54,6 +55,9 @@ _SIGNAL_HINT: Final = (
     "data varchar(2048)); set signal.data.collection of the connector to public.debezium_signal "
     "and let it capture the table"
 )
+# For so long somebody who was the owner is: far shorter than it takes to be superseded. Longer than
+# the records of one step take, so that they are asked about once.
+_OWNED_S: Final = 0.1
 
 
 @dataclass
@@ -63,6 +67,8 @@ class World:
     Attributes:
         partial: canonical keys of a table's rows in the lake that have unavailable columns, given
             its name and key columns.
+        owned: raises unless this process still runs the pipeline. A process that slept, and was
+            superseded meanwhile, is asked when it wakes: before it says anything more.
         wrapped: whether the schemas that a table's records carry are known.
         schemas: the tables that the connector captures, as the database had them when last asked.
     """
@@ -72,12 +78,14 @@ class World:
     connector: Connector
     settings: ReadSettings
     partial: Callable[[str, Sequence[Column]], list[bytes]]
+    owned: Callable[[], None]
     wrapped: Callable[[str], bool]
     _pool: ThreadPoolExecutor = field(init=False)
     _ticker: ThreadPoolExecutor = field(init=False)
     _session: "_Session" = field(init=False)
     _ticks: "_Session" = field(init=False)
     _producer: "Producer | None" = None
+    _owned_until: float = float("-inf")
     _consumer: Consumer | None = None
     _admission: Admission | None = None
     _offsets: dict[int, int] = field(default_factory=dict)
@@ -126,6 +134,10 @@ class World:
         self._publish(topic, [(one.key(), one.value()) for one in notifications])
 
     def _publish(self, topic: str, found: Sequence[tuple[bytes, bytes | None]]) -> None:
+        now = self.monotonic()
+        if now >= self._owned_until:
+            self.owned()
+            self._owned_until = now + _OWNED_S
         client, self._producer = self._producer or records.producer(self.config), None
         records.publish(self.config, topic, found, client=client)
         self._producer = client
@@ -213,15 +225,22 @@ class World:
             self.settings.modes,
             settings=self.settings.connector,
         )
-        signal = self.connector.signal_table
+        signal, captured = self.connector.signal_table, self._captured()
         self._types.clear()
         self._tried.clear()
         self.schemas = {
             table: schema
             for table, schema in found.items()
-            if table in self.connector.tables and table != signal
+            if table in captured and table != signal
         }
         return self.schemas
+
+    def _captured(self) -> TableChoice:
+        """As the connector has it now: the very table that is asked for may have been added."""
+        try:
+            return read_connector(self.config).tables
+        except LakemarkError:  # what was known of it last
+            return self.connector.tables
 
     def reasons_against(self, table: str) -> Rejection | None:
         """See `Outside`."""

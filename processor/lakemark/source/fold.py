@@ -46,6 +46,7 @@ class Folded:
         packets: in log order where they share a key: at most two, of disjoint keys.
         rejected: (index, reason code, detail) of records that cannot be decoded.
         missed: canonical keys whose rows miss a rejected event, and its position.
+        unread: number of the rejected ones whose key cannot be read.
         own_snapshots: LSNs of the connector's own snapshots.
         incremental_reads: number of Debezium's incremental reads.
         clamped: timestamps at infinity, clamped.
@@ -55,6 +56,7 @@ class Folded:
     packets: list[pa.Table] = field(default_factory=list)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
     missed: list[tuple[bytes, bytes]] = field(default_factory=list)
+    unread: int = 0
     own_snapshots: set[int] = field(default_factory=set)
     incremental_reads: int = 0
     clamped: int = 0
@@ -141,6 +143,7 @@ class _Fold:
             if key is None:
                 reason = "null-key" if self.raw.keys[index] is None else "wrong-type"
                 self.out.rejected.append((index, reason, "the record's key cannot be read"))
+                self.out.unread += 1
         kept = [(i, key) for i, key in zip(run, canonical, strict=True) if key is not None]
         return [i for i, _ in kept], [key for _, key in kept]
 

@@ -30,6 +30,14 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "value.converter.decimal.format": ("BASE64", "NUMERIC"),
 }
 
+# All that `HandlingModes` are made of.
+SETTINGS: Final = (
+    *_CHOICES,
+    "money.fraction.digits",
+    "include.unknown.datatypes",
+    "unavailable.value.placeholder",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class HandlingModes:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakemark import keys, packets
 from lakemark.changes import one_transaction
 from lakemark.errors import TableError
-from lakemark.source import envelope
+from lakemark.source import circuit, envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.gate import HighWater, gate
@@ -25,7 +25,6 @@ from lakemark.source.schema import TableSchema
 
 NEW_KEY: Final = envelope.NEW_KEY_HEADER
 OLD_KEY: Final = envelope.OLD_KEY_HEADER
-TYPE_REASONS: Final = frozenset({"wrong-type", "number-out-of-range"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,7 @@ class Plan:
         selected: the tables wanted; None = every table.
         known_keys: key columns of tables that already have rows: there a record without a key is
             a bad record, not a table without a key.
+        carried: tables by the topics that they came in so far.
         verified: tables whose entry in `schemas` was read just now: a value of another type is
             bad. Of other tables the catalog is read again first (`schema-check`).
         stopped: tables that do not stream: their events only move the high-waters.
@@ -63,6 +63,7 @@ class Plan:
     max_bad: int = 100
     selected: Container[str] | None = None
     known_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    carried: dict[str, tuple[str, ...]] = field(default_factory=dict)
     verified: frozenset[str] = frozenset()
     stopped: frozenset[str] = frozenset()
     stopped_topics: frozenset[str] = frozenset()
@@ -84,12 +85,20 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class TableReport:
-    """What a stretch held of one table."""
+    """What a stretch held of one table.
+
+    Attributes:
+        bad: records that cannot be decoded.
+        unread: those of them of which not even the key can be read: any row may miss them.
+        reread: canonical keys whose rows miss an event.
+        stop: code and reason.
+    """
 
     events: int = 0
     replays: int = 0
     incremental_reads: int = 0
     bad: int = 0
+    unread: int = 0
     clamped: int = 0
     newest_ts: int = 0
     own_snapshots: set[int] = field(default_factory=set)
@@ -203,10 +212,10 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
         )
     if records.topic in plan.stopped_topics:
         out.dead = []  # they are written when the table is read again
-    _doubt_schemas(out, plan)
+    circuit.doubt_schemas(out, plan)
     if gated.replays:
         _count_replays(out, heads, gated.keep)
-    _break_circuit(out, len(records.offsets), plan)
+    circuit.break_circuit(out, len(records.offsets), plan)
     stopped = out.stopped()
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
     dead = {letter.offset for letter in out.dead}
@@ -237,42 +246,6 @@ def _count_replays(out: Stretch, heads: Headers, keep: Sequence[int]) -> None:
     for index, kind in enumerate(heads.kind):
         if kind in gate_kinds and index not in kept:
             out.tables.setdefault(heads.table[index], TableReport()).replays += 1
-
-
-def _doubt_schemas(out: Stretch, plan: Plan) -> None:
-    """Values of another type may only mean that the catalog was read before the column changed."""
-    doubtful = {
-        letter.table
-        for letter in out.dead
-        if letter.reason in TYPE_REASONS
-        and letter.table in plan.schemas
-        and letter.table not in plan.verified
-    }
-    for table in doubtful:
-        report = out.tables[table]
-        report.stop = report.stop or ("schema-check", "values do not fit the catalog as last read")
-        report.reread, report.bad = [], 0  # said again, if still true, when it is read again
-    out.dead = [letter for letter in out.dead if letter.table not in doubtful]
-
-
-def _break_circuit(out: Stretch, records: int, plan: Plan) -> None:
-    """Stops the table rather than shovel a topic into the dead letters.
-
-    Records of which no table is known go there: there is nothing that could be stopped. A table is
-    also known by its topic, where a catalog or a schema file has one of that name.
-    """
-    if out.tables and len(out.dead) > plan.max_bad and len(out.dead) > plan.max_bad_share * records:
-        reasons = sorted({letter.reason for letter in out.dead})
-        for report in out.tables.values():
-            report.stop = report.stop or (
-                "too-many-bad-records",
-                (
-                    f"{len(out.dead)} of {records} records of {out.topic}-{out.partition} cannot "
-                    f"be decoded ({', '.join(reasons)}); none was written to the dead letters"
-                ),
-            )
-            report.reread, report.bad = [], 0
-        out.dead = []
 
 
 class _Work:
@@ -309,25 +282,39 @@ class _Work:
             self.report(table).bad += 1
 
     def reject_unread(self, indices: list[int]) -> None:
-        """Records whose headers already are bad; a key may still say whose row misses an event."""
-        heads, named = self.heads, self._named_by_topic()
+        """Records whose headers already are bad; a key may still say whose row misses an event.
+
+        Where it does not, any row of the tables that the topic carries may.
+        """
+        heads, carried = self.heads, self._carried()
         by_table: dict[str, list[int]] = {}
         for index in indices:
-            table = heads.table[index] or named
+            named = heads.table[index]
+            tables = [named] if named else carried
             reason, detail = heads.reason[index] or "not-debezium", heads.detail[index] or ""
-            self.reject(index, reason, detail, table=table)
-            if table and self.wants(table) and self.records.values[index] is not None:
-                by_table.setdefault(table, []).append(index)
+            self.reject(index, reason, detail, table=tables[0] if len(tables) == 1 else "")
+            if self.records.values[index] is not None:
+                for table in filter(self.wants, tables):
+                    by_table.setdefault(table, []).append(index)
         for table, found in by_table.items():
             if table != self.plan.identity.signal_table:
-                self._missed(table, self.report(table), self._missing(table, found))
+                read, report = self._missing(table, found), self.report(table)
+                self._missed(table, report, read)
+                if table in carried:
+                    report.unread += len(found) - len(read)
 
-    def _named_by_topic(self) -> str:
-        """The table wanted that has Debezium's own name of the topic; "" if none is known."""
-        name = f"{self.plan.identity.logical_name}."
-        table, selected = self.records.topic.removeprefix(name), self.plan.selected
-        known = table in self.plan.schemas and table != self.plan.identity.signal_table
-        return table if known and (selected is None or table in selected) else ""
+    def _carried(self) -> list[str]:
+        """The tables wanted that the topic carries: those that came in it, else its namesake."""
+        plan, topic = self.plan, self.records.topic
+        bare = topic.removeprefix(f"{plan.identity.logical_name}.")
+        namesake = [bare] if bare in plan.schemas or bare in plan.known_keys else []
+        found = plan.carried.get(topic) or namesake
+        return [
+            table
+            for table in found
+            if table != plan.identity.signal_table
+            and (plan.selected is None or table in plan.selected)
+        ]
 
     def _missing(self, table: str, indices: list[int]) -> list[tuple[bytes, bytes]]:
         """The key and position of each record whose key can be read, in their order."""
@@ -415,6 +402,7 @@ class _Work:
         for index, reason, detail in folded.rejected:
             self.reject(index, reason, detail, table=table)
         self._missed(table, report, folded.missed)
+        report.unread += folded.unread
         report.own_snapshots |= folded.own_snapshots
         report.incremental_reads += folded.incremental_reads
         report.clamped += folded.clamped

@@ -1,0 +1,119 @@
+"""The connector's configuration while lakemark runs, and between its runs.
+
+what changes                        what happens
+----------------------------------  ----------------------------------------------------------------
+lists of tables, the signal table,  the query is started again with what there is now; no event is
+anything else                       left out meanwhile: the stream goes by `source.tables` alone
+how values are written              so it is, and the tables concerned are snapshotted again, see
+                                    `decoding`
+the prefix, the kind of connector   the pipeline stops (`connector-changed`): it is another source
+what cannot work                    the pipeline stops (`configuration`)
+Connect is away, or does not know   nothing: what was known last holds
+the connector any more
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from lakemark import connector as connectors
+from lakemark import control, decoding
+from lakemark.catalogs import catalog_of
+from lakemark.checkpoint import Checkpoint
+from lakemark.config import Config
+from lakemark.connector import Connector
+from lakemark.errors import LakemarkError, PipelineError
+from lakemark.source.schema import HandlingModes
+
+log = structlog.get_logger(__name__)
+
+EVERY_S: Final = 30.0
+REASON: Final = "the connector writes values in another way: rows may have been read in the old one"
+
+
+class ChangedError(Exception):
+    """The connector is not as it was when the query was started."""
+
+
+class Watch:
+    """Looks at the connector every now and then, in a thread of its own: an answer may take long.
+
+    Attributes:
+        changed: names of settings that differ from those of the start; empty as long as none does.
+    """
+
+    def __init__(self, config: Config, connector: Connector, *, every_s: float = EVERY_S) -> None:
+        self._config, self._connector, self._every_s = config, connector, every_s
+        self._over = threading.Event()
+        self.changed: tuple[str, ...] = ()
+
+    def require_same(self) -> None:
+        """Raises `ChangedError` once the connector was seen to differ."""
+        if self.changed:
+            log.warning("connector.changed", settings=list(self.changed))
+            raise ChangedError
+
+    @contextmanager
+    def running(self) -> Iterator["Watch"]:
+        """Looks while the block runs."""
+        threading.Thread(target=self._run, name="connector", daemon=True).start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+
+    def _run(self) -> None:
+        while not self.changed and not self._over.wait(self._every_s):
+            self.look()
+
+    def look(self) -> None:
+        """Looks once. A connector that cannot be asked is taken for unchanged."""
+        try:
+            now = connectors.read(self._config)
+        except LakemarkError as error:
+            log.debug("connector.unknown", code=error.code, reason=error.message)
+            return
+        self.changed = tuple(decoding.changed(self._connector.settings, now.settings))
+
+
+def agree(config: Config, checkpoint: Checkpoint, connector: Connector) -> None:
+    """Before the query starts: what the checkpoint was read by agrees with the connector, or will.
+
+    Order: the tables concerned are marked by control records, then the settings are remembered; so
+    a crash between the two marks them once more.
+
+    Raises:
+        PipelineError: `connector-changed`: it is the connector of another source.
+        DependencyError: the database or the brokers are away.
+    """
+    before, now = checkpoint.decoding(), decoding.of(connector.settings)
+    if before is not None and before != now:
+        _require_source(before, now)
+        old, new = HandlingModes.from_connector(before), HandlingModes.from_connector(now)
+        found = decoding.concerned(
+            checkpoint.newest().tables,
+            (old, new),
+            catalog_of(config, old, connector.settings).read(None),
+            catalog_of(config, new, connector.settings).read(None),
+        )
+        control.resnapshot(config, found, REASON)
+        settings = decoding.changed(before, now)
+        log.warning("connector.writes_otherwise", settings=settings, tables=found)
+    if before != now:
+        checkpoint.note_decoding(now)
+
+
+def _require_source(before: dict[str, str], now: dict[str, str]) -> None:
+    moved = decoding.changed(before, now, decoding.SOURCE)
+    if moved:
+        was = ", ".join(f"{name} was {before.get(name)!r}" for name in moved)
+        new = ", ".join(f"is {now.get(name)!r}" for name in moved)
+        raise PipelineError(
+            f"the checkpoint was made with another connector: {was}, {new}",
+            code="connector-changed",
+            hint="set it back; or, if that is meant, give the pipeline a new checkpoint and "
+            "snapshot its tables again",
+        )

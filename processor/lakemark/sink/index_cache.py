@@ -1,0 +1,119 @@
+"""Key indexes of data files, kept on this machine's disk and mapped into memory.
+
+An index belongs to one file, which never changes, so nothing here is ever out of date. Everything
+may be deleted at any time: what is missing is built again from the file's key columns. A damaged
+file is noticed by its checksum and counts as missing.
+"""
+
+import hashlib
+import mmap
+import os
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from lakemark.jars import cache_dir
+from lakemark.sink import key_index
+from lakemark.sink.key_index import KeyIndex
+
+FOLDER: Final = "keys"
+# On disk, of all tables of this machine: about 300 million rows with one integer as key.
+MOST_BYTES: Final = 4 << 30
+# In memory, of one process: mapped pages that the kernel may drop, and what no disk would take.
+_MOST_MAPPED: Final = 1 << 30
+_MOST_ENTRIES: Final = 4096
+# Writes between two looks at the size of the folder.
+_LOOK_EVERY: Final = 256
+_PRIVATE: Final = 0o700
+
+_entries: OrderedDict[str, KeyIndex] = OrderedDict()
+_guard: Final = Lock()
+_writes: Final = [0]
+
+
+def name_of(table_id: str, file: str, size: int, key: str) -> str:
+    """What the index of a file by these key columns is called.
+
+    Args:
+        table_id: of the table's metadata.
+        file: path of the data file in the table.
+        size: its bytes.
+        key: names and types of the key columns.
+    """
+    said = "\n".join([table_id, file, str(size), key])
+    return hashlib.sha256(said.encode()).hexdigest()[:40]
+
+
+def get(name: str) -> KeyIndex | None:
+    """An index that was `put`; None if it is gone."""
+    with _guard:
+        known = _entries.get(name)
+        if known is not None:
+            _entries.move_to_end(name)
+            return known
+    found = _mapped(_folder() / name)
+    if found is not None:
+        _remember(name, found)
+    return found
+
+
+def put(name: str, index: KeyIndex) -> None:
+    """Keeps an index; where the disk does not take it, in this process alone."""
+    place = _folder() / name
+    part = place.with_name(f"{name}.{os.getpid()}.part")
+    found = None
+    with suppress(OSError):
+        place.parent.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        part.write_bytes(key_index.dump(index))
+        part.replace(place)
+        found = _mapped(place)
+        _writes[0] += 1
+        if _writes[0] % _LOOK_EVERY == 1:
+            prune(place.parent, MOST_BYTES)
+    _remember(name, found or index)
+
+
+def prune(folder: Path, most: int) -> None:
+    """Deletes the indexes that were used longest ago, until at most `most` bytes are left."""
+    found = []
+    for place in folder.iterdir():
+        with suppress(FileNotFoundError):
+            stat = place.stat()
+            found.append((stat.st_mtime_ns, stat.st_size, place))
+    left = sum(size for _, size, _ in found)
+    for _, size, place in sorted(found):
+        if left <= most:
+            break
+        place.unlink(missing_ok=True)
+        left -= size
+
+
+def forget() -> None:
+    """Drops what this process has in memory."""
+    with _guard:
+        _entries.clear()
+
+
+def _folder() -> Path:
+    return cache_dir() / FOLDER
+
+
+def _mapped(place: Path) -> KeyIndex | None:
+    try:
+        with place.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        os.utime(place)
+    except (OSError, ValueError):
+        return None
+    return key_index.load(data)
+
+
+def _remember(name: str, index: KeyIndex) -> None:
+    with _guard:
+        _entries[name] = index
+        _entries.move_to_end(name)
+        total = sum(entry.bytes for entry in _entries.values())
+        while _entries and (total > _MOST_MAPPED or len(_entries) > _MOST_ENTRIES):
+            total -= _entries.popitem(last=False)[1].bytes

@@ -1,0 +1,156 @@
+"""What a commit of ours says: which tables it may be made in, and its actions."""
+
+import json
+from typing import Final
+
+from lakemark.sink.commits import DELETION_VECTORS, ENGINE
+from lakemark.sink.failures import unsupported_feature
+from lakemark.sink.table_log import VECTORS, Action, DataFile, TableFiles
+from lakemark.version import __version__
+
+# Those whose rules for writers are kept by what is written here, whatever the table has.
+_KNOWN: Final = frozenset(
+    {
+        VECTORS,
+        "timestampNtz",
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",
+        "vacuumProtocolCheck",
+        "domainMetadata",
+        "variantType",  # delta-rs lists it whenever it writes a property; see `check_writable`
+    }
+)
+# Every batch leaves a tombstone for each file of which it deletes a row, and checkpoints hold those
+# of this time: a week of them would be millions.
+_KEPT_FOR: Final = "delta.deletedFileRetentionDuration"
+RETENTION: Final = "interval 1 days"
+_FEATURES_FROM: Final = 7
+_READER_FEATURES_FROM: Final = 3
+# What writer versions before the list of features meant.
+_IMPLIED: Final = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed",),
+}
+# Switches and checks of a table that rows of ours would not obey.
+_SWITCHES: Final = ("delta.appendOnly", "delta.enableChangeDataFeed", "delta.enableRowTracking")
+
+
+def check_writable(path: str, found: TableFiles) -> None:
+    """Refuses a table that asks more of its writers than is done here.
+
+    Raises:
+        TableError: `unsupported-table-feature`.
+    """
+    features = {
+        *(found.protocol.get("readerFeatures") or ()),
+        *(found.protocol.get("writerFeatures") or ()),
+    }
+    settings = found.metadata.get("configuration") or {}
+    refused = sorted(features - _KNOWN)
+    refused += [name for name in _SWITCHES if settings.get(name, "").lower() == "true"]
+    refused += [name for name in settings if name.startswith("delta.constraints.")]
+    if settings.get("delta.columnMapping.mode", "none") != "none":
+        refused.append("delta.columnMapping.mode")
+    schema = found.metadata.get("schemaString", "")
+    refused += [name for name in ("delta.invariants", '"variant"') if name in schema]
+    if found.metadata.get("partitionColumns"):
+        refused.append("partitionColumns")
+    if refused:
+        raise unsupported_feature(path, ", ".join(refused))
+
+
+def adoption(found: TableFiles) -> list[Action]:
+    """The actions that let a table have deletion vectors, and say whose it is; none if it may."""
+    settings = dict(found.metadata.get("configuration") or {})
+    wanted = {"delta.enableDeletionVectors": "true", ENGINE: DELETION_VECTORS}
+    if found.vectors_on and wanted.items() <= settings.items():
+        return []
+    settings = {_KEPT_FOR: RETENTION, **settings, **wanted}
+    return [
+        {"protocol": _with_vectors(found.protocol)},
+        {"metaData": {**found.metadata, "configuration": settings}},
+    ]
+
+
+def _with_vectors(protocol: Action) -> Action:
+    writer, reader = int(protocol["minWriterVersion"]), int(protocol["minReaderVersion"])
+    features = set(protocol.get("writerFeatures") or ())
+    if writer < _FEATURES_FROM:
+        for version, implied in _IMPLIED.items():
+            features.update(implied if version <= writer else ())
+    readers = set(protocol.get("readerFeatures") or ())
+    if writer >= _FEATURES_FROM and reader < _READER_FEATURES_FROM:
+        readers |= features & {"timestampNtz"}
+    return {
+        "minReaderVersion": _READER_FEATURES_FROM,
+        "minWriterVersion": _FEATURES_FROM,
+        "readerFeatures": sorted({*readers, VECTORS}),
+        "writerFeatures": sorted({*features, VECTORS}),
+    }
+
+
+def removal(file: DataFile, now: int, *, data_change: bool) -> Action:
+    """The action that takes a file out of the table.
+
+    Args:
+        file: as the version before has it.
+        now: milliseconds since the epoch.
+        data_change: whether rows change by it.
+    """
+    remove = {
+        "path": file.add["path"],
+        "deletionTimestamp": now,
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": file.add.get("partitionValues") or {},
+        "size": file.size,
+    }
+    for name in ("tags", "deletionVector", "baseRowId", "defaultRowCommitVersion"):
+        if file.add.get(name) is not None:
+            remove[name] = file.add[name]
+    return {"remove": remove}
+
+
+def with_vector(file: DataFile, vector: Action, records: int) -> Action:
+    """The action that gives a file another deletion vector: its bounds are wide from now on."""
+    stats = _widened(file, records)
+    return {"add": {**file.add, "dataChange": True, "stats": stats, "deletionVector": vector}}
+
+
+def _widened(file: DataFile, records: int) -> str:
+    """The statistics with wide bounds, all else to the letter: decimals have more digits than
+    a float.
+    """
+    text = str(file.add.get("stats") or "{}").strip()
+    more = [] if file.records == records else [f'"numRecords":{records}']
+    if file.stats.get("tightBounds", True):
+        more.append('"tightBounds":false')
+    if "tightBounds" in file.stats or (file.records >= 0 and file.records != records):
+        if not more:
+            return text
+        return json.dumps({**file.stats, "numRecords": records, "tightBounds": False})
+    rest = text[1:].lstrip()
+    return "{" + ",".join(more) + ("" if rest.startswith("}") or not more else ",") + rest
+
+
+def info(operation: str, now: int, version: int) -> Action:
+    """What the log says of a commit besides its actions.
+
+    Args:
+        operation: in Delta's words.
+        now: milliseconds since the epoch.
+        version: that it was made from.
+    """
+    return {
+        "commitInfo": {
+            "timestamp": now,
+            "operation": operation,
+            "operationParameters": {},
+            "readVersion": version,
+            "isBlindAppend": False,
+            "engineInfo": f"lakemark/{__version__}",
+        }
+    }

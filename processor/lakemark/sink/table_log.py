@@ -1,0 +1,340 @@
+"""The state of a Delta table read from its log: files with their deletion vectors.
+
+delta-rs shows files without their vectors. `load` reads the newest checkpoint and the commits after
+it, or only the commits since this process looked last.
+"""
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from lakemark.errors import TableError
+from lakemark.sink import roaring
+from lakemark.sink.table_store import TableStore
+
+LOG: Final = "_delta_log"
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
+VECTORS: Final = "deletionVectors"  # the table feature
+# States kept in memory: a worker seldom has so many tables.
+_KEPT: Final = 256
+
+Action = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a table's version, and what is deleted of it.
+
+    Attributes:
+        add: the log's action, as it is to be written again.
+        stats: its statistics; empty if it has none.
+    """
+
+    add: Action
+    stats: Action
+
+    @property
+    def path(self) -> str:
+        """Relative to the table's folder."""
+        return unquote(self.add["path"])
+
+    @property
+    def vector(self) -> Action | None:
+        """The descriptor of its deletion vector."""
+        found: Action | None = self.add.get("deletionVector")
+        return found
+
+    @property
+    def records(self) -> int:
+        """Rows in the file, deleted ones included; -1 if the log does not say."""
+        return int(self.stats.get("numRecords", -1))
+
+    @property
+    def deleted(self) -> int:
+        """Rows that its vector deletes."""
+        return int(self.vector["cardinality"]) if self.vector else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(self.add["size"])
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """A version of a table.
+
+    Attributes:
+        version: its number.
+        files: by path as the log has it.
+        protocol, metadata: the log's actions.
+        gone: removed files whose tombstones the log still has; empty unless asked for.
+        stamp: of the newest commit's file.
+    """
+
+    version: int
+    files: Mapping[str, DataFile]
+    protocol: Action
+    metadata: Action
+    gone: tuple[Action, ...] = ()
+    stamp: tuple[int, int] = (0, 0)
+
+    @property
+    def rows(self) -> int:
+        """Live rows; -1 if a file does not say."""
+        if any(file.records < 0 for file in self.files.values()):
+            return -1
+        return sum(file.records - file.deleted for file in self.files.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the data files."""
+        return sum(file.size for file in self.files.values())
+
+    @property
+    def vectors_on(self) -> bool:
+        """Whether deletion vectors may be written."""
+        return VECTORS in (self.protocol.get("writerFeatures") or ())
+
+
+@dataclass(slots=True)
+class _Replay:
+    files: dict[str, DataFile] = field(default_factory=dict)
+    protocol: Action = field(default_factory=dict)
+    metadata: Action = field(default_factory=dict)
+    gone: list[Action] | None = None
+
+    def commit(self, actions: Iterable[Action]) -> None:
+        """One version: its removals first, since the order within is not defined."""
+        added: list[Action] = []
+        for action in actions:
+            if "remove" in action:
+                self._remove(action["remove"])
+            elif "add" in action:
+                added.append(action["add"])
+            elif "metaData" in action:
+                self.metadata = action["metaData"]
+            elif "protocol" in action:
+                self.protocol = action["protocol"]
+        for add in added:
+            self.files[add["path"]] = data_file(add)
+
+    def _remove(self, remove: Action) -> None:
+        if self.gone is not None:
+            self.gone.append(remove)
+        file = self.files.get(remove["path"])
+        if file is not None and vector_id(file.vector) == vector_id(remove.get("deletionVector")):
+            del self.files[remove["path"]]
+
+
+def data_file(add: Action) -> DataFile:
+    """The file of an `add` action."""
+    plain = {name: value for name, value in add.items() if value is not None}
+    return DataFile(plain, json.loads(plain.get("stats") or "{}"))
+
+
+def vector_id(vector: Action | None) -> str:
+    """What tells the vectors of one file apart; empty for none."""
+    if not vector:
+        return ""
+    offset = vector.get("offset")
+    name = f"{vector['storageType']}{vector['pathOrInlineDv']}"
+    return name if offset is None else f"{name}@{offset}"
+
+
+_states: OrderedDict[str, TableFiles] = OrderedDict()
+_guard: Final = Lock()
+
+
+def load(store: TableStore, version: int, *, table_id: str = "") -> TableFiles:
+    """The table at a version.
+
+    Args:
+        store: the table's folder.
+        version: one that exists.
+        table_id: of the metadata; what this process knows of another table is not used.
+
+    Raises:
+        FileNotFoundError: the log lacks a commit, or another file.
+        OSError: the store does not answer or refuses.
+    """
+    known = _known(store, version, table_id)
+    replay = _Replay()
+    start = -1
+    if known is not None:
+        replay = _Replay(dict(known.files), known.protocol, known.metadata)
+        start = known.version
+    found = _forward(store, replay, start, version)
+    with _guard:
+        _states[store.path] = found
+        _states.move_to_end(store.path)
+        while len(_states) > _KEPT:
+            _states.popitem(last=False)
+    return found
+
+
+def last_known(path: str) -> TableFiles | None:
+    """The version that this process saw last, without looking again; None if it saw none."""
+    with _guard:
+        return _states.get(path)
+
+
+def forget() -> None:
+    """Drops what this process knows of tables."""
+    with _guard:
+        _states.clear()
+
+
+def load_whole(store: TableStore, version: int) -> TableFiles:
+    """The table at a version with its tombstones, from nothing but the log.
+
+    Raises:
+        FileNotFoundError, OSError: as `load`.
+    """
+    return _forward(store, _Replay(gone=[]), -1, version)
+
+
+def _known(store: TableStore, version: int, table_id: str) -> TableFiles | None:
+    with _guard:
+        known = _states.get(store.path)
+    if known is None or known.version > version or known.metadata.get("id") != table_id:
+        return None
+    try:
+        same = store.stamp(commit_name(known.version)) == known.stamp
+    except OSError:
+        return None
+    return known if same else None
+
+
+def _forward(store: TableStore, replay: _Replay, start: int, version: int) -> TableFiles:
+    if start < 0:
+        start = _from_checkpoint(store, replay, version)
+    for number in range(start + 1, version + 1):
+        lines = store.read(commit_name(number)).splitlines()
+        replay.commit(json.loads(line) for line in lines if line.strip())
+    return TableFiles(
+        version,
+        replay.files,
+        replay.protocol,
+        replay.metadata,
+        tuple(replay.gone or ()),
+        store.stamp(commit_name(version)),
+    )
+
+
+def commit_name(version: int) -> str:
+    """The commit's file, relative to the table's folder."""
+    return f"{LOG}/{version:020d}.json"
+
+
+def _from_checkpoint(store: TableStore, replay: _Replay, version: int) -> int:
+    """Fills in the newest whole checkpoint up to `version`; its version, -1 without any."""
+    parts: dict[tuple[int, int], list[str]] = {}
+    for info in store.listing(LOG):
+        match = _CHECKPOINT.search(info.base_name)
+        if match and int(match[1]) <= version:
+            parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(info.base_name)
+    whole = [(at, count) for (at, count), names in parts.items() if len(names) == count]
+    if not whole:
+        return -1
+    at, count = max(whole)
+    for name in sorted(parts[at, count]):
+        _read_checkpoint(store, f"{LOG}/{name}", replay)
+    return at
+
+
+def _read_checkpoint(store: TableStore, name: str, replay: _Replay) -> None:
+    file = store.parquet(name)
+    columns = ["add", "protocol", "metaData", *(["remove"] if replay.gone is not None else [])]
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, columns=columns)
+        for kind in table.column_names:
+            column = table.column(kind).drop_null()
+            for value in column.to_pylist():
+                plain = _plain(value, column.type)
+                if kind == "remove":
+                    if replay.gone is not None:
+                        replay.gone.append(plain)
+                else:
+                    replay.commit([{kind: plain}])
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A checkpoint's value as JSON would have it: maps as objects, nulls left out."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        members = {f.name: _plain(value[f.name], f.type) for f in kind}
+        return {
+            name: member
+            for name, member in members.items()
+            if member is not None and not name.endswith("_parsed")
+        }
+    if pa.types.is_map(kind):
+        return dict(value)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_plain(entry, kind.value_type) for entry in value]
+    return value
+
+
+def commit(store: TableStore, before: TableFiles, actions: Iterable[Action]) -> TableFiles | None:
+    """Puts the version after `before` in place; None if somebody else did.
+
+    Raises:
+        OSError: the store does not answer or refuses.
+        TableError: as `TableStore.put_absent`.
+    """
+    actions = list(actions)
+    lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
+    name = commit_name(before.version + 1)
+    if not store.put_absent(name, ("\n".join(lines) + "\n").encode()):
+        return None
+    replay = _Replay(dict(before.files), before.protocol, before.metadata)
+    replay.commit(actions)
+    after = TableFiles(before.version + 1, replay.files, replay.protocol, replay.metadata)
+    after = replace(after, stamp=store.stamp(name))
+    with _guard:
+        _states[store.path] = after
+    return after
+
+
+def read_vector(store: TableStore, vector: Action, files: dict[str, bytes]) -> roaring.Rows:
+    """The rows that a deletion vector deletes.
+
+    Args:
+        store: the table's folder.
+        vector: its descriptor.
+        files: files of vectors that were read before, by name; more are put in.
+
+    Raises:
+        TableError: `lake-refused`: it is damaged, or of a kind that is not known.
+        FileNotFoundError, OSError: as `TableStore.read`.
+    """
+    kind, text, size = vector["storageType"], vector["pathOrInlineDv"], int(vector["sizeInBytes"])
+    try:
+        if kind == "i":
+            return roaring.decode(roaring.unz85(text)[:size])
+        if kind == "u":
+            name = roaring.file_of(text)
+            if name not in files:
+                files[name] = store.read(name)
+            offset = int(vector.get("offset") or 0)
+            return roaring.decode(roaring.unframed(files[name], offset, size))
+    except roaring.BadVectorError as error:
+        raise TableError(
+            f"{store.path}: {error}",
+            code="lake-refused",
+            hint="report this message; the table resumes where it stopped",
+        ) from error
+    raise TableError(
+        f"{store.path} has deletion vectors outside its folder",
+        code="lake-refused",
+        hint="a shallow clone cannot be written: set this table's path to a folder of its own",
+    )

@@ -1,0 +1,384 @@
+"""The engine with deletion vectors: merges one batch into one Delta table without rewriting files.
+
+The rules are those of task merge. A batch writes its new row versions as one file, marks the rows
+that they replace in the deletion vectors of their files, and commits both together:
+
+1. look up what the table has recorded for the app id: as far as `version`, nothing is done;
+2. find the rows of the batch's keys: by an index of each file (`index_cache`), made once;
+3. read those of them whose values count (`row_rules`);
+4. write one data file and one file of deletion vectors;
+5. put the next version of the log in place, if nobody has; otherwise begin again at 1.
+
+The first batch gives a table of task merge the feature, in the same commit. Files of deletion
+vectors are in the table's folder `_lakemark`, where delta-rs's full vacuum, which takes them for
+orphans anywhere else, does not look.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from lakemark.sink import roaring, row_rules, table_actions, table_log
+from lakemark.sink.commits import (
+    DELETION_VECTORS,
+    MergeResult,
+    Options,
+    TableSize,
+    existing,
+    retried,
+)
+from lakemark.sink.data_files import (
+    KeyColumns,
+    NewFile,
+    Places,
+    index_of,
+    key_ranges,
+    read_rows,
+    whole,
+)
+from lakemark.sink.failures import Conflict, told
+from lakemark.sink.key_index import lookup
+from lakemark.sink.names import CDC, sources_of
+from lakemark.sink.row_rules import Decision, Flags
+from lakemark.sink.table_log import Action, DataFile, TableFiles
+from lakemark.sink.table_store import TableStore
+from lakemark.sink.write_set import DELETE, INSERT, UPSERT, Staged, prepare
+
+VECTORS_FOLDER: Final = "_lakemark"
+
+
+def merge(
+    path: str,
+    write_set: pa.Table,
+    *,
+    key: Sequence[str],
+    deletes: str,
+    app_id: str,
+    version: int,
+    storage_options: Options = None,
+    opened: DeltaTable | None = None,
+) -> MergeResult:
+    """Applies a write set in one commit, exactly once per (app_id, version); as `delta.merge`.
+
+    Raises:
+        TableError: as `delta.merge`; `lake-refused` for deletion vectors that cannot be read.
+        DependencyError: as `delta.merge`.
+    """
+    given = [opened]
+
+    def attempt() -> MergeResult:
+        with told(path):
+            now = given.pop() if given else None
+            table = existing(path, storage_options, now, engine=DELETION_VECTORS)
+            store = TableStore(path, dict(storage_options or {}))
+            before = files_of(table, store)
+            recorded = table.transaction_version(app_id)
+            if recorded is not None and recorded >= version:
+                return _result(before, skipped=True)
+            if not write_set.num_rows:
+                return _result(before)
+            table_actions.check_writable(path, before)
+            schema = pa.schema(table.schema().to_arrow())
+            staged = prepare(write_set, schema, key=key)
+            batch = _Batch(store, before, staged, schema, deletes)
+            return batch.commit(app_id, version)
+
+    return retried(path, attempt)
+
+
+def files_of(table: DeltaTable, store: TableStore) -> TableFiles:
+    """The files of the version that is open."""
+    return table_log.load(store, table.version(), table_id=str(table.metadata().id))
+
+
+def size_of(table: DeltaTable, path: str, storage_options: Options = None) -> TableSize:
+    """Live rows, bytes and files of the version that is open, from the log alone.
+
+    Raises:
+        DependencyError, TableError: as `commits.open_table`.
+    """
+    with told(path):
+        found = files_of(table, TableStore(path, dict(storage_options or {})))
+    return TableSize(rows=found.rows, bytes=found.bytes, files=len(found.files))
+
+
+def key_columns(key: Iterable[str], schema: pa.Schema) -> KeyColumns:
+    """The key under the table's column names.
+
+    Args:
+        key: source names.
+        schema: of the table.
+    """
+    by_source = {source: name for name, source in sources_of(schema).items()}
+    names = sorted(by_source[name] for name in key)
+    return KeyColumns(tuple(pa.field(n, schema.field(n).type) for n in names))
+
+
+def _result(
+    files: TableFiles,
+    *,
+    inserted: int = 0,
+    updated: int = 0,
+    deleted: int = 0,
+    skipped: bool = False,
+) -> MergeResult:
+    return MergeResult(
+        inserted,
+        updated,
+        deleted,
+        skipped=skipped,
+        rows=files.rows,
+        files=len(files.files),
+        bytes=files.bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Hits:
+    """Rows of one file that have keys of the write set; none of them is deleted.
+
+    Attributes:
+        source: row of the write set, of each.
+        rows: row of the file, of each.
+        deleted: the file's deleted rows.
+        newest: the highest position in the file.
+        records: rows in the file.
+    """
+
+    file: DataFile
+    source: Places
+    rows: Places
+    deleted: Places
+    newest: bytes
+    records: int
+
+
+@dataclass(slots=True)
+class _Effects:
+    """What a batch does: counts, rows to add, rows to delete by file."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    given: list[Places] = field(default_factory=list)
+    rows: list[pa.Table] = field(default_factory=list)
+    gone: list[tuple[_Hits, Places]] = field(default_factory=list)
+
+
+class _Batch:
+    """One write set against one version of a table."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        before: TableFiles,
+        staged: Staged,
+        schema: pa.Schema,
+        deletes: str,
+    ) -> None:
+        self.store, self.before, self.staged = store, before, staged
+        self.schema, self.deletes = schema, deletes
+        self.table_id = str(before.metadata["id"])
+        names = sorted((c.name, c.staged) for c in staged.shape.key)
+        self.key = KeyColumns(tuple(pa.field(n, schema.field(n).type) for n, _ in names))
+        self.keys = pa.table([staged.table.column(s) for _, s in names], names=self.key.names)
+
+    def commit(self, app_id: str, version: int) -> MergeResult:
+        """Steps 2 to 5.
+
+        Raises:
+            Conflict: another writer committed first.
+        """
+        now = time.time_ns() // 1_000_000
+        effects = self._effects()
+        adds = self._new_file(effects, now)
+        removed, vectors = self._marked(effects, now)
+        actions: list[Action] = [
+            table_actions.info("MERGE", now, self.before.version),
+            {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
+            *table_actions.adoption(self.before),
+            *removed,
+            *adds,
+        ]
+        after = table_log.commit(self.store, self.before, actions)
+        if after is None:
+            for name in [*vectors, *(add["add"]["path"] for add in adds)]:
+                self.store.delete(name)
+            raise Conflict(f"version {self.before.version + 1} is another writer's")
+        return _result(
+            after,
+            inserted=effects.inserted,
+            updated=effects.updated,
+            deleted=effects.deleted,
+        )
+
+    # -- finding ---------------------------------------------------------------------------------
+
+    def _hits(self) -> Iterable[_Hits]:
+        words = self.key.words(self.keys)
+        order = np.argsort(words.first)
+        ranges = key_ranges(self.key, self.keys)
+        vectors = VectorReader(self.store)
+        for file in self.before.files.values():
+            if not all(one.may_meet(file) for one in ranges):
+                continue
+            index = index_of(self.store, file, self.key, self.table_id)
+            source, rows = lookup(index, words, order)
+            if not len(rows):
+                continue
+            deleted = vectors.read(file)
+            alive = ~among(rows, deleted)
+            if alive.any():
+                yield _Hits(file, source[alive], rows[alive], deleted, index.newest, index.records)
+
+    # -- deciding --------------------------------------------------------------------------------
+
+    def _effects(self) -> _Effects:
+        found = _Effects()
+        staged = self.staged
+        decided = row_rules.decided(staged, self.schema, deletes=self.deletes)
+        forced = row_rules.forced(staged)
+        nothing = row_rules.is_action(staged, INSERT) & (self.deletes == "hard")
+        removes = row_rules.is_action(staged, DELETE)
+        positions = whole(staged.table.column(CDC)).field("position")
+        matched = np.zeros(staged.table.num_rows, bool)
+        for hits in self._hits():
+            source = hits.source
+            matched[source] = True
+            sure = forced | _newer(positions, hits.newest)
+            blind = (decided & sure)[source]
+            found.given.append(source[blind & ~removes[source]])
+            gone = [hits.rows[blind]]
+            found.deleted += int((blind & removes[source]).sum())
+            found.updated += int((blind & ~removes[source]).sum())
+            seen = ~blind & ~nothing[source]
+            for which, names in (
+                (seen & decided[source], []),
+                (seen & ~decided[source], row_rules.needed(staged, self.schema, self.deletes)),
+            ):
+                if which.any():
+                    rows, decision = self._seen(hits, np.flatnonzero(which), names)
+                    gone.append(rows)
+                    found.rows.append(decision.rows)
+                    found.updated += decision.updated
+                    found.deleted += decision.deleted
+            found.gone.append((hits, np.concatenate(gone)))
+        new = ~matched & row_rules.is_action(staged, UPSERT, INSERT)
+        found.inserted = int(new.sum())
+        found.given.append(np.flatnonzero(new))
+        return found
+
+    def _seen(self, hits: _Hits, which: Places, names: list[str]) -> tuple[Places, Decision]:
+        """What becomes of pairs, by the table's rows; and which of these go."""
+        which = which[np.argsort(hits.rows[which], kind="stable")]
+        rows = hits.rows[which]
+        schema = pa.schema([self.schema.field(n) for n in [*names, CDC]])
+        old = read_rows(self.store, hits.file, rows, schema)
+        decision = row_rules.decide(
+            self.staged, hits.source[which], old, self.schema, deletes=self.deletes
+        )
+        return rows[decision.gone], decision
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _new_file(self, effects: _Effects, now: int) -> list[Action]:
+        given = np.concatenate(effects.given)
+        rows = [row_rules.as_given(self.staged, given, self.schema), *effects.rows]
+        whole_set = row_rules.together(rows, self.schema)
+        if not whole_set.num_rows:
+            return []
+        new = NewFile.begin(self.schema, self.key)
+        new.add(whole_set)
+        return [new.write(self.store, self.table_id, now, data_change=True)]
+
+    def _marked(self, effects: _Effects, now: int) -> tuple[list[Action], list[str]]:
+        """The actions that delete rows, and the file of vectors that was written for them."""
+        writer = VectorWriter(self.store)
+        actions: list[Action] = []
+        for hits, rows in effects.gone:
+            if not len(rows):
+                continue
+            deleted = np.union1d(hits.deleted, rows)
+            actions.append(table_actions.removal(hits.file, now, data_change=True))
+            if len(deleted) < hits.records:
+                vector = writer.add(deleted)
+                actions.append(table_actions.with_vector(hits.file, vector, hits.records))
+        return actions, writer.write()
+
+
+def _newer(positions: pa.Array, bound: bytes) -> Flags:
+    """Which positions are not below a bound."""
+    if not bound:
+        return np.ones(len(positions), bool)
+    found: Flags = pc.greater_equal(positions, pa.scalar(bound, positions.type)).to_numpy(
+        zero_copy_only=False
+    )
+    return found
+
+
+def among(rows: Places, ordered: Places) -> Flags:
+    """Which rows are in a sorted set."""
+    if not len(ordered):
+        return np.zeros(len(rows), bool)
+    at = np.minimum(np.searchsorted(ordered, rows), len(ordered) - 1)
+    found: Flags = ordered[at] == rows
+    return found
+
+
+class VectorReader:
+    """Reads deletion vectors; a file that holds several is read once."""
+
+    def __init__(self, store: TableStore) -> None:
+        self.store = store
+        self._files: dict[str, bytes] = {}
+
+    def read(self, file: DataFile) -> Places:
+        """The rows of a file that are deleted.
+
+        Raises:
+            TableError, OSError: as `table_log.read_vector`.
+        """
+        if file.vector is None:
+            return np.empty(0, np.int64)
+        return table_log.read_vector(self.store, file.vector, self._files)
+
+
+class VectorWriter:
+    """Collects deletion vectors, and writes them as one file."""
+
+    def __init__(self, store: TableStore) -> None:
+        self.store = store
+        self._number = uuid4()
+        self._data = bytearray(roaring.FILE_VERSION)
+
+    def add(self, rows: Places) -> Action:
+        """A set of rows; its descriptor."""
+        data = roaring.encode(rows)
+        offset = len(self._data)
+        self._data += roaring.framed(data)
+        return {
+            "storageType": "u",
+            "pathOrInlineDv": roaring.named(VECTORS_FOLDER, self._number),
+            "offset": offset,
+            "sizeInBytes": len(data),
+            "cardinality": len(rows),
+        }
+
+    def write(self) -> list[str]:
+        """Writes the file; its name, none without any vectors.
+
+        Raises:
+            OSError: the store does not answer or refuses.
+        """
+        if len(self._data) == len(roaring.FILE_VERSION):
+            return []
+        name = roaring.file_of(roaring.named(VECTORS_FOLDER, self._number))
+        self.store.write(name, bytes(self._data))
+        return [name]

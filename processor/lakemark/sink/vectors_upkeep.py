@@ -1,0 +1,261 @@
+"""Keeps tables with deletion vectors small: few files, few deleted rows, a short log.
+
+A file that is small, or much of which is deleted, is read and written again without its deleted
+rows; a call rewrites a bounded number of bytes, so that no batch waits long for it. It changes no
+row: a merge that commits in between makes it give up, and the next call begins again.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from lakemark.sink import index_cache, roaring, table_actions, table_log
+from lakemark.sink.commits import DELETION_VECTORS, Options, existing
+from lakemark.sink.data_files import NewFile, live_rows
+from lakemark.sink.evolve import TARGET_FILE_BYTES
+from lakemark.sink.failures import Conflict, told
+from lakemark.sink.maintain import ORPHANS, Maintained
+from lakemark.sink.table_log import Action, DataFile, TableFiles
+from lakemark.sink.table_store import TableStore
+from lakemark.sink.vectors import VECTORS_FOLDER, VectorReader, files_of, key_columns
+
+# Readers that opened an older version have this long: as `table_actions.RETENTION`.
+RETENTION: Final = timedelta(days=1)
+_VECTOR_FILE: Final = re.compile(r"^deletion_vector_[0-9a-f-]{36}\.bin$")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When files are written again.
+
+    Attributes:
+        spare_files: so many small files are borne; reading slows down by about 2 ms a file.
+        target: bytes of a large file; one below half of it is small.
+        dirty_share: share of deleted rows that is borne in a file.
+        dirty_bytes: a smaller file waits until there are many small ones.
+        budget: bytes that one call reads.
+        checkpoint_every: commits between two checkpoints of the log.
+        vacuum_every: commits between two looks for files that nobody needs any more.
+    """
+
+    spare_files: int = 32
+    target: int = TARGET_FILE_BYTES
+    dirty_share: float = 0.25
+    dirty_bytes: int = 4 << 20
+    budget: int = 2 * TARGET_FILE_BYTES
+    checkpoint_every: int = 50
+    vacuum_every: int = 1000
+
+
+DEFAULT: Final = Policy()
+
+
+def maintain(
+    path: str,
+    *,
+    key: Sequence[str],
+    policy: Policy = DEFAULT,
+    storage_options: Options = None,
+) -> Maintained:
+    """Does what is due, as the log says; after a batch in the same process looking costs nothing.
+
+    Args:
+        path: folder of the table.
+        key: source names of the primary key's columns.
+        policy: when what is due.
+        storage_options: of delta-rs.
+
+    Raises:
+        TableError: `table-missing`, `engine-mismatch`, `unsupported-table-feature`.
+        DependencyError: the lake does not answer or refuses.
+    """
+    known = table_log.last_known(path)
+    if known is not None and not _is_due(known, policy):
+        return Maintained(0, 0, 0)
+    joined, removed = _Joined(), 0
+    with suppress(Conflict):
+        joined = _joined(path, key, policy, storage_options)
+        with told(path):
+            table = existing(path, storage_options, engine=DELETION_VECTORS)
+            version = table.version()
+            if _crossed(version, joined.commits, policy.checkpoint_every):
+                table.create_checkpoint()
+                table.cleanup_metadata()
+            if _crossed(version, joined.commits, policy.vacuum_every):
+                removed = vacuum(path, storage_options=storage_options)
+    return Maintained(joined.read, joined.written, removed)
+
+
+def _is_due(known: TableFiles, policy: Policy) -> bool:
+    """Whether there is anything to do, as far as this process knows."""
+    periods = (policy.checkpoint_every, policy.vacuum_every)
+    return bool(
+        due(list(known.files.values()), policy)
+        or any(_crossed(known.version, 0, every) for every in periods)
+    )
+
+
+def _crossed(version: int, commits: int, every: int) -> bool:
+    """Whether a multiple of `every` is among the last commits: the batch's and our own."""
+    return version // every > (version - commits - 1) // every
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    read: int = 0
+    written: int = 0
+    commits: int = 0
+
+
+def due(files: Sequence[DataFile], policy: Policy = DEFAULT) -> list[DataFile]:
+    """The files to write again now, within the budget: the dirtiest, or else the small ones.
+
+    Args:
+        files: of the table's version.
+        policy: when what is due.
+    """
+    dirty = [
+        file
+        for file in files
+        if file.size >= policy.dirty_bytes and file.deleted > policy.dirty_share * file.records
+    ]
+    small = [file for file in files if 2 * _live_bytes(file) < policy.target]
+    if len(small) > policy.spare_files:
+        dirty += [file for file in sorted(small, key=_live_bytes) if file not in dirty]
+    else:
+        dirty.sort(key=lambda file: -file.deleted / max(1, file.records))
+    chosen: list[DataFile] = []
+    total = 0
+    for file in dirty:
+        total += file.size
+        if chosen and total > policy.budget:
+            break
+        chosen.append(file)
+    if len(chosen) == 1 and not chosen[0].deleted:
+        return []
+    return chosen
+
+
+def _live_bytes(file: DataFile) -> float:
+    if file.records <= 0:
+        return file.size
+    return file.size * (1 - file.deleted / file.records)
+
+
+def _joined(path: str, key: Sequence[str], policy: Policy, options: Options) -> _Joined:
+    with told(path):
+        table = existing(path, options, engine=DELETION_VECTORS)
+        store = TableStore(path, dict(options or {}))
+        before = files_of(table, store)
+        if not before.vectors_on:
+            return _Joined()
+        chosen = due(list(before.files.values()), policy)
+        if not chosen:
+            return _Joined()
+        table_actions.check_writable(path, before)
+        schema = pa.schema(table.schema().to_arrow())
+        new = NewFile.begin(schema, key_columns(key, schema))
+        adds = _rewritten(store, before, chosen, new, policy.target)
+        now = time.time_ns() // 1_000_000
+        actions = [
+            table_actions.info("OPTIMIZE", now, before.version),
+            *(table_actions.removal(file, now, data_change=False) for file in chosen),
+            *adds,
+        ]
+        if table_log.commit(store, before, actions) is None:
+            for add in adds:
+                store.delete(add["add"]["path"])
+            raise Conflict(f"version {before.version + 1} is another writer's")
+    return _Joined(len(chosen), len(adds), 1)
+
+
+def _rewritten(
+    store: TableStore,
+    before: TableFiles,
+    chosen: Sequence[DataFile],
+    new: NewFile,
+    target: int,
+) -> list[Action]:
+    """The live rows of the files in new ones, and the actions that add these."""
+    now = time.time_ns() // 1_000_000
+    table_id = str(before.metadata["id"])
+    vectors = VectorReader(store)
+    adds: list[Action] = []
+    for file in chosen:
+        for rows in live_rows(store, file, vectors.read(file), new.schema):
+            if not rows.num_rows:
+                continue
+            new.add(rows)
+            if new.bytes >= target:
+                adds.append(new.write(store, table_id, now, data_change=False))
+                new = NewFile.begin(new.schema, new.key)
+    if new.rows:
+        adds.append(new.write(store, table_id, now, data_change=False))
+    return adds
+
+
+def vacuum(path: str, *, retention: timedelta = RETENTION, storage_options: Options = None) -> int:
+    """Deletes data files and deletion vectors that no version within `retention` needs.
+
+    Returns:
+        How many files.
+
+    Raises:
+        TableError, DependencyError: as `maintain`.
+    """
+    with told(path):
+        table = existing(path, storage_options, engine=DELETION_VECTORS)
+        removed = table.vacuum(
+            retention_hours=int(retention / timedelta(hours=1)),
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=retention >= ORPHANS,
+        )
+        return len(removed) + _vacuum_vectors(table, path, retention, storage_options)
+
+
+def _vacuum_vectors(table: DeltaTable, path: str, retention: timedelta, options: Options) -> int:
+    """Deletes files of vectors that neither the table nor a tombstone within `retention` names.
+
+    A file that nobody names may belong to a writer that has not committed yet: it is kept a while.
+    """
+    store = TableStore(path, dict(options or {}))
+    found = table_log.load_whole(store, table.version())
+    now = time.time_ns()
+    since = (now - retention // timedelta(microseconds=1) * 1000) // 1_000_000
+    named = [file.vector for file in found.files.values()]
+    named += [
+        remove.get("deletionVector")
+        for remove in found.gone
+        if int(remove.get("deletionTimestamp") or 0) >= since
+    ]
+    kept = {
+        roaring.file_of(vector["pathOrInlineDv"])
+        for vector in named
+        if vector and vector["storageType"] == "u"
+    }
+    young = now - min(retention, ORPHANS) // timedelta(microseconds=1) * 1000
+    gone = 0
+    for listed in store.listing(VECTORS_FOLDER):
+        name = f"{VECTORS_FOLDER}/{listed.base_name}"
+        if (
+            _VECTOR_FILE.match(listed.base_name)
+            and name not in kept
+            and (listed.mtime_ns or now) < young
+        ):
+            store.delete(name)
+            gone += 1
+    return gone
+
+
+def forget() -> None:
+    """Drops what this process knows of tables: the next batch reads logs and indexes again."""
+    table_log.forget()
+    index_cache.forget()

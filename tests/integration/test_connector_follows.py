@@ -1,0 +1,53 @@
+"""A connector that is given another table while lakemark runs."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stack.local import LocalStack
+from tests.kit.running import STATE_S, Running
+from tests.kit.snapshots import SNAPSHOT, Snapshots
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+
+SIGNALS = "public.debezium_signal"
+
+
+@pytest.fixture
+def running(stack: LocalStack, tmp_path) -> Iterator[Running]:
+    with stack.fresh_database() as database:
+        for table in ("a", "b"):
+            database.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, aa int)")
+            database.execute(f"INSERT INTO {table} SELECT n, n FROM generate_series(1, 500) n")
+        database.start_connector(captures("public.b"))
+        with Running(database, tmp_path, SNAPSHOT) as found:
+            found.lakemark.start()
+            yield found
+
+
+def captures(*tables: str) -> dict[str, str]:
+    return {"snapshot.mode": "no_data", "table.include.list": ",".join((*tables, SIGNALS))}
+
+
+def test_a_table_that_is_added_comes_from_its_first_event(running: Running):
+    database = running.database
+    with Snapshots(running) as snapshots:
+        refused = snapshots.ended(snapshots.start("public.a"))
+        assert (refused.type, refused.additional_data["code"]) == ("REJECTED", "unknown-table")
+        assert "table.include.list" in refused.additional_data["reason"]
+
+        database.start_connector(captures("public.a", "public.b"))
+        database.execute("UPDATE a SET aa = -pk WHERE pk <= 10")
+        running.wait_state("public.a", "streaming")
+        snapshots.run("public.a", "public.b")
+        running.wait_equal("public.a", "public.b")
+
+        changed = running.lakemark.wait_for_event("connector.changed", STATE_S)
+        assert changed["settings"] == ["table.include.list"]
+        database.execute("DELETE FROM a WHERE pk = 11")
+        running.wait_equal("public.a", "public.b")
+        running.lakemark.wait_for_event(
+            "pipeline.streaming",
+            STATE_S,
+            where=lambda event: event is not running.lakemark.events("pipeline.streaming")[0],
+        )

@@ -1,0 +1,119 @@
+"""The local example from its first step to its last, on real servers; signals and readers with it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack.lakemark_process import LakemarkProcess
+from stack.local import ROOT, Database, LocalStack
+from stack.processes import wait_for
+from tests.kit.running import SPARK, STATE_S
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+
+EXAMPLES = ROOT / "examples"
+LOCAL = EXAMPLES / "local"
+PAGE = (LOCAL / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def shop(stack: LocalStack) -> Iterator[Database]:
+    """An empty database `shop`, as the example finds it."""
+    with stack.fresh_database("DROP TABLE debezium_signal", name="shop") as database:
+        yield database
+        for role in ("debezium", "lakemark"):
+            database.execute(f"DROP OWNED BY {role}")
+            database.execute(f"DROP ROLE {role}")
+
+
+@pytest.fixture
+def folder(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the example in which only addresses differ, and what else a test needs."""
+    stack = shop.stack
+    addresses = {
+        "localhost:9092": stack.kafka.bootstrap,
+        "http://localhost:8083": stack.connect.url,
+        "localhost:5432": f"127.0.0.1:{stack.postgres.port}",
+    }
+    text = (LOCAL / "lakemark.yaml").read_text()
+    for theirs, ours in addresses.items():
+        assert theirs in text
+        text = text.replace(theirs, ours)
+    (tmp_path / "lakemark.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP_PASSWORD", re.search(r"SHOP_PASSWORD=(\w+)", PAGE)[1])
+    monkeypatch.setenv("LAKEMARK_HTTP__BIND", "127.0.0.1:0")
+    monkeypatch.setenv("LAKEMARK_LOG__FORMAT", "json")
+    monkeypatch.setenv("LAKEMARK_SPARK", json.dumps(SPARK))
+    return tmp_path
+
+
+def connector_of(shop: Database) -> dict[str, str]:
+    config = json.loads((LOCAL / "connector.json").read_text())
+    assert (config["database.hostname"], config["database.port"]) == ("localhost", "5432")
+    return {**config, "database.port": str(shop.stack.postgres.port)}
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script of the examples, run as its page says."""
+    path = EXAMPLES / arguments[0]
+    return subprocess.run(
+        [sys.executable, str(path), *arguments[1:]],
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path):
+    with shop.connect() as connection:  # 1
+        connection.execute((LOCAL / "setup.sql").read_text().encode())
+    shop.config = connector_of(shop)  # 2
+    shop.stack.connect.put_connector("shop", shop.config)
+    shop.wait_streaming()
+
+    lakemark = LakemarkProcess(folder / "lakemark.yaml")
+    assert "ok: shop can be started" in lakemark.command("validate")  # 3
+    assert lakemark.command("doctor").splitlines()[-1].startswith("0 ✗")
+    lakemark.start()  # 4
+    try:
+        bootstrap = shop.stack.kafka.bootstrap  # 5
+        asked = script(
+            "signals/send_signal.py", bootstrap, "shop", "public.customers", "public.orders"
+        )
+        assert asked.returncode == 0, asked.stderr
+        said = [line.split()[0] for line in asked.stdout.splitlines()]
+        assert (said[0], said[-1], said.count("TABLE_SCAN_COMPLETED")) == (
+            "STARTED",
+            "COMPLETED",
+            2,
+        )
+        refused = script("signals/send_signal.py", bootstrap, "shop", "public.secrets")
+        assert (refused.returncode, refused.stdout.split()[0]) == (1, "REJECTED")
+
+        (change,) = re.findall(r'psql -c "([^"]+)"', PAGE)  # 6
+        for statement in change.split(";"):
+            shop.execute(statement)
+
+        def shown() -> str:
+            found = script("reading/with_delta_rs.py", "lake/public/customers").stdout
+            return found if "Decimal('99.00')" in found and "2 rows" in found else ""
+
+        assert "Barbara" not in wait_for(shown, STATE_S, "the change in the lake")
+        tables = json.loads(lakemark.command("status", "--output", "json"))["tables"]
+        assert {table["name"]: table["state"] for table in tables} == {
+            "public.customers": "streaming",
+            "public.orders": "streaming",
+        }
+        newest = script("reading/with_polars.py", "lake/public/customers")
+        assert "Grace ┆ 99.00" in newest.stdout, newest.stderr
+    finally:
+        lakemark.kill()

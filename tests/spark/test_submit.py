@@ -1,0 +1,60 @@
+"""What spark-submit needs to be given; a connector that cannot work ends it once Spark runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lakemark.jars import runtime_jars
+from stack.local import CONNECTOR, ROOT
+from stack.spark import HOME
+
+pytestmark = pytest.mark.spark
+
+JARS = ("--jars", ",".join(map(str, runtime_jars())))
+MAIN = ROOT / "deploy" / "spark" / "lakemark_main.py"
+
+
+@pytest.fixture
+def settings(tmp_path) -> Path:
+    """A pipeline whose connector is looked at, and refused, as soon as there is a session."""
+    connector = {**json.loads(CONNECTOR.read_text()), "value.converter": "x.Avro"}
+    (tmp_path / "connector.json").write_text(json.dumps(connector))
+    file = tmp_path / "lakemark.yaml"
+    sections = {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": "127.0.0.1:1", "timeout": "100ms"},
+        "source": {"connector_file": "connector.json"},
+        "lake": {"path": "lake"},
+        "checkpoint": "checkpoint",
+    }
+    file.write_text(yaml.safe_dump(sections))
+    return file
+
+
+def submit(java_home: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(HOME / "bin" / "spark-submit"), "--master", "local[1]", *arguments],
+        env={**os.environ, "JAVA_HOME": java_home, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_without_the_jars_it_says_how_they_are_given(settings, java_home):
+    done = submit(java_home, str(MAIN), "run", "-c", str(settings))
+    assert done.returncode == 1
+    assert "jars-unavailable" in done.stdout  # where spark-submit puts what Python says
+    assert '--jars "$(lakemark jars)"' in done.stdout
+
+
+def test_with_the_jars_there_is_a_session(settings, java_home):
+    done = submit(java_home, *JARS, str(MAIN), "run", "-c", str(settings))
+    assert done.returncode == 3, done.stderr
+    assert "x.Avro is not supported" in done.stdout

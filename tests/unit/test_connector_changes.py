@@ -1,0 +1,207 @@
+"""A connector whose configuration changes: while lakemark runs, and between its runs."""
+
+import json
+
+import pytest
+
+from lakemark import connector_changes, control, decoding
+from lakemark.connector import parse, read
+from lakemark.connector_changes import ChangedError, Watch, agree
+from lakemark.errors import PipelineError
+from lakemark.source.schema import HandlingModes
+from lakemark.supervisor import Supervisor
+from lakemark.tables import PipelineState, TableState
+from stack.processes import wait_for
+from tests.kit.connector_settings import POSTGRES
+from tests.kit.shop import ITEMS, ORDERS, schema_of
+
+pytestmark = pytest.mark.usefixtures("letters")
+
+
+def connector(shop, **settings):
+    return parse(
+        {**POSTGRES, **{k.replace("_", "."): v for k, v in settings.items()}}, config=shop.config
+    )
+
+
+# -- the stream --------------------------------------------------------------------------------
+
+
+def test_events_of_a_table_that_the_connector_has_begun_to_capture_are_applied(shop):
+    shop.pipeline.connector = connector(shop, table_include_list=ORDERS)
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.put("c", 20, 1, v="first", table=ITEMS)
+    shop.run()
+    assert shop.values(ITEMS) == {1: "first"}
+    assert shop.values() == {1: "a"}
+
+
+def test_what_a_connector_has_sent_counts_though_it_captures_the_table_no_more(shop):
+    shop.pipeline.connector = connector(shop, table_exclude_list=ORDERS)
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    assert shop.values() == {1: "a"}
+
+
+def test_our_own_choice_holds_whatever_the_connector_captures(shop):
+    shop.config.source.tables.append(ITEMS)
+    shop.pipeline.connector = connector(shop, table_include_list=f"{ORDERS},{ITEMS}")
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 20, 1, v="b", table=ITEMS)
+    shop.run()
+    assert shop.state.tables.keys() == {ITEMS}
+
+
+# -- while it runs -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(shop):
+    """The connector's file, and what writes it."""
+    path = shop.config.source.connector_file
+
+    def written(**settings):
+        path.write_text(
+            json.dumps({**POSTGRES, **{k.replace("_", "."): v for k, v in settings.items()}})
+        )
+
+    written()
+    return written
+
+
+def test_a_connector_that_stays_the_same_is_not_noticed_nor_one_that_cannot_be_asked(shop, file):
+    watch = Watch(shop.config, read(shop.config))
+    watch.look()
+    shop.config.source.connector_file.write_text("{")
+    watch.look()
+    watch.require_same()
+    file(table_include_list=ITEMS, slot_name="other")
+    watch.look()
+    assert watch.changed == ("slot.name", "table.include.list")
+    with pytest.raises(ChangedError):
+        watch.require_same()
+
+
+def test_it_is_looked_at_again_and_again_until_it_has_changed(shop, file):
+    with Watch(shop.config, read(shop.config), every_s=0.01).running() as watch:
+        file(table_include_list=ITEMS)
+        wait_for(lambda: watch.changed, 10, "the change to be seen")
+    assert watch.changed == ("table.include.list",)
+
+
+def test_the_query_is_started_again_with_the_connector_as_it_is(shop, monkeypatch):
+    supervisor, starts = Supervisor(shop.config, once=False), []
+
+    def stream(spark):
+        starts.append(spark)
+        if len(starts) < 3:
+            raise ChangedError
+
+    monkeypatch.setattr(supervisor, "_stream", stream)
+    assert supervisor._supervise(None) == 0
+    assert len(starts) == 3
+
+
+# -- between its runs --------------------------------------------------------------------------
+
+
+class Kept:
+    """What a checkpoint remembers."""
+
+    def __init__(self, decoding=None):
+        self.kept = decoding
+        self.state = PipelineState(tables={ORDERS: TableState(), ITEMS: TableState()})
+
+    def decoding(self):
+        return self.kept
+
+    def note_decoding(self, settings):
+        self.kept = dict(settings)
+
+    def newest(self):
+        return self.state
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """Tables that were marked."""
+    found = []
+    monkeypatch.setattr(control, "resnapshot", lambda config, tables, why: found.extend(tables))
+    return found
+
+
+CATALOG = {
+    ORDERS: {"id": "int8", "v": "text"},
+    ITEMS: {"id": "int8", "price": "numeric", "at": "timestamp"},
+}
+
+
+@pytest.fixture
+def catalog(monkeypatch):
+    """A database of orders and items."""
+
+    class Catalog:
+        def __init__(self, modes):
+            self.modes = modes
+
+        def read(self, names):
+            return {t: schema_of(t, modes=self.modes, **types) for t, types in CATALOG.items()}
+
+    monkeypatch.setattr(connector_changes, "catalog_of", lambda config, modes, _: Catalog(modes))
+
+
+@pytest.mark.parametrize(
+    ("change", "tables"),
+    [
+        ({}, []),
+        ({"table_include_list": ITEMS}, []),
+        ({"binary_handling_mode": "bytes", "decimal_handling_mode": "PRECISE"}, []),
+        ({"decimal_handling_mode": "string"}, [ITEMS]),
+        ({"time_precision_mode": "connect"}, [ITEMS]),
+        ({"interval_handling_mode": "string"}, []),
+        ({"binary_handling_mode": "hex"}, [ITEMS, ORDERS]),
+        ({"unavailable_value_placeholder": "x"}, [ITEMS, ORDERS]),
+        ({"value_converter_decimal_format": "NUMERIC"}, [ITEMS, ORDERS]),
+    ],
+)
+def test_tables_whose_values_may_have_been_read_the_wrong_way_are_read_again(
+    shop, said, catalog, change, tables
+):
+    kept = Kept()
+    agree(shop.config, kept, connector(shop))
+    assert said == []
+    for _ in range(2):  # said once
+        agree(shop.config, kept, connector(shop, **change))
+        assert said == tables
+    assert kept.kept == decoding.of(connector(shop, **change).settings)
+
+
+def test_where_no_catalog_tells_any_table_may_be_concerned(shop, said):
+    kept = Kept()
+    agree(shop.config, kept, connector(shop))
+    agree(shop.config, kept, connector(shop, interval_handling_mode="string"))
+    assert said == [ITEMS, ORDERS]
+
+
+@pytest.mark.parametrize("change", [{"topic_prefix": "other"}, {"connector_class": "X"}])
+def test_another_source_takes_another_checkpoint(shop, said, change):
+    kept = Kept()
+    agree(shop.config, kept, connector(shop))
+    before = dict(kept.kept)
+    with pytest.raises(PipelineError, match="another connector") as caught:
+        agree(shop.config, kept, connector(shop, **change))
+    assert caught.value.code == "connector-changed"
+    assert (kept.kept, said) == (before, [])
+
+
+def test_all_that_handling_modes_are_made_of_is_remembered():
+    class Asked(dict):
+        names = set()
+
+        def get(self, name, default=None):
+            self.names.add(name)
+            return default
+
+    HandlingModes.from_connector(Asked())
+    assert Asked.names <= set(decoding.SETTINGS)

@@ -1,0 +1,69 @@
+"""Topics that were deleted and made again, after epochs of the source: what their records are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark import gaps, positions, tables, tasks
+from lakemark.source.stretch import Records
+from tests.kit.shop import ORDERS
+
+pytestmark = pytest.mark.usefixtures("letters")
+
+TOPIC = f"shop.{ORDERS}"
+
+
+def made_again(shop, *, partitions):
+    """The topic of another id, empty, and a start after `lakemark recover --resnapshot`."""
+    shop.broker.topics[TOPIC] = [[] for _ in range(partitions)]
+    first = {TOPIC: dict.fromkeys(range(partitions), 0)}
+    state = shop.state
+    gaps.begin_again(state, first, anew={TOPIC})
+    shop.checkpoint.states[shop.batch] = tables.encode(state)
+    shop.read = {TOPIC: dict(first[TOPIC])}
+    shop.restart()
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_its_records_are_of_the_newest_epoch(shop, partitions):
+    for key in range(5):
+        shop.put("c", 1000 + key, key, v="a")
+    shop.run()
+    shop.records.append({"type": "new-epoch"})
+    shop.put("u", 50, 1, v="restored", ts=9000)
+    shop.put("u", 51, 3, v="restored", ts=9000)
+    shop.run()
+    made_again(shop, partitions=partitions)
+    shop.put("u", 70, 3, v="new", ts=9002)
+    shop.put("d", 71, 1, ts=9003)
+    shop.put("c", 72, 9, v="new", ts=9004, partition=partitions - 1)
+    shop.run()
+    entry = shop.state.tables[ORDERS]
+    assert (entry.state, entry.code) == (tables.STREAMING, "")
+    assert shop.values() == {0: "a", 2: "a", 3: "new", 4: "a", 9: "new"}
+    shop.records.append({"type": "new-epoch"})
+    shop.put("u", 10, 0, v="later", ts=9005)
+    shop.run()
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+    assert shop.values()[0] == "later"
+    assert positions.unpack(shop.rows()[0]["_cdc"]["position"])[0] == 2
+
+
+@given(
+    st.lists(st.integers(0, 12) | st.none(), max_size=4),
+    st.lists(st.integers(0, 12), min_size=1, unique=True).map(sorted),
+)
+def test_a_records_epoch_is_the_newest_that_begins_at_or_before_it(begins, offsets):
+    """Also where a checkpoint has them in the wrong order; each record comes once, in order."""
+    epochs = [{} if at is None else {TOPIC: {0: at}} for at in begins]
+    raw = [str(offset).encode() for offset in offsets]
+    records = Records(TOPIC, 0, offsets, raw, raw, [None] * len(raw))
+    found = [
+        (offset, epoch)
+        for epoch, piece in tasks._by_epoch(records, epochs)
+        for offset in piece.offsets
+    ]
+    starts = [0, *(at or 0 for at in begins)]
+    assert found == [
+        (offset, max(n for n, start in enumerate(starts) if start <= offset)) for offset in offsets
+    ]

@@ -1,0 +1,110 @@
+"""The coordinator's way to the topics: who may say anything, and which tables it knows."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from lakemark import records
+from lakemark.connector import read
+from lakemark.errors import DependencyError
+from lakemark.ownership import SUPERSEDED, superseded
+from lakemark.snapshot import world
+from lakemark.snapshot.notifications import Subject, started
+from lakemark.snapshot.world import World
+from tests.kit.connector_settings import POSTGRES
+from tests.kit.shop import ITEMS, ORDERS, schema_of
+
+
+class Owner:
+    """Who the checkpoint says runs the pipeline; counts how often it was asked."""
+
+    def __init__(self):
+        self.lost, self.asked = False, 0
+
+    def check(self):
+        self.asked += 1
+        if self.lost:
+            raise superseded(None)
+
+
+@pytest.fixture
+def owner():
+    return Owner()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    moved = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(world.time, "monotonic", lambda: moved.now)
+    return moved
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Records that went out, and their topics."""
+    found = []
+    monkeypatch.setattr(records, "producer", lambda config: object())
+    monkeypatch.setattr(
+        records, "publish", lambda config, topic, said, client: found.append((topic, list(said)))
+    )
+    return found
+
+
+@pytest.fixture
+def ours(shop, owner):
+    path = shop.config.source.connector_file
+    path.write_text(json.dumps({**POSTGRES, "table.include.list": ORDERS}))
+    settings = SimpleNamespace(database=None, modes=None, connector={})
+    made = World(
+        None, shop.config, read(shop.config), settings, lambda *_: [], owner.check, lambda _: False
+    )
+    yield made
+    made.close()
+
+
+def everything(ours):
+    """All ways to say something."""
+    note = started(Subject("r1", "shop", (ORDERS,)), ts_ms=1)
+    return [
+        lambda: ours.save({b"_run/r1": b"{}"}),
+        lambda: ours.control([{"type": "run-end", "run": "r1"}]),
+        lambda: ours.notify([note]),
+    ]
+
+
+def test_the_owner_says_what_it_has_to_say_and_is_asked_once_for_a_step(
+    ours, owner, clock, written
+):
+    for say in everything(ours):
+        say()
+    assert (len(written), owner.asked) == (3, 1)
+    clock.now = 0.2
+    for say in everything(ours):
+        say()
+    assert (len(written), owner.asked) == (6, 2)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_process_that_slept_says_nothing_once_another_has_taken_over(
+    ours, owner, clock, written, which
+):
+    everything(ours)[0]()
+    written.clear()
+    clock.now, owner.lost = 6.0, True
+    for _ in range(2):
+        with pytest.raises(DependencyError) as caught:
+            everything(ours)[which]()
+        assert caught.value.code == SUPERSEDED
+    assert written == []
+
+
+def test_a_table_is_captured_as_soon_as_the_connector_says_so(ours, shop, monkeypatch):
+    tables = {name: schema_of(name, id="int8") for name in (ORDERS, ITEMS)}
+    monkeypatch.setattr(world, "read_schemas", lambda *_, **__: tables)
+    assert ours.tables().keys() == {ORDERS}
+    path = shop.config.source.connector_file
+    path.write_text(json.dumps({**POSTGRES, "table.include.list": f"{ORDERS},{ITEMS}"}))
+    assert ours.tables().keys() == {ORDERS, ITEMS}
+    path.write_text("{")
+    assert ours.tables().keys() == {ORDERS}, "what was known at the start"
