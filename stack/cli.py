@@ -77,7 +77,7 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     The exit code is pytest's; 1 if only the checks failed.
     """
     checked = check()
-    command = [sys.executable, "-m", "pytest", "-n", "2"]
+    command = [sys.executable, "-m", "pytest", "-n", "3"]
     if quick:
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:

@@ -21,10 +21,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # servers wait a lot; all others fill the gaps.
 GROUPS = {"integration": "servers", "faults": "faults", "spark": "spark", "browser": "browser"}
 SPLIT = {
-    "faults/test_gaps.py": "more faults",
-    "faults/test_snapshot_faults.py": "more faults",
-    "faults/test_two_runs.py": "more faults",
-}
+    **dict.fromkeys(
+        (f"faults/test_{name}.py" for name in ("gaps", "passwords", "snapshot_faults", "two_runs")),
+        "more faults",
+    ),
+    **dict.fromkeys(
+        (
+            f"integration/test_{name}.py"
+            for name in ("catalog", "chunk_contract", "chunk_jobs", "conditions", "examples", "ranges",
+                         "reader", "spark_cluster", "types", "windows")
+        ),
+        "more servers",
+    ),
+}  # fmt: skip
 
 
 @pytest.hookimpl(optionalhook=True)
