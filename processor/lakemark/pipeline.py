@@ -363,6 +363,7 @@ class Pipeline:
                 step=step,
                 schemas={**self.schemas, **self.read_schemas()},
                 topic_ids=self.checkpoint.topics() if config.output else {},
+                wrapped=bool(self.connector.schemas_enabled),
             ),
         )
         lake = plans.lake_plan(

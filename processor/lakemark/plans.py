@@ -67,6 +67,7 @@ def output_plan(
     step: str,
     schemas: Mapping[str, TableSchema],
     topic_ids: Mapping[str, str],
+    wrapped: bool,
 ) -> OutputPlan | None:
     """What the tasks must know of the output topics; None without them.
 
@@ -77,6 +78,7 @@ def output_plan(
         step: as `lake_plan`.
         schemas: tables known from the catalog.
         topic_ids: ids of the change topics.
+        wrapped: whether the connector's records are known to carry their schemas.
     """
     output = config.output
     if output is None:
@@ -86,8 +88,8 @@ def output_plan(
         prefix=output.topic_prefix,
         control=config.topics.control,
         query=query,
-        batch=state.batch,
-        step=step,
+        number=2 * state.batch + (step == "catchup"),
+        wrapped=wrapped or bool(state.wrappers),
         resolve=output.resolve_unavailable,
         max_bytes=config.dead_letters.max_record_bytes,
         sample=state.sample,
@@ -99,6 +101,7 @@ def output_plan(
                 names.folder_of(config.lake, name),
                 stale(entry),
                 bytes.fromhex(entry.floor) if entry.floor else None,
+                entry.topics[0] if entry.topics else "",
             )
             for name, entry in state.tables.items()
         },

@@ -9,15 +9,17 @@ Exactly once, see `sink.topics`. A table that does not stream writes nothing; it
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark import keys, packets, positions
-from lakemark.errors import LakemarkError, TableError
+from lakemark.errors import LakemarkError
 from lakemark.output_names import group_of, topic_of
 from lakemark.sink import delta, forwarding, row_events, topics
 from lakemark.sink.forwarding import Fragments, Message
@@ -30,19 +32,21 @@ from lakemark.source.envelope import Headers
 from lakemark.source.fold import key_payload
 from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import TableSchema
+from lakemark.source.schema import TableSchema, from_connect
 from lakemark.source.stretch import Records, Stretch
 
 ROWS: Final = "rows"
+AT_ONCE: Final = 50_000  # records of one transaction of rows
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where a table's rows are, for values that events leave out; the others as in `TablePlan`."""
+    """Where a table's rows are, and its change topic; the others as in `TablePlan`."""
 
     path: str
     stale: frozenset[str] | None = frozenset()
     floor: bytes | None = None
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,8 @@ class OutputPlan:
         prefix: of the topics.
         control: the control topic, under which the marks of rows are kept.
         query: id of the streaming query.
-        batch: batch id.
-        step: `stream` or `catchup`.
+        number: of the step: a later one has a higher number.
+        wrapped: whether records carry their schemas.
         resolve: whether TOAST values are put in.
         max_bytes: of a record, where topics are made.
         sample: a real event of the connector, see `envelopes.sample`; empty = none came yet.
@@ -71,8 +75,8 @@ class OutputPlan:
     prefix: str
     control: str
     query: str
-    batch: int
-    step: str
+    number: int
+    wrapped: bool = False
     resolve: bool = True
     max_bytes: int = 5 << 20
     sample: bytes = b""
@@ -253,54 +257,88 @@ class Rows:
         Raises:
             TableError, DependencyError: see `topics.write`, `row_events`.
         """
+        plan, first = self.plan, self.plan.number * topics.STEP
+        source = Source(plan.control, 0, plan.query, ROWS, str(content), first)
+        target = plan.target(self.table, row.topic if (row := plan.rows.get(self.table)) else "")
+        found, at = self._messages(truncate), first
+        while piece := [m._replace(at=at + n) for n, m in enumerate(islice(found, AT_ONCE))]:
+            at += len(piece)
+            topics.write(target, source, at, piece)
+
+    def _messages(self, truncate: bytes) -> Iterator[Message]:
+        """All of them, in the same order whenever it is asked."""
+        plan = self.plan
         style = Style(
-            self.plan.pipeline,
+            plan.pipeline,
             self.table,
-            self.plan.sample or next(filter(None, map(packets.sample_of, self.parts)), b""),
+            plan.sample or next(filter(None, map(packets.sample_of, self.parts)), b""),
             self.modes,
-            self.plan.wrappers.get(self.table)
+            plan.wrappers.get(self.table)
             or next(filter(None, map(packets.wrapper_of, self.parts)), None),
+            plan.wrapped,
             time.time_ns(),
         )
-        found: list[Message] = []
         if truncate:
-            found += self._removed(truncate, style)
+            yield from self._removed(truncate, style)
         for packet in self.survivors:
             given = packets.schema_of(packet)
             if given is not None:
                 schema = TableSchema.from_json(given)
-                found += row_events.of_chunk(packet, schema, style, at=0)
-        note = f"{self.plan.query}/{self.plan.batch}/{self.plan.step}/{content}"
-        source = Source(self.plan.control, 0, note, ROWS)
-        topics.write(self.plan.target(self.table), source, 1, found)
+                yield from row_events.of_chunk(packet, schema, style)
 
-    def _removed(self, truncate: bytes, style: Style) -> list[Message]:
+    def _removed(self, truncate: bytes, style: Style) -> Iterator[Message]:
         """The deletes of what a truncate or a sweep removes: rows of the lake and of the batch."""
-        row, schema = self.plan.rows.get(self.table), self.plan.key_schemas.get(self.table)
-        if schema is None:
-            raise TableError(
-                f"how keys of {self.table} are written is not known",
-                code="output-not-ready",
-                hint=f"change a row of {self.table}, then: lakemark table resume {self.table}",
-            )
-        columns = tuple(schema.column(name) for name in schema.key)
-        narrow = TableSchema(self.table, columns, schema.key)
+        narrow = self._key_schema(style)
+        if narrow is None:
+            return
+        row = self.plan.rows.get(self.table)
         below, above = row_events.born_below(self.parts, truncate)
-        found = [part for packet in self.parts if (part := _born(packet, below, narrow))]
+        born = [part for packet in self.parts if (part := _born(packet, below, narrow))]
+        found = [_keyed(part, narrow) for part in born]
         if row is not None:
             lake = delta.keys_below(
-                row.path, truncate, key=schema.key, storage_options=self.plan.options
+                row.path, truncate, key=narrow.key, storage_options=self.plan.options
             )
-            found.append(lake.cast(narrow.arrow()))
-        every = pa.concat_tables(found) if found else narrow.arrow().empty_table()
-        named = keys.canonical_from_columns(
-            [_whole(column) for column in every.columns], list(columns)
-        ).to_pylist()
-        first = {name: at for at, name in reversed(list(enumerate(named))) if name not in above}
-        rows = every.take(pa.array(sorted(first.values()), pa.int64()))
-        arrays = [_whole(column) for column in rows.columns]
-        gone = pa.StructArray.from_arrays(arrays, fields=list(rows.schema))
-        return list(row_events.of_removed(gone, narrow, style, truncate, at=0))
+            found.append(_keyed(lake.cast(narrow.arrow()), narrow, without=found))
+        every = pa.concat_tables(found) if found else None
+        if every is None or not every.num_rows:
+            return
+        every = every.filter(
+            pc.invert(pc.is_in(every.column(_NAME), value_set=pa.array(sorted(above), pa.binary())))
+        ).sort_by(_NAME)
+        for begin in range(0, every.num_rows, AT_ONCE):
+            columns = every.drop_columns([_NAME]).slice(begin, AT_ONCE)
+            arrays = [_whole(column) for column in columns.columns]
+            gone = pa.StructArray.from_arrays(arrays, fields=list(columns.schema))
+            yield from row_events.of_removed(gone, narrow, style, truncate)
+
+    def _key_schema(self, style: Style) -> TableSchema | None:
+        """The table's key; None if nobody knows it, and there is no row either.
+
+        Raises:
+            TableError: `output-not-ready`: nobody knows how its keys are written.
+        """
+        known = self.plan.key_schemas.get(self.table)
+        if known is None and style.wrapper is not None:
+            key, value = map(msgspec.json.decode, style.wrapper)
+            whole = from_connect(self.table, value, key)
+            known = TableSchema(self.table, tuple(map(whole.column, whole.key)), whole.key)
+        if known is None and self.table in self.plan.rows:
+            raise row_events.not_ready(f"how keys of {self.table} are written is not known")
+        return known
+
+
+_NAME: Final = "__canonical"
+
+
+def _keyed(rows: pa.Table, key: TableSchema, *, without: Sequence[pa.Table] = ()) -> pa.Table:
+    """Rows with their canonical keys, each key once, those of other rows left out."""
+    columns = [_whole(column) for column in rows.columns]
+    named = rows.append_column(_NAME, keys.canonical_from_columns(columns, list(key.columns)))
+    for other in without:
+        known = pc.is_in(named.column(_NAME), value_set=other.column(_NAME))
+        named = named.filter(pc.invert(known))
+    return named
 
 
 def _born(packet: pa.Table, keys_of: set[bytes], narrow: TableSchema) -> pa.Table | None:

@@ -131,6 +131,7 @@ def settle(
                 to=tables.ERRORED,
                 start=start,
                 before=before,
+                told=state.offsets,
                 code=code,
                 reason=reason,
                 hint=hint,
@@ -183,6 +184,7 @@ def _outcome(
             to=tables.CATCHING_UP,
             start=start,
             before=before,
+            told=state.offsets,
             code="table-changed",
             reason="the table was made to fit new columns or types",
         )
@@ -197,6 +199,7 @@ def _outcome(
             to=tables.ERRORED,
             start=start,
             before=before,
+            told=state.offsets,
             code=outcome.code,
             reason=outcome.reason,
             hint=outcome.hint,

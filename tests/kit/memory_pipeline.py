@@ -209,6 +209,7 @@ class World:
                 "skipped.operations": "none",
                 "key.converter": "org.apache.kafka.connect.json.JsonConverter",
                 "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+                "value.converter.schemas.enable": "false",
             },
             config=self.config,
         )

@@ -67,7 +67,7 @@ def test_without_output_topics_nothing_is_said():
 
 
 def test_names_are_those_that_tasks_write_to():
-    plan = OutputPlan("shop", "clean", "shop.control", "q", 0, "stream")
+    plan = OutputPlan("shop", "clean", "shop.control", "q", 0)
     target = plan.target("public.odd table")
     assert (target.topic, target.group) == (
         "clean.public.odd_table", group_of("shop", "public.odd table"),

@@ -33,7 +33,8 @@ class Style:
         table: ``schema.table``.
         template: a real event of the connector, see `envelopes.sample`; empty = none is known.
         modes: the connector's settings.
-        wrapper: schemas of the table's wrapped keys and values; None for plain records.
+        wrapper: schemas of the table's wrapped keys and values; None = not known, or plain.
+        wrapped: whether the records carry their schemas.
         written_ns: when the records are written.
     """
 
@@ -42,17 +43,17 @@ class Style:
     template: bytes
     modes: HandlingModes
     wrapper: tuple[bytes, bytes] | None = None
+    wrapped: bool = False
     written_ns: int = 0
 
 
-def of_chunk(packet: pa.Table, schema: TableSchema, style: Style, *, at: int) -> Iterator[Message]:
+def of_chunk(packet: pa.Table, schema: TableSchema, style: Style) -> Iterator[Message]:
     """The records of survivors: rows that are there, and keys of a list that are not.
 
     Args:
         packet: what a shard lets pass of a chunk; fills are left alone.
         schema: of the rows when they were read.
         style: how they are written.
-        at: what the records are counted by.
 
     Raises:
         TableError: see `_writing`.
@@ -65,11 +66,11 @@ def of_chunk(packet: pa.Table, schema: TableSchema, style: Style, *, at: int) ->
             images = pa.concat_arrays(rows.column("row").chunks)
             gone = action == changes.DELETE
             writing = _writing(schema, style)
-            yield from writing.records(images, position, read.as_py(), gone=gone, at=at)
+            yield from writing.records(images, position, read.as_py(), gone=gone)
 
 
 def of_removed(
-    keys: pa.StructArray, schema: TableSchema, style: Style, position: bytes, *, at: int
+    keys: pa.StructArray, schema: TableSchema, style: Style, position: bytes
 ) -> Iterator[Message]:
     """The records of rows that a truncate or a sweep removes.
 
@@ -78,14 +79,13 @@ def of_removed(
         schema: of the table.
         style: how they are written.
         position: of the truncate.
-        at: what the records are counted by.
 
     Raises:
         TableError: see `_writing`.
     """
     if len(keys):
         read = style.written_ns // 1000
-        yield from _writing(schema, style).records(keys, position, read, gone=True, at=at)
+        yield from _writing(schema, style).records(keys, position, read, gone=True)
 
 
 def born_below(packets_of: Sequence[pa.Table], truncate: bytes) -> tuple[set[bytes], set[bytes]]:
@@ -118,7 +118,7 @@ class _Writing:
     template: EnvelopeTemplate
 
     def records(
-        self, rows: pa.StructArray, position: bytes, read_us: int, *, gone: bool, at: int
+        self, rows: pa.StructArray, position: bytes, read_us: int, *, gone: bool
     ) -> Iterator[Message]:
         style = self.style
         key_schema, value_schema = style.wrapper or (None, None)
@@ -137,16 +137,18 @@ class _Writing:
         shown = position.hex().encode()
         for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
             named = identity(style.pipeline, position, key)
-            yield Message(at, key, value, [(ID, f"{named}/r".encode()), (POSITION, shown)])
+            yield Message(0, key, value, [(ID, f"{named}/r".encode()), (POSITION, shown)])
             if gone:
                 tombstone = f"{named}/r{TOMBSTONE}".encode()
-                yield Message(at, key, None, [(ID, tombstone), (POSITION, shown)])
+                yield Message(0, key, None, [(ID, tombstone), (POSITION, shown)])
 
 
 def _writing(schema: TableSchema, style: Style) -> _Writing:
     """Raises TableError `output-not-ready`: no event of the connector has said how it writes."""
     if not style.template:
-        raise _not_ready(f"no event of the connector has come yet that {style.table}'s rows follow")
+        raise not_ready(f"no event of the connector has come yet that {style.table}'s rows follow")
+    if style.wrapped and style.wrapper is None:
+        raise not_ready(f"the schemas that records of {style.table} carry are not known yet")
     defaults: dict[str, bytes] = {}
     if style.wrapper is not None:
         defaults = default_texts(style.wrapper[1])
@@ -155,7 +157,8 @@ def _writing(schema: TableSchema, style: Style) -> _Writing:
     )
 
 
-def _not_ready(message: str) -> TableError:
+def not_ready(message: str) -> TableError:
+    """Nothing has shown yet how the connector writes what is to be written."""
     return TableError(
         message,
         code="output-not-ready",

@@ -7,12 +7,13 @@ below it. A task that Spark has given up but that still runs is fenced by its su
 the same transactional id, one for each table and source.
 
 A *source* is what records are counted by: a partition of a change topic (`Message.at` is the Kafka
-offset), or the rows that a step writes at once. A process keeps its producers for
-the next batch, the most recently used ones; one that was not fenced meanwhile knows its mark.
+offset), or the rows of a step, by their place in it. A process keeps its producers for the next
+batch, the most recently used ones; one that was not fenced meanwhile knows its mark.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Never
 
@@ -24,6 +25,7 @@ from lakemark.output_names import TRANSACTION_MS, topic_settings
 from lakemark.sink.forwarding import Message
 
 UNAVAILABLE: Final = "output-unavailable"
+STEP: Final = 1 << 32  # marks of one step that writes rows
 LANES: Final = 64  # producers that a process keeps
 TIMEOUT_S: Final = 30.0
 # More than the client's own 1 MB: the topic's limit is the one that counts.
@@ -48,6 +50,7 @@ _FENCED: Final = frozenset(
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError.UNKNOWN_PRODUCER_ID,
+        KafkaError._STATE,  # noqa: SLF001 - fenced while it wrote
         KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     }
 )
@@ -81,12 +84,17 @@ class Source:
         note: kept with the mark. A mark with another note is not ours: the topic was made anew,
             or it is of another step; an empty one says nothing.
         kind: part of the transactional id where it is no change topic.
+        content: digest of what belongs to the `STEP` marks from `first` on: where it is another one
+            than was written, they are written again.
+        first: see `content`.
     """
 
     topic: str
     partition: int
     note: str = ""
     kind: str = ""
+    content: str = ""
+    first: int = 0
 
 
 def write(target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
@@ -160,12 +168,14 @@ class _Lane:
         if found.error is not None:
             raise KafkaException(found.error)
         self.mark = int(found.offset) if found.offset >= 0 else None
-        self.note = found.metadata or ""
+        self.note, _, self.content = (found.metadata or "").partition(" ")
 
     def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
         ours = not (self.note and source.note) or self.note == source.note
         if ours and self.mark is not None:
             mark = self.mark
+            if source.content != self.content and source.first <= mark < source.first + STEP:
+                mark = source.first  # the same step, and something else in it
             messages = [message for message in messages if message.at >= mark]
         if not messages:
             return 0
@@ -179,14 +189,18 @@ class _Lane:
         try:
             for message in messages:
                 self._produce(target.topic, message, delivered)
-            mark_at = TopicPartition(source.topic, source.partition, upto, metadata=source.note)
+            mark_at = TopicPartition(
+                source.topic, source.partition, upto, metadata=f"{source.note} {source.content}"
+            )
             self.producer.send_offsets_to_transaction([mark_at], self.group, TIMEOUT_S)
             self.producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:
-            if error.args[0].txn_requires_abort():
+            self.producer.poll(0)  # what was not delivered says why; the error may only be a sequel
+            reason = failed[0] if failed else error.args[0]
+            with suppress(KafkaException):
                 self.producer.abort_transaction(TIMEOUT_S)
-            raise KafkaException(failed[0] if failed else error.args[0]) from error
-        self.mark, self.note = upto, source.note
+            raise KafkaException(reason) from error
+        self.mark, self.note, self.content = upto, source.note, source.content
         return len(messages)
 
     def _produce(self, topic: str, message: Message, delivered: Any) -> None:
