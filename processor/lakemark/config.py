@@ -186,11 +186,7 @@ class LakeConfig(Section):
     path: Location = Field(description="local path, or s3, s3a, abfs(s), az, gs or hdfs address")
     deletes: Deletes = Field("hard", description="soft keeps deleted rows with _cdc.deleted")
     storage_options: FreeMap = Field({}, description="of the object store")
-    engine: Engine = Field(
-        "auto",
-        description="task-merge: delta-rs in tasks; deletion-vectors: in tasks, without rewriting "
-        "files; spark-merge: MERGE",
-    )
+    engine: Engine = Field("auto", description="how rows are written: see the page on tables")
     tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
 
     def deletes_of(self, table: str) -> Deletes:

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from lakemark.errors import TableError
 from lakemark.sink import delta, vectors, vectors_upkeep
 from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.vectors_upkeep import Policy
@@ -105,7 +106,11 @@ def test_spark_merge_takes_a_table_over(spark, tmp_path):
     delta.ensure(path, table_schema(COLUMNS), key=["id"])
     put(path, 1, *(upsert(row(str(n), b=n), at(1)) for n in range(50)))
     put(path, 2, *(upsert(row(str(n), b=0), at(2)) for n in range(5)))
-    assert spark_merge.adopt(spark, path)
+    wide = {**COLUMNS, "d": pa.string()}
+    spark_merge.ensure(spark, path, table_schema(wide), key=["id"])
+    with pytest.raises(TableError) as caught:
+        put(path, 3, upsert(row("1"), at(3)))
+    assert caught.value.code == "engine-mismatch"
     more = {"app_id": "q/t/s", "version": 3}
     rows = write_set([delete(row("1"), at(3)), upsert(row("7", b=-7), at(3))], COLUMNS)
     part = staging.stage(path, rows, key=["id"], **more)

@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from lakemark.errors import TableError
 from lakemark.sink import evolve, merge_sql
 from lakemark.sink.commits import (
+    DELETION_VECTORS,
     ENGINE,
     SPARK_MERGE,
     MergeResult,
@@ -195,7 +196,14 @@ def ensure(
     found = open_table(path, storage_options)
     applied = Evolution()
     if found is None or not is_adopted(found):
-        applied = evolve.ensure(path, schema, key=key, table=table, storage_options=storage_options)
+        applied = evolve.ensure(
+            path,
+            schema,
+            key=key,
+            table=table,
+            storage_options=storage_options,
+            engine=DELETION_VECTORS,  # or of task merge
+        )
         adopt(spark, path, storage_options=storage_options)
         return applied
 
