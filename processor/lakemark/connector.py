@@ -7,12 +7,13 @@ lakemark needs should be a secret.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from lakemark import output_names
 from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
 from lakemark.selection import Wanted
@@ -186,6 +187,17 @@ class Connector:
         mistakes = [problem for problem in self.problems if not problem.warning]
         if mistakes:
             raise InvalidConfig(mistakes, source=f"the connector {self.name}")
+
+    def require_visible(self, config: Config, tables: Iterable[str]) -> None:
+        """Raises `InvalidConfig` if change topics would be taken for output topics."""
+        if config.output is None:
+            return
+        prefix = config.output.topic_prefix
+        hidden = output_names.hidden(prefix, [f"{self.topic_prefix}.", *map(self.topic_of, tables)])
+        if hidden:
+            message = f"change topics begin with {prefix}, too ({hidden[0]}): none would be read"
+            hint = "choose a prefix that no change topic begins with"
+            raise InvalidConfig([Problem("output.topic_prefix", message, hint)])
 
 
 def read(config: Config) -> Connector:

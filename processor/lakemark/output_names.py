@@ -3,6 +3,7 @@
 Pure. `publishing` and `sink.topics` write them; `lakemark doctor` and `lakemark plan` show them.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from lakemark.settings.names import topic_safe
@@ -28,3 +29,8 @@ def group_of(pipeline: str, table: str) -> str:
 def topic_settings(max_bytes: int) -> dict[str, str]:
     """Settings of an output topic as it is made."""
     return {"cleanup.policy": "compact", "max.message.bytes": str(max_bytes)}
+
+
+def hidden(prefix: str, change_topics: Iterable[str]) -> list[str]:
+    """Change topics that would be taken for output topics, and not be read."""
+    return sorted(topic for topic in change_topics if topic.startswith(f"{prefix}."))

@@ -173,6 +173,7 @@ class Supervisor:
         modes = HandlingModes.from_connector(connector.settings)
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
+        connector.require_visible(config, [t for t in schemas if t in connector.chosen])
         self.state = recovery.go_over(config, checkpoint, connector)
         self.board.began(self.state)
         schemas = {t: s for t, s in schemas.items() if t in connector.tables}

@@ -161,7 +161,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
             crashpoints.reach(crashpoints.AFTER_DECODE)
             waters = {**decoding.high_waters, (topic, partition): done.high_water}
             decoding = replace(decoding, high_waters=waters)
-            seen = _seen(records, heads, done, output)
+            seen = _seen(records, heads, output)
             yield _rows(_packets(done, plan, *seen))
             if plan.armed:
                 yield _rows(_touches(records, heads, plan))
@@ -299,18 +299,19 @@ _Row = tuple[int, str, str, str, int, int, bytes]
 
 
 def _seen(
-    records: Records, heads: Headers, done: Stretch, output: OutputPlan | None
+    records: Records, heads: Headers, output: OutputPlan | None
 ) -> tuple[bytes, dict[str, tuple[bytes, bytes]]]:
     """How the connector writes: an event without its images, and the wrappers' schemas."""
     if output is None:
         return b"", {}
     wrappers: dict[str, tuple[bytes, bytes]] = {}
-    for table, indices in done.applied.items():
-        at = next((i for i in reversed(indices) if heads.schema[i] and records.keys[i]), None)
-        if at is not None:
-            key = envelopes.wrapper_schema(records.keys[at] or b"{}")
-            if key is not None:
-                wrappers[table] = key, heads.schema[at] or b""
+    if any(heads.schema):  # also of tables that do not stream: it may be what they wait for
+        newest_of = {t: i for i, t in enumerate(heads.table) if heads.schema[i] and records.keys[i]}
+        for table, at in newest_of.items():
+            with suppress(ValueError):  # its key cannot be read: another one will do
+                key = envelopes.wrapper_schema(records.keys[at] or b"{}")
+                if table and key is not None:
+                    wrappers[table] = key, heads.schema[at] or b""
     shown = (Kind.CHANGE, Kind.SIGNAL)
     newest = next((i for i in reversed(range(len(heads))) if heads.kind[i] in shown), None)
     value = records.values[newest] if newest is not None else None

@@ -72,6 +72,30 @@ def test_a_mark_of_another_topic_of_the_same_name_does_not_count(stack: LocalSta
     assert values(stack, target) == [99, 1, 2, 3]
 
 
+def test_another_content_of_the_same_step_is_written_and_an_earlier_step_is_not(
+    stack: LocalStack, target: Target
+):
+    def rows(step: int, content: str) -> Source:
+        return Source(target.like, 0, "query", "rows", content, step * topics.STEP)
+
+    def step(number: int, *values: int) -> list[Message]:
+        first = number * topics.STEP
+        return [m._replace(at=first + n) for n, m in enumerate(some(*values))]
+
+    def written(number: int, content: str, *values: int) -> int:
+        upto = number * topics.STEP + len(values)
+        return topics.write(target, rows(number, content), upto, step(number, *values))
+
+    assert written(4, "a", 1, 2) == 2
+    assert written(4, "a", 1, 2) == 0
+    assert written(4, "b", 3, 4) == 2
+    assert written(5, "c", 5) == 1
+    forget()
+    assert written(4, "d", 6) == 0, "a worker that slept"
+    assert written(5, "c", 5) == 0
+    assert values(stack, target) == [1, 2, 3, 4, 5]
+
+
 def test_who_was_given_up_is_fenced_and_finds_what_its_successor_wrote(
     stack: LocalStack, target: Target
 ):
@@ -101,6 +125,18 @@ def test_a_record_that_is_too_large_stops_its_table_and_leaves_nothing_behind(
         topics.write(small, source(target), 3, [*some(1), some(2)[0]._replace(value=WIDE)])
     assert (found.value.code, found.value.retried) == ("output-record-too-large", True)
     assert target.topic in found.value.hint
+    assert topics.write(small, source(target), 3, some(1, 2)) == 2
+    assert values(stack, target) == [1, 2]
+
+
+def test_the_reason_is_told_also_where_it_comes_while_others_are_still_being_written(
+    stack: LocalStack, target: Target
+):
+    small = Target(target.topic, target.group, target.like, 2000, target.client)
+    many = [some(1)[0]._replace(value=WIDE), *some(*range(2, 200_000))]
+    with pytest.raises(TableError) as found:
+        topics.write(small, source(target), 200_000, many)
+    assert found.value.code == "output-record-too-large"
     assert topics.write(small, source(target), 3, some(1, 2)) == 2
     assert values(stack, target) == [1, 2]
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.settings.layers import InvalidConfig
 from lakemark.settings.names import compile_java, quoted, split_list, topic_regex, topic_safe
 from tests.kit.connector_settings import config, parse, reads
 
@@ -224,3 +225,21 @@ def test_the_signal_table_may_be_quoted(written, table):
     assert found.signal_table == table
     if table:
         assert found.captures(table)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "tables", "hidden"),
+    [
+        ("shop", [], "shop."),
+        ("shop.public", ["public.orders"], "shop.public.orders"),
+        ("shop.clean", ["public.orders"], None),
+        ("shop.public", ["other.orders"], None),
+    ],
+)
+def test_an_output_prefix_that_hides_change_topics_is_refused(prefix, tables, hidden):
+    ours = config(output={"topic_prefix": prefix})
+    if hidden is None:
+        parse().require_visible(ours, tables)
+        return
+    with pytest.raises(InvalidConfig, match=re.escape(f"({hidden})")):
+        parse().require_visible(ours, tables)

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakemark.sink import topics
+from lakemark import publishing, tables
+from lakemark.config import OutputConfig
+from lakemark.errors import DependencyError
+from lakemark.sink import delta, topics
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.memory_topics import MemoryTopics
-from tests.kit.shop import ORDERS, Shop, event, schema_of
+from tests.kit.shop import ITEMS, ORDERS, Shop, event, schema_of
 
 PLACEHOLDER = "__debezium_unavailable_value"
 CLEAN = f"clean.{ORDERS}"
@@ -33,9 +36,12 @@ def out(monkeypatch):
     return found
 
 
-def shop_at(root: Path, **output) -> Shop:
-    schemas = {ORDERS: schema_of(ORDERS, id="int4", v="int4", big="text")}
-    sections = {"output": {"topic_prefix": "clean", **output}}
+def shop_at(root: Path, *, sections=None) -> Shop:
+    schemas = {
+        ORDERS: schema_of(ORDERS, id="int4", v="int4", big="text"),
+        ITEMS: schema_of(ITEMS, id="int4", v="int4"),
+    }
+    sections = {"output": {"topic_prefix": "clean"}, **(sections or {})}
     return Shop(root, Broker(), schemas, sections=sections)
 
 
@@ -177,3 +183,104 @@ def batch(shop: Shop, out: MemoryTopics, dice: random.Random, *, crashes: bool) 
     planned.pop(shop.config.topics.control)
     shop.again()
     shop.read = {t: dict(p) for t, p in planned.items()}
+
+
+def test_a_truncate_whose_commit_failed_deletes_nothing_that_came_after_it(out, tmp_path):
+    """The batch is read again in one piece: rows of another partition that came back are seen."""
+    shop = shop_at(tmp_path, sections={"stream": {"max_events_per_batch": 6}})
+    for key in (5, 6):
+        shop.put("c", 10 + key, key, v=1, big="", partition=key % 2)
+    shop.put("c", 1, 1, v=1, table=ITEMS)
+    shop.run()
+    shop.put("t", 100, 0)
+    for number in range(4):
+        shop.put("c", 101 + number, 20 + number, v=1, big="", partition=1)
+    shop.put("c", 110, 5, v=2, big="", partition=1)
+    shop.put("c", 2, 2, v=1, table=ITEMS)
+
+    def away(*_, **__):
+        raise DependencyError("the lake does not answer", code="lake-unavailable")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta, "truncate", away)
+        shop.run()
+    assert shop.state.tables[ORDERS].state == tables.ERRORED
+    for _ in range(4):
+        shop.run()
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+    assert consume(out).keys() == shop.values().keys() == {5, 20, 21, 22, 23}
+
+
+ROW = [
+    {"type": "int32", "optional": False, "field": "id"},
+    {"type": "int32", "optional": True, "field": "v"},
+]
+
+
+def put_wrapped(shop, op, lsn, key, *, table=ORDERS, **row):
+    image = {"type": "struct", "fields": ROW, "optional": True}
+    schema = {
+        "type": "struct",
+        "fields": [{**image, "field": "before"}, {**image, "field": "after"},
+                   {"type": "string", "field": "op"}],
+    }  # fmt: skip
+    payload = json.loads(event(op, lsn, {"id": key, **row}, table=table))
+    named = {"schema": {"type": "struct", "fields": ROW[:1]}, "payload": {"id": key}}
+    raw = None if op == "t" else json.dumps(named).encode()
+    value = json.dumps({"schema": schema, "payload": payload}).encode()
+    shop.broker.put(f"shop.{table}", 0, raw, value)
+
+
+def test_deletes_of_a_truncate_have_wrapped_keys_or_the_table_waits(out, tmp_path):
+    """Output is configured while the log goes on: the first event of the table is a truncate."""
+    schemas = {name: schema_of(name, id="int4", v="int4") for name in (ORDERS, ITEMS)}
+    shop = Shop(tmp_path, Broker(), schemas)
+    put_wrapped(shop, "c", 10, 5, v=1)
+    put_wrapped(shop, "c", 11, 6, v=1)
+    shop.run()
+    shop.config = shop.config.model_copy(update={"output": OutputConfig(topic_prefix="clean")})
+    shop.restart()
+    put_wrapped(shop, "c", 2, 2, table=ITEMS, v=1)
+    shop.run()
+    put_wrapped(shop, "t", 100, 0)
+    shop.run()
+    assert shop.state.tables[ORDERS].code == "output-not-ready"
+    put_wrapped(shop, "c", 110, 5, v=2)
+    shop.records.append({"type": "table-resume", "table": ORDERS})
+    shop.run()
+    shop.run()
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+    assert shop.values() == {5: 2}
+    keys = [json.loads(m.key)["payload"]["id"] for m in out.records[CLEAN]]
+    assert {5, 6} == set(keys)
+    last = {json.loads(m.key)["payload"]["id"]: m.value for m in out.records[CLEAN]}
+    assert last[6] is None
+    assert last[5] is not None
+
+
+def test_a_truncate_without_a_catalog(out, tmp_path):
+    """The wrapper says how keys are written, where there is neither database nor schema file."""
+    shop = Shop(tmp_path, Broker(), {}, sections={"output": {"topic_prefix": "clean"}})
+    put_wrapped(shop, "c", 10, 5, v=1)
+    shop.run()
+    put_wrapped(shop, "t", 100, 0)
+    shop.run()
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+    assert shop.values() == {}
+    assert [m.value is None for m in out.records[CLEAN]] == [False, False, True]
+
+
+def test_what_is_removed_goes_out_in_pieces(out, tmp_path, monkeypatch):
+    monkeypatch.setattr(publishing, "AT_ONCE", 7)
+    shop = shop_at(tmp_path)
+    for key in range(25):
+        shop.put("c", 10 + key, key, v=1, big="")
+    shop.run()
+    calls = []
+    real = topics.write
+    monkeypatch.setattr(topics, "write", lambda *a: calls.append(len(a[3])) or real(*a))
+    shop.put("t", 100, 0)
+    shop.run()
+    assert [count for count in calls if count][:8] == [7, 7, 7, 7, 7, 7, 7, 1]
+    assert consume(out) == {}
+    assert len(out.records[CLEAN]) == 25 + 50

@@ -6,6 +6,7 @@ Whether lakemark may use its transactional ids cannot be asked: no broker tells.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from lakemark import output_names
 from lakemark.config import Config
 from lakemark.ops.checks_topics import (
     FOR_EVER,
@@ -82,7 +83,7 @@ def needed_bytes(config: Config) -> int:
 def _hides_changes(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
     """What is named like an output topic is never read: the change topics must not be."""
     prefix = config.output.topic_prefix if config.output else ""
-    hidden = [topic for topic in facts.tables.values() if topic.startswith(f"{prefix}.")]
+    hidden = output_names.hidden(prefix, facts.tables.values())
     if hidden:
         yield wrong(
             CHECK,
