@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 def says(rows: list) -> list:
     """What the operator says itself."""
-    return [row for row in rows if row["kind"] not in {"packet", "report", "size"}]
+    return [row for row in rows if row["kind"] not in {"packet", "report", "size", "stop"}]
 
 
 CHANGES = ["c_orders_default_identity", "u_orders_default_identity", "pk_change_1_d", "pk_change_2_c",

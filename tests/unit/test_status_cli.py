@@ -28,6 +28,12 @@ __all__ = ["board", "clock"]
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "status.json").read_text())
 
 
+@pytest.fixture(autouse=True)
+def nobody_answers(monkeypatch):
+    """No process listens where the command asks, whatever runs on this machine."""
+    monkeypatch.setenv("LAKEMARK_HTTP__BIND", f"127.0.0.1:{free_port()}")
+
+
 def record(**fields) -> bytes:
     return json.dumps({"table": "t", "batch": 7, **fields}).encode()
 
