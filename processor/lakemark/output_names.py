@@ -8,7 +8,7 @@ from typing import Final
 
 from lakemark.settings.names import topic_safe
 
-TRANSACTION_MS: Final = 300_000  # a truncate of a large table is one transaction
+TRANSACTION_MS: Final = 300_000  # a stretch of one partition is one transaction
 
 
 def topic_of(prefix: str, table: str) -> str:
