@@ -131,7 +131,7 @@ def settle(
                 to=tables.ERRORED,
                 start=start,
                 before=before,
-                told=state.offsets,
+                told=state.offsets if state.sample else None,  # kept for output topics only
                 code=code,
                 reason=reason,
                 hint=hint,
@@ -184,7 +184,7 @@ def _outcome(
             to=tables.CATCHING_UP,
             start=start,
             before=before,
-            told=state.offsets,
+            told=state.offsets if state.sample else None,  # kept for output topics only
             code="table-changed",
             reason="the table was made to fit new columns or types",
         )
@@ -199,7 +199,7 @@ def _outcome(
             to=tables.ERRORED,
             start=start,
             before=before,
-            told=state.offsets,
+            told=state.offsets if state.sample else None,  # kept for output topics only
             code=outcome.code,
             reason=outcome.reason,
             hint=outcome.hint,
