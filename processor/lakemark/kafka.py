@@ -114,8 +114,23 @@ class Admission:
             raise not_let_in(self._refused)
 
 
+class _LastError:
+    """The `error_cb` of a client: what it met last."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        self.error = error
+
+
 class Cluster:
-    """Questions to the brokers, over one connection.
+    """Questions to the brokers, over one connection; to be asked within its ``with`` block.
+
+    The client ends with the block, in the thread that leaves it, whoever else still holds this
+    object (an error's traceback does). One that were left to the garbage collector could be
+    collected in the client's own thread, where the collector runs too: librdkafka then ends the
+    whole process. For the same reason the client must not refer to this object.
 
     Raises (every method):
         DependencyError: the brokers do not answer in time.
@@ -125,14 +140,18 @@ class Cluster:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._timeout = config.kafka.timeout.total_seconds()
-        self._last_error: KafkaError | None = None
+        self._last = _LastError()
         self._met = False
-        settings: dict[str, Any] = librdkafka_options(config) | {"error_cb": self._remember}
-        with refused_settings():
-            self._admin = AdminClient(settings)
 
     def __enter__(self) -> Self:
-        """Connects with the first call."""
+        """Connects with the first call.
+
+        Raises:
+            InvalidConfig: the client refuses its settings.
+        """
+        settings: dict[str, Any] = librdkafka_options(self._config) | {"error_cb": self._last}
+        with refused_settings():
+            self._admin = AdminClient(settings)
         return self
 
     def __exit__(
@@ -141,10 +160,8 @@ class Cluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """The connection ends with the object."""
-
-    def _remember(self, error: KafkaError) -> None:
-        self._last_error = error
+        """The connection ends."""
+        del self._admin
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
@@ -159,7 +176,7 @@ class Cluster:
         self._met = True
 
     def _explained(self, error: KafkaError) -> DependencyError | InvalidConfig:
-        last = self._last_error
+        last = self._last.error
         if last is not None and last.code() in _NOT_TRUSTED and not self._met:
             return not_let_in(last)
         reason = f"{error.str()}" + (f" ({last.str()})" if last is not None else "")

@@ -168,7 +168,8 @@ def test_events_that_are_gone_before_they_were_read(database: Database, tmp_path
 
 
 def ends_of(config: Config, topic: str) -> dict[int, int]:
-    found = Cluster(config).end_offsets([topic])
+    with Cluster(config) as cluster:
+        found = cluster.end_offsets([topic])
     return {partition: end for (_, partition), end in found.items()}
 
 
@@ -186,7 +187,8 @@ def test_the_worker_says_what_it_is(database: Database, tmp_path: Path):
     config = load(write_config(database, tmp_path, {}))
     facts = connector_facts(config).facts
     assert facts.runs
-    assert facts.cluster_id == Cluster(config).brokers().cluster_id
+    with Cluster(config) as cluster:
+        assert facts.cluster_id == cluster.brokers().cluster_id
     assert facts.skew_s is not None
     assert abs(facts.skew_s) < 5
     assert facts.version[0].isdigit()

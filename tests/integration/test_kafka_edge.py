@@ -1,10 +1,12 @@
 """Our own topics, offsets and records on a real broker."""
 
+import gc
 import multiprocessing
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 
 import pytest
@@ -195,11 +197,16 @@ def test_a_topic_that_is_gone_is_looked_for_once_where_no_table_misses_it(ours: 
         recovery.still_there(ours, ids, state)
 
 
+def ask_once(config: Config, ask: Callable[[Cluster], object]) -> None:
+    with Cluster(config) as cluster:
+        ask(cluster)
+
+
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda c: Cluster(c).partition_counts(["x"]),
-        lambda c: Cluster(c).topics(".*"),
+        lambda c: ask_once(c, lambda cluster: cluster.partition_counts(["x"])),
+        lambda c: ask_once(c, lambda cluster: cluster.topics(".*")),
         lambda c: publish(c, "x", [(b"k", b"v")]),
         lambda c: read_compacted(c, "x"),
         lambda c: list(read_all(c, "x", since_ms=1)),
@@ -216,10 +223,24 @@ def test_a_broker_that_is_away_is_said_within_the_deadline(ask):
     assert time.monotonic() - begun < 12
 
 
+def test_a_client_ends_with_its_block_and_not_with_what_still_holds_it():
+    """The garbage collector may run in the client's own thread; ended there, it ends the process."""
+    away = config(f"127.0.0.1:{free_port()}", timeout="1s")
+    gc.disable()
+    try:
+        with pytest.raises(DependencyError) as caught, Cluster(away) as cluster:
+            client = weakref.ref(cluster._admin)
+            cluster.end_offsets(["x"])
+        assert caught.tb is not None
+        assert client() is None
+    finally:
+        gc.enable()
+
+
 def test_speaking_tls_to_a_plain_broker_is_an_error_of_ours(stack: LocalStack):
     secured = config(stack.kafka.bootstrap, timeout="3s", security={"security_protocol": "SSL"})
-    with pytest.raises(LakemarkError) as caught:
-        Cluster(secured).partition_counts(["x"])
+    with Cluster(secured) as cluster, pytest.raises(LakemarkError) as caught:
+        cluster.partition_counts(["x"])
     assert "SSL" in str(caught.value)
 
 

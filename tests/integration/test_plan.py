@@ -88,7 +88,8 @@ def before_the_first_run(file: Path) -> None:
     assert {start["basis"] for start in found["starts"]} == {"earliest"}
     (scan,) = found["snapshot"]["tables"]
     assert (scan["table"], scan["rows"], scan["chunks"]) == (ORDERS, ROWS, 10)
-    assert Cluster(config).partition_counts(config.topics.all()) == {}
+    with Cluster(config) as cluster:
+        assert cluster.partition_counts(config.topics.all()) == {}
     assert not Path(config.lake.path).exists()
     assert not Path(config.checkpoint).exists()
     assert command(file, "status")[1]["pipeline"] is None

@@ -34,7 +34,18 @@ def kafka_facts(
         DependencyError: the brokers do not answer.
         InvalidConfig: they do not let us in.
     """
-    cluster = Cluster(config)
+    with Cluster(config) as cluster:
+        return _facts(cluster, config, connector, tables, streams=streams)
+
+
+def _facts(
+    cluster: Cluster,
+    config: Config,
+    connector: Connector | None,
+    tables: Sequence[str] | None,
+    *,
+    streams: bool,
+) -> KafkaFacts:
     brokers = cluster.brokers()
     of_tables = _change_topics(cluster, config, connector, tables) if connector else {}
     stored, missing = _stored(config)

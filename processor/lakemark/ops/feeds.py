@@ -61,18 +61,18 @@ def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str)
     """End offsets of the change topics, every few seconds; the first offset of each topic once."""
     starts: dict[tuple[str, int], int] = {}
     said = False
-    cluster: Cluster | None = None
     while not stopping.is_set():
         try:
-            cluster = cluster or Cluster(_impatient(config))
-            topics = cluster.topics(pattern)
-            ends = cluster.end_offsets(topics)
-            new = {topic for topic, partition in ends if (topic, partition) not in starts}
-            starts |= cluster.start_offsets(new)
-            board.ends(lag.Ends(lag.offsets(starts), lag.offsets(ends)))
-            said = False
+            with Cluster(_impatient(config)) as cluster:
+                while not stopping.is_set():
+                    topics = cluster.topics(pattern)
+                    ends = cluster.end_offsets(topics)
+                    new = {topic for topic, partition in ends if (topic, partition) not in starts}
+                    starts |= cluster.start_offsets(new)
+                    board.ends(lag.Ends(lag.offsets(starts), lag.offsets(ends)))
+                    said = False
+                    stopping.wait(_ENDS_EVERY_S)
         except LakemarkError as error:
-            cluster = None
             board.ends(None, why=error)
             if not said:  # once, not every few seconds
                 log.warning(

@@ -54,6 +54,8 @@ _FENCED: Final = frozenset(
         KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     }
 )
+# What becomes of all the others when one record of a transaction is not taken.
+_SEQUELS: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +197,12 @@ class _Lane:
             self.producer.send_offsets_to_transaction([mark_at], self.group, TIMEOUT_S)
             self.producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:
-            self.producer.poll(0)  # what was not delivered says why; the error may only be a sequel
-            reason = failed[0] if failed else error.args[0]
             with suppress(KafkaException):
                 self.producer.abort_transaction(TIMEOUT_S)
-            raise KafkaException(reason) from error
+            self.producer.poll(0)
+            # What was not delivered says why, in any order; the error may only be a sequel.
+            reasons = [one for one in failed if one.code() not in _SEQUELS]
+            raise KafkaException(reasons[0] if reasons else error.args[0]) from error
         self.mark, self.note, self.content = upto, source.note, source.content
         return len(messages)
 
@@ -228,19 +231,21 @@ def _ensure(target: Target) -> None:
     if target.topic in _existing:
         return
     admin = AdminClient(dict(target.client))
-    partitions = -1
-    if target.like:
-        found = admin.list_topics(target.like, timeout=TIMEOUT_S).topics.get(target.like)
-        if found is not None and found.error is None:
-            partitions = len(found.partitions)
-    new = NewTopic(target.topic, partitions, -1, config=topic_settings(target.max_bytes))
     try:
+        partitions = -1
+        if target.like:
+            found = admin.list_topics(target.like, timeout=TIMEOUT_S).topics.get(target.like)
+            if found is not None and found.error is None:
+                partitions = len(found.partitions)
+        new = NewTopic(target.topic, partitions, -1, config=topic_settings(target.max_bytes))
         admin.create_topics([new], request_timeout=TIMEOUT_S)[target.topic].result()
     except KafkaException as error:
         code = error.args[0].code()
         if code != KafkaError.TOPIC_ALREADY_EXISTS and code not in _FORBIDDEN:
             raise
         # One who may not make topics may still write to one that a person has made.
+    finally:
+        del admin  # here and not by the garbage collector: see `lakemark.kafka.Cluster`
     _existing.add(target.topic)
 
 
