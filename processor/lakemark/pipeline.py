@@ -185,7 +185,10 @@ class Pipeline:
         reports, outcomes = results.reports, results.outcomes
         applied = monotonic()
         start = settle.start_offsets(before, state.offsets, reports)
-        settled = settle.settle(state, before, start, reports, outcomes, catalog=self.catalog.live)
+        settled = settle.settle(
+            state, before, start, reports, outcomes,
+            catalog=self.catalog.live, forwarded=self.config.output is not None,
+        )  # fmt: skip
         news = settle.chunks(state, plan.lake.stopped, results.said)
         settle.high_waters(state, reports)
         self.loads.update(settle.loads(reports))

@@ -1,7 +1,8 @@
 """From what a batch's tasks report to the state after it; pure, so that a repeated batch agrees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -93,6 +94,7 @@ def settle(
     outcomes: Sequence[TableOutcome],
     *,
     catalog: bool,
+    forwarded: bool = False,
 ) -> Left:
     """Takes the reports and outcomes of one step into `state`.
 
@@ -103,8 +105,16 @@ def settle(
         reports: one per stretch.
         outcomes: one per table that had packets.
         catalog: whether a database catalog is there to be asked about schemas.
+        forwarded: whether events go to output topics: those of a table that stops may stand there.
     """
     done = Left()
+    stop = partial(
+        tables.stop,
+        state,
+        start=start,
+        before=before,
+        forwarded=state.offsets if forwarded else None,
+    )
     known_rows = {table: entry.rows for table, entry in before.tables.items()}
     for report in reports:
         _count(state, report)
@@ -125,20 +135,16 @@ def settle(
             if catalog and (code in SCHEMA_CODES or code == "schema-stale"):
                 done.refresh.setdefault(table, set()).update(found.unknown_columns)
             hint = HINTS.get(code, "").format(table=table)
-            tables.stop(
-                state,
+            stop(
                 table,
                 to=tables.ERRORED,
-                start=start,
-                before=before,
-                told=state.offsets if state.sample else None,  # kept for output topics only
                 code=code,
                 reason=reason,
                 hint=hint,
                 retried=code.startswith(RETRIED),
             )
     for outcome in outcomes:
-        _outcome(state, before, start, outcome, done)
+        _outcome(state, outcome, done, stop)
     _own_snapshots(state, known_rows, reports, outcomes)
     return done
 
@@ -170,21 +176,13 @@ def _count(state: PipelineState, report: Report) -> None:
 
 
 def _outcome(
-    state: PipelineState,
-    before: PipelineState,
-    start: Offsets,
-    outcome: TableOutcome,
-    done: Left,
+    state: PipelineState, outcome: TableOutcome, done: Left, stop: Callable[..., None]
 ) -> None:
     entry = state.tables.setdefault(outcome.table, TableState(since_batch=state.batch))
     if outcome.needs and not outcome.code:  # the driver has made the table fit: read it again
-        tables.stop(
-            state,
+        stop(
             outcome.table,
             to=tables.CATCHING_UP,
-            start=start,
-            before=before,
-            told=state.offsets if state.sample else None,  # kept for output topics only
             code="table-changed",
             reason="the table was made to fit new columns or types",
         )
@@ -193,13 +191,9 @@ def _outcome(
     if outcome.code:
         if outcome.retried:
             done.failed.append(outcome)
-        tables.stop(
-            state,
+        stop(
             outcome.table,
             to=tables.ERRORED,
-            start=start,
-            before=before,
-            told=state.offsets if state.sample else None,  # kept for output topics only
             code=outcome.code,
             reason=outcome.reason,
             hint=outcome.hint,

@@ -210,7 +210,7 @@ def stop(
     reason: str = "",
     hint: str = "",
     retried: bool = False,
-    told: Offsets | None = None,
+    forwarded: Offsets | None = None,
 ) -> None:
     """Takes a table out of the stream at the start of this batch; nothing of it is lost.
 
@@ -224,14 +224,15 @@ def stop(
         reason: see `TableState`.
         hint: see `TableState`.
         retried: see `TableState`.
-        told: the batch's end offsets, if its events may be in the output topic: they are read again
-            in one piece, so that a truncate among them sees all of them.
+        forwarded: the batch's end offsets, if its events may be in the output topic: they are read
+            again in one piece, so that a truncate among them sees all of them.
     """
     entry = state.tables.setdefault(table, TableState())
     if entry.state == STREAMING:
         entry.from_offsets = {t: dict(start.get(t, {})) for t in entry.topics}
         entry.high_waters = {t: dict(before.high_waters.get(t, {})) for t in entry.topics}
-        entry.old_ends = {t: dict((told or {})[t]) for t in entry.topics if t in (told or {})}
+        ends = forwarded or {}
+        entry.old_ends = {t: dict(ends[t]) for t in entry.topics if t in ends}
     if entry.state != to or entry.code != code:
         entry.since_batch = state.batch
     entry.state, entry.code, entry.reason = to, code, reason
