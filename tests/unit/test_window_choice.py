@@ -1,7 +1,10 @@
 """The coordinator's windows: none that a chunk may still use is announced as out of use."""
 
-from hypothesis import given, settings
+from dataclasses import dataclass
+
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lakemark.snapshot.visibility import Server, Snapshot, Watermark
 from lakemark.snapshot.windows import Windows
@@ -78,28 +81,142 @@ def test_a_tick_that_is_not_acknowledged_leaves_no_current_window():
     assert (windows.current, windows.oldest([]), windows.readable) == ("", "", False)
 
 
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4), st.integers(0, 4)), max_size=40))
-def test_no_chunk_takes_a_window_older_than_announced(steps):
-    """A read begins at every tick, ends some ticks later, and is settled still later."""
-    windows, now, xmin = Windows(), 100, 100
-    reads: list[list] = []  # floor or lo, snapshot, tick of its end, tick of its settling
-    newest = 0
-    for n, (lag, length, settling) in enumerate(steps):
-        for read in reads:
-            if read[2] == n:
-                read[0] = windows.lo(read[1])
-                assert read[0] is None or int(read[0][1:]) >= newest
-        reads = [read for read in reads if read[0] is not None and read[3] > n]
-        in_use = [read[0] for read in reads]
-        oldest = windows.oldest(in_use) or f"w{n}"
-        assert int(oldest[1:]) >= newest, "an announcement is never taken back"
-        newest = int(oldest[1:])
-        now += 3
-        xmin = max(xmin, now - lag)
-        windows.open(mark(n, xmin, now), in_use)
-        assert all(any(w.window == used for w in windows.usable) for used in in_use)
-        now += 1
-        snapshot = Snapshot(max(xmin, now - lag), now, SERVER)
-        assert not windows.ready or windows.lo(snapshot) is not None
-        reads.append([windows.floor, snapshot, n + 1 + length, n + 2 + length + settling])
+@dataclass
+class Read:
+    """A chunk's read.
+
+    Attributes:
+        floor: the window that counts as used until `lo` is known.
+        begun: the database's snapshot when it began: what it sees at least.
+    """
+
+    floor: str
+    begun: Snapshot
+    lo: str = ""
+    hi: str = ""
+
+    @property
+    def used(self) -> str:
+        return self.lo or self.floor
+
+
+class Chunks(RuleBasedStateMachine):
+    """The coordinator's ticks and reads against a log that has, or may have, every announcement.
+
+    A row of a window announces the oldest window in use: shards forget what they know of the time
+    before it. So none may be announced while a chunk that counts in the end has taken an older one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.windows = Windows()
+        self.names: list[str] = []  # all windows, as they were opened
+        self.next, self.transactions = 100, []  # the next id; those that are open
+        self.reads: list[Read] = []
+        self.announced = ""
+        self.tick: str | None = None  # what is on its way: a window, "" = none is opened
+        self.close_rows: set[str] = set()
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(min(self.transactions, default=self.next), self.next, SERVER)
+
+    @rule()
+    def begin_transaction(self):
+        self.transactions.append(self.next)
+        self.next += 1
+
+    @precondition(lambda self: self.transactions)
+    @rule(at=st.integers(0, 9))
+    def end_transaction(self, at):
+        self.transactions.pop(at % len(self.transactions))
+
+    @precondition(lambda self: self.tick is None)
+    @rule(more=st.booleans())
+    def begin_tick(self, more):
+        busy = more or bool(self.reads)
+        if not busy and not self.windows.current:
+            return
+        self.tick = f"w{len(self.names)}" if busy else ""
+        if self.tick:
+            self.names.append(self.tick)
+        in_use = [read.used for read in self.reads]
+        oldest = self.windows.oldest(in_use) or self.tick or self.windows.current
+        self.announce(oldest)
+        self.closed = self.windows.current
+        self.windows.leave(last=not busy)
+
+    def announce(self, oldest: str) -> None:
+        assert oldest in self.names
+        if self.announced:
+            back = self.names.index(oldest) < self.names.index(self.announced)
+            assert not back, "what is forgotten does not come back"
+        self.announced = oldest
+
+    @precondition(lambda self: self.tick is not None)
+    @rule()
+    def tick_is_acknowledged(self):
+        window, self.tick = self.tick, None
+        self.close_rows.add(self.closed)
+        if window:
+            self.next += 2  # the open row's transaction, and the one after it
+            seen = Watermark(window, self.snapshot())
+            self.windows.open(seen, [read.used for read in self.reads])
+            assert self.windows.current == window
+        else:
+            self.windows.close()
+
+    @precondition(lambda self: self.tick is not None)
+    @rule()
+    def tick_fails(self):
+        self.tick = None
+        lost = self.windows.lost()
+        assert lost == self.closed
+        self.reads = [read for read in self.reads if not lost or read.hi != lost]
+        assert not self.windows.readable or self.windows.current
+
+    @precondition(lambda self: self.windows.readable)
+    @rule()
+    def begin_read(self):
+        assert self.tick != "", "no window would be open when it has been read"
+        self.reads.append(Read(self.windows.floor, self.snapshot()))
+
+    @rule(at=st.integers(0, 9), late=st.booleans())
+    def end_read(self, at, late):
+        reading = [read for read in self.reads if not read.lo]
+        if not reading:
+            return
+        read = reading[at % len(reading)]
+        seen = self.snapshot() if late else read.begun
+        read.lo = self.windows.lo(seen) or ""
+        if not read.lo:
+            self.reads.remove(read)
+
+    @precondition(lambda self: self.windows.current)
+    @rule()
+    def say_manifests(self):
+        assert self.tick is None, "its close row may be written by now, before the read ended"
+        for read in self.reads:
+            if read.lo and not read.hi:
+                read.hi = self.windows.current
+
+    @rule()
+    def settle(self):
+        done = [read for read in self.reads if read.hi in self.close_rows and read.hi]
+        self.reads = [read for read in self.reads if read not in done]
+
+    @invariant()
+    def nothing_is_forgotten_that_a_chunk_uses(self):
+        oldest = self.names.index(self.announced) if self.announced else 0
+        usable = [watermark.window for watermark in self.windows.usable]
+        for read in self.reads:
+            assert self.names.index(read.used) >= oldest
+            assert read.lo or read.floor in usable
+
+    @invariant()
+    def a_chunk_read_now_finds_a_window(self):
+        if self.windows.ready and self.windows.readable:
+            assert self.windows.lo(self.snapshot()) is not None
+
+
+TestChunks = Chunks.TestCase
+TestChunks.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
