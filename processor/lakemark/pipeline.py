@@ -360,7 +360,6 @@ class Pipeline:
                 config,
                 state,
                 query=self.checkpoint.query_id(),
-                step=step,
                 schemas={**self.schemas, **self.read_schemas()},
                 topic_ids=self.checkpoint.topics() if config.output else {},
                 wrapped=bool(self.connector.schemas_enabled),
