@@ -147,6 +147,7 @@ def test_a_row_that_is_marked_deleted_gives_no_values(tmp_path, out):
         sections={"output": {"topic_prefix": "clean"}},
     )
     shop.put("c", 10, 1, v=1, big="x")
+    shop.run()
     shop.put("d", 11, 1)
     shop.run()
     shop.put("u", 20, 1, v=2, big=PLACEHOLDER)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from lakemark.sink import delta, index_cache, key_index, vectors, vectors_upkeep
 from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.table_store import TableStore
+from lakemark.sink.vectors_upkeep import Policy
 from tests.kit.sink_contract import COLUMNS
 from tests.kit.sink_contract import row as of
 from tests.kit.write_sets import at, table_schema, upsert, write_set
@@ -59,8 +60,9 @@ def files(path: str) -> dict[str, Path]:
 
 def test_versions_of_the_last_day_keep_their_vectors_however_old_these_are(path):
     """A vector that was written last week and replaced a minute ago is a reader's still."""
-    for version in range(1, 5):
-        merge(path, version, range(version, 9))
+    merge(path, 1, range(9))
+    for version in range(2, 6):
+        merge(path, version, [version])
     newest = DeltaTable(path).version()
     before = {version: rows(path, version) for version in range(2, newest + 1)}
     past = time.time() - 9 * DAY
@@ -100,6 +102,16 @@ def test_a_commit_whose_answer_was_lost_is_our_own(path, monkeypatch):
     assert rows(path, DeltaTable(path).version()) == {str(n): 2 if n < 3 else 1 for n in range(9)}
     merge(path, 3, [8])
     assert rows(path, DeltaTable(path).version())["8"] == 3
+
+
+def test_rows_deleted_far_down_a_file_stay_deleted_when_it_is_written_again(path):
+    merge(path, 1, range(70_000))
+    merge(path, 2, range(0, 70_000, 3))
+    table = DeltaTable(path)
+    before = rows(path, table.version())
+    vectors_upkeep.maintain(path, key=["id"], policy=Policy(dirty_bytes=0))
+    assert DeltaTable(path).version() > table.version(), "it was written again"
+    assert rows(path, DeltaTable(path).version()) == before
 
 
 # -- keys as numbers -------------------------------------------------------------------------------
