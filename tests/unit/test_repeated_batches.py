@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark import tables
+from lakemark.errors import DependencyError
 from lakemark.pipeline import Pipeline
 from lakemark.sink import names, pending
 from tests.kit.memory_pipeline import DiedError
