@@ -1,5 +1,6 @@
 """What upkeep and commits of tables with deletion vectors may delete, and what they may not."""
 
+import json
 import os
 import time
 from datetime import timedelta
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from lakemark.sink import delta, index_cache, key_index, vectors, vectors_upkeep
 from lakemark.sink.commits import DELETION_VECTORS
+from lakemark.sink.data_files import KeyRange
+from lakemark.sink.table_log import data_file
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors_upkeep import Policy
 from tests.kit.sink_contract import COLUMNS
@@ -112,6 +115,15 @@ def test_rows_deleted_far_down_a_file_stay_deleted_when_it_is_written_again(path
     vectors_upkeep.maintain(path, key=["id"], policy=Policy(dirty_bytes=0))
     assert DeltaTable(path).version() > table.version(), "it was written again"
     assert rows(path, DeltaTable(path).version()) == before
+
+
+def test_a_file_whose_highest_text_was_cut_may_have_a_longer_one():
+    """Writers keep the first 32 characters: as a highest text that is no bound for a longer one."""
+    cut, long = "x" * 32, "x" * 40
+    stats = json.dumps({"minValues": {"id": cut}, "maxValues": {"id": cut}})
+    file = data_file({"path": "a", "size": 1, "stats": stats})
+    assert KeyRange("id", (long, long)).may_meet(file)
+    assert not KeyRange("id", ("y", "z")).may_meet(file)
 
 
 # -- keys as numbers -------------------------------------------------------------------------------
