@@ -5,8 +5,8 @@
     control topic ────────────────────────────────────────┘
 
 The stages run inside `foreachBatch`, when the batch (`Pipeline.batch`) has made their plan. A batch
-has numbered steps; each can be repeated alone, and a repeated batch does what it did the first
-time.
+has numbered steps. After a crash all of them are repeated from the same state; what a table or an
+output topic has of the same content is left out then.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,7 +160,7 @@ class Pipeline:
         """One micro-batch, in order:
 
         1. the state before it, and the control records it brings;
-        2. decode, dead letters, Delta tables (in the tasks);
+        2. decode, dead letters, output topics, Delta tables (in the tasks);
         3. tables whose schema was out of date: read the catalog again;
         4. tables that catch up: a bounded read through the same tasks;
         5. the state after it, and what the progress topic says.
@@ -363,7 +363,6 @@ class Pipeline:
                 config,
                 state,
                 query=self.checkpoint.query_id(),
-                step=step,
                 schemas={**self.schemas, **self.read_schemas()},
                 topic_ids=self.checkpoint.topics() if config.output else {},
                 wrapped=bool(self.connector.schemas_enabled),

@@ -64,7 +64,6 @@ def output_plan(
     state: PipelineState,
     *,
     query: str,
-    step: str,
     schemas: Mapping[str, TableSchema],
     topic_ids: Mapping[str, str],
     wrapped: bool,
@@ -75,7 +74,6 @@ def output_plan(
         config: the settings.
         state: the tables as they are before the batch.
         query: the query's id.
-        step: as `lake_plan`.
         schemas: tables known from the catalog.
         topic_ids: ids of the change topics.
         wrapped: whether the connector's records are known to carry their schemas.
@@ -88,7 +86,7 @@ def output_plan(
         prefix=output.topic_prefix,
         control=config.topics.control,
         query=query,
-        number=2 * state.batch + (step == "catchup"),
+        batch=state.batch,
         wrapped=wrapped or bool(state.wrappers),
         resolve=output.resolve_unavailable,
         max_bytes=config.dead_letters.max_record_bytes,

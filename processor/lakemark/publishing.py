@@ -51,14 +51,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OutputPlan:
-    """What the tasks of a batch must know of the output topics; equal for a repeated batch.
+    """What the tasks of a batch must know of the output topics.
 
     Attributes:
         pipeline: its name.
         prefix: of the topics.
         control: the control topic, under which the marks of rows are kept.
         query: id of the streaming query.
-        number: of the step: a later one has a higher number.
+        batch: batch id; the marks of a batch's rows are above those of the batches before.
         wrapped: whether records carry their schemas.
         resolve: whether TOAST values are put in.
         max_bytes: of a record, where topics are made.
@@ -75,7 +75,7 @@ class OutputPlan:
     prefix: str
     control: str
     query: str
-    number: int
+    batch: int
     wrapped: bool = False
     resolve: bool = True
     max_bytes: int = 5 << 20
@@ -248,7 +248,8 @@ class Rows:
     parts: Sequence[pa.Table]
 
     def __call__(self, truncate: bytes, content: int) -> None:
-        """Does it, once for each step and content.
+        """Does it, once for each batch and content: a repeated batch may do in its catch-up what it
+        did in the stream before, and the other way round.
 
         Args:
             truncate: position of the newest truncate or sweep; empty = none.
@@ -257,7 +258,7 @@ class Rows:
         Raises:
             TableError, DependencyError: see `topics.write`, `row_events`.
         """
-        plan, first = self.plan, self.plan.number * topics.STEP
+        plan, first = self.plan, self.plan.batch * topics.BATCH
         source = Source(plan.control, 0, plan.query, ROWS, str(content), first)
         target = plan.target(self.table, row.topic if (row := plan.rows.get(self.table)) else "")
         found, at = self._messages(truncate), first

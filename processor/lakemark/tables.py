@@ -12,7 +12,7 @@
 
 `PipelineState` after batch N is a function of the state after N-1 and what batch N's tasks
 reported; it is stored under N before Spark commits the batch, so a repeated batch starts from the
-same state and decides as it did the first time.
+same state. From the same reports it comes to the same one.
 """
 
 from collections.abc import Iterable, Mapping

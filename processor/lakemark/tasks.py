@@ -60,7 +60,7 @@ RESULT_DDL: Final = "kind string, blob binary"
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """What the first stage of a batch needs; equal for a repeated batch.
+    """What the first stage of a batch needs.
 
     Attributes:
         stretch: how to decode.

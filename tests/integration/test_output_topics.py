@@ -72,19 +72,19 @@ def test_a_mark_of_another_topic_of_the_same_name_does_not_count(stack: LocalSta
     assert values(stack, target) == [99, 1, 2, 3]
 
 
-def test_another_content_of_the_same_step_is_written_and_an_earlier_step_is_not(
+def test_another_content_of_the_same_batch_is_written_and_an_earlier_batch_is_not(
     stack: LocalStack, target: Target
 ):
-    def rows(step: int, content: str) -> Source:
-        return Source(target.like, 0, "query", "rows", content, step * topics.STEP)
+    def rows(batch: int, content: str) -> Source:
+        return Source(target.like, 0, "query", "rows", content, batch * topics.BATCH)
 
-    def step(number: int, *values: int) -> list[Message]:
-        first = number * topics.STEP
+    def of_batch(number: int, *values: int) -> list[Message]:
+        first = number * topics.BATCH
         return [m._replace(at=first + n) for n, m in enumerate(some(*values))]
 
     def written(number: int, content: str, *values: int) -> int:
-        upto = number * topics.STEP + len(values)
-        return topics.write(target, rows(number, content), upto, step(number, *values))
+        upto = number * topics.BATCH + len(values)
+        return topics.write(target, rows(number, content), upto, of_batch(number, *values))
 
     assert written(4, "a", 1, 2) == 2
     assert written(4, "a", 1, 2) == 0

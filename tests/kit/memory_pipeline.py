@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import tables, tasks
+from lakemark import ownership, tables, tasks
 from lakemark.config import Config
 from lakemark.connector import parse
 from lakemark.errors import LakemarkError
@@ -96,12 +96,17 @@ class MemoryCheckpoint:
     planned: dict[int, Offsets] = field(default_factory=dict)
     states: dict[int, bytes] = field(default_factory=dict)
     dies_before_saving: bool = False
+    asked: int = 0
+    taken_after: int | None = None
 
     def query_id(self) -> str:
         return "query-0000"
 
     def check_owner(self) -> None:
-        """Nobody else is there."""
+        """Nobody else is there, until `taken_after` says so: after that many questions."""
+        self.asked += 1
+        if self.taken_after is not None and self.asked > self.taken_after:
+            raise ownership.superseded(None)
 
     def topics(self) -> dict[str, str]:
         return {}

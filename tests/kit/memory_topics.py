@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lakemark.sink.forwarding import Message
-from lakemark.sink.topics import STEP, Source, Target
+from lakemark.sink.topics import Mark, Source, Target, unwritten
 from tests.kit.memory_pipeline import DiedError
 
 
@@ -15,23 +15,20 @@ class MemoryTopics:
     """Records by topic; `dies` is asked before and after every transaction."""
 
     records: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
-    marks: dict[tuple[str, str, int, str], tuple[int, str]] = field(default_factory=dict)
+    marks: dict[tuple[str, str, int], Mark] = field(default_factory=dict)
     dies: Callable[[], bool] = lambda: False
 
     def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
         """As `sink.topics.write`."""
-        place = (target.group, source.kind or source.topic, source.partition, source.note)
-        mark, content = self.marks.get(place, (0, ""))
-        if source.content != content and source.first <= mark < source.first + STEP:
-            mark = source.first
-        new = [m for m in messages if m.at >= mark]
+        place = (target.group, source.kind or source.topic, source.partition)
+        new = unwritten(self.marks.get(place), source, messages)
         assert all(m.at < upto for m in new)
         if not new:
             return 0
         if self.dies():
             raise DiedError
         self.records[target.topic] += new
-        self.marks[place] = upto, source.content
+        self.marks[place] = Mark(upto, source.note, source.content)
         if self.dies():
             raise DiedError
         return len(new)

@@ -7,7 +7,7 @@ import pytest
 from lakemark import connector_changes, control, decoding
 from lakemark.connector import parse, read
 from lakemark.connector_changes import ChangedError, Watch, agree
-from lakemark.errors import PipelineError
+from lakemark.errors import DependencyError, PipelineError
 from lakemark.source.schema import HandlingModes
 from lakemark.supervisor import Supervisor
 from lakemark.tables import PipelineState, TableState
@@ -181,6 +181,28 @@ def test_where_no_catalog_tells_any_table_may_be_concerned(shop, said):
     kept = Kept()
     agree(shop.config, kept, connector(shop))
     agree(shop.config, kept, connector(shop, interval_handling_mode="string"))
+    assert said == [ITEMS, ORDERS]
+
+
+def test_a_table_whose_former_types_nobody_knows_is_read_again(shop, said, catalog, monkeypatch):
+    monkeypatch.setitem(CATALOG, ORDERS, {"id": "int8"})
+    old, new = HandlingModes(), HandlingModes(interval="string")
+    of = {t: schema_of(t, **types) for t, types in CATALOG.items()}
+    assert decoding.concerned([ORDERS, ITEMS], (old, new), {ITEMS: of[ITEMS]}, of) == [ORDERS]
+
+
+def test_what_could_not_be_marked_is_marked_at_the_next_start(shop, said, catalog, monkeypatch):
+    kept, change = Kept(), {"binary_handling_mode": "hex"}
+    agree(shop.config, kept, connector(shop))
+
+    def away(*_):
+        raise DependencyError("the brokers are away", code="kafka-unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(control, "resnapshot", away)
+        with pytest.raises(DependencyError):
+            agree(shop.config, kept, connector(shop, **change))
+    agree(shop.config, kept, connector(shop, **change))
     assert said == [ITEMS, ORDERS]
 
 

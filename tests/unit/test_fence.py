@@ -17,15 +17,15 @@ TOPIC = f"shop.{ORDERS}"
 AT = [positions.pack(0, major, 5) for major in range(10)]
 
 
-def waiting(**changes):
-    """A run over a table whose chunks wait for their windows, and so for the fence."""
+def waiting(*tables, **changes):
+    """A run over tables whose chunks wait for their windows, and so for the fence."""
     world = FakeWorld(replace(SETTINGS, ordered=True))
     for name, value in changes.items():
         setattr(world, name, value)
     world.stream.table(ORDERS)
     world.stream.lag = 1000  # window rows do not come: chunks stay undecided
     world.start()
-    world.execute("r1")
+    world.execute("r1", *tables)
     world.go(30, until=lambda: bool(world.records("chunk")))
     return world
 
@@ -75,6 +75,20 @@ def test_without_connect_a_later_event_in_every_partition_is_needed(logs):
     world.go(fence.SAY_AFTER_S + 5)
     assert "snapshot.waits_for_connector" in {entry["event"] for entry in logs}
     assert world.run_state("r1") == "reading", "what is away holds up the fence only"
+
+
+def test_without_connect_every_table_of_the_runs_must_have_passed():
+    world = waiting(ORDERS, ITEMS, away={"committed"})
+    world.stream.tables.pop(ITEMS, None)
+    world.stream.table(ORDERS, passed=AT[6])
+    world.go(5)
+    assert said(world) == [], "of one table the stream knows nothing"
+    world.stream.table(ITEMS, passed=AT[2])
+    world.go(5)
+    assert said(world) == [AT[2].hex()]
+    world.stream.table(ITEMS, passed=AT[9])
+    world.go(5)
+    assert said(world) == [AT[2].hex(), AT[6].hex()]
 
 
 def test_nothing_is_asked_while_no_chunk_waits():

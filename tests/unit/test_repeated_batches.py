@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark import tables
+from lakemark.errors import DependencyError
 from lakemark.pipeline import Pipeline
 from lakemark.sink import names, pending
 from tests.kit.memory_pipeline import DiedError
@@ -284,3 +285,25 @@ def test_halves_that_are_gone_are_said_and_the_table_goes_on(shop, dropped):
     shop.put("c", 20, 3, v="c")
     shop.run()
     assert entry(shop).resnapshot_since == since, "said once"
+
+
+def test_who_was_superseded_in_a_batch_reads_no_slice_and_stores_no_state(shop):
+    """What it has merged by then, the new owner merges as well; each table takes it once."""
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.records.append({"type": "table-pause", "table": ORDERS})
+    shop.put("u", 11, 1, v="b")
+    shop.run()
+    shop.records.append({"type": "table-resume", "table": ORDERS})
+    checkpoint = shop.checkpoint
+    for allowed in (1, 2):  # at the start; before the slice; the third time: before the state
+        checkpoint.taken_after = checkpoint.asked + allowed
+        with pytest.raises(DependencyError) as caught:
+            shop.run() if allowed == 1 else shop.again()
+        assert caught.value.code == "superseded"
+        assert shop.values() == {1: "a" if allowed == 1 else "b"}
+        assert shop.batch not in checkpoint.states
+    checkpoint.taken_after = None
+    shop.restart()
+    shop.again()
+    assert shop.values() == {1: "b"}

@@ -157,7 +157,8 @@ class _Nobody:
         return "q"
 
 
-def test_events_of_a_table_that_is_left_out_are_applied_when_it_is_back(shop):
+@pytest.mark.parametrize("narrow", [True, False])
+def test_events_of_a_table_that_is_left_out_are_applied_when_it_is_back(shop, narrow):
     shop.put("c", 10, 1, v="a")
     shop.put("c", 10, 7, v="x", table=ITEMS)
     shop.run()
@@ -165,7 +166,8 @@ def test_events_of_a_table_that_is_left_out_are_applied_when_it_is_back(shop):
     topics = set(now.offsets)
     assert selection.select(now, _chosen([ITEMS], topics)).left == (ORDERS,)
     shop.checkpoint.save(now)
-    shop.pipeline.connector = replace(everything, tables=TableChoice({}, [ITEMS]))
+    if narrow:  # else the connector has taken it back already: that counts from the next start on
+        shop.pipeline.connector = replace(everything, tables=TableChoice({}, [ITEMS]))
     shop.put("u", 11, 1, v="b")
     bad = event("c", 11, {"id": 1, "v": "b"}).replace(b'"op": "c"', b'"op": "z"')
     shop.broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', bad)

@@ -116,3 +116,21 @@ def test_nothing_of_a_table_that_a_stretch_stops_reaches_the_lake(tmp_path):
     outcomes = [row["blob"] for row in said if row["kind"] == tasks.OUTCOME]
     assert [msgspec.msgpack.decode(o, type=TableOutcome).table for o in outcomes] == [ITEMS]
     assert not (tmp_path / ORDERS).exists()
+
+
+@pytest.mark.parametrize("stopped", [frozenset(), frozenset([ORDERS])])
+def test_rows_of_a_chunk_wait_where_the_table_does_not_stream(tmp_path, stopped):
+    """The chunk counts as not applied then, and is read again: its rows must not be there."""
+    broker = Broker()
+    key, value = msgspec.json.encode({"id": 1}), event("c", 100, {"id": 1, "v": "a"})
+    broker.put(f"shop.{ORDERS}", 0, key, value)
+    decoded = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN))
+    found = decoded.drop_columns("shard").to_pylist()
+    found = [{**r, "kind": SURVIVORS} for r in found if r["kind"] == tasks.PACKET]
+    batch = pa.RecordBatch.from_pylist(found, pa.schema([*decoded.drop_columns("shard").schema]))
+    plan = LakePlan(
+        "q", 0, "stream", lambda table: TablePlan(str(tmp_path / table)), stopped=stopped
+    )
+    (result,) = tasks.merge([batch], plan)
+    assert result.num_rows == (not stopped)
+    assert (tmp_path / ORDERS).exists() == (not stopped)

@@ -163,7 +163,8 @@ def apply(  # noqa: PLR0915 - the order of effects, in one place
         table: which.
         parts: its packets.
         plan: of the batch.
-        publish: called before any commit, when it is known that the batch is not committed yet.
+        publish: called before rows are changed, when it is known that the batch is not committed
+            yet.
 
     Raises:
         TableError: this table cannot go on; nothing of the batch was applied to it.

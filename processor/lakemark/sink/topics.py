@@ -7,7 +7,7 @@ below it. A task that Spark has given up but that still runs is fenced by its su
 the same transactional id, one for each table and source.
 
 A *source* is what records are counted by: a partition of a change topic (`Message.at` is the Kafka
-offset), or the rows of a step, by their place in it. A process keeps its producers for the next
+offset), or the rows of a batch, by their place in it. A process keeps its producers for the next
 batch, the most recently used ones; one that was not fenced meanwhile knows its mark.
 """
 
@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Never
+from typing import Any, Final, NamedTuple, Never
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -25,7 +25,7 @@ from lakemark.output_names import TRANSACTION_MS, topic_settings
 from lakemark.sink.forwarding import Message
 
 UNAVAILABLE: Final = "output-unavailable"
-STEP: Final = 1 << 32  # marks of one step that writes rows
+BATCH: Final = 1 << 33  # marks of the rows of one batch
 LANES: Final = 64  # producers that a process keeps
 TIMEOUT_S: Final = 30.0
 # More than the client's own 1 MB: the topic's limit is the one that counts.
@@ -84,10 +84,10 @@ class Source:
     Attributes:
         topic, partition: under which the mark is kept; they must exist.
         note: kept with the mark. A mark with another note is not ours: the topic was made anew,
-            or it is of another step; an empty one says nothing.
+            or the query was; an empty one says nothing.
         kind: part of the transactional id where it is no change topic.
-        content: digest of what belongs to the `STEP` marks from `first` on: where it is another one
-            than was written, they are written again.
+        content: digest of what belongs to the `BATCH` marks from `first` on: where it is another
+            one than was written, they are written again.
         first: see `content`.
     """
 
@@ -97,6 +97,30 @@ class Source:
     kind: str = ""
     content: str = ""
     first: int = 0
+
+
+class Mark(NamedTuple):
+    """How far a source is written: all below `at`; `note` and `content` as of the source then."""
+
+    at: int
+    note: str = ""
+    content: str = ""
+
+
+def unwritten(mark: Mark | None, source: Source, messages: Sequence[Message]) -> list[Message]:
+    """The messages that are not written yet, in their order.
+
+    Args:
+        mark: kept for the source; None if there is none.
+        source: what they are counted by.
+        messages: see `write`.
+    """
+    if mark is None or (mark.note and source.note and mark.note != source.note):
+        return list(messages)
+    at = mark.at
+    if source.content != mark.content and source.first <= at < source.first + BATCH:
+        at = source.first  # the same batch, and something else in it
+    return [message for message in messages if message.at >= at]
 
 
 def write(target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
@@ -169,16 +193,11 @@ class _Lane:
             consumer.close()
         if found.error is not None:
             raise KafkaException(found.error)
-        self.mark = int(found.offset) if found.offset >= 0 else None
-        self.note, _, self.content = (found.metadata or "").partition(" ")
+        note, _, content = (found.metadata or "").partition(" ")
+        self.mark = Mark(int(found.offset), note, content) if found.offset >= 0 else None
 
     def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
-        ours = not (self.note and source.note) or self.note == source.note
-        if ours and self.mark is not None:
-            mark = self.mark
-            if source.content != self.content and source.first <= mark < source.first + STEP:
-                mark = source.first  # the same step, and something else in it
-            messages = [message for message in messages if message.at >= mark]
+        messages = unwritten(self.mark, source, messages)
         if not messages:
             return 0
         failed: list[KafkaError] = []
@@ -203,7 +222,7 @@ class _Lane:
             # What was not delivered says why, in any order; the error may only be a sequel.
             reasons = [one for one in failed if one.code() not in _SEQUELS]
             raise KafkaException(reasons[0] if reasons else error.args[0]) from error
-        self.mark, self.note, self.content = upto, source.note, source.content
+        self.mark = Mark(upto, source.note, source.content)
         return len(messages)
 
     def _produce(self, topic: str, message: Message, delivered: Any) -> None:

@@ -1,0 +1,202 @@
+"""What stands in an output topic, record by record: tombstones, placeholders, rows that were read."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from lakemark import packets, positions, tables
+from lakemark.sink import row_events, topics
+from lakemark.sink.envelopes import sample
+from lakemark.sink.row_events import Style
+from lakemark.source.modes import HandlingModes
+from tests.kit.memory_pipeline import Broker
+from tests.kit.memory_topics import MemoryTopics
+from tests.kit.shop import ORDERS, Shop, event, schema_of
+
+pytestmark = pytest.mark.usefixtures("letters")
+
+PLACEHOLDER = "__debezium_unavailable_value"
+CLEAN = f"clean.{ORDERS}"
+SCHEMA = schema_of(ORDERS, id="int4", v="int4", big="text")
+
+
+@pytest.fixture
+def out(monkeypatch):
+    """Output topics in memory, in place of Kafka's."""
+    found = MemoryTopics()
+    monkeypatch.setattr(topics, "write", found.write)
+    return found
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """Orders with a large value."""
+    return Shop(
+        tmp_path, Broker(), {ORDERS: SCHEMA}, sections={"output": {"topic_prefix": "clean"}}
+    )
+
+
+def shown(out):
+    """Key, operation and large value of every record; `-` for a tombstone."""
+    return [
+        (key, "-", None) if value is None else (key, value["op"], (value["after"] or {}).get("big"))
+        for key, _, value in out.events(CLEAN)
+    ]
+
+
+def test_every_delete_is_followed_by_its_tombstone(shop, out):
+    shop.put("c", 10, 1, v=1, big="x")
+    shop.put("d", 11, 1)
+    shop.put("c", 12, 2, v=1, big="y")
+    shop.put("t", 13, 0)
+    shop.run()
+    assert shown(out) == [
+        (1, "c", "x"), (1, "d", None), (1, "-", None), (2, "c", "y"), (2, "d", None), (2, "-", None),
+    ]  # fmt: skip
+
+
+def test_what_the_connector_reads_while_it_streams_is_left_out(shop, out):
+    shop.put("c", 10, 1, v=1, big="x")
+    shop.put("r", 11, 2, v=1, big="y", snapshot="incremental")
+    shop.run()
+    assert shown(out) == [(1, "c", "x")]
+    assert shop.values().keys() == {1, 2}
+
+
+def test_an_event_below_a_truncate_of_an_earlier_batch_is_left_out(shop, out):
+    shop.put("c", 10, 1, v=1, big="x", partition=1)
+    shop.put("c", 10, 2, v=1, big="x")
+    shop.run()
+    shop.put("t", 50, 0)
+    shop.run()
+    before = len(out.records[CLEAN])
+    shop.put("c", 30, 3, v=1, big="late", partition=1)
+    shop.put("c", 60, 5, v=1, big="new", partition=1)
+    shop.run()
+    assert shown(out)[before:] == [(5, "c", "new")]
+    assert shop.values().keys() == {5}
+
+
+def test_a_row_of_the_lake_that_the_batch_changes_gets_one_delete(shop, out):
+    shop.put("c", 10, 5, v=1, big="x")
+    shop.run()
+    shop.put("u", 20, 5, v=2, big="x")
+    shop.put("t", 50, 0)
+    shop.run()
+    assert [op for _, op, _ in shown(out)] == ["c", "u", "d", "-"]
+
+
+def test_a_row_that_moved_to_its_key_in_the_batch_of_a_truncate_is_deleted(shop, out):
+    shop.put("c", 10, 1, v=1, big="x")
+    shop.run()
+    old, new = (json.dumps({"id": key}).encode() for key in (1, 4))
+    shop.put("d", 20, 1, headers=[("__debezium.newkey", new)])
+    shop.put("c", 20, 4, v=1, big="x", headers=[("__debezium.oldkey", old)])
+    shop.put("t", 50, 0)
+    shop.run()
+    assert [record for record in shown(out) if record[0] == 4][1:] == [
+        (4, "d", None),
+        (4, "-", None),
+    ]
+
+
+def test_a_value_of_a_row_that_is_ahead_of_the_event_is_not_put_in(shop, out):
+    """The marks are gone: the batch is written once more, and the table has it already."""
+    shop.put("c", 10, 1, v=1, big="x")
+    shop.run()
+    shop.put("u", 20, 1, v=2, big=PLACEHOLDER)
+    shop.put("u", 30, 1, v=3, big="new")
+    before = {t: dict(p) for t, p in shop.read.items()}
+    shop.run()
+    assert shown(out)[1:] == [(1, "u", "x"), (1, "u", "new")]
+    out.marks.clear()
+    out.records.clear()
+    shop.read = before
+    shop.again()
+    assert shown(out) == [(1, "u", PLACEHOLDER), (1, "u", "new")]
+
+
+def test_a_value_of_a_row_that_misses_an_event_is_not_put_in(shop, out):
+    shop.put("c", 10, 1, v=1, big="x")
+    shop.put("c", 10, 2, v=1, big="y")
+    shop.run()
+    now = shop.state
+    tables.note_reread(now.tables[ORDERS], ["[1]"], batch=now.batch)
+    shop.checkpoint.save(now)
+    shop.put("u", 20, 1, v=2, big=PLACEHOLDER)
+    shop.put("u", 20, 2, v=2, big=PLACEHOLDER)
+    shop.run()
+    assert shown(out)[2:] == [(1, "u", PLACEHOLDER), (2, "u", "y")]
+
+
+def test_a_value_that_the_row_does_not_know_stays_a_placeholder(shop, out):
+    shop.put("u", 10, 1, v=1, big=PLACEHOLDER)
+    shop.run()
+    shop.put("u", 20, 1, v=2, big=PLACEHOLDER)
+    shop.run()
+    assert shown(out) == [(1, "u", PLACEHOLDER)] * 2
+
+
+def test_a_row_that_is_marked_deleted_gives_no_values(tmp_path, out):
+    shop = Shop(
+        tmp_path,
+        Broker(),
+        {ORDERS: SCHEMA},
+        settings={"deletes": "soft"},
+        sections={"output": {"topic_prefix": "clean"}},
+    )
+    shop.put("c", 10, 1, v=1, big="x")
+    shop.run()
+    shop.put("d", 11, 1)
+    shop.run()
+    shop.put("u", 20, 1, v=2, big=PLACEHOLDER)
+    shop.run()
+    assert shown(out)[-1] == (1, "u", PLACEHOLDER)
+
+
+def test_behind_a_dead_letter_nothing_is_put_in(shop, out):
+    """It may have been of the very value."""
+    shop.put("c", 10, 1, v=1, big="x")
+    shop.run()
+    shop.put("u", 20, 1, v="no number", big="y")
+    shop.put("u", 21, 1, v=2, big=PLACEHOLDER)
+    shop.run()
+    assert shown(out) == [(1, "c", "x"), (1, "u", PLACEHOLDER)]
+
+
+def test_rows_of_a_chunk_are_reads_its_absent_keys_deletes_and_its_fills_nothing():
+    position = positions.pack(0, 70, 70)
+    columns = packets.KeyColumns(("id",))
+
+    def packet(make, *keys, kind=packets.NET, **more):
+        rows = pa.array(
+            [{"id": key, **more} for key in keys],
+            pa.struct(
+                [pa.field(n, pa.int32() if n != "big" else pa.string()) for n in ("id", *more)]
+            ),
+        )
+        names = pa.array([f"[{key}]".encode() for key in keys], pa.binary())
+        made = make(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=columns)
+        return packets.as_of(made, position, record=kind)
+
+    chunk = pa.concat_tables(
+        [
+            packet(packets.reads, 1, 2, v=3, big="x"),
+            packet(packets.absences, 4),
+            packet(packets.reads, 5, kind=packets.FILL, v=3, big="lost"),
+        ],
+        promote_options="permissive",
+    )
+    shown_by = sample(event("u", 9, {"id": 1, "v": 1, "big": "a"}))
+    found = list(
+        row_events.of_chunk(chunk, SCHEMA, Style("shop", ORDERS, shown_by, HandlingModes()))
+    )
+    said = [(json.loads(m.key)["id"], json.loads(m.value or b"null")) for m in found]
+    assert [(key, value and value["op"]) for key, value in said] == [
+        (1, "r"), (2, "r"), (4, "d"), (4, None),
+    ]  # fmt: skip
+    assert said[0][1]["after"] == {"id": 1, "v": 3, "big": "x"}
+    assert said[0][1]["source"]["snapshot"] == "incremental"
+    assert {dict(m.headers)["lakemark.position"] for m in found} == {position.hex().encode()}
+    assert len({dict(m.headers)["lakemark.id"] for m in found}) == len(found)
