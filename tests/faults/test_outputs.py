@@ -22,12 +22,7 @@ from tests.kit.rendered_rows import MEMBERS, assert_same
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("streaming"),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 RUN_S = 300.0
 KILLS = 3

@@ -20,12 +20,7 @@ from tests.kit.broken import forget, revive
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("streaming"),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 RUN_S = 300.0
 """Within this a run over the shop ends, kills and restarts included."""

@@ -13,12 +13,7 @@ from stack.local import Database, LocalStack
 from tests.kit.running import Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots, kinds
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("streaming"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 FOUR = "pk1 int, pk2 int, pk3 int, pk4 int, aa int"
 PLAIN = (
