@@ -5,9 +5,10 @@ import re
 import pytest
 from confluent_kafka import KafkaError
 
+from lakemark.client_errors import Admission
 from lakemark.client_settings import jaas_quoted, java_options, librdkafka_options
 from lakemark.config import Config
-from lakemark.kafka import Admission, Cluster, topic_plan
+from lakemark.kafka import Cluster, topic_plan
 from lakemark.settings.layers import InvalidConfig, LoginRefused
 
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
