@@ -31,8 +31,8 @@ from lakemark.reconcile import operator, window
 from lakemark.refresh import Catalog, Refresh
 from lakemark.settle import Left, News
 from lakemark.sink import bigtable
-from lakemark.sink.apply import TableOutcome
 from lakemark.sink.commits import SPARK_MERGE
+from lakemark.sink.lake_plan import TableOutcome
 from lakemark.source import topics
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema

@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink import delta, index_cache, table_log, vectors, vectors_upkeep
-from lakemark.sink.apply import LakePlan, TablePlan, apply
+from lakemark.sink.apply import apply
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE
+from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.table_store import TableStore
 from tests.kit.delta_table import actions, content, merged, numbered, refusals, values, vector_files
 from tests.kit.delta_table import merge_vectors as merge
