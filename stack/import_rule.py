@@ -38,6 +38,7 @@ PURE = {
     *("refresh", "selection", "gaps"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
     *("backoff", "decoding", "source.circuit"),
+    *("catch_up", "new_partitions", "control_records"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

@@ -25,7 +25,7 @@ from stack.connect import Connect, connector_config, debezium_plugins
 from stack.java import find_java
 from stack.kafka import Kafka, kafka_jars
 from stack.postgres import USER, Postgres
-from stack.processes import Identity, Server, StackError, wait_for
+from stack.processes import Identity, Server, StackError, start_together, wait_for
 
 ROOT = Path(__file__).parents[1]
 CONNECTOR = ROOT / "connect-configs" / "postgres.json"
@@ -125,14 +125,7 @@ class LocalStack:
             debezium_plugins(self._progress)
         self.logs.mkdir(parents=True, exist_ok=True)
         self._progress(f"starting {', '.join(s.name for s in self.servers)}; logs: {self.logs}")
-        try:
-            for server in self.servers:
-                server.spawn()
-            for server in self.servers:
-                server.await_ready()
-        except BaseException:
-            self.stop()
-            raise
+        start_together(self.servers, stop=self.stop)
         if self.detached:
             self._write_state()
 

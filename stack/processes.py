@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,3 +268,23 @@ class Server(ABC):
             text = "(no log was written)"
         tail = "\n".join(text.splitlines()[-lines:])
         return f"--- last lines of {self.log}\n{tail}"
+
+
+def start_together(servers: Sequence[Server], *, stop: Callable[[], None]) -> None:
+    """Start all of them at once and return when each is ready.
+
+    Args:
+        servers: which, in the order in which they are started.
+        stop: ends them; called if one does not start, or if we are interrupted.
+
+    Raises:
+        StackError: if one ends or is not ready in time.
+    """
+    try:
+        for server in servers:
+            server.spawn()
+        for server in servers:
+            server.await_ready()
+    except BaseException:
+        stop()
+        raise

@@ -10,12 +10,11 @@ import os
 import sys
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from lakemark.jars import pyspark_jars
 from stack.java import find_java
-from stack.processes import Server, free_port
+from stack.processes import Server, free_port, start_together
 
 HOME = pyspark_jars().parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -109,14 +108,7 @@ class SparkCluster:
         return self.master.url
 
     def __enter__(self) -> Self:
-        try:
-            for server in (self.master, *self.workers):
-                server.spawn()
-            for server in (self.master, *self.workers):
-                server.await_ready()
-        except BaseException:
-            self.stop()
-            raise
+        start_together([self.master, *self.workers], stop=self.stop)
         return self
 
     def stop(self) -> None:
@@ -124,10 +116,5 @@ class SparkCluster:
         for server in (*self.workers, self.master):
             server.kill()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

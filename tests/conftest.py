@@ -9,6 +9,8 @@ import pytest
 from hypothesis import settings
 
 from stack.local import Database, LocalStack
+from tests.kit.running import Running
+from tests.kit.snapshots import Snapshots
 
 # The same examples in every run; HYPOTHESIS_PROFILE=nightly draws new ones.
 # An example that takes this long hangs; less may be what else runs on the machine.
@@ -64,6 +66,19 @@ def database(stack: LocalStack) -> Iterator[Database]:
     """A fresh database with a signal table; its connector, if one was started, goes with it."""
     with stack.fresh_database() as fresh:
         yield fresh
+
+
+@pytest.fixture(scope="module")
+def snapshots(pipeline: Running) -> Iterator[Snapshots]:
+    """Signals to the pipeline that a module's tests share, and what has become of them."""
+    with Snapshots(pipeline) as found:
+        yield found
+
+
+@pytest.fixture
+def streaming(pipeline: Running) -> None:
+    """The pipeline that a module's tests share streams, whatever the one before has done to it."""
+    pipeline.lakemark.start()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Layers, Problem, dotted, read_layers
+from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Problem, dotted, read_layers
 from lakemark.settings.mistakes import explain, shape_of
 from lakemark.settings.names import InternalTopics
 from lakemark.settings.units import (
@@ -358,43 +358,33 @@ def leaves(
             yield inner, text, False
 
 
-def _warnings(config: Config, layers: Layers) -> list[Problem]:
+def _cautions(config: Config) -> Iterator[Problem]:
     """What can be started like this but should be known."""
-    found = []
     if config.output and config.source.connect is None:
-        found.append(
-            Problem(
-                "output",
-                "without source.connect snapshots for output topics wait until every partition of "
-                "their tables has had a later event",
-                "set source.connect",
-            )
+        yield Problem(
+            "output",
+            "without source.connect snapshots for output topics wait until every partition of "
+            "their tables has had a later event",
+            "set source.connect",
         )
     if config.kafka.security.security_protocol == "SASL_PLAINTEXT":
-        found.append(
-            Problem(
-                "kafka.security.security_protocol",
-                "SASL_PLAINTEXT sends the password and all rows unencrypted",
-                "use SASL_SSL where the brokers offer it",
-            )
+        yield Problem(
+            "kafka.security.security_protocol",
+            "SASL_PLAINTEXT sends the password and all rows unencrypted",
+            "use SASL_SSL where the brokers offer it",
         )
     if config.kafka.security.ssl_endpoint_identification == "none":
-        found.append(
-            Problem(
-                "kafka.security.ssl_endpoint_identification",
-                "none accepts a certificate of any host name",
-                "use https, and certificates that carry the brokers' names",
-            )
+        yield Problem(
+            "kafka.security.ssl_endpoint_identification",
+            "none accepts a certificate of any host name",
+            "use https, and certificates that carry the brokers' names",
         )
     if "snapshot" in config.model_fields_set and config.database is None:
-        found.append(
-            Problem(
-                "snapshot",
-                "without a database there is nothing to read snapshots from",
-                "add the section database",
-            )
+        yield Problem(
+            "snapshot",
+            "without a database there is nothing to read snapshots from",
+            "add the section database",
         )
-    return [replace(p, warning=True, line=layers.line_of(tuple(p.path.split(".")))) for p in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +433,10 @@ def load_with_origins(path: Path | None, environ: Mapping[str, str] | None = Non
     except ValidationError as error:
         layers.problems += explain(error, Config, layers, file=path)
     else:
-        layers.problems += _warnings(config, layers)
+        layers.problems += [
+            replace(caution, warning=True, line=layers.line_of(tuple(caution.path.split("."))))
+            for caution in _cautions(config)
+        ]
     mistakes = [problem for problem in layers.problems if not problem.warning]
     if mistakes:
         mistakes.sort(key=lambda problem: (problem.line is None, problem.line or 0))

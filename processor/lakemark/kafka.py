@@ -1,4 +1,4 @@
-"""The edge to Kafka: settings of both clients, our own topics, offsets; for records see `records`.
+"""The edge to Kafka: questions to the brokers, our own topics, offsets; for records see `records`.
 
 Every call has a deadline (``kafka.timeout``). A broker that does not answer is a `DependencyError`;
 what only a change of settings or rights can mend is an `InvalidConfig`.
@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
 from typing import Any, Final, Self
 
 import structlog
@@ -31,22 +30,14 @@ from confluent_kafka.admin import (
 )
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from lakemark.client_errors import LastError, away, refused_settings
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
-from lakemark.errors import DependencyError
 from lakemark.own_topics import create_command, topic_plan, unusable
-from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
+from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import compile_java
 
-__all__ = [
-    "Admission",
-    "Cluster",
-    "away",
-    "java_options",
-    "librdkafka_options",
-    "refused_settings",
-    "topic_plan",
-]
+__all__ = ["Cluster", "java_options", "librdkafka_options", "topic_plan"]
 
 _REFUSED: Final = frozenset(
     {
@@ -58,8 +49,6 @@ _REFUSED: Final = frozenset(
         KafkaError.INVALID_REPLICATION_FACTOR,
     }
 )
-# Wrong credentials or certificates: waiting does not mend them.
-_NOT_TRUSTED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})  # noqa: SLF001
 _log = structlog.get_logger("lakemark.kafka")
 
 
@@ -82,48 +71,6 @@ class Brokers:
     transaction_ms: int | None = None
 
 
-def not_let_in(error: KafkaError) -> LoginRefused:
-    """What it means that the brokers do not accept our credentials or certificate."""
-    message = f"the brokers do not let us in: {error.str()}"
-    hint = "check kafka.security against the brokers"
-    return LoginRefused(Problem("kafka.security", message, hint), code="kafka-refused")
-
-
-class Admission:
-    """The `error_cb` of a client that lives long: whether the brokers still let it in.
-
-    librdkafka goes on for ever with the password it was made with: a changed one takes a new
-    client.
-    """
-
-    def __init__(self) -> None:
-        self._refused: KafkaError | None = None
-
-    def __call__(self, error: KafkaError) -> None:
-        """Called by the client while it is polled."""
-        if error.code() in _NOT_TRUSTED:
-            self._refused = error
-
-    def require(self) -> None:
-        """Says that the client is of no use any more.
-
-        Raises:
-            LoginRefused: the brokers have refused it; another client may know the new password.
-        """
-        if self._refused is not None:
-            raise not_let_in(self._refused)
-
-
-class _LastError:
-    """The `error_cb` of a client: what it met last."""
-
-    def __init__(self) -> None:
-        self.error: KafkaError | None = None
-
-    def __call__(self, error: KafkaError) -> None:
-        self.error = error
-
-
 class Cluster:
     """Questions to the brokers, over one connection; to be asked within its ``with`` block.
 
@@ -140,7 +87,7 @@ class Cluster:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._timeout = config.kafka.timeout.total_seconds()
-        self._last = _LastError()
+        self._last = LastError()
         self._met = False
 
     def __enter__(self) -> Self:
@@ -154,12 +101,7 @@ class Cluster:
             self._admin = AdminClient(settings)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """The connection ends."""
         del self._admin
 
@@ -169,18 +111,12 @@ class Cluster:
             yield
         except KafkaException as error:
             self._admin.poll(0)
-            raise self._explained(error.args[0]) from error
+            raise self._last.explain(self._config, error.args[0], met=self._met) from error
         except TimeoutError as error:
             self._admin.poll(0)
-            raise self._explained(KafkaError(KafkaError._TIMED_OUT)) from error  # noqa: SLF001
+            timeout = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
+            raise self._last.explain(self._config, timeout, met=self._met) from error
         self._met = True
-
-    def _explained(self, error: KafkaError) -> DependencyError | InvalidConfig:
-        last = self._last.error
-        if last is not None and last.code() in _NOT_TRUSTED and not self._met:
-            return not_let_in(last)
-        reason = f"{error.str()}" + (f" ({last.str()})" if last is not None else "")
-        return away(self._config, reason)
 
     def ensure_topics(self) -> list[str]:
         """Creates those of our own topics that are missing, and returns their names.
@@ -437,27 +373,4 @@ def _no_leader_yet(error: BaseException) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() in (
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
-    )
-
-
-@contextlib.contextmanager
-def refused_settings() -> Iterator[None]:
-    """Explains settings that the client itself refuses: unknown names, unreadable certificates.
-
-    Raises:
-        InvalidConfig: it refused them.
-    """
-    try:
-        yield
-    except KafkaException as error:
-        problem = Problem("kafka", f"the Kafka client refuses its settings: {error.args[0].str()}")
-        raise InvalidConfig([problem]) from error
-
-
-def away(config: Config, reason: str) -> DependencyError:
-    """The error of a broker that does not answer."""
-    return DependencyError(
-        f"Kafka at {config.kafka.bootstrap_servers} is away: {reason}",
-        code="kafka-unavailable",
-        hint="start the brokers, or correct kafka.bootstrap_servers",
     )

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from lakemark import kafka, own_topics
+from lakemark import client_errors, kafka, own_topics
 from lakemark.config import Config
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.settings.layers import InvalidConfig, Problem
@@ -149,7 +149,7 @@ class Turn:
 
     def _stand(self) -> None:
         """In the queue until the end, or an error."""
-        admission = kafka.Admission()
+        admission = client_errors.Admission()
         consumer = Consumer(
             {
                 **kafka.librdkafka_options(self.config),
@@ -195,7 +195,7 @@ class Turn:
 
 def _explained(config: Config, error: KafkaError) -> LakemarkError:
     if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return kafka.away(config, error.str())
+        return client_errors.away(config, error.str())
     group = own_topics.owner_group(config)
     message = (
         f"lakemark may not join the group {group}: the brokers cannot tell which process runs the "

@@ -11,6 +11,7 @@ output topic has of the same content is left out then.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import monotonic
 from typing import Any, Final
 
@@ -19,7 +20,18 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemark import crashpoints, gaps, handover, plans, selection, settle, tables, tasks
+from lakemark import (
+    catch_up,
+    control_records,
+    crashpoints,
+    handover,
+    new_partitions,
+    plans,
+    selection,
+    settle,
+    tables,
+    tasks,
+)
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
@@ -27,12 +39,12 @@ from lakemark.errors import DependencyError, LakemarkError
 from lakemark.handover import Known
 from lakemark.ops.status import BatchDone
 from lakemark.plans import Waters
-from lakemark.reconcile import operator, window
+from lakemark.reconcile import operator
 from lakemark.refresh import Catalog, Refresh
 from lakemark.settle import Left, News
 from lakemark.sink import bigtable
-from lakemark.sink.apply import TableOutcome
 from lakemark.sink.commits import SPARK_MERGE
+from lakemark.sink.lake_plan import TableOutcome
 from lakemark.source import topics
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
@@ -48,6 +60,8 @@ CHUNK_RECORDS: Final = 32
 RECORDS_A_SHARD: Final = 8
 CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
 CONTROL_RECORDS: Final = 10_000
+
+PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose seconds are shown
 
 
 @dataclass(slots=True)
@@ -159,21 +173,20 @@ class Pipeline:
     def batch(self, frame: DataFrame, batch: int) -> None:
         """One micro-batch, in order:
 
-        1. the state before it, and the control records it brings;
-        2. decode, dead letters, output topics, Delta tables (in the tasks);
+        1. the state before it, and what its control records and new partitions change;
+        2. decode, dead letters, output topics, Delta tables (in the tasks), and what they say;
         3. tables whose schema was out of date: read the catalog again;
         4. tables that catch up: a bounded read through the same tasks;
         5. the state after it, and what the progress topic says.
         """
-        begun = monotonic()
+        marks = [monotonic()]
+        # 1. the state before it
         self.checkpoint.check_owner()
         before = self.checkpoint.load(batch - 1)
-        ends = self.checkpoint.offsets(batch)
-        state = msgspec.json.decode(tables.encode(before), type=PipelineState)
-        state.batch, state.offsets = batch, _merged(before.offsets, self._changes(ends))
-        self._control(state, before, ends)
-        self._repartitioned(state, before)
-        planned = monotonic()
+        state = self._begin(before, batch)
+        marks.append(monotonic())
+
+        # 2. the tasks
         plan = self._plan(
             state,
             step="stream",
@@ -182,77 +195,54 @@ class Pipeline:
             selected=None,
         )
         results = self.stream(frame, plan)
-        reports, outcomes = results.reports, results.outcomes
-        applied = monotonic()
-        start = settle.start_offsets(before, state.offsets, reports)
-        settled = settle.settle(
-            state, before, start, reports, outcomes,
-            catalog=self.catalog.live, forwarded=self.config.output is not None,
-        )  # fmt: skip
-        news = settle.chunks(state, plan.lake.stopped, results.said)
-        settle.high_waters(state, reports)
-        self.loads.update(settle.loads(reports))
+        marks.append(monotonic())
+        left, news = self._settle(state, before, plan, results)
 
-        self.refresh(state, settled.refresh)
-        self._retry(state, settled)
+        # 3. schemas
+        self.refresh(state, left.refresh)
+        self._retry(state, left)
+
+        # 4. tables that catch up
         self._catch_up(state)
+        marks.append(monotonic())
 
-        settled_at = monotonic()
+        # 5. the state after it
         crashpoints.reach(crashpoints.BEFORE_STATE)
         self.checkpoint.check_owner()
         self.checkpoint.save(state)
         self.publish(state)
         self.snapshots(state, news)
-        times = {"plan": planned - begun, "tasks": applied - planned}
-        times |= {"catchup": settled_at - applied, "state": monotonic() - settled_at}
-        events = sum(sum(r.kinds.values()) for r in reports)
-        rows = sum(o.inserted + o.updated + o.deleted for o in outcomes)
-        log.info(
-            "batch.done", batch=batch, events=events, tables=len(outcomes), rows=rows,
-            merges_s=round(sum(o.seconds for o in outcomes), 2),
-            **{f"{step}_s": round(seconds, 2) for step, seconds in times.items()},
-            **news.held(),
-        )  # fmt: skip
-        self.done(BatchDone(batch, events, rows, times))
+        marks.append(monotonic())
+        self._tell(batch, results, news, marks)
         crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
 
-    # -- steps ----------------------------------------------------------------------------------
+    # -- 1: the state before it, and what changes it ----------------------------------------------
+
+    def _begin(self, before: PipelineState, batch: int) -> PipelineState:
+        """The state that the batch makes, as it is before any task runs."""
+        ends = self.checkpoint.offsets(batch)
+        state = msgspec.json.decode(tables.encode(before), type=PipelineState)
+        state.batch = batch
+        state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
+        start = settle.start_offsets(before, state.offsets)
+        self._control(state, before, start, ends)
+        new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
+        return state
 
     def _changes(self, ends: list[Offsets]) -> Offsets:
         """The source among the query's three that is none of our own topics."""
         own = set(self.config.topics.all())
         return {t: partitions for e in ends for t, partitions in e.items() if t not in own}
 
-    def _control(self, state: PipelineState, before: PipelineState, ends: list[Offsets]) -> None:
+    def _control(
+        self, state: PipelineState, before: PipelineState, start: Offsets, ends: list[Offsets]
+    ) -> None:
+        """What people ask for; then tables that go on by themselves as the batch begins."""
         topic = self.config.topics.control
         end = next((e[topic][0] for e in ends if topic in e), 0)
         state.control = max(before.control, end)
-        for record in self.controls(before.control, end):
-            table = str(record.get("table", ""))
-            if record.get("type") == "table-pause" and table in state.tables:
-                tables.stop(
-                    state,
-                    table,
-                    to=tables.PAUSED,
-                    start=settle.start_offsets(before, state.offsets),
-                    before=before,
-                    code="paused",
-                    reason="paused by a control record",
-                    hint=f"lakemark table resume {table}",
-                )
-            elif record.get("type") in {"table-resume", "table-skip"}:
-                self._let_on(state, table, record)
-            elif record.get("type") == "table-read" and table in state.tables:
-                until, keys = int(record.get("until", -1)), record.get("keys")
-                tables.reread(state.tables[table], until=until, keys=keys)
-            elif record.get("type") == gaps.RESNAPSHOT and table in state.tables:
-                why = str(record.get("reason") or "events of it may be missing")
-                tables.resnapshot(state.tables[table], why, state.batch)
-            elif record.get("type") == "new-epoch":
-                tables.new_epoch(state, settle.start_offsets(before, state.offsets))
-                log.warning("pipeline.new_epoch", epoch=len(state.epochs))
-            else:
-                window.arm(state.runs, record)
+        records = self.controls(before.control, end)
+        control_records.carry_out(records, state, before=before, start=start, refresh=self.refresh)
         for name, entry in state.tables.items():
             errored = entry.state == tables.ERRORED and entry.retried
             if errored and not self.refresh.waits(entry):
@@ -260,67 +250,7 @@ class Pipeline:
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)
 
-    def _let_on(self, state: PipelineState, table: str, record: dict[str, Any]) -> None:
-        """A person lets a table go on, or skip: what stopped it may have been mended."""
-        if record["type"] == "table-resume":
-            done = tables.resume(state, table)
-        else:
-            done = tables.skip(state, table, upto=record.get("offsets"))
-            if not done:
-                log.warning("table.not_skipped", table=table)
-        if done:
-            self.refresh.again(table)
-
-    def slots(self) -> int:
-        """Number of merge tasks: as many as can run at once."""
-        return max(1, self.spark.sparkContext.defaultParallelism)
-
-    def stream(self, frame: DataFrame, plan: BatchPlan) -> Results:
-        """All stages over a batch of the query."""
-        handover.tell(self.spark, plan.decode, self.known)
-        return self._merge(frame, plan)
-
-    def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:
-        """Decoding and merging of the change records from `start` to before `end`."""
-
-        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.decode(batches, plan.decode)
-
-        records = topics.bounded_read(self.spark, self.java, start=start, end=end)
-        return self._merge(records.mapInArrow(decode, tasks.DECODED_DDL).drop("shard"), plan)
-
-    def _merge(self, frame: DataFrame, plan: BatchPlan) -> Results:
-        publish = plan.publishing
-
-        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.merge(batches, plan.lake, publish)
-
-        results = Results()
-        slots = plan.decode.slots
-        for row in (
-            frame.repartitionById(slots, "slot").mapInArrow(merge, tasks.RESULT_DDL).collect()
-        ):
-            results.take(row["kind"], bytes(row["blob"]))
-        return self._finished(results, plan)
-
-    def _finished(self, results: Results, plan: BatchPlan) -> Results:
-        self._by_spark(results.outcomes, plan)
-        for outcome in results.outcomes:
-            if outcome.trace:
-                log.error("table.internal_error", table=outcome.table, trace=outcome.trace)
-        return results
-
-    def _by_spark(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
-        """The driver's part for tables of the Spark engine: SQL only, no rows."""
-        for outcome in outcomes:
-            own = plan.lake.tables.get(outcome.table) or plan.lake.new_table(outcome.table)
-            if outcome.code or outcome.skipped or own.engine != SPARK_MERGE:
-                continue
-            try:
-                bigtable.finish(self.spark, own, outcome, plan.lake)
-            except LakemarkError as error:
-                outcome.code, outcome.reason = error.code, error.message
-                outcome.hint, outcome.retried = error.hint, error.retried
+    # -- 2: the tasks -----------------------------------------------------------------------------
 
     def _plan(
         self,
@@ -373,27 +303,64 @@ class Pipeline:
         )
         return BatchPlan(decode, lake)
 
-    def _repartitioned(self, state: PipelineState, before: PipelineState) -> None:
-        """New partitions put keys elsewhere: nothing of this batch is applied to such a table."""
-        start = settle.start_offsets(before, state.offsets)
-        for topic in tables.repartitioned(before.offsets, state.offsets):
-            ends = self.end_offsets([topic]).get(topic, {})
-            old = {p: ends[p] for p in before.offsets[topic] if p in ends}
-            for name, entry in state.tables.items():
-                if topic not in entry.topics:
-                    continue
-                log.warning("table.repartitioned", table=name, topic=topic)
-                if entry.state == tables.STREAMING:
-                    tables.stop(
-                        state,
-                        name,
-                        to=tables.CATCHING_UP,
-                        start=start,
-                        before=before,
-                        code="repartitioned",
-                        reason=f"{topic} has new partitions",
-                    )
-                tables.repartition(entry, old_ends={topic: old}, end=state.offsets)
+    def slots(self) -> int:
+        """Number of merge tasks: as many as can run at once."""
+        return max(1, self.spark.sparkContext.defaultParallelism)
+
+    def stream(self, frame: DataFrame, plan: BatchPlan) -> Results:
+        """All stages over a batch of the query."""
+        handover.tell(self.spark, plan.decode, self.known)
+        return self._merge(frame, plan)
+
+    def _merge(self, frame: DataFrame, plan: BatchPlan) -> Results:
+        publish = plan.publishing
+
+        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return tasks.merge(batches, plan.lake, publish)
+
+        results = Results()
+        slots = plan.decode.slots
+        for row in (
+            frame.repartitionById(slots, "slot").mapInArrow(merge, tasks.RESULT_DDL).collect()
+        ):
+            results.take(row["kind"], bytes(row["blob"]))
+        return self._finished(results, plan)
+
+    def _finished(self, results: Results, plan: BatchPlan) -> Results:
+        self._by_spark(results.outcomes, plan)
+        for outcome in results.outcomes:
+            if outcome.trace:
+                log.error("table.internal_error", table=outcome.table, trace=outcome.trace)
+        return results
+
+    def _by_spark(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
+        """The driver's part for tables of the Spark engine: SQL only, no rows."""
+        for outcome in outcomes:
+            own = plan.lake.tables.get(outcome.table) or plan.lake.new_table(outcome.table)
+            if outcome.code or outcome.skipped or own.engine != SPARK_MERGE:
+                continue
+            try:
+                bigtable.finish(self.spark, own, outcome, plan.lake)
+            except LakemarkError as error:
+                outcome.code, outcome.reason = error.code, error.message
+                outcome.hint, outcome.retried = error.hint, error.retried
+
+    def _settle(
+        self, state: PipelineState, before: PipelineState, plan: BatchPlan, results: Results
+    ) -> tuple[Left, News]:
+        """What the tasks' reports make of the tables; what is left to do, and of snapshots."""
+        reports = results.reports
+        start = settle.start_offsets(before, state.offsets, reports)
+        left = settle.settle(
+            state, before, start, reports, results.outcomes,
+            catalog=self.catalog.live, forwarded=self.config.output is not None,
+        )  # fmt: skip
+        news = settle.chunks(state, plan.lake.stopped, results.said)
+        settle.high_waters(state, reports)
+        self.loads.update(settle.loads(reports))
+        return left, news
+
+    # -- 3, 4: tables that are not there yet ------------------------------------------------------
 
     def _retry(self, state: PipelineState, settled: Left) -> None:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
@@ -421,10 +388,11 @@ class Pipeline:
         If its schema turns out to be out of date, the next batch reads the same again.
         """
         entry = state.tables[name]
-        work = tables.slice_of(entry, state.offsets, limit=self.config.stream.max_events_per_batch)
+        limit = self.config.stream.max_events_per_batch
+        work = catch_up.slice_of(entry, state.offsets, limit=limit)
         if work is None:
             self.refresh.read.discard(name)
-            tables.advance(entry, {}, {}, state.offsets, state.batch)
+            catch_up.advance(entry, {}, {}, state.offsets, state.batch)
             return
         start, end = work
         self.checkpoint.check_owner()  # the next owner's slice may be another one
@@ -442,21 +410,31 @@ class Pipeline:
         self.refresh.read.discard(name)
         if entry.state == tables.CATCHING_UP and not entry.code:
             waters = settle.waters_of(reports)
-            tables.advance(entry, end, waters, state.offsets, state.batch)
+            catch_up.advance(entry, end, waters, state.offsets, state.batch)
         self.refresh(state, left.refresh)
         log.info("table.caught_up", table=name, state=entry.state, failed=len(left.failed))
 
+    def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:
+        """Decoding and merging of the change records from `start` to before `end`."""
 
-def _merged(before: Offsets, end: Offsets) -> Offsets:
-    """End offsets of all partitions: a batch's log may leave out what it has nothing of.
+        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return tasks.decode(batches, plan.decode)
 
-    A partition that a known topic has got is unknown until it has a record: only then was the last
-    record of the old partitions written, and only then is it a change of the partition count.
-    """
-    merged = {topic: dict(partitions) for topic, partitions in before.items()}
-    for topic, partitions in end.items():
-        known = before.get(topic)
-        merged.setdefault(topic, {}).update(
-            (p, offset) for p, offset in partitions.items() if not known or p in known or offset > 0
-        )
-    return merged
+        records = topics.bounded_read(self.spark, self.java, start=start, end=end)
+        return self._merge(records.mapInArrow(decode, tasks.DECODED_DDL).drop("shard"), plan)
+
+    # -- 5: the state after it --------------------------------------------------------------------
+
+    def _tell(self, batch: int, results: Results, news: News, marks: list[float]) -> None:
+        """Says what the batch did; the marks stand before, between and after the `PARTS`."""
+        times = {p: end - begun for p, (begun, end) in zip(PARTS, pairwise(marks), strict=True)}
+        outcomes = results.outcomes
+        events = sum(sum(r.kinds.values()) for r in results.reports)
+        rows = sum(o.inserted + o.updated + o.deleted for o in outcomes)
+        log.info(
+            "batch.done", batch=batch, events=events, tables=len(outcomes), rows=rows,
+            merges_s=round(sum(o.seconds for o in outcomes), 2),
+            **{f"{part}_s": round(seconds, 2) for part, seconds in times.items()},
+            **news.held(),
+        )  # fmt: skip
+        self.done(BatchDone(batch, events, rows, times))

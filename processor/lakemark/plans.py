@@ -7,8 +7,8 @@ from typing import Final
 from lakemark.config import Config
 from lakemark.publishing import OutputPlan, Row
 from lakemark.sink import names
-from lakemark.sink.apply import TASK_MERGE, LakePlan, TablePlan
-from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE
+from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
+from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.source.gate import HighWater
 from lakemark.source.schema import TableSchema
 from lakemark.tables import Offsets, PipelineState, TableState, Water, stale

@@ -16,9 +16,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from lakemark.client_errors import away, refused_settings
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
-from lakemark.kafka import Cluster, away, refused_settings
+from lakemark.kafka import Cluster
 
 
 @dataclass(frozen=True, slots=True)

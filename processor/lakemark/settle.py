@@ -11,7 +11,7 @@ from lakemark import tables
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
-from lakemark.sink.apply import TableOutcome
+from lakemark.sink.lake_plan import TableOutcome
 from lakemark.tables import Offsets, PipelineState, TableState, Water
 from lakemark.tasks import Report
 

@@ -15,7 +15,7 @@ reported; it is stored under N before Spark commits the batch, so a repeated bat
 same state. From the same reports it comes to the same one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -337,90 +337,6 @@ def stream(entry: TableState, batch: int) -> None:
     entry.state, entry.code, entry.reason, entry.hint = STREAMING, "", "", ""
     entry.from_offsets, entry.high_waters, entry.old_ends = {}, {}, {}
     entry.retried, entry.since_batch, entry.skip_to = False, batch, None
-
-
-def repartitioned(before: Offsets, end: Offsets) -> list[str]:
-    """Topics known before that have records in partitions not known before."""
-    return [
-        topic
-        for topic, partitions in end.items()
-        if before.get(topic)
-        and any(p not in before[topic] and offset > 0 for p, offset in partitions.items())
-    ]
-
-
-def repartition(entry: TableState, *, old_ends: Offsets, end: Offsets) -> None:
-    """After a change of the partition count: old partitions first, up to the ends seen now.
-
-    New partitions, which are those in `end`, begin at 0, with the highest of the old high-waters,
-    so that a replay written into them is recognised.
-    """
-    entry.old_ends = old_ends
-    for topic in old_ends.keys() & entry.from_offsets.keys():
-        entry.from_offsets[topic] = {**dict.fromkeys(end[topic], 0), **entry.from_offsets[topic]}
-    for topic, waters in entry.high_waters.items():
-        highest = max(waters.values(), key=lambda w: w.position, default=Water())
-        newest = max((w.source_ts for w in waters.values()), default=0)
-        known = set(waters)
-        for partition in entry.from_offsets.get(topic, {}):
-            if partition not in known:
-                waters[partition] = Water(highest.position, newest, highest.creates)
-
-
-def slice_of(entry: TableState, end: Offsets, *, limit: int) -> tuple[Offsets, Offsets] | None:
-    """The next bounded read of a table that catches up: from and to offsets; None = no records.
-
-    Args:
-        entry: the table.
-        end: end offsets of the batch: how far the running query has come.
-        limit: records per read, spread over the partitions; the part before a changed partition
-            count is read in one piece, because keys changed partitions inside it.
-    """
-    old = bool(entry.old_ends)
-    target = entry.old_ends if old else end
-    start: Offsets = {}
-    stop_at: Offsets = {}
-    for topic in entry.topics:
-        known = entry.from_offsets.get(topic, {})
-        goals = target.get(topic, {})
-        share = max(1, limit // max(1, len(goals)))
-        for partition, goal in goals.items():
-            begin = known.get(partition, EARLIEST)
-            if begin < goal:
-                whole = old or begin == EARLIEST
-                start.setdefault(topic, {})[partition] = begin
-                stop_at.setdefault(topic, {})[partition] = (
-                    goal if whole else min(goal, begin + share)
-                )
-    return (start, stop_at) if start else None
-
-
-def advance(
-    entry: TableState,
-    to: Offsets,
-    waters: Mapping[tuple[str, int], Water],
-    end: Offsets,
-    batch: int,
-) -> None:
-    """A slice was applied: moves the table on, into the stream once it is at the batch's end."""
-    for topic, partitions in to.items():
-        entry.from_offsets.setdefault(topic, {}).update(partitions)
-    for (topic, partition), water in waters.items():
-        entry.high_waters.setdefault(topic, {})[partition] = water
-    reached_old = all(
-        entry.from_offsets.get(topic, {}).get(partition, 0) >= goal
-        for topic, partitions in entry.old_ends.items()
-        for partition, goal in partitions.items()
-    )
-    if reached_old:
-        entry.old_ends = {}
-    here = all(
-        entry.from_offsets.get(topic, {}).get(partition, 0) == goal
-        for topic in entry.topics
-        for partition, goal in end.get(topic, {}).items()
-    )
-    if reached_old and here:
-        stream(entry, batch)
 
 
 def note_reread(entry: TableState, keys: Iterable[str], *, batch: int) -> None:

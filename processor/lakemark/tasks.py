@@ -25,7 +25,7 @@ from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink import apply, dead_letter, envelopes
-from lakemark.sink.apply import LakePlan, TableOutcome
+from lakemark.sink.lake_plan import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
 from lakemark.source import key_schema, stretch, touches
 from lakemark.source.envelope import Headers, Kind

@@ -3,20 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from structlog.testing import capture_logs
 
-from lakemark.config import load
 from lakemark.errors import DependencyError
 from lakemark.ops import lag
-from lakemark.ops.board import Board
-from lakemark.ops.commands import Commands
-from lakemark.ops.metrics import Metrics
-from lakemark.ops.server import serving
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Progress, Subject
@@ -35,72 +28,18 @@ from tests.kit.lively import (
     RUN,
     STORES,
     WAITING,
-    Clock,
-    lively,
 )
+from tests.kit.site import Served, serve
 
 pytestmark = pytest.mark.slow
 
 expect.set_options(timeout=PATIENCE_MS)
-
-SMALL = """\
-name: shop-of-the-north
-kafka: {bootstrap_servers: localhost:9092}
-source: {connect: {url: http://localhost:8083, connector: shop}}
-lake: {path: ./lake}
-checkpoint: ./checkpoint
-"""
-
-
-@dataclass
-class Served:
-    """A lively pipeline's HTTP side; Kafka is a list.
-
-    Attributes:
-        address: of the page.
-        written: signals and control records, in their order.
-        away: whether Kafka is.
-    """
-
-    address: str
-    board: Board
-    clock: Clock
-    written: list[tuple[str, object]] = field(default_factory=list)
-    away: bool = False
-
-    def signal(self, value: bytes) -> None:
-        self._check()
-        self.written.append(("signal", json.loads(value)))
-
-    def control(self, kind: str, table: str) -> str:
-        self._check()
-        self.written.append((kind, table))
-        return "c1"
-
-    def _check(self) -> None:
-        if self.away:
-            raise DependencyError("Kafka is away", code="kafka-unavailable", hint="start it")
 
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Browser]:
     with browser() as started:
         yield started
-
-
-def serve(tmp_path: Path, more: str = "http: {bind: 127.0.0.1:0}") -> Iterator[Served]:
-    file = tmp_path / "lakemark.yaml"
-    file.write_text(f"{SMALL}{more}\n")
-    board, clock = lively()
-    served = Served("", board, clock)
-    does = Commands(served.signal, served.control)
-    with (
-        capture_logs() as logs,
-        serving(load(file, {}), board, Metrics(board), does),
-    ):
-        (said,) = [line for line in logs if line["event"] == "http.listening"]
-        served.address = said["address"]
-        yield served
 
 
 @pytest.fixture
@@ -299,7 +238,8 @@ def test_a_snapshot_of_chosen_tables_with_a_filter(shown, served: Served):
     dialog.get_by_label(re.compile("Only rows for which")).fill("total > 5")
     dialog.get_by_role("button", name="Start").click()
     expect(dialog).to_be_hidden()
-    ((kind, sent),) = served.written
+    ((kind, text),) = served.written
+    sent = json.loads(text)
     assert (kind, sent["type"]) == ("signal", "execute-snapshot")
     assert sent["data"] == {
         "data-collections": [ORDERS, EVENTS],
@@ -341,9 +281,11 @@ def test_all_snapshots_are_paused_resumed_and_stopped(shown, served: Served):
     page.get_by_role("button", name="Stop all").click()
     wait_for(lambda: len(served.written) == 3, PATIENCE_MS / 1000, "three signals")
     kinds = ["pause-snapshot", "resume-snapshot", "stop-snapshot"]
-    assert [sent["type"] for _, sent in served.written] == kinds
-    assert all(kind == "signal" and sent["data"] == {} for kind, sent in served.written)
-    assert len({sent["id"] for _, sent in served.written}) == 3
+    assert {kind for kind, _ in served.written} == {"signal"}
+    signals = [json.loads(text) for _, text in served.written]
+    assert [sent["type"] for sent in signals] == kinds
+    assert all(sent["data"] == {} for sent in signals)
+    assert len({sent["id"] for sent in signals}) == 3
 
 
 def test_with_a_token_it_asks_for_it_once(chrome: Browser, guarded: Served):

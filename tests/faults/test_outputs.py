@@ -22,7 +22,7 @@ from tests.kit.rendered_rows import MEMBERS, assert_same
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
-pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 RUN_S = 300.0
 KILLS = 3
@@ -50,17 +50,6 @@ def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Ite
         sections = {**SNAPSHOT, "output": {"topic_prefix": prefix}}
         with Running(database, tmp_path_factory.mktemp("pipeline"), sections) as running:
             yield running
-
-
-@pytest.fixture(scope="module")
-def snapshots(pipeline: Running) -> Iterator[Snapshots]:
-    with Snapshots(pipeline) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def streaming(pipeline: Running) -> None:
-    pipeline.lakemark.start()
 
 
 def schema_of(pipeline: Running, table: str) -> TableSchema:

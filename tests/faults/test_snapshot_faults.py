@@ -20,7 +20,7 @@ from tests.kit.broken import forget, revive
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
-pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 RUN_S = 300.0
 """Within this a run over the shop ends, kills and restarts included."""
@@ -45,18 +45,6 @@ def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Ite
         database.start_connector({"snapshot.mode": "no_data"})
         with Running(database, tmp_path_factory.mktemp("pipeline"), SNAPSHOT) as running:
             yield running
-
-
-@pytest.fixture(scope="module")
-def snapshots(pipeline: Running) -> Iterator[Snapshots]:
-    with Snapshots(pipeline) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def streaming(pipeline: Running) -> None:
-    """The pipeline streams, whatever the test before has done to it."""
-    pipeline.lakemark.start()
 
 
 def wait_more(snapshots: Snapshots, records: int) -> None:

@@ -13,7 +13,7 @@ from stack.local import Database, LocalStack
 from tests.kit.running import Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots, kinds
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 FOUR = "pk1 int, pk2 int, pk3 int, pk4 int, aa int"
 PLAIN = (
@@ -76,18 +76,6 @@ def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Ite
         )
         with Running(database, tmp_path_factory.mktemp("pipeline"), SNAPSHOT) as running:
             yield running
-
-
-@pytest.fixture(scope="module")
-def snapshots(pipeline: Running) -> Iterator[Snapshots]:
-    with Snapshots(pipeline) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def streaming(pipeline: Running) -> None:
-    """The pipeline streams, whatever the test before has done to it."""
-    pipeline.lakemark.start()
 
 
 def equal(pipeline: Running, *tables: str) -> None:

@@ -54,12 +54,6 @@ def partitioned(database: Database) -> None:
     database.execute("INSERT INTO part SELECT n, n - 1 FROM generate_series(1, 1000) n")
 
 
-@pytest.fixture(scope="module")
-def snapshots(pipeline: Running) -> Iterator[Snapshots]:
-    with Snapshots(pipeline) as found:
-        yield found
-
-
 def equal(pipeline: Running, *tables: str) -> None:
     pipeline.wait_equal(*(f"public.{table}" for table in tables))
 

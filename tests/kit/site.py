@@ -1,37 +1,103 @@
 """A pipeline's HTTP side: the real application, board and metrics; Kafka is a list."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
+from lakemark.config import load
 from lakemark.errors import DependencyError
 from lakemark.ops import http, lag
 from lakemark.ops.board import Board
 from lakemark.ops.commands import Commands
 from lakemark.ops.log import SecretFilter
 from lakemark.ops.metrics import Metrics
+from lakemark.ops.server import serving
 from lakemark.ops.status import BatchDone
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
 from lakemark.tables import PipelineState, TableState
+from tests.kit.lively import Clock, lively
 
 A, B, C = "public.a", "public.b", "public.c"
 
+SMALL = """\
+name: shop-of-the-north
+kafka: {bootstrap_servers: localhost:9092}
+source: {connect: {url: http://localhost:8083, connector: shop}}
+lake: {path: ./lake}
+checkpoint: ./checkpoint
+"""
 
-@dataclass
-class Site:
-    """One pipeline, and what it has written.
+
+@dataclass(kw_only=True)
+class Written:
+    """Kafka as a list: what a pipeline's HTTP side has written to it.
 
     Attributes:
-        token: that of its configuration.
         away: whether Kafka is.
         written: signals, and control records by kind and table.
     """
 
-    token: str | None = None
     away: bool = False
     written: list[tuple[str, ...]] = field(default_factory=list)
+
+    def signal(self, value: bytes) -> None:
+        self._check()
+        self.written.append(("signal", value.decode()))
+
+    def control(self, kind: str, table: str) -> str:
+        self._check()
+        self.written.append((kind, table))
+        return "c1"
+
+    def _check(self) -> None:
+        if self.away:
+            raise DependencyError("Kafka is away", code="kafka-unavailable", hint="start it")
+
+
+@dataclass(kw_only=True)
+class Served(Written):
+    """The HTTP side of a lively pipeline, on an address of its own."""
+
+    address: str
+    board: Board
+    clock: Clock
+
+
+def serve(folder: Path, more: str = "http: {bind: 127.0.0.1:0}") -> Iterator[Served]:
+    """Serves it until the iterator ends.
+
+    Args:
+        folder: for its configuration.
+        more: a section of that.
+    """
+    file = folder / "lakemark.yaml"
+    file.write_text(f"{SMALL}{more}\n")
+    board, clock = lively()
+    served = Served(address="", board=board, clock=clock)
+    does = Commands(served.signal, served.control)
+    with (
+        capture_logs() as logs,
+        serving(load(file, {}), board, Metrics(board), does),
+    ):
+        (said,) = [line for line in logs if line["event"] == "http.listening"]
+        served.address = said["address"]
+        yield served
+
+
+@dataclass(kw_only=True)
+class Site(Written):
+    """One pipeline's application, asked without a server.
+
+    Attributes:
+        token: that of its configuration.
+    """
+
+    token: str | None = None
 
     def __post_init__(self) -> None:
         self.board = Board("shop")
@@ -46,19 +112,6 @@ class Site:
         )
         made = http.app(answers, token=self.token)
         self.client = TestClient(made, "http://127.0.0.1:8780", raise_server_exceptions=False)
-
-    def signal(self, value: bytes) -> None:
-        self._check()
-        self.written.append(("signal", value.decode()))
-
-    def control(self, kind: str, table: str) -> str:
-        self._check()
-        self.written.append((kind, table))
-        return "c1"
-
-    def _check(self) -> None:
-        if self.away:
-            raise DependencyError("Kafka is away", code="kafka-unavailable", hint="start it")
 
     def get(self, path: str, **more):
         return self.client.get(path, **more)

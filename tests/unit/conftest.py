@@ -1,9 +1,13 @@
 """Fixtures of the unit tests."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import structlog
 
-from lakemark.sink import dead_letter
+from lakemark.sink import dead_letter, index_cache, vectors_upkeep
+from tests.kit import delta_table
 from tests.kit.command_line import folder, kafka
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
@@ -31,3 +35,19 @@ def logs():
     """What is logged, as dicts, instead of shown."""
     with structlog.testing.capture_logs() as found:
         yield found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A Delta table without rows, see `delta_table`."""
+    return delta_table.made(tmp_path)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The indexes of tables with deletion vectors: a folder of each test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setattr(index_cache, "_folder", lambda: folder)
+    vectors_upkeep.forget()
+    yield folder
+    vectors_upkeep.forget()

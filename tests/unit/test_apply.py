@@ -9,7 +9,8 @@ from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink import delta, maintain, pending
-from lakemark.sink.apply import LakePlan, TablePlan, apply
+from lakemark.sink.apply import apply
+from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.names import table_path
 from lakemark.sink.resolve import Part
 from tests.kit.log_model import TABLE, Entry

@@ -8,14 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lakemark.config import Config, leaves, load, load_with_origins
 from lakemark.plans import engine_of
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.locate import config_file
-from lakemark.settings.units import SettingsSchema, parse_duration, parse_size, show_duration
+from lakemark.settings.units import SettingsSchema
 from lakemark.sink.names import folder_of
 from lakemark.source.schema_file import read_schema_file
 from lakemark.tables import TableState
@@ -388,28 +386,6 @@ def test_what_is_legal_but_should_be_known(write, tmp_path):
 def test_a_placeholder_that_fails_is_one_mistake_not_two(write):
     found = problems(write(SMALL + "stream: {shards: '${env:NOPE}'}\n"))
     assert found["stream.shards"].message == "the environment variable NOPE is not set"
-
-
-# --- forms of values --------------------------------------------------------------------------
-
-
-@given(st.timedeltas(min_value=timedelta(), max_value=timedelta(days=400)))
-def test_durations_are_read_back_as_shown(value):
-    value -= timedelta(microseconds=value.microseconds % 1000)
-    assert parse_duration(show_duration(value)) == value
-
-
-@pytest.mark.parametrize("odd", ["5", 5, "1 second", "-1s", "", "s", None, 1.5, "1s2"])
-def test_durations_without_a_unit_are_refused(odd):
-    with pytest.raises(Exception, match="500ms"):
-        parse_duration(odd)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("4 MiB", 4194304), ("900kB", 900_000), (7, 7), ("7", 7), ("1b", 1)]
-)
-def test_sizes(text, size):
-    assert parse_size(text) == size
 
 
 # --- the schema and the place of the file -----------------------------------------------------

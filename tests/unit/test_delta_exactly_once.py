@@ -1,10 +1,9 @@
 """A write set lands once, whoever repeats it, races with it or dies with it."""
 
-import multiprocessing
 import os
 import signal
 import time
-from pathlib import Path
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -13,38 +12,15 @@ from deltalake import DeltaTable, write_deltalake
 from lakemark.errors import DependencyError
 from lakemark.sink import commits, delta, evolve
 from lakemark.source.evolution import Evolution
+from tests.kit.delta_table import SPAWN, in_process, merged
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import at, delete, insert, table_schema, upsert, write_set
 
-SPAWN = multiprocessing.get_context("spawn")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"])
-    return path
-
-
-def merge(path: str, changes, version: int, app_id: str = "q/t/s"):
-    return delta.merge(
-        path,
-        write_set(changes, COLUMNS),
-        key=["id"],
-        deletes="hard",
-        app_id=app_id,
-        version=version,
-    )
+merge = partial(merged, delta)
 
 
 def ids(path: str) -> list[str]:
     return sorted(DeltaTable(path).to_pyarrow_table().column("id").to_pylist())
-
-
-def in_process(target, *arguments):
-    process = SPAWN.Process(target=target, args=arguments)
-    process.start()
-    return process
 
 
 # -- racing ----------------------------------------------------------------------------------------

@@ -3,12 +3,11 @@
 import re
 
 import pytest
-from confluent_kafka import KafkaError
 
 from lakemark.client_settings import jaas_quoted, java_options, librdkafka_options
 from lakemark.config import Config
-from lakemark.kafka import Admission, Cluster, topic_plan
-from lakemark.settings.layers import InvalidConfig, LoginRefused
+from lakemark.kafka import Cluster, topic_plan
+from lakemark.settings.layers import InvalidConfig
 
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
@@ -144,16 +143,3 @@ def test_our_own_topics():
     assert plan["shop.progress"][1]["cleanup.policy"] == "compact"
     assert int(plan["shop.dead-letters"][1]["max.message.bytes"]) >= 10 * 1024**2 + 1024
     assert int(plan["shop.chunks"][1]["max.message.bytes"]) > 900_000
-
-
-def test_a_client_whose_password_is_refused_makes_room_for_another():
-    admission = Admission()
-    for passing in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
-        admission(KafkaError(passing))
-        admission.require()
-    admission(KafkaError(KafkaError._AUTHENTICATION))
-    admission(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-    with pytest.raises(LoginRefused) as caught:
-        admission.require()
-    assert (caught.value.code, caught.value.retried) == ("kafka-refused", True)
-    assert "kafka.security" in caught.value.hint

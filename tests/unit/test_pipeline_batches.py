@@ -367,21 +367,27 @@ def test_a_lake_that_is_away_holds_the_batch_and_sends_nothing_to_the_dead_lette
     assert letters == []
 
 
+def failing(error: Exception):
+    """`apply` as it is, but for one table."""
+    real = apply.apply
+
+    def fails(table, *rest, **more):
+        if table == ORDERS:
+            raise error
+        return real(table, *rest, **more)
+
+    return fails
+
+
 def test_one_table_whose_lake_is_away_catches_up_by_itself(shop, monkeypatch):
     for table, key in ((ORDERS, 1), (ITEMS, 7)):
         shop.put("c", 10, key, v="a", table=table)
     shop.run()
-    real = apply.apply
-
-    def away(table, *rest, **more):
-        if table == ORDERS:
-            raise DependencyError("the lake does not answer", code="lake-unavailable")
-        return real(table, *rest, **more)
-
     shop.put("u", 11, 1, v="b")
     shop.put("u", 11, 7, v="b", table=ITEMS)
+    away = DependencyError("the lake does not answer", code="lake-unavailable")
     with monkeypatch.context() as patch:
-        patch.setattr(apply, "apply", away)
+        patch.setattr(apply, "apply", failing(away))
         shop.run()
     entry = shop.state.tables[ORDERS]
     assert (entry.state, entry.retried) == (tables.ERRORED, True)
@@ -392,14 +398,7 @@ def test_one_table_whose_lake_is_away_catches_up_by_itself(shop, monkeypatch):
 
 
 def test_a_defect_met_by_one_table_stops_that_table_only(shop, monkeypatch):
-    real = apply.apply
-
-    def broken(table, *rest, **more):
-        if table == ORDERS:
-            raise ZeroDivisionError
-        return real(table, *rest, **more)
-
-    monkeypatch.setattr(apply, "apply", broken)
+    monkeypatch.setattr(apply, "apply", failing(ZeroDivisionError()))
     shop.put("c", 10, 1, v="a")
     shop.put("c", 10, 7, v="x", table=ITEMS)
     shop.run()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakemark import packets, tasks
 from lakemark.reconcile.outputs import SURVIVORS
-from lakemark.sink.apply import LakePlan, TableOutcome, TablePlan
+from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan

@@ -3,11 +3,8 @@ are what other writers and readers of Delta expect."""
 
 import json
 import shutil
-from collections.abc import Iterator
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,25 +12,19 @@ from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink import delta, index_cache, table_log, vectors, vectors_upkeep
-from lakemark.sink.apply import LakePlan, TablePlan, apply
+from lakemark.sink.apply import apply
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE
+from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.table_store import TableStore
-from lakemark.sink.vectors_upkeep import Policy
+from tests.kit.delta_table import actions, content, merged, numbered, refusals, values, vector_files
+from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.log_model import TABLE, Entry
 from tests.kit.sink_contract import COLUMNS, SinkContract
 from tests.kit.sink_contract import row as of
-from tests.kit.write_sets import Change, at, delete, table_schema, upsert, write_set
+from tests.kit.write_sets import at, delete, table_schema, upsert
 from tests.unit.test_resolve import parts, row
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of each test's own."""
-    folder = tmp_path / "cache"
-    monkeypatch.setattr(index_cache, "_folder", lambda: folder)
-    vectors_upkeep.forget()
-    yield folder
-    vectors_upkeep.forget()
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 class VectorEngine:
@@ -41,60 +32,13 @@ class VectorEngine:
     merge = staticmethod(vectors.merge)
     truncate = staticmethod(partial(delta.truncate, engine=DELETION_VECTORS))
     committed = staticmethod(delta.committed)
-
-    @staticmethod
-    def read(path: str) -> pa.Table:
-        table = DeltaTable(path)
-        schema = pa.schema(table.schema().to_arrow())
-        return pa.table(table.scan()).select(schema.names).cast(schema)
+    read = staticmethod(content)
 
 
 class TestVectors(SinkContract):
     @pytest.fixture
     def engine(self):
         return VectorEngine()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t")
-    return path
-
-
-def merge(path: str, version: int, *changes: Change, app_id: str = "q/t/s"):
-    return vectors.merge(
-        path,
-        write_set(changes, COLUMNS),
-        key=["id"],
-        deletes="hard",
-        app_id=app_id,
-        version=version,
-    )
-
-
-def rows(path: str) -> dict[str, Any]:
-    found = VectorEngine.read(path).to_pylist()
-    by_id = {each["id"]: each["b"] for each in found}
-    assert len(by_id) == len(found), "a key is there twice"
-    return by_id
-
-
-def numbered(numbers, version: int, value: int | None = None) -> list[Change]:
-    return [upsert(of(str(n), b=n if value is None else value), at(version)) for n in numbers]
-
-
-def actions(path: str, version: int) -> dict[str, list[Any]]:
-    lines = Path(path, "_delta_log", f"{version:020d}.json").read_text().splitlines()
-    found: dict[str, list[Any]] = {}
-    for line in lines:
-        for kind, action in json.loads(line).items():
-            found.setdefault(kind, []).append(action)
-    return found
-
-
-def vector_files(path: str) -> set[str]:
-    return {p.name for p in Path(path, vectors.VECTORS_FOLDER).glob("*.bin")}
 
 
 # -- what is written -----------------------------------------------------------------------------
@@ -113,7 +57,7 @@ def test_an_update_rewrites_no_file(path):
     assert json.loads(new["stats"])["numRecords"] == 10
     assert [remove["path"] for remove in found["remove"]] == [old["path"]]
     assert found["txn"][0]["appId"] == "q/t/s"
-    assert rows(path) == {str(n): -1 if n < 10 else n for n in range(1000) if n != 10}
+    assert values(path) == {str(n): -1 if n < 10 else n for n in range(1000) if n != 10}
 
 
 def test_a_file_without_live_rows_leaves_the_table(path):
@@ -153,9 +97,7 @@ def test_statistics_keep_every_digit_that_another_writer_wrote(path):
 
 
 def test_a_table_moves_over_and_not_back(path):
-    before = write_set(numbered(range(10), 1), COLUMNS)
-    more = {"key": ["id"], "deletes": "hard", "app_id": "q/t/s"}
-    delta.merge(path, before, version=1, **more)
+    merged(delta, path, numbered(range(10), 1), 1)
     assert merge(path, 1, delete(of("1"), at(2))).skipped, "the old engine's records hold"
     assert DeltaTable(path).protocol().min_reader_version == 1, "nothing was written"
     merge(path, 2, delete(of("1"), at(2)))
@@ -163,17 +105,10 @@ def test_a_table_moves_over_and_not_back(path):
     assert "deletionVectors" in (table.protocol().reader_features or ())
     assert table.metadata().configuration["lakemark.engine"] == DELETION_VECTORS
     assert table.metadata().name == "public.t"
-    assert sorted(rows(path)) == [n for n in "0123456789" if n != "1"]
-    for call in (
-        lambda: delta.merge(path, before, version=3, **more),
-        lambda: delta.truncate(path, at(1), deletes="hard", app_id="a", version=1),
-        lambda: delta.ensure(path, table_schema(COLUMNS)),
-        lambda: delta.maintain(path),
-    ):
-        with pytest.raises(TableError) as caught:
-            call()
-        assert caught.value.code == "engine-mismatch"
-        assert DELETION_VECTORS in caught.value.hint
+    assert sorted(values(path)) == [n for n in "0123456789" if n != "1"]
+    for refused in refusals(path):
+        assert refused.code == "engine-mismatch"
+        assert DELETION_VECTORS in refused.hint
 
 
 def test_a_table_of_spark_merge_is_left_alone(path):
@@ -228,7 +163,7 @@ def test_another_writer_that_commits_first(path, monkeypatch, what):
     expected = {str(n): n for n in range(10, 30) if n != 13} | {"11": -1, "21": -1, "40": -1}
     if what == "delete":
         del expected["12"]
-    assert rows(path) == expected
+    assert values(path) == expected
     named = {action["path"] for action in actions(path, DeltaTable(path).version())["add"]}
     there = {p.name for p in Path(path).glob("*.parquet")}
     assert named <= there
@@ -261,7 +196,7 @@ def test_a_log_that_was_put_back_is_read_again(path, tmp_path):
     shutil.copytree(tmp_path / "kept", path)
     DeltaTable(path).delete("id = '2'")  # the version that is known, and another one
     merge(path, 3, *numbered((1, 2), 3, -1))
-    assert rows(path) == {"0": 0, "1": -1, "2": -1, "3": 3, "4": 4}
+    assert values(path) == {"0": 0, "1": -1, "2": -1, "3": 3, "4": 4}
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/t", "s3a://bucket/t"])
@@ -299,7 +234,7 @@ def test_indexes_are_only_a_help(path, cache):
     cache.write_text("not a folder")
     merge(path, 3, *numbered((2,), 3, -2))
     merge(path, 4, *numbered((1,), 4, -3))
-    assert rows(path) == {**{str(n): n for n in range(100)}, "1": -3, "2": -2}
+    assert values(path) == {**{str(n): n for n in range(100)}, "1": -3, "2": -2}
 
 
 def test_the_oldest_indexes_make_room(cache):
@@ -318,97 +253,8 @@ def test_rows_of_a_file_beyond_its_first_group(path):
     merge(path, 1, *numbered(range(count), 1))
     soft = upsert(of("69999", "x"), at(2), patch=("b",))
     merge(path, 2, soft, *numbered((3, 66_000), 2, -1))
-    found = rows(path)
+    found = values(path)
     assert (found["69999"], found["3"], found["66000"], len(found)) == (69_999, -1, -1, count)
-
-
-# -- upkeep --------------------------------------------------------------------------------------
-
-EAGER = Policy(spare_files=3, dirty_bytes=0, checkpoint_every=4)
-
-
-def test_files_and_deleted_rows_stay_few(path):
-    expected = {}
-    for version in range(1, 30):
-        numbers = range(version * 7 % 40, version * 7 % 40 + 20)
-        merge(path, version, *numbered(numbers, version, version))
-        expected.update({str(n): version for n in numbers})
-        vectors_upkeep.maintain(path, key=["id"], policy=EAGER)
-        assert rows(path) == expected
-        files = table_log.load(TableStore(path), DeltaTable(path).version(), table_id="").files
-        assert len(files) <= 4
-        for file in files.values():
-            assert file.deleted <= 0.5 * file.records
-    assert delta.committed(path, "q/t/s") == 29
-    names = {p.name for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")}
-    assert len(names) >= 5
-
-
-def test_upkeep_that_comes_second_gives_up(path, monkeypatch):
-    for version in range(1, 6):
-        merge(path, version, *numbered(range(version, version + 9), version, version))
-    before, real, files = rows(path), table_log.commit, set(Path(path).glob("*.parquet"))
-
-    def overtaken(*arguments):
-        DeltaTable(path).alter.set_table_properties({"x": "y"}, raise_if_not_exists=False)
-        return real(*arguments)
-
-    monkeypatch.setattr(table_log, "commit", overtaken)
-    done = vectors_upkeep.maintain(path, key=["id"], policy=EAGER)
-    assert (done.compacted, rows(path)) == (0, before)
-    assert set(Path(path).glob("*.parquet")) == files
-    monkeypatch.undo()
-    assert vectors_upkeep.maintain(path, key=["id"], policy=EAGER).compacted
-    assert rows(path) == before
-
-
-def test_the_state_from_a_checkpoint_is_that_from_the_commits(path):
-    for version in range(1, 6):
-        merge(path, version, *numbered(range(version, version + 9), version, version))
-    store, version = TableStore(path), DeltaTable(path).version()
-    by_commits = table_log.load_whole(store, version)
-    DeltaTable(path).create_checkpoint()
-    for number in range(version):
-        Path(path, table_log.commit_name(number)).unlink()
-    by_checkpoint = table_log.load_whole(store, version)
-    assert by_checkpoint.files == by_commits.files
-    assert by_checkpoint.metadata["configuration"] == by_commits.metadata["configuration"]
-    assert by_checkpoint.metadata["format"] == by_commits.metadata["format"]
-    assert set(by_checkpoint.protocol["writerFeatures"]) == set(
-        by_commits.protocol["writerFeatures"]
-    )
-    vectors_upkeep.forget()
-    merge(path, 6, delete(of("1"), at(6)))
-    assert "1" not in rows(path)
-
-
-def test_what_compaction_reads_is_bounded_and_the_dirtiest_comes_first():
-    def file(name: str, size: int, deleted: int) -> table_log.DataFile:
-        add = {"path": name, "size": size, "stats": '{"numRecords":100}'}
-        return table_log.data_file({**add, "deletionVector": {"cardinality": deleted}})
-
-    large = 32 << 20
-    files = [file(str(n), large, n) for n in range(0, 100, 10)]
-    assert [f.path for f in vectors_upkeep.due(files)] == ["90", "80"]
-    assert vectors_upkeep.due([file("a", large, 24), file("b", 1000, 90)]) == []
-    small = [file(str(n), 1000, 0) for n in range(33)]
-    assert len(vectors_upkeep.due(small)) == 33
-    assert vectors_upkeep.due(small[:32]) == []
-
-
-def test_vacuum_keeps_what_is_needed_and_nothing_else(path):
-    for version in range(1, 6):
-        merge(path, version, *numbered(range(version, version + 9), version, version))
-    before = rows(path)
-    assert len(vector_files(path)) == 4
-    assert vectors_upkeep.vacuum(path) == 0, "older versions can still be read"
-    DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
-    assert rows(path) == before, "delta-rs takes no vector for an orphan"
-    vectors_upkeep.vacuum(path, retention=timedelta())
-    assert rows(path) == before
-    files = table_log.load_whole(TableStore(path), DeltaTable(path).version()).files
-    named = {file.vector["pathOrInlineDv"] for file in files.values() if file.vector}
-    assert len(vector_files(path)) == len(named)
 
 
 # -- evolution and truncates over vectors ----------------------------------------------------------
@@ -419,15 +265,15 @@ def test_widening_and_truncating_leave_no_deleted_row(path):
     merge(path, 2, delete(of("3"), at(2)), *numbered((4,), 2, 44))
     wide = {**COLUMNS, "b": pa.decimal128(20, 0), "new": pa.string()}
     delta.ensure(path, table_schema(wide), engine=DELETION_VECTORS)
-    assert {k: int(v) for k, v in rows(path).items()} == {
+    assert {k: int(v) for k, v in values(path).items()} == {
         **{str(n): n for n in range(10) if n != 3},
         "4": 44,
     }
     merge(path, 3, delete(of("5"), at(3)))
     delta.truncate(path, at(2), deletes="hard", app_id="c", version=1, engine=DELETION_VECTORS)
-    assert {k: int(v) for k, v in rows(path).items()} == {"4": 44}
+    assert {k: int(v) for k, v in values(path).items()} == {"4": 44}
     merge(path, 4, *numbered((3,), 4))
-    assert sorted(rows(path)) == ["3", "4"]
+    assert sorted(values(path)) == ["3", "4"]
 
 
 # -- a batch ---------------------------------------------------------------------------------------

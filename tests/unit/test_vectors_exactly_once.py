@@ -1,43 +1,24 @@
 """A batch with deletion vectors lands once, whoever repeats it, races with it or dies with it."""
 
-import multiprocessing
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lakemark.sink import delta, table_log, vectors
-from tests.kit.sink_contract import COLUMNS, row
-from tests.kit.write_sets import at, delete, insert, table_schema, upsert, write_set
-from tests.unit.test_vectors import rows
+from tests.kit.delta_table import SPAWN, in_process, merged, values
+from tests.kit.sink_contract import row
+from tests.kit.write_sets import at, delete, insert, upsert
 
-SPAWN = multiprocessing.get_context("spawn")
+merge = partial(merged, vectors)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"])
+def path(path: str) -> str:
     merge(path, [upsert(row(str(i), b=i), at(1)) for i in range(4)], 1)
     return path
-
-
-def merge(path: str, changes, version: int, app_id: str = "q/t/s"):
-    return vectors.merge(
-        path,
-        write_set(changes, COLUMNS),
-        key=["id"],
-        deletes="hard",
-        app_id=app_id,
-        version=version,
-    )
-
-
-def in_process(target, *arguments):
-    process = SPAWN.Process(target=target, args=arguments)
-    process.start()
-    return process
 
 
 CHANGES = [delete(row("0"), at(2)), upsert(row("1", b=-1), at(2)), insert(row("9"), at(2))]
@@ -68,7 +49,7 @@ def test_two_processes_that_commit_at_once(path, steps):
         process.join()
     second = (True, 0, 0, 0) if steps[0] == steps[1] else (False, 0, 1, 0)
     assert found == sorted([(False, 1, 1, 1), second])
-    assert rows(path) == AFTER
+    assert values(path) == AFTER
     assert not list(Path(path, "_delta_log").glob(".*"))
 
 
@@ -91,5 +72,5 @@ def test_killed_around_the_commit_and_repeated(path, when):
     assert process.exitcode == -signal.SIGKILL
     assert delta.committed(path, "q/t/s") == (1 if when == "before" else 2)
     assert merge(path, CHANGES, 2).skipped == (when == "after")
-    assert rows(path) == AFTER
+    assert values(path) == AFTER
     assert merge(path, CHANGES, 2).skipped

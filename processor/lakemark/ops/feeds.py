@@ -14,10 +14,11 @@ from typing import Final
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from lakemark.client_errors import Admission
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
 from lakemark.errors import LakemarkError
-from lakemark.kafka import Admission, Cluster
+from lakemark.kafka import Cluster
 from lakemark.ops import lag
 from lakemark.ops.board import Board
 from lakemark.snapshot import notifications

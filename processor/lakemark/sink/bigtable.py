@@ -5,8 +5,8 @@ from pyspark.sql import SparkSession
 
 from lakemark import crashpoints
 from lakemark.sink import spark_merge
-from lakemark.sink.apply import LakePlan, TableOutcome, TablePlan
 from lakemark.sink.failures import busy
+from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 
 
 def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
@@ -29,8 +29,7 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
             table=outcome.table,
             storage_options=options,
         )
-        outcome.changes = [f"added {f.name}" for f in changed.added]
-        outcome.changes += [f"widened {n}: {a} to {b}" for n, a, b in changed.widened]
+        outcome.evolved(changed)
         return
     crashpoints.reach(crashpoints.BEFORE_COMMIT)
     if outcome.truncate:
@@ -43,7 +42,7 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
             version=outcome.version,
             storage_options=options,
         )
-        outcome.deleted += gone.deleted + gone.updated
+        outcome.truncated(gone)
         outcome.rows, outcome.bytes = gone.rows, gone.bytes
     if outcome.staged is not None:
         done = spark_merge.merge(
@@ -57,7 +56,5 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
         )
         if done.skipped:  # by another process, since the task has looked: perhaps another content
             raise busy(own.path, 1)
-        outcome.inserted, outcome.updated = done.inserted, done.updated
-        outcome.deleted += done.deleted
-        outcome.rows, outcome.bytes = done.rows, done.bytes
+        outcome.merged(done)
     crashpoints.reach(crashpoints.AFTER_COMMIT)

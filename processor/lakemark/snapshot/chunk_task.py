@@ -25,9 +25,9 @@ import psycopg
 from confluent_kafka import KafkaError, KafkaException
 
 from lakemark import records
+from lakemark.client_errors import away
 from lakemark.config import Config, DatabaseConfig
 from lakemark.errors import ConfigError, LakemarkError
-from lakemark.kafka import away
 from lakemark.snapshot import chunks
 from lakemark.snapshot.boundaries import KeyRange, halves
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Part, Rows

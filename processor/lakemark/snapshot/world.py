@@ -16,13 +16,14 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from lakemark import records
+from lakemark.client_errors import Admission
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
 from lakemark.connector import Connector, TableChoice
 from lakemark.connector import read as read_connector
 from lakemark.errors import LakemarkError, TableError
-from lakemark.kafka import Admission, Cluster
+from lakemark.kafka import Cluster
 from lakemark.snapshot import conditions, jobs, signals
 from lakemark.snapshot.book import SIGNALS_KEY
 from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts

@@ -1,0 +1,131 @@
+"""What a merge task is told of the lake and of each table, and what it says of a table afterwards.
+
+The driver makes the plans (`plans.lake_plan`), the task applies a batch by them (`apply`), and the
+driver finishes what is left to it (`bigtable`). The next state follows from outcomes (`settle`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from lakemark.sink.commits import TASK_MERGE, MergeResult
+from lakemark.sink.staging import StagedPart
+from lakemark.source.evolution import Evolution
+
+STREAM: Final = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What the driver knows of a table: see `tables.TableState`.
+
+    Attributes:
+        settled: position that every partition of the table has passed.
+        horizon: highest close row of the chunks that earlier batches applied.
+        partial: whether any event of the table so far lacked a column.
+        stale: canonical keys whose rows miss an event; None = any row may.
+    """
+
+    path: str
+    deletes: str = "hard"
+    engine: str = TASK_MERGE
+    floor: bytes | None = None
+    pending: int = -1
+    pending_step: str = STREAM
+    pending_over: int = -1
+    pending_over_step: str = STREAM
+    settled: bytes | None = None
+    horizon: bytes | None = None
+    partial: bool = False
+    stale: frozenset[str] | None = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlan:
+    """Where and how the tables of a batch are written.
+
+    Attributes:
+        query: id of the streaming query: part of the app id.
+        batch: batch id: part of the version recorded with each commit.
+        step: `stream` or `catchup`: part of the app id.
+        tables: plans by table id.
+        new_table: the plan of a table not seen before.
+        stopped: tables that do not stream: chunks of theirs are not applied.
+        options: storage options of delta-rs.
+    """
+
+    query: str
+    batch: int
+    step: str
+    new_table: Callable[[str], TablePlan]
+    tables: dict[str, TablePlan] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    stopped: frozenset[str] = frozenset()
+
+    def app_id(self, table: str, step: str = "") -> str:
+        """The app id under which the commits of this step, or of `step`, are recorded."""
+        return f"{self.query}/{table}/{step or self.step}"
+
+    def cut_id(self, table: str) -> str:
+        """The app id under which this step's truncates of the table are recorded."""
+        return f"{self.app_id(table)}/truncate"
+
+
+class TableOutcome(msgspec.Struct, omit_defaults=True):
+    """What happened to one table; `code` is empty where all went well.
+
+    Attributes:
+        step: the step that it is of.
+        version: what is recorded with its commits, see `commits.version_of`.
+        partial: whether an event lacked a column.
+        pending: whether halves of key changes wait beside the table now.
+        lost: halves of earlier batches are not there any more.
+        reread: keys whose rows only the source can make whole again.
+        needs: Arrow schema (IPC) that the driver must make the table fit first.
+        staged: write set that waits for the driver's MERGE.
+    """
+
+    table: str
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    retried: bool = False
+    trace: str = ""
+    skipped: bool = False
+    step: str = STREAM
+    version: int = 0
+    truncate: bytes = b""
+    needs: bytes = b""
+    key: list[str] = msgspec.field(default_factory=list)
+    rows_before: int = -1
+    rows: int = -1
+    bytes: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    unavailable: int = 0
+    partial: bool = False
+    reread: list[str] = msgspec.field(default_factory=list)
+    pending: bool = False
+    lost: bool = False
+    seconds: float = 0.0
+    changes: list[str] = msgspec.field(default_factory=list)
+    engine: str = TASK_MERGE
+    staged: StagedPart | None = None
+
+    def evolved(self, evolution: Evolution) -> None:
+        """The table was made, or altered, like this."""
+        self.changes = [f"added {f.name}" for f in evolution.added]
+        self.changes += [f"widened {n}: {a} to {b}" for n, a, b in evolution.widened]
+
+    def truncated(self, gone: MergeResult) -> None:
+        """A truncate has removed rows, or marked them deleted."""
+        self.deleted += gone.deleted + gone.updated
+
+    def merged(self, done: MergeResult) -> None:
+        """The write set is in the table."""
+        self.inserted, self.updated = done.inserted, done.updated
+        self.deleted += done.deleted
+        self.rows, self.bytes = done.rows, done.bytes

@@ -1,0 +1,103 @@
+"""Compaction, checkpoints and vacuum of tables with deletion vectors change no row."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lakemark.sink import delta, table_log, vectors_upkeep
+from lakemark.sink.table_store import TableStore
+from lakemark.sink.vectors_upkeep import Policy
+from tests.kit.delta_table import merge_vectors as merge
+from tests.kit.delta_table import numbered, values, vector_files
+from tests.kit.sink_contract import row
+from tests.kit.write_sets import at, delete
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+EAGER = Policy(spare_files=3, dirty_bytes=0, checkpoint_every=4)
+
+
+def test_files_and_deleted_rows_stay_few(path):
+    expected = {}
+    for version in range(1, 30):
+        numbers = range(version * 7 % 40, version * 7 % 40 + 20)
+        merge(path, version, *numbered(numbers, version, version))
+        expected.update({str(n): version for n in numbers})
+        vectors_upkeep.maintain(path, key=["id"], policy=EAGER)
+        assert values(path) == expected
+        files = table_log.load(TableStore(path), DeltaTable(path).version(), table_id="").files
+        assert len(files) <= 4
+        for file in files.values():
+            assert file.deleted <= 0.5 * file.records
+    assert delta.committed(path, "q/t/s") == 29
+    names = {p.name for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")}
+    assert len(names) >= 5
+
+
+def test_upkeep_that_comes_second_gives_up(path, monkeypatch):
+    for version in range(1, 6):
+        merge(path, version, *numbered(range(version, version + 9), version, version))
+    before, real, files = values(path), table_log.commit, set(Path(path).glob("*.parquet"))
+
+    def overtaken(*arguments):
+        DeltaTable(path).alter.set_table_properties({"x": "y"}, raise_if_not_exists=False)
+        return real(*arguments)
+
+    monkeypatch.setattr(table_log, "commit", overtaken)
+    done = vectors_upkeep.maintain(path, key=["id"], policy=EAGER)
+    assert (done.compacted, values(path)) == (0, before)
+    assert set(Path(path).glob("*.parquet")) == files
+    monkeypatch.undo()
+    assert vectors_upkeep.maintain(path, key=["id"], policy=EAGER).compacted
+    assert values(path) == before
+
+
+def test_the_state_from_a_checkpoint_is_that_from_the_commits(path):
+    for version in range(1, 6):
+        merge(path, version, *numbered(range(version, version + 9), version, version))
+    store, version = TableStore(path), DeltaTable(path).version()
+    by_commits = table_log.load_whole(store, version)
+    DeltaTable(path).create_checkpoint()
+    for number in range(version):
+        Path(path, table_log.commit_name(number)).unlink()
+    by_checkpoint = table_log.load_whole(store, version)
+    assert by_checkpoint.files == by_commits.files
+    assert by_checkpoint.metadata["configuration"] == by_commits.metadata["configuration"]
+    assert by_checkpoint.metadata["format"] == by_commits.metadata["format"]
+    assert set(by_checkpoint.protocol["writerFeatures"]) == set(
+        by_commits.protocol["writerFeatures"]
+    )
+    vectors_upkeep.forget()
+    merge(path, 6, delete(row("1"), at(6)))
+    assert "1" not in values(path)
+
+
+def test_what_compaction_reads_is_bounded_and_the_dirtiest_comes_first():
+    def file(name: str, size: int, deleted: int) -> table_log.DataFile:
+        add = {"path": name, "size": size, "stats": '{"numRecords":100}'}
+        return table_log.data_file({**add, "deletionVector": {"cardinality": deleted}})
+
+    large = 32 << 20
+    files = [file(str(n), large, n) for n in range(0, 100, 10)]
+    assert [f.path for f in vectors_upkeep.due(files)] == ["90", "80"]
+    assert vectors_upkeep.due([file("a", large, 24), file("b", 1000, 90)]) == []
+    small = [file(str(n), 1000, 0) for n in range(33)]
+    assert len(vectors_upkeep.due(small)) == 33
+    assert vectors_upkeep.due(small[:32]) == []
+
+
+def test_vacuum_keeps_what_is_needed_and_nothing_else(path):
+    for version in range(1, 6):
+        merge(path, version, *numbered(range(version, version + 9), version, version))
+    before = values(path)
+    assert len(vector_files(path)) == 4
+    assert vectors_upkeep.vacuum(path) == 0, "older versions can still be read"
+    DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert values(path) == before, "delta-rs takes no vector for an orphan"
+    vectors_upkeep.vacuum(path, retention=timedelta())
+    assert values(path) == before
+    files = table_log.load_whole(TableStore(path), DeltaTable(path).version()).files
+    named = {file.vector["pathOrInlineDv"] for file in files.values() if file.vector}
+    assert len(vector_files(path)) == len(named)
