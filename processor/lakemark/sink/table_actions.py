@@ -2,6 +2,7 @@
 
 import json
 from typing import Final
+from uuid import uuid4
 
 from lakemark.sink.commits import DELETION_VECTORS, ENGINE
 from lakemark.sink.failures import unsupported_feature
@@ -152,5 +153,6 @@ def info(operation: str, now: int, version: int) -> Action:
             "readVersion": version,
             "isBlindAppend": False,
             "engineInfo": f"lakemark/{__version__}",
+            "txnId": str(uuid4()),  # no two commits are the same bytes: see `put_absent`
         }
     }
