@@ -1,6 +1,10 @@
 """Tables with deletion vectors beside stores that lose answers, and beside other writers."""
 
 import os
+import re
+import time
+from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -73,3 +77,69 @@ def test_a_file_that_somebody_else_wrote_is_not_ours(path):  # noqa: F811
     same = [table_actions.info("MERGE", 1, before.version) for _ in range(2)]
     assert table_log.commit(store, before, same[:1]) is not None
     assert table_log.commit(store, before, same[1:]) is None
+
+
+# -- upkeep beside others --------------------------------------------------------------------------
+
+
+def log_file(path: str) -> Path:  # noqa: F811
+    return Path(path, table_log.commit_name(DeltaTable(path).version()))
+
+
+def set_property(path: str, name: str, value: str) -> None:  # noqa: F811
+    DeltaTable(path).alter.set_table_properties({name: value}, raise_if_not_exists=False)
+
+
+def test_vacuum_leaves_vectors_that_spark_wrote(path):  # noqa: F811
+    """Spark's DELETE writes them beside the data files, where delta-rs takes them for orphans."""
+    merge(path, 1, *numbered(range(10), 1))
+    merge(path, 2, delete(of("1"), at(2)))
+    (vector,) = Path(path, vectors.VECTORS_FOLDER).glob("*.bin")
+    vector.rename(Path(path, vector.name))
+    text = log_file(path).read_text()
+    log_file(path).write_text(text.replace(f'"{vectors.VECTORS_FOLDER}', '"'))
+    long_ago = time.time() - timedelta(days=30).total_seconds()
+    for file in Path(path).iterdir():
+        os.utime(file, (long_ago, long_ago))
+    vectors_upkeep.forget()
+    vectors_upkeep.vacuum(path)
+    assert rows(path) == {str(n): n for n in range(10) if n != 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "days"),
+    [
+        ("interval 1 days", 1),
+        ("interval 30 days", 30),
+        ("interval 2 weeks", 14),
+        ("interval 36 hours", 1.5),
+        ("INTERVAL '2' DAY", 2),
+        ("interval 1 day 12 hours", 1.5),
+        ("interval 60 seconds", 1),
+        ("for ever", 7),
+    ],
+)
+def test_files_are_kept_as_long_as_the_table_says(path, value, days):  # noqa: F811
+    found = {"configuration": {"delta.deletedFileRetentionDuration": value}}
+    assert table_actions.retention(found) == timedelta(days=days)
+    assert table_actions.retention({}) == timedelta(days=7)
+
+
+def test_vacuum_keeps_what_the_table_says(path):  # noqa: F811
+    set_property(path, "delta.deletedFileRetentionDuration", "interval 30 days")
+    for version in (1, 2, 3):
+        merge(path, 2 * version, *numbered(range(10), version, version))
+        merge(path, 2 * version + 1, delete(of("1"), at(version)))
+    log = Path(path, "_delta_log")
+    long_ago = time.time() - timedelta(days=5).total_seconds()
+    stamp = re.compile(r'("deletionTimestamp"|"timestamp"):\d+')
+    for file in log.glob("*.json"):
+        file.write_text(stamp.sub(rf"\1:{int(long_ago * 1000)}", file.read_text()))
+    files = [*Path(path).glob("*.parquet"), *Path(path, vectors.VECTORS_FOLDER).iterdir()]
+    for file in files:
+        os.utime(file, (long_ago, long_ago))
+    vectors_upkeep.forget()
+    assert vectors_upkeep.vacuum(path) == 0
+    set_property(path, "delta.deletedFileRetentionDuration", "interval 2 days")
+    assert vectors_upkeep.vacuum(path) > 0
+    assert set(rows(path)) == {str(n) for n in range(10)} - {"1"}

@@ -1,7 +1,10 @@
 """What a commit of ours says: which tables it may be made in, and its actions."""
 
 import json
-from typing import Final
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
 from uuid import uuid4
 
 from lakemark.sink.commits import DELETION_VECTORS, ENGINE
@@ -27,6 +30,9 @@ _KNOWN: Final = frozenset(
 # of this time: a week of them would be millions.
 _KEPT_FOR: Final = "delta.deletedFileRetentionDuration"
 RETENTION: Final = "interval 1 days"
+_LEAST: Final = timedelta(days=1)
+_UNSAID: Final = timedelta(days=7)  # what Delta means by a table that does not say
+_INTERVAL: Final = re.compile(r"(\d+)'?\s*(week|day|hour|minute|second)", re.IGNORECASE)
 _FEATURES_FROM: Final = 7
 _READER_FEATURES_FROM: Final = 3
 # What writer versions before the list of features meant.
@@ -74,6 +80,20 @@ def adoption(found: TableFiles) -> list[Action]:
         {"protocol": _with_vectors(found.protocol)},
         {"metaData": {**found.metadata, "configuration": settings}},
     ]
+
+
+def retention(metadata: Mapping[str, Any]) -> timedelta:
+    """How long files that left the table are kept for readers of older versions.
+
+    Args:
+        metadata: the log's action.
+
+    Returns:
+        What the table says, but at least a day; a week where it says nothing that is understood.
+    """
+    said = (metadata.get("configuration") or {}).get(_KEPT_FOR, "")
+    parts = [timedelta(**{f"{unit.lower()}s": int(n)}) for n, unit in _INTERVAL.findall(said)]
+    return max(_LEAST, sum(parts, timedelta())) if parts else _UNSAID
 
 
 def _with_vectors(protocol: Action) -> Action:
