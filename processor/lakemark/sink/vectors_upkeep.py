@@ -75,7 +75,9 @@ def maintain(
         DependencyError: the lake does not answer or refuses.
     """
     known = table_log.last_known(path)
-    if known is not None and not _is_due(known, policy):
+    since = _looked_at(path, known)
+    if known is not None and not _is_due(known, since, policy):
+        _looked[path] = known.version
         return Maintained(0, 0, 0)
     joined, removed = _Joined(), 0
     with suppress(Conflict):
@@ -83,26 +85,42 @@ def maintain(
         with told(path):
             table = existing(path, storage_options, engine=DELETION_VECTORS)
             version = table.version()
-            if _crossed(version, joined.commits, policy.checkpoint_every):
+            if since is None:
+                since = version - joined.commits - 1
+            if _crossed(version, since, policy.checkpoint_every):
                 table.create_checkpoint()
                 table.cleanup_metadata()
-            if _crossed(version, joined.commits, policy.vacuum_every):
+            if _crossed(version, since, policy.vacuum_every):
                 removed = vacuum(path, storage_options=storage_options)
+            _looked[path] = version
     return Maintained(joined.read, joined.written, removed)
 
 
-def _is_due(known: TableFiles, policy: Policy) -> bool:
+# The version of each table at which this process looked last, and did what was due. Commits of
+# others lie between two looks, so looking at the newest one alone could miss every round number.
+_looked: dict[str, int] = {}
+
+
+def _looked_at(path: str, known: TableFiles | None) -> int | None:
+    """The version up to which nothing is due any more; None if nothing is known of the table."""
+    if known is None:
+        return None
+    return min(_looked.get(path, known.version), known.version - 1)
+
+
+def _is_due(known: TableFiles, since: int | None, policy: Policy) -> bool:
     """Whether there is anything to do, as far as this process knows."""
     periods = (policy.checkpoint_every, policy.vacuum_every)
     return bool(
         due(list(known.files.values()), policy)
-        or any(_crossed(known.version, 0, every) for every in periods)
+        or since is None
+        or any(_crossed(known.version, since, every) for every in periods)
     )
 
 
-def _crossed(version: int, commits: int, every: int) -> bool:
-    """Whether a multiple of `every` is among the last commits: the batch's and our own."""
-    return version // every > (version - commits - 1) // every
+def _crossed(version: int, since: int, every: int) -> bool:
+    """Whether a multiple of `every` is among the commits after `since`."""
+    return version // every > since // every
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,5 +292,6 @@ def _vacuum_vectors(store: TableStore, kept: Sequence[Action], since: datetime) 
 
 def forget() -> None:
     """Drops what this process knows of tables: the next batch reads logs and indexes again."""
+    _looked.clear()
     table_log.forget()
     index_cache.forget()
