@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet as pq
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, table_actions, table_log, vectors, vectors_upkeep
+from lakemark.sink import delta, key_index, table_actions, table_log, vectors, vectors_upkeep
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors_upkeep import Policy
 from tests.kit.object_store import serving
@@ -218,6 +219,22 @@ def test_a_vector_that_is_gone_stops_the_table(path):  # noqa: F811
     with pytest.raises(TableError) as caught:
         merge(path, 3, delete(of("2"), at(3)))
     assert caught.value.code == "table-file-missing"
+
+
+def test_indexes_of_another_way_to_hash_are_not_used(path, monkeypatch):  # noqa: F811
+    """Keys that are not found would be there twice from then on."""
+    merge(path, 1, *numbered(range(10), 1))
+    vectors_upkeep.forget()
+    hashed = pd.util.hash_array
+
+    def other(cells, **options):
+        return hashed(cells, **options) + 1
+
+    monkeypatch.setattr(pd.util, "hash_array", other)
+    key_index.fingerprint.cache_clear()
+    assert merge(path, 2, *numbered(range(5), 2, -1)).updated == 5
+    key_index.fingerprint.cache_clear()
+    assert rows(path) == {str(n): -1 if n < 5 else n for n in range(10)}
 
 
 # -- tables that ask more of their writers ---------------------------------------------------------
