@@ -182,19 +182,21 @@ def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
     put(1, upsert({"id": "a", "t": last}, at(1)), upsert({"id": "b", "t": first}, at(1)))
     (file,) = Path(path).glob("*.parquet")
     size = file.stat().st_size
-    pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
+    pq.write_table(
+        pq.read_table(file), file, use_deprecated_int96_timestamps=True, store_schema=False
+    )
     text = log_file(path).read_text()
     log_file(path).write_text(text.replace(f'"size":{size}', f'"size":{file.stat().st_size}'))
     vectors_upkeep.forget()
     put(2, upsert({"id": "a", "a": 2}, at(2), patch=("t",)))
     put(3, upsert({"id": "c", "t": last}, at(3)))
-    expected = {"a": (2, last), "b": (None, first), "c": (None, last)}
-    for _ in range(2):
-        found = pa.table(DeltaTable(path).scan(columns=["id", "a", "t"])).to_pylist()
-        assert {row["id"]: (row["a"], row["t"]) for row in found} == expected
-        eager = Policy(spare_files=0, dirty_bytes=0)
-        vectors_upkeep.maintain(path, key=["id"], policy=eager)
+    # delta-rs itself reads such files wrong; it reads what upkeep made of them.
+    eager = Policy(spare_files=0, dirty_bytes=0)
+    vectors_upkeep.maintain(path, key=["id"], policy=eager)
     assert len(DeltaTable(path).file_uris()) == 1
+    found = pa.table(DeltaTable(path).scan(columns=["id", "a", "t"])).to_pylist()
+    expected = {"a": (2, last), "b": (None, first), "c": (None, last)}
+    assert {row["id"]: (row["a"], row["t"]) for row in found} == expected
 
 
 @pytest.mark.parametrize("tight", ["true", "false"])
