@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from pyarrow import parquet as pq
 
 from lakemark.errors import TableError
@@ -161,6 +162,18 @@ def test_checkpoints_come_whoever_commits_in_between(path):  # noqa: F811
         vectors_upkeep.maintain(path, key=["id"], policy=policy)
         set_property(path, "x", str(version))
     assert len(list(Path(path, "_delta_log").glob("*.checkpoint.parquet"))) == 5
+
+
+def test_compaction_of_delta_rs_that_our_compaction_overtakes_fails(path):  # noqa: F811
+    """Both would leave their copy of every row: delta-rs looks for removals that change data."""
+    for version in (1, 2, 3):
+        merge(path, version, *numbered((version, version + 10), version))
+    other, expected = DeltaTable(path), rows(path)
+    eager = Policy(spare_files=0, dirty_bytes=0)
+    assert vectors_upkeep.maintain(path, key=["id"], policy=eager).compacted == 3
+    with pytest.raises(CommitFailedError):
+        other.optimize.compact()
+    assert rows(path) == expected
 
 
 # -- files that others wrote -----------------------------------------------------------------------

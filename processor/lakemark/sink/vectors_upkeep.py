@@ -182,7 +182,9 @@ def _joined(path: str, key: Sequence[str], policy: Policy, options: Options) -> 
         now = time.time_ns() // 1_000_000
         actions = [
             table_actions.info("OPTIMIZE", now, before.version),
-            *(table_actions.removal(file, now, data_change=False) for file in chosen),
+            # A compaction of delta-rs that this one overtakes looks for removals that change data,
+            # and for no others: it would bring every row a second time.
+            *(table_actions.removal(file, now, data_change=True) for file in chosen),
             *adds,
         ]
         if table_log.commit(store, before, actions) is None:
