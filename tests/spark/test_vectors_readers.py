@@ -1,5 +1,9 @@
 """Tables with our deletion vectors as Spark reads and writes them."""
 
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -79,6 +83,32 @@ def test_spark_reads_writes_and_compacts_what_we_wrote(spark, tmp_path):
     del expected["606"]
     assert {k: r["b"] for k, r in same(spark, path).items()} == expected
     assert spark.sql(f"DESCRIBE HISTORY {sql}").count() == DeltaTable(path).version() + 1
+
+
+def test_our_upkeep_leaves_what_spark_wrote(spark, tmp_path):
+    """Vectors of Spark's DELETE, and the end of time as its OPTIMIZE writes it."""
+    path = str(tmp_path / "t")
+    columns = {**COLUMNS, "t": pa.timestamp("us", "UTC")}
+    last = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
+    delta.ensure(path, table_schema(columns), key=["id"])
+    sql = f"delta.`{path}`"
+    for version in (1, 2):
+        rows = ({**row(f"{version}{n}", b=n), "t": last} for n in range(100))
+        put(path, 2 * version, *(upsert(each, at(version)) for each in rows), columns=columns)
+        put(path, 2 * version + 1, delete(row(f"{version}5"), at(version)), columns=columns)
+    spark.sql(f"OPTIMIZE {sql}")
+    spark.sql(f"DELETE FROM {sql} WHERE id = '17'")
+    assert list(Path(path).glob("*.bin")), "Spark keeps its vectors elsewhere now"
+    for file in Path(path).iterdir():
+        os.utime(file, (0, 0))
+    vectors_upkeep.forget()
+    assert vectors_upkeep.vacuum(path) == 0
+    put(path, 20, upsert(row("18", b=-8), at(20), patch=("t",)), columns=columns)
+    # delta-rs itself reads Spark's files wrong after the year 2262; it reads what upkeep made of them.
+    vectors_upkeep.maintain(path, key=["id"], policy=Policy(spare_files=0, dirty_bytes=0))
+    found = same(spark, path)
+    assert (len(found), found["18"]["b"]) == (197, -8)
+    assert {each["t"] for each in found.values()} == {last}
 
 
 def test_every_type_and_an_evolved_table(spark, tmp_path):

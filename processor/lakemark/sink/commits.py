@@ -49,6 +49,8 @@ _REFUSED_FEATURES: Final = frozenset(
         "generatedColumns",
     }
 )
+# Checkpoints whose files delta-rs finds, and our own reading of the log does not.
+_UNREAD: Final = frozenset({"v2Checkpoint"})
 _NAMES: Final = {
     SPARK_MERGE: "the Spark MERGE engine",
     DELETION_VECTORS: "the engine with deletion vectors",
@@ -234,7 +236,7 @@ def existing(
         )
     refused = features & _REFUSED_FEATURES
     if engine == DELETION_VECTORS:
-        refused -= {_VECTORS}
+        refused = (refused - {_VECTORS}) | (features & _UNREAD)
     if refused:
         raise unsupported_feature(path, ", ".join(sorted(refused)))
     return table

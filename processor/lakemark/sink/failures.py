@@ -44,7 +44,7 @@ _FORBIDDEN: Final = re.compile(
 )
 _FULL: Final = re.compile(r"no space left|quota exceeded|disk full", re.IGNORECASE)
 _GONE: Final = re.compile(
-    r"(no such file|not ?found).*\.parquet|\.parquet.*(no such file|not ?found)",
+    r"(no such file|not ?found).*\.(parquet|bin)|\.(parquet|bin).*(no such file|not ?found)",
     re.IGNORECASE | re.DOTALL,
 )
 _FEATURE: Final = re.compile(

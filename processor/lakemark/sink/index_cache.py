@@ -1,6 +1,7 @@
 """Key indexes of data files, kept on this machine's disk and mapped into memory.
 
-An index belongs to one file, which never changes, so nothing here is ever out of date. Everything
+An index belongs to one file, which never changes, and to one way of making numbers of keys, so
+nothing here is ever out of date. Everything
 may be deleted at any time: what is missing is built again from the file's key columns. A damaged
 file is noticed by its checksum and counts as missing.
 """
@@ -42,7 +43,7 @@ def name_of(table_id: str, file: str, size: int, key: str) -> str:
         size: its bytes.
         key: names and types of the key columns.
     """
-    said = "\n".join([table_id, file, str(size), key])
+    said = "\n".join([key_index.fingerprint(), table_id, file, str(size), key])
     return hashlib.sha256(said.encode()).hexdigest()[:40]
 
 

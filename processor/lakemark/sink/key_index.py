@@ -1,15 +1,18 @@
 """Where the rows of a data file are, by key: sorted arrays, made once since files never change.
 
 Keys are compared as one or two 64-bit numbers. A key of one column of at most 64 bits is such a
-number; every other key is hashed to 128 bits (SipHash of two secrets): two keys of a table that
-are mistaken for each other are less likely than a disk that reads wrong.
+number, one of two such columns is two; every other key is hashed to 128 bits (text by SipHash with
+two secrets): two keys of a table that are mistaken for each other are less likely than a disk that
+reads wrong.
 """
 
+import hashlib
 import json
 import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +30,9 @@ _SECRETS: Final = ("lakemark key one", "lakemark key two")
 _MAGIC: Final = b"lmkeys01"
 _FRAME: Final = struct.Struct("<8sIIII")
 _ALIGNED: Final = 8
+# So many numbers fit into the two of a key; more of them are hashed, by two functions.
+_CERTAIN: Final = 2
+_SECOND: Final = 0x6C616B656D61726B
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -75,13 +81,22 @@ def words(columns: Sequence[pa.Array]) -> KeyWords:
     valid = None if not missing.any() else ~missing
     if len(columns) == 1 and (exact := _exact(columns[0])) is not None:
         return KeyWords(exact, None, valid)
-    first = np.zeros(len(columns[0]), np.uint64)
-    second = np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        one, two = _pair(column)
-        first = _mixed(first, one)
-        second = _mixed(second, two)
-    return KeyWords(first, second, valid)
+    parts = [part for column in columns for part in _parts(column)]
+    # Each step of the mixing is one to one: two parts are told apart for certain.
+    other = parts[:1] if len(parts) == _CERTAIN else parts
+    return KeyWords(_folded(parts, 0), _folded(other, _SECOND), valid)
+
+
+@cache
+def fingerprint() -> str:
+    """What keys become, in short: indexes on disk outlive the library that hashes."""
+    text = words([pa.array(["", "a", "ä€😀" * 9])])
+    octets = words([pa.array([b"", b"\0\xff"])])
+    both = words([pa.array([1, 2]), pa.array([True, None])])
+    found = [
+        a.tobytes() for w in (text, octets, both) for a in (w.first, w.second) if a is not None
+    ]
+    return hashlib.sha256(b"".join(found)).hexdigest()
 
 
 def _exact(column: pa.Array) -> Words | None:
@@ -105,10 +120,11 @@ def _exact(column: pa.Array) -> Words | None:
     return numbers
 
 
-def _pair(column: pa.Array) -> tuple[Words, Words]:
+def _parts(column: pa.Array) -> tuple[Words, ...]:
+    """A column as one number or two, for each row."""
     exact = _exact(column)
     if exact is not None:
-        return exact, exact
+        return (exact,)
     if pa.types.is_decimal128(column.type):
         halves = np.frombuffer(column.buffers()[1], np.uint64).reshape(-1, 2)
         halves = halves[column.offset : column.offset + len(column)]
@@ -117,6 +133,13 @@ def _pair(column: pa.Array) -> tuple[Words, Words]:
     cells = np.where(pc.is_null(column).to_numpy(zero_copy_only=False), "", cells)
     one, two = (pd.util.hash_array(cells, hash_key=secret, categorize=False) for secret in _SECRETS)
     return one, two
+
+
+def _folded(parts: Sequence[Words], seed: int) -> Words:
+    so_far = np.full(len(parts[0]), seed, np.uint64)
+    for part in parts:
+        so_far = _mixed(so_far, part)
+    return so_far
 
 
 def _mixed(so_far: Words, more: Words) -> Words:

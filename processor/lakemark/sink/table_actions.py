@@ -1,7 +1,12 @@
 """What a commit of ours says: which tables it may be made in, and its actions."""
 
-import json
-from typing import Final
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
 
 from lakemark.sink.commits import DELETION_VECTORS, ENGINE
 from lakemark.sink.failures import unsupported_feature
@@ -26,6 +31,9 @@ _KNOWN: Final = frozenset(
 # of this time: a week of them would be millions.
 _KEPT_FOR: Final = "delta.deletedFileRetentionDuration"
 RETENTION: Final = "interval 1 days"
+_LEAST: Final = timedelta(days=1)
+_UNSAID: Final = timedelta(days=7)  # what Delta means by a table that does not say
+_INTERVAL: Final = re.compile(r"(\d+)'?\s*(week|day|hour|minute|second)", re.IGNORECASE)
 _FEATURES_FROM: Final = 7
 _READER_FEATURES_FROM: Final = 3
 # What writer versions before the list of features meant.
@@ -34,8 +42,13 @@ _IMPLIED: Final = {
     3: ("checkConstraints",),
     4: ("changeDataFeed",),
 }
+# Writer versions before the list of features that stand for more than is kept: column mapping,
+# identity columns. Whatever such a version allows counts as used.
+_TOO_MUCH: Final = range(5, _FEATURES_FROM)
 # Switches and checks of a table that rows of ours would not obey.
 _SWITCHES: Final = ("delta.appendOnly", "delta.enableChangeDataFeed", "delta.enableRowTracking")
+
+_IN_SCHEMA: Final = ("delta.invariants", "delta.generationExpression", '"variant"')
 
 
 def check_writable(path: str, found: TableFiles) -> None:
@@ -50,12 +63,14 @@ def check_writable(path: str, found: TableFiles) -> None:
     }
     settings = found.metadata.get("configuration") or {}
     refused = sorted(features - _KNOWN)
+    if (writer := int(found.protocol["minWriterVersion"])) in _TOO_MUCH:
+        refused.append(f"writer version {writer}")
     refused += [name for name in _SWITCHES if settings.get(name, "").lower() == "true"]
     refused += [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
         refused.append("delta.columnMapping.mode")
     schema = found.metadata.get("schemaString", "")
-    refused += [name for name in ("delta.invariants", '"variant"') if name in schema]
+    refused += [name for name in _IN_SCHEMA if name in schema]
     if found.metadata.get("partitionColumns"):
         refused.append("partitionColumns")
     if refused:
@@ -73,6 +88,20 @@ def adoption(found: TableFiles) -> list[Action]:
         {"protocol": _with_vectors(found.protocol)},
         {"metaData": {**found.metadata, "configuration": settings}},
     ]
+
+
+def retention(metadata: Mapping[str, Any]) -> timedelta:
+    """How long files that left the table are kept for readers of older versions.
+
+    Args:
+        metadata: the log's action.
+
+    Returns:
+        What the table says, but at least a day; a week where it says nothing that is understood.
+    """
+    said = (metadata.get("configuration") or {}).get(_KEPT_FOR, "")
+    parts = [timedelta(**{f"{unit.lower()}s": int(n)}) for n, unit in _INTERVAL.findall(said)]
+    return max(_LEAST, sum(parts, timedelta())) if parts else _UNSAID
 
 
 def _with_vectors(protocol: Action) -> Action:
@@ -124,16 +153,12 @@ def _widened(file: DataFile, records: int) -> str:
     """The statistics with wide bounds, all else to the letter: decimals have more digits than
     a float.
     """
-    text = str(file.add.get("stats") or "{}").strip()
-    more = [] if file.records == records else [f'"numRecords":{records}']
-    if file.stats.get("tightBounds", True):
-        more.append('"tightBounds":false')
-    if "tightBounds" in file.stats or (file.records >= 0 and file.records != records):
-        if not more:
-            return text
-        return json.dumps({**file.stats, "numRecords": records, "tightBounds": False})
-    rest = text[1:].lstrip()
-    return "{" + ",".join(more) + ("" if rest.startswith("}") or not more else ",") + rest
+    stats = msgspec.json.decode(str(file.add.get("stats") or "{}"), type=dict[str, msgspec.Raw])
+    new = {
+        "numRecords": msgspec.Raw(str(records).encode()),
+        "tightBounds": msgspec.Raw(b"false"),
+    }
+    return msgspec.json.encode({**stats, **new}).decode()
 
 
 def info(operation: str, now: int, version: int) -> Action:
@@ -152,5 +177,6 @@ def info(operation: str, now: int, version: int) -> Action:
             "readVersion": version,
             "isBlindAppend": False,
             "engineInfo": f"lakemark/{__version__}",
+            "txnId": str(uuid4()),  # no two commits are the same bytes: see `put_absent`
         }
     }

@@ -37,6 +37,8 @@ _CLIENT: Final = frozenset(
     }
 )
 _PREFIX: Final = re.compile(r"^(aws|azure|google)_")
+# Spark's timestamps: nanoseconds, which they would be otherwise, end in the year 2262.
+_INT96: Final = "us"
 _LOCKS: Final = "aws_s3_locking_provider"
 
 
@@ -92,9 +94,11 @@ class TableStore:
     def parquet(self, name: str) -> pq.ParquetFile:
         """A Parquet file, open for reading parts of it."""
         if (folder := self.local) is not None:
-            return pq.ParquetFile(folder / name, memory_map=True)
+            return pq.ParquetFile(
+                folder / name, memory_map=True, coerce_int96_timestamp_unit=_INT96
+            )
         source = pa.PythonFile(self._handler().open_input_file(name), mode="r")
-        return pq.ParquetFile(source, pre_buffer=True)
+        return pq.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit=_INT96)
 
     def listing(self, folder: str) -> list[Any]:
         """What is in a folder of the table: `pyarrow.fs.FileInfo` of its files.
@@ -118,16 +122,20 @@ class TableStore:
     def put_absent(self, name: str, data: bytes) -> bool:
         """Writes a file whole, unless there is one; whether it was written.
 
+        The answer to a request that was carried out may get lost, and its repetition finds the file
+        there. So a file of the very same bytes counts as written: no two calls may mean different
+        things by the same bytes.
+
         Raises:
             TableError: `lake-refused`: commits to this store need a lock that we do not take.
             OSError: the store does not answer or refuses.
         """
         if (folder := self.local) is not None:
-            return _link(folder / name, data)
+            return _link(folder / name, data) or self.read(name) == data
         try:
             obstore.put(self.objects(), name, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
-            return False
+            return self.read(name) == data
         return True
 
     def objects(self) -> Any:

@@ -5,16 +5,16 @@ rows; a call rewrites a bounded number of bytes, so that no batch waits long for
 row: a merge that commits in between makes it give up, and the next call begins again.
 """
 
+import math
 import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from lakemark.sink import index_cache, roaring, table_actions, table_log
 from lakemark.sink.commits import DELETION_VECTORS, Options, existing
@@ -26,8 +26,6 @@ from lakemark.sink.table_log import Action, DataFile, TableFiles
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors import VECTORS_FOLDER, VectorReader, files_of, key_columns
 
-# Readers that opened an older version have this long: as `table_actions.RETENTION`.
-RETENTION: Final = timedelta(days=1)
 _VECTOR_FILE: Final = re.compile(r"^deletion_vector_[0-9a-f-]{36}\.bin$")
 
 
@@ -77,7 +75,9 @@ def maintain(
         DependencyError: the lake does not answer or refuses.
     """
     known = table_log.last_known(path)
-    if known is not None and not _is_due(known, policy):
+    since = _looked_at(path, known)
+    if known is not None and not _is_due(known, since, policy):
+        _looked[path] = known.version
         return Maintained(0, 0, 0)
     joined, removed = _Joined(), 0
     with suppress(Conflict):
@@ -85,26 +85,42 @@ def maintain(
         with told(path):
             table = existing(path, storage_options, engine=DELETION_VECTORS)
             version = table.version()
-            if _crossed(version, joined.commits, policy.checkpoint_every):
+            if since is None:
+                since = version - joined.commits - 1
+            if _crossed(version, since, policy.checkpoint_every):
                 table.create_checkpoint()
                 table.cleanup_metadata()
-            if _crossed(version, joined.commits, policy.vacuum_every):
+            if _crossed(version, since, policy.vacuum_every):
                 removed = vacuum(path, storage_options=storage_options)
+            _looked[path] = version
     return Maintained(joined.read, joined.written, removed)
 
 
-def _is_due(known: TableFiles, policy: Policy) -> bool:
+# The version of each table at which this process looked last, and did what was due. Commits of
+# others lie between two looks, so looking at the newest one alone could miss every round number.
+_looked: dict[str, int] = {}
+
+
+def _looked_at(path: str, known: TableFiles | None) -> int | None:
+    """The version up to which nothing is due any more; None if nothing is known of the table."""
+    if known is None:
+        return None
+    return min(_looked.get(path, known.version), known.version - 1)
+
+
+def _is_due(known: TableFiles, since: int | None, policy: Policy) -> bool:
     """Whether there is anything to do, as far as this process knows."""
     periods = (policy.checkpoint_every, policy.vacuum_every)
     return bool(
         due(list(known.files.values()), policy)
-        or any(_crossed(known.version, 0, every) for every in periods)
+        or since is None
+        or any(_crossed(known.version, since, every) for every in periods)
     )
 
 
-def _crossed(version: int, commits: int, every: int) -> bool:
-    """Whether a multiple of `every` is among the last commits: the batch's and our own."""
-    return version // every > (version - commits - 1) // every
+def _crossed(version: int, since: int, every: int) -> bool:
+    """Whether a multiple of `every` is among the commits after `since`."""
+    return version // every > since // every
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +182,9 @@ def _joined(path: str, key: Sequence[str], policy: Policy, options: Options) -> 
         now = time.time_ns() // 1_000_000
         actions = [
             table_actions.info("OPTIMIZE", now, before.version),
-            *(table_actions.removal(file, now, data_change=False) for file in chosen),
+            # A compaction of delta-rs that this one overtakes looks for removals that change data,
+            # and for no others: it would bring every row a second time.
+            *(table_actions.removal(file, now, data_change=True) for file in chosen),
             *adds,
         ]
         if table_log.commit(store, before, actions) is None:
@@ -201,8 +219,15 @@ def _rewritten(
     return adds
 
 
-def vacuum(path: str, *, retention: timedelta = RETENTION, storage_options: Options = None) -> int:
+def vacuum(
+    path: str, *, retention: timedelta | None = None, storage_options: Options = None
+) -> int:
     """Deletes data files and deletion vectors that no version within `retention` needs.
+
+    Args:
+        path: folder of the table.
+        retention: None: as the table says (`table_actions.retention`).
+        storage_options: of delta-rs.
 
     Returns:
         How many files.
@@ -212,43 +237,55 @@ def vacuum(path: str, *, retention: timedelta = RETENTION, storage_options: Opti
     """
     with told(path):
         table = existing(path, storage_options, engine=DELETION_VECTORS)
+        store = TableStore(path, dict(storage_options or {}))
+        found = table_log.load_whole(store, table.version())
+        if retention is None:
+            retention = table_actions.retention(found.metadata)
+        since = datetime.now(UTC) - retention
+        kept = _vectors_needed(found, since)
         removed = table.vacuum(
-            retention_hours=int(retention / timedelta(hours=1)),
+            retention_hours=math.ceil(retention / timedelta(hours=1)),
             dry_run=False,
             enforce_retention_duration=False,
-            full=retention >= ORPHANS,
+            # A full one deletes vectors of other writers, which delta-rs takes for orphans.
+            full=retention >= ORPHANS and all(_is_ours(vector) for vector in kept),
         )
-        return len(removed) + _vacuum_vectors(table, path, retention, storage_options)
+        return len(removed) + _vacuum_vectors(store, kept, max(since, datetime.now(UTC) - ORPHANS))
 
 
-def _vacuum_vectors(table: DeltaTable, path: str, retention: timedelta, options: Options) -> int:
-    """Deletes files of vectors that neither the table nor a tombstone within `retention` names.
-
-    A file that nobody names may belong to a writer that has not committed yet: it is kept a while.
-    """
-    store = TableStore(path, dict(options or {}))
-    found = table_log.load_whole(store, table.version())
-    now = time.time_ns()
-    since = (now - retention // timedelta(microseconds=1) * 1000) // 1_000_000
-    named = [file.vector for file in found.files.values()]
-    named += [
+def _vectors_needed(found: TableFiles, since: datetime) -> list[Action]:
+    """The vectors of the table's files, and of those that left it after a moment."""
+    vectors = [file.vector for file in found.files.values()]
+    vectors += [
         remove.get("deletionVector")
         for remove in found.gone
-        if int(remove.get("deletionTimestamp") or 0) >= since
+        if int(remove.get("deletionTimestamp") or 0) >= since.timestamp() * 1000
     ]
-    kept = {
-        roaring.file_of(vector["pathOrInlineDv"])
-        for vector in named
-        if vector and vector["storageType"] == "u"
-    }
-    young = now - min(retention, ORPHANS) // timedelta(microseconds=1) * 1000
+    return [vector for vector in vectors if vector]
+
+
+def _is_ours(vector: Action) -> bool:
+    """Whether delta-rs's full vacuum leaves its file alone; one in the log has none."""
+    if vector["storageType"] == "u":
+        return bool(roaring.file_of(vector["pathOrInlineDv"]).startswith(f"{VECTORS_FOLDER}/"))
+    return bool(vector["storageType"] == "i")
+
+
+def _vacuum_vectors(store: TableStore, kept: Sequence[Action], since: datetime) -> int:
+    """Deletes files of vectors that are not kept; how many.
+
+    A file that nobody names may belong to a writer that has not committed yet: those that were
+    written after a moment stay.
+    """
+    names = {roaring.file_of(v["pathOrInlineDv"]) for v in kept if v["storageType"] == "u"}
     gone = 0
     for listed in store.listing(VECTORS_FOLDER):
         name = f"{VECTORS_FOLDER}/{listed.base_name}"
         if (
             _VECTOR_FILE.match(listed.base_name)
-            and name not in kept
-            and (listed.mtime_ns or now) < young
+            and name not in names
+            and listed.mtime_ns
+            and listed.mtime_ns < since.timestamp() * 1e9
         ):
             store.delete(name)
             gone += 1
@@ -257,5 +294,6 @@ def _vacuum_vectors(table: DeltaTable, path: str, retention: timedelta, options:
 
 def forget() -> None:
     """Drops what this process knows of tables: the next batch reads logs and indexes again."""
+    _looked.clear()
     table_log.forget()
     index_cache.forget()
