@@ -20,11 +20,17 @@ from lakemark.errors import TableError
 from lakemark.sink import delta, key_index, table_actions, table_log, vectors, vectors_upkeep
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors_upkeep import Policy
+from tests.kit.delta_table import merge_vectors as merge
+from tests.kit.delta_table import numbered
+from tests.kit.delta_table import values as rows
 from tests.kit.object_store import serving
 from tests.kit.sink_contract import COLUMNS
 from tests.kit.sink_contract import row as of
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
-from tests.unit.test_vectors import EAGER, cache, merge, numbered, path, rows  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+EAGER = Policy(spare_files=3, dirty_bytes=0, checkpoint_every=4)
 
 # -- answers that get lost -------------------------------------------------------------------------
 
@@ -58,7 +64,7 @@ def test_a_commit_whose_answer_is_lost_is_ours_in_an_object_store():
 
 
 @pytest.mark.parametrize("what", ["merge", "upkeep"])
-def test_a_commit_whose_answer_is_lost_is_ours_on_a_disk(path, monkeypatch, what):  # noqa: F811
+def test_a_commit_whose_answer_is_lost_is_ours_on_a_disk(path, monkeypatch, what):
     """A network file system makes the link, loses the answer, and refuses the repetition."""
     for version in range(1, 6):
         merge(path, version, *numbered(range(version, version + 9), version, version))
@@ -78,7 +84,7 @@ def test_a_commit_whose_answer_is_lost_is_ours_on_a_disk(path, monkeypatch, what
     assert rows(path) == expected
 
 
-def test_a_file_that_somebody_else_wrote_is_not_ours(path):  # noqa: F811
+def test_a_file_that_somebody_else_wrote_is_not_ours(path):
     merge(path, 1, *numbered(range(3), 1))
     store = TableStore(path)
     before = table_log.load(store, DeltaTable(path).version())
@@ -90,15 +96,15 @@ def test_a_file_that_somebody_else_wrote_is_not_ours(path):  # noqa: F811
 # -- upkeep beside others --------------------------------------------------------------------------
 
 
-def log_file(path: str) -> Path:  # noqa: F811
+def log_file(path: str) -> Path:
     return Path(path, table_log.commit_name(DeltaTable(path).version()))
 
 
-def set_property(path: str, name: str, value: str) -> None:  # noqa: F811
+def set_property(path: str, name: str, value: str) -> None:
     DeltaTable(path).alter.set_table_properties({name: value}, raise_if_not_exists=False)
 
 
-def test_vacuum_leaves_vectors_that_spark_wrote(path):  # noqa: F811
+def test_vacuum_leaves_vectors_that_spark_wrote(path):
     """Spark's DELETE writes them beside the data files, where delta-rs takes them for orphans."""
     merge(path, 1, *numbered(range(10), 1))
     merge(path, 2, delete(of("1"), at(2)))
@@ -127,13 +133,13 @@ def test_vacuum_leaves_vectors_that_spark_wrote(path):  # noqa: F811
         ("for ever", 7),
     ],
 )
-def test_files_are_kept_as_long_as_the_table_says(path, value, days):  # noqa: F811
+def test_files_are_kept_as_long_as_the_table_says(path, value, days):
     found = {"configuration": {"delta.deletedFileRetentionDuration": value}}
     assert table_actions.retention(found) == timedelta(days=days)
     assert table_actions.retention({}) == timedelta(days=7)
 
 
-def test_vacuum_keeps_what_the_table_says(path):  # noqa: F811
+def test_vacuum_keeps_what_the_table_says(path):
     set_property(path, "delta.deletedFileRetentionDuration", "interval 30 days")
     for version in (1, 2, 3):
         merge(path, 2 * version, *numbered(range(10), version, version))
@@ -153,7 +159,7 @@ def test_vacuum_keeps_what_the_table_says(path):  # noqa: F811
     assert set(rows(path)) == {str(n) for n in range(10)} - {"1"}
 
 
-def test_checkpoints_come_whoever_commits_in_between(path):  # noqa: F811
+def test_checkpoints_come_whoever_commits_in_between(path):
     """Every second commit is another writer's, so ours never have a round number."""
     policy = Policy(checkpoint_every=4)
     for version in range(1, 12):
@@ -164,7 +170,7 @@ def test_checkpoints_come_whoever_commits_in_between(path):  # noqa: F811
     assert len(list(Path(path, "_delta_log").glob("*.checkpoint.parquet"))) == 5
 
 
-def test_compaction_of_delta_rs_that_our_compaction_overtakes_fails(path):  # noqa: F811
+def test_compaction_of_delta_rs_that_our_compaction_overtakes_fails(path):
     """Both would leave their copy of every row: delta-rs looks for removals that change data."""
     for version in (1, 2, 3):
         merge(path, version, *numbered((version, version + 10), version))
@@ -181,7 +187,7 @@ def test_compaction_of_delta_rs_that_our_compaction_overtakes_fails(path):  # no
 
 def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
     """Spark writes timestamps as INT96, which reach further than nanoseconds do."""
-    path = str(tmp_path / "t")  # noqa: F811
+    path = str(tmp_path / "t")
     columns = {"id": pa.string(), "a": pa.int64(), "t": pa.timestamp("us", "UTC")}
     last, first = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), datetime(1, 1, 1, tzinfo=UTC)
     delta.ensure(path, table_schema(columns), key=["id"])
@@ -213,7 +219,7 @@ def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
 
 
 @pytest.mark.parametrize("tight", ["true", "false"])
-def test_statistics_with_bounds_keep_every_digit(path, tight):  # noqa: F811
+def test_statistics_with_bounds_keep_every_digit(path, tight):
     low, high = "0.9999999999999999999", "9.9999999999999999999"
     text = f'{{"numRecords":3,"minValues":{{"d":{low}}},"maxValues":{{"d":{high}}},"tightBounds":{tight}}}'
     file = table_log.data_file({"path": "x", "size": 1, "stats": text})
@@ -225,7 +231,7 @@ def test_statistics_with_bounds_keep_every_digit(path, tight):  # noqa: F811
         assert high in wide
 
 
-def test_a_vector_that_is_gone_stops_the_table(path):  # noqa: F811
+def test_a_vector_that_is_gone_stops_the_table(path):
     """Waiting would not bring it back."""
     merge(path, 1, *numbered(range(10), 1))
     merge(path, 2, delete(of("1"), at(2)))
@@ -236,7 +242,7 @@ def test_a_vector_that_is_gone_stops_the_table(path):  # noqa: F811
     assert caught.value.code == "table-file-missing"
 
 
-def test_indexes_of_another_way_to_hash_are_not_used(path, monkeypatch):  # noqa: F811
+def test_indexes_of_another_way_to_hash_are_not_used(path, monkeypatch):
     """Keys that are not found would be there twice from then on."""
     merge(path, 1, *numbered(range(10), 1))
     vectors_upkeep.forget()
@@ -255,7 +261,7 @@ def test_indexes_of_another_way_to_hash_are_not_used(path, monkeypatch):  # noqa
 # -- tables that ask more of their writers ---------------------------------------------------------
 
 
-def test_checkpoints_with_sidecars_are_refused_before_the_log_is_read(path):  # noqa: F811
+def test_checkpoints_with_sidecars_are_refused_before_the_log_is_read(path):
     """Their files have names of their own; of the commits before them nothing may be left."""
     merge(path, 1, *numbered(range(10), 1))
     version = DeltaTable(path).version()
@@ -287,7 +293,7 @@ def test_checkpoints_with_sidecars_are_refused_before_the_log_is_read(path):  # 
 
 
 @pytest.mark.parametrize("writer", [5, 6])
-def test_tables_whose_version_says_more_than_is_kept_are_refused(path, writer):  # noqa: F811
+def test_tables_whose_version_says_more_than_is_kept_are_refused(path, writer):
     """Column mapping and identity columns came with these, and count as used."""
     merge(path, 1, *numbered(range(3), 1))
     found = table_log.load(TableStore(path), DeltaTable(path).version())
@@ -297,7 +303,7 @@ def test_tables_whose_version_says_more_than_is_kept_are_refused(path, writer): 
     assert caught.value.code == "unsupported-table-feature"
 
 
-def test_generated_columns_are_refused(path):  # noqa: F811
+def test_generated_columns_are_refused(path):
     merge(path, 1, *numbered(range(3), 1))
     found = table_log.load(TableStore(path), DeltaTable(path).version())
     schema = found.metadata["schemaString"].replace(

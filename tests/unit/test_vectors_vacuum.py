@@ -14,40 +14,20 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink import delta, index_cache, key_index, vectors, vectors_upkeep
-from lakemark.sink.commits import DELETION_VECTORS
+from lakemark.sink import key_index, vectors, vectors_upkeep
 from lakemark.sink.data_files import KeyRange
 from lakemark.sink.table_log import data_file
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors_upkeep import Policy
-from tests.kit.sink_contract import COLUMNS
-from tests.kit.sink_contract import row as of
-from tests.kit.write_sets import at, table_schema, upsert, write_set
+from tests.kit.delta_table import merge_vectors, numbered
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 DAY = 24 * 3600
 
 
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    """A table, and a cache of the test's own."""
-    monkeypatch.setattr(index_cache, "_folder", lambda: tmp_path / "cache")
-    vectors_upkeep.forget()
-    found = str(tmp_path / "t")
-    delta.ensure(found, table_schema(COLUMNS), key=["id"], engine=DELETION_VECTORS)
-    yield found
-    vectors_upkeep.forget()
-
-
 def merge(path: str, version: int, numbers) -> None:
-    changes = [upsert(of(str(n), b=version), at(version)) for n in numbers]
-    vectors.merge(
-        path,
-        write_set(changes, COLUMNS),
-        key=["id"],
-        deletes="hard",
-        app_id="q/t/s",
-        version=version,
-    )
+    merge_vectors(path, version, *numbered(numbers, version, version))
 
 
 def rows(path: str, version: int) -> dict[str, int]:

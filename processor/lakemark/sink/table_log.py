@@ -287,8 +287,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
 def commit(store: TableStore, before: TableFiles, actions: Iterable[Action]) -> TableFiles | None:
     """Puts the version after `before` in place; None if somebody else did.
 
-    A store's client repeats a request whose answer was lost, and then finds what it wrote itself: a
-    commit that says what ours says is ours, and its files are needed.
+    Its `commitInfo` must tell it from every other commit: by it `TableStore.put_absent` knows it
+    again when the answer was lost.
 
     Raises:
         OSError: the store does not answer or refuses.
@@ -297,7 +297,7 @@ def commit(store: TableStore, before: TableFiles, actions: Iterable[Action]) -> 
     actions = list(actions)
     lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
     name, data = commit_name(before.version + 1), ("\n".join(lines) + "\n").encode()
-    if not store.put_absent(name, data) and store.read(name) != data:
+    if not store.put_absent(name, data):
         return None
     replay = _Replay(dict(before.files), before.protocol, before.metadata)
     replay.commit(actions)
