@@ -1,7 +1,7 @@
 """A table of a million rows: how fast does a snapshot bring it where it belongs?
 
     ./dev bench snapshot [--rows N] [--rate N] [--parallelism 1,2,4] [--chunk-rows N]
-                         [--rounds N] [--only WHO] [--json FILE]
+                         [--engine NAME] [--rounds N] [--only WHO] [--json FILE]
 
 One database, one contestant after the other:
 
@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from rich.box import SIMPLE_HEAD
@@ -201,6 +202,7 @@ def lakemark(database: Database, options: argparse.Namespace) -> Iterator[Row]:
         {
             "snapshot": {"parallelism": most, "chunk_rows": options.chunk_rows},
             "stream": {"trigger": "500ms", "shards": 4},
+            "lake": {"path": "./lake", "engine": options.engine},
         },
     )
     process = LakemarkProcess(config)
@@ -341,7 +343,7 @@ def beating(database: Database, process: LakemarkProcess) -> Iterator[list[float
             with suppress(DeltaError, FileNotFoundError, OSError):
                 table = DeltaTable(path)
                 version, now = table.version(), datetime.now(UTC)
-                rows = table.to_pyarrow_table(columns=["id", "at"]).to_pylist()
+                rows = pa.table(table.scan(columns=["id", "at"])).to_pylist()
                 lags.extend((now - row["at"]).total_seconds() for row in rows if row["id"] > newest)
                 newest = max([newest, *(row["id"] for row in rows)])
 
@@ -366,7 +368,7 @@ def equal(
     path = folder_of(load(process.config).lake, f"public.{table}")
 
     def same() -> bool:
-        rows = DeltaTable(path).to_pyarrow_table(columns=["id", "customer"])
+        rows = pa.table(DeltaTable(path).scan(columns=["id", "customer"]))
         found = [int(rows.column(name).to_numpy().sum()) for name in ("id", "customer")]
         return [rows.num_rows, *found] == [int(count), int(ids), int(customers)]
 
@@ -403,7 +405,12 @@ def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any
     if options.json:
         report = {
             "bench": "snapshot",
-            "settings": {"rows": options.rows, "rate": options.rate, "chunk": options.chunk_rows},
+            "settings": {
+                "rows": options.rows,
+                "rate": options.rate,
+                "chunk": options.chunk_rows,
+                "engine": options.engine,
+            },
             "machine": before,
             "versions": versions(),
             "rows": [row.data() for row in rows],
@@ -422,6 +429,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--chunk-rows", type=int, default=100_000)
     parser.add_argument(
         "--parallelism", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2, 4]
+    )
+    parser.add_argument(
+        "--engine", choices=("task-merge", "deletion-vectors"), default="task-merge"
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=("copy", "debezium", "lakemark"))

@@ -149,7 +149,8 @@ def test_signals_and_their_answers(shown):
     )
 
 
-COLOUR = "e => getComputedStyle(e).backgroundColor"
+BACK = "background-color"
+STYLE = "(e, name) => getComputedStyle(e).getPropertyValue(name)"
 
 
 # --- what changes -----------------------------------------------------------------------------
@@ -160,7 +161,8 @@ def test_it_follows_the_pipeline_without_being_loaded_again(shown, served: Serve
     expect(page.locator("#state")).to_have_text("streaming")
     expect(page).to_have_title(f"{NAME} · streaming")
     streams = page.locator("#tables .badge.streaming")
-    green = streams.evaluate(COLOUR)
+    # Nothing is read of an element that is made anew this very moment.
+    green = wait_for(lambda: streams.evaluate(STYLE, BACK), PATIENCE_MS / 1000, "a colour")
     why = DependencyError("no broker answers", code="kafka-unavailable", hint="start the brokers")
     served.board.ends(None, why=why)
     expect(page.locator("#state")).to_have_text("degraded")
@@ -174,10 +176,10 @@ def test_it_follows_the_pipeline_without_being_loaded_again(shown, served: Serve
     ):
         expect(problem).to_contain_text(text)
     expect(page.locator("#figures .value").first).to_have_text("unknown")
-    assert streams.evaluate(COLOUR) != green, "nothing is well while nothing is written"
+    expect(streams, "nothing is well while nothing is written").not_to_have_css(BACK, green)
     served.board.ends(lag.Ends({}, {}))
     expect(page.locator("#state")).to_have_text("streaming")
-    assert streams.evaluate(COLOUR) == green
+    expect(streams).to_have_css(BACK, green)
     expect(page.locator("#trouble .problem")).to_have_count(1)
     full = Progress(chunks=13, total_chunks=13, rows=1_300_000, seconds=200)
     run = Subject(RUN, NAME, (ORDERS, ITEMS))
