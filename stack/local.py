@@ -263,8 +263,12 @@ class Database:
             **connector_config(CONNECTOR, self.placeholders()),
             **changes,
         }
-        self.config = {key: value for key, value in config.items() if value is not None}
+        before, self.config = self.config, {k: v for k, v in config.items() if v is not None}
+        reader = self._reader()
         self.stack.connect.put_connector(self.name, self.config)
+        if reader is not None and self.config != before:
+            # Connect has the task with the old settings read on for a while.
+            wait_for(lambda: self._reader() not in (None, reader), 60, "the task to start again")
         self.wait_streaming()
 
     def wait_streaming(self, deadline_s: float = 60) -> None:
@@ -287,8 +291,13 @@ class Database:
 
     def _is_streaming(self) -> bool:
         self.stack.connect.wait_running(self.name)  # raises if the task has failed meanwhile
-        query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
-        return self.execute(query, [self.config["slot.name"]]) == [(True,)]
+        return self._reader() is not None
+
+    def _reader(self) -> int | None:
+        """The process of the server that has the connector's slot; None without any."""
+        query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+        found = self.execute(query, [self.config["slot.name"]])
+        return found[0][0] if found else None
 
     def close(self) -> None:
         """Delete the connector, its slot and the database."""
