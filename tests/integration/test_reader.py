@@ -24,7 +24,8 @@ from lakemark.snapshot.readers.postgres_chunks import (
     open_table,
     read_chunk,
 )
-from lakemark.snapshot.readers.postgres_session import connect, current_snapshot
+from lakemark.snapshot.readers.postgres_copy import copied
+from lakemark.snapshot.readers.postgres_session import connect, current_snapshot, translated
 from lakemark.source.modes import HandlingModes
 from stack import every_type
 from stack.compare import _PINNED, _key, _lake_values, _source_rows
@@ -264,3 +265,32 @@ def test_errors_of_the_database_are_ours(source: Database):
     source.execute("CREATE TABLE z (id timestamptz PRIMARY KEY)")
     source.execute("INSERT INTO z VALUES ('2024-01-01 00:00:00+00')")
     assert whole(source, "public.z").keys.to_pylist() == [b"[1704067200000000]"]
+
+
+def test_a_connection_that_ends_within_a_copy_is_a_database_that_is_away(source: Database):
+    """Not a table that cannot be read: the chunk is read again."""
+    rows = "COPY (SELECT repeat('x', 1000) FROM generate_series(1, 200000)) TO STDOUT"
+
+    class Cut:
+        """The session, whose connection ends after the first row."""
+
+        def __init__(self, session: psycopg.Connection) -> None:
+            self.session, self.real, self.pgconn = session, session.pgconn, self
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+        def get_copy_data(self, wait):
+            found = self.real.get_copy_data(wait)
+            source.execute(f"SELECT pg_terminate_backend({self.real.backend_pid})")
+            self.get_copy_data = self.real.get_copy_data
+            return found
+
+    with (
+        pytest.raises(DependencyError) as caught,
+        connect(config(source)) as session,
+        translated("public.t"),
+    ):
+        copied(Cut(session), rows, table="public.t", limit=1 << 30)
+    assert caught.value.code == "database-unavailable"
+    assert caught.value.retried

@@ -57,9 +57,12 @@ def copied(session: Session, query: str, *, table: str, limit: int) -> tuple[byt
 
 
 def _end(session: Session) -> pq.abc.PGresult | None:
-    """Takes the results of a COPY that has ended; the one that says it failed, if it did."""
+    """Takes the results of a COPY that has ended; the first that says it failed, if it did.
+
+    After the server's reason the client may add one of its own: that the connection has ended.
+    """
     failed = None
     while (result := session.pgconn.get_result()) is not None:
         if result.status != pq.ExecStatus.COMMAND_OK:
-            failed = result
+            failed = failed or result
     return failed

@@ -138,6 +138,8 @@ def _ours(error: psycopg.Error, table: str) -> LakemarkError:
         return ConfigError(f"lakemark's user may not read all rows of {what}", hint=hint)
     if isinstance(error, psycopg.OperationalError | errors.InsufficientPrivilege):
         return unavailable(error)
+    if type(error) is psycopg.DatabaseError and error.sqlstate is None:
+        return unavailable(error)  # the client's own result: the connection has ended
     return _of_the_table(error, what)
 
 
