@@ -2,7 +2,7 @@
 
 import json
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,24 @@ def made(folder: Path) -> str:
 
 
 def merged(
-    engine: Any, path: str, changes: Iterable[Change], version: int, app_id: str = "q/t/s"
+    engine: Any,
+    path: str,
+    changes: Iterable[Change],
+    version: int,
+    app_id: str = "q/t/s",
+    columns: Mapping[str, pa.DataType] = COLUMNS,
+    **more: Any,
 ) -> MergeResult:
     """Lets an engine, the module with its `merge`, apply changes in one commit."""
-    rows = write_set(changes, COLUMNS)
-    return engine.merge(path, rows, key=["id"], deletes="hard", app_id=app_id, version=version)
+    return engine.merge(
+        path,
+        write_set(changes, columns),
+        key=["id"],
+        deletes="hard",
+        app_id=app_id,
+        version=version,
+        **more,
+    )
 
 
 def merge_vectors(path: str, version: int, *changes: Change, app_id: str = "q/t/s") -> MergeResult:

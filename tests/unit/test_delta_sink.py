@@ -231,14 +231,7 @@ def test_a_merge_of_near_keys_touches_only_their_files(tmp_path):
 
     def put(ids, version):
         changes = [upsert({"id": i, "v": str(version)}, at(version)) for i in ids]
-        delta.merge(
-            path,
-            write_set(changes, columns),
-            key=["id"],
-            deletes="hard",
-            app_id="a",
-            version=version,
-        )
+        merged(delta, path, changes, version, columns=columns)
         return set(DeltaTable(path).file_uris())
 
     put(range(100), 1)

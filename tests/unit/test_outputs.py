@@ -99,6 +99,23 @@ class Source:
         types = {"v": "int4", "big": "text", **dict.fromkeys(self.more, "int4")}
         self.shop.schemas[ORDERS] = schema_of(ORDERS, id="int4", **types)
 
+    def play(self, steps, out, dice, *, grows=False):
+        """What happens, step by step; then the table goes on and everything is applied."""
+        for name, *keys in steps:
+            if name in {"truncate", "column"}:
+                getattr(self, name)()
+            elif name in {"pause", "resume"}:
+                self.shop.records.append({"type": f"table-{name}", "table": ORDERS})
+            elif name == "restart":
+                self.shop.restart()
+            elif name in {"batch", "crash"}:
+                batch(self.shop, out, dice, crashes=name == "crash", grows=grows)
+            else:
+                self.step(name, *keys)
+        self.shop.records.append({"type": "table-resume", "table": ORDERS})
+        self.shop.run()
+        self.shop.run()
+
     def truncate(self):
         self.lsn += 1
         self.rows.clear()
@@ -131,20 +148,7 @@ def test_what_arrives_is_what_was_sent_in_order_and_once(steps, seed):
         patch.setattr(topics, "write", out.write)
         shop = shop_at(Path(root))
         source = Source(shop)
-        for name, *keys in steps:
-            if name == "truncate":
-                source.truncate()
-            elif name in {"pause", "resume"}:
-                shop.records.append({"type": f"table-{name}", "table": ORDERS})
-            elif name == "restart":
-                shop.restart()
-            elif name in {"batch", "crash"}:
-                batch(shop, out, dice, crashes=name == "crash")
-            else:
-                source.step(name, *keys)
-        shop.records.append({"type": "table-resume", "table": ORDERS})
-        shop.run()
-        shop.run()
+        source.play(steps, out, dice)
         arrived = consume(out)
         assert arrived.keys() == source.rows.keys()
         for key, row in arrived.items():
@@ -177,20 +181,7 @@ def test_a_repeated_batch_that_has_grown_or_goes_another_way_leaves_the_same_row
         patch.setattr(topics, "write", out.write)
         shop = shop_at(Path(root))
         source = Source(shop)
-        for name, *keys in steps:
-            if name in {"truncate", "column"}:
-                getattr(source, name)()
-            elif name in {"pause", "resume"}:
-                shop.records.append({"type": f"table-{name}", "table": ORDERS})
-            elif name == "restart":
-                shop.restart()
-            elif name in {"batch", "crash"}:
-                batch(shop, out, dice, crashes=name == "crash", grows=True)
-            else:
-                source.step(name, *keys)
-        shop.records.append({"type": "table-resume", "table": ORDERS})
-        shop.run()
-        shop.run()
+        source.play(steps, out, dice, grows=True)
         assert consume(out, ordered=False).keys() == source.rows.keys()
         events = [
             (m.key, m.value is None, dict(m.headers)["lakemark.source"])

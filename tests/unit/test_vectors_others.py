@@ -21,12 +21,12 @@ from lakemark.sink import delta, key_index, table_actions, table_log, vectors, v
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors_upkeep import Policy
 from tests.kit.delta_table import merge_vectors as merge
-from tests.kit.delta_table import numbered
+from tests.kit.delta_table import merged, numbered
 from tests.kit.delta_table import values as rows
 from tests.kit.object_store import serving
 from tests.kit.sink_contract import COLUMNS
 from tests.kit.sink_contract import row as of
-from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
+from tests.kit.write_sets import at, delete, table_schema, upsert
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -41,20 +41,10 @@ def test_a_commit_whose_answer_is_lost_is_ours_in_an_object_store():
         address, more = "s3://lake/public/t", {"storage_options": store.options}
         delta.ensure(address, table_schema(COLUMNS), key=["id"], **more)
 
-        def put(version: int, *changes):
-            return vectors.merge(
-                address,
-                write_set(changes, COLUMNS),
-                key=["id"],
-                deletes="hard",
-                app_id="q/t/s",
-                version=version,
-                **more,
-            )
-
-        put(1, *numbered(range(10), 1))
+        merged(vectors, address, numbered(range(10), 1), 1, **more)
         store.lose(r"/_delta_log/\d+\.json$")
-        done = put(2, *numbered(range(3), 2, -1), delete(of("3"), at(2)))
+        changes = [*numbered(range(3), 2, -1), delete(of("3"), at(2))]
+        done = merged(vectors, address, changes, 2, **more)
         assert store.lost()
         assert (done.skipped, done.updated, done.deleted, done.rows) == (False, 3, 1, 9)
         found = pa.table(DeltaTable(address, **more).scan(columns=["id", "b"])).to_pylist()
@@ -191,14 +181,8 @@ def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
     columns = {"id": pa.string(), "a": pa.int64(), "t": pa.timestamp("us", "UTC")}
     last, first = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), datetime(1, 1, 1, tzinfo=UTC)
     delta.ensure(path, table_schema(columns), key=["id"])
-
-    def put(version: int, *changes):
-        found = write_set(changes, columns)
-        return vectors.merge(
-            path, found, key=["id"], deletes="hard", app_id="q/t/s", version=version
-        )
-
-    put(1, upsert({"id": "a", "t": last}, at(1)), upsert({"id": "b", "t": first}, at(1)))
+    changes = [upsert({"id": "a", "t": last}, at(1)), upsert({"id": "b", "t": first}, at(1))]
+    merged(vectors, path, changes, 1, columns=columns)
     (file,) = Path(path).glob("*.parquet")
     size = file.stat().st_size
     pq.write_table(
@@ -207,8 +191,9 @@ def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
     text = log_file(path).read_text()
     log_file(path).write_text(text.replace(f'"size":{size}', f'"size":{file.stat().st_size}'))
     vectors_upkeep.forget()
-    put(2, upsert({"id": "a", "a": 2}, at(2), patch=("t",)))
-    put(3, upsert({"id": "c", "t": last}, at(3)))
+    changes = [upsert({"id": "a", "a": 2}, at(2), patch=("t",))]
+    merged(vectors, path, changes, 2, columns=columns)
+    merged(vectors, path, [upsert({"id": "c", "t": last}, at(3))], 3, columns=columns)
     # delta-rs itself reads such files wrong; it reads what upkeep made of them.
     eager = Policy(spare_files=0, dirty_bytes=0)
     vectors_upkeep.maintain(path, key=["id"], policy=eager)

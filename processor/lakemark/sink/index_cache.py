@@ -1,9 +1,8 @@
 """Key indexes of data files, kept on this machine's disk and mapped into memory.
 
 An index belongs to one file, which never changes, and to one way of making numbers of keys, so
-nothing here is ever out of date. Everything
-may be deleted at any time: what is missing is built again from the file's key columns. A damaged
-file is noticed by its checksum and counts as missing.
+nothing here is ever out of date. Everything may be deleted at any time: what is missing is built
+again from the file's key columns. A damaged file is noticed by its checksum and counts as missing.
 """
 
 import hashlib

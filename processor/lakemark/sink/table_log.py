@@ -8,7 +8,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
 from urllib.parse import unquote
@@ -296,13 +296,18 @@ def commit(store: TableStore, before: TableFiles, actions: Iterable[Action]) -> 
     """
     actions = list(actions)
     lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
-    name, data = commit_name(before.version + 1), ("\n".join(lines) + "\n").encode()
-    if not store.put_absent(name, data):
+    name = commit_name(before.version + 1)
+    if not store.put_absent(name, ("\n".join(lines) + "\n").encode()):
         return None
     replay = _Replay(dict(before.files), before.protocol, before.metadata)
     replay.commit(actions)
-    after = TableFiles(before.version + 1, replay.files, replay.protocol, replay.metadata)
-    after = replace(after, stamp=store.stamp(name))
+    after = TableFiles(
+        before.version + 1,
+        replay.files,
+        replay.protocol,
+        replay.metadata,
+        stamp=store.stamp(name),
+    )
     with _guard:
         _states[store.path] = after
     return after
