@@ -1,13 +1,17 @@
 """Any restarts, any batches: what passes the gate is the log without what came again."""
 
+from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakemark import positions
-from lakemark.source.envelope import Kind
+from lakemark.source import stretch
+from lakemark.source.envelope import Kind, SourceIdentity
 from lakemark.source.gate import HighWater, gate
+from lakemark.source.modes import HandlingModes
+from tests.kit.shop import ORDERS, event, schema_of
 
 # Steps of (major, minor); (0, 0) repeats a position, as the rows of one COPY record do.
 _STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=30)
@@ -109,3 +113,37 @@ def test_everything_after_a_row_of_an_own_snapshot_counts(before, after, lsn, ro
     found = gate([e[0] for e in log], [e[1] for e in log], [e[2] for e in log], HighWater())
     assert found.keep == list(range(len(log)))
     assert found.regressed is None
+
+
+@example(steps=[(True, "t"), (True, "c"), (False, "d")], restarts=[(3, 0)], cuts=[3])
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.sampled_from("ccdt")), min_size=1, max_size=12),
+    restarts=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, restarts, cuts):
+    """Whether the transaction that may go on has created rows, whatever came again in between."""
+    log, commit = [], 1
+    for lsn, (ends, op) in enumerate(steps, 10):
+        commit = lsn - 1 if ends else commit
+        key = None if op == "t" else b'{"id":1}'
+        log.append((key, event(op, lsn, {"id": 1}, tx=commit, ts=1)))
+    emitted = [log[i] for i in _emit(log, restarts)]
+    plan = stretch.Plan(
+        SourceIdentity("postgresql", "shop"),
+        HandlingModes(),
+        schemas={ORDERS: schema_of(ORDERS, id="int4")},
+        verified=frozenset({ORDERS}),
+    )
+    place = (f"shop.{ORDERS}", 0)
+
+    def read(begin, end, start):
+        keys, values = zip(*emitted[begin:end], strict=True)
+        offsets, headers = list(range(begin, end)), [None] * (end - begin)
+        records = stretch.Records(*place, offsets, list(keys), list(values), headers)
+        return stretch.process(records, replace(plan, high_waters={place: start})).high_water
+
+    high = HighWater()
+    for begin, end in pairwise(sorted({0, *(c % (len(emitted) + 1) for c in cuts), len(emitted)})):
+        high = read(begin, end, high)
+    assert high == read(0, len(emitted), HighWater())

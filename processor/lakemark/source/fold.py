@@ -170,9 +170,9 @@ class _Fold:
         if not self.raw.since.creates:
             return found
         for index, key in zip(run, named, strict=True):
-            if not changes.one_transaction(self.raw.since.position, heads.position[index]):
-                break
-            if heads.op[index] == "d" and heads.before[index] is not None:
+            if heads.op[index] != "d" or heads.before[index] is None:
+                continue
+            if changes.one_transaction(self.raw.since.position, heads.position[index]):
                 found.add(key)
         return found
 

@@ -25,6 +25,7 @@ from lakemark.source.schema import TableSchema
 
 NEW_KEY: Final = envelope.NEW_KEY_HEADER
 OLD_KEY: Final = envelope.OLD_KEY_HEADER
+_BESIDE: Final = frozenset({int(Kind.TRUNCATE), int(Kind.INCREMENTAL)})  # may stand anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +228,18 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
 
 
 def _creates(heads: Headers, keep: Sequence[int], start: HighWater, end: HighWater) -> bool:
-    """Whether the transaction at the stretch's end has created rows, here or before."""
+    """Whether the transaction at the stretch's end has created rows, here or before.
+
+    What does not move the high-water may stand between two events of the transaction: truncates
+    that a restarted connector sends again, rows of its incremental snapshots.
+    """
     if start.creates and one_transaction(start.position, end.position):
         return True
     if "c" not in map(heads.op.__getitem__, keep):
         return False
     for index in reversed(keep):
+        if heads.kind[index] in _BESIDE:
+            continue
         if not one_transaction(heads.position[index], end.position):
             return False
         if heads.op[index] == "c":
