@@ -43,7 +43,7 @@ from rich.table import Table
 
 from bench.report import machine, versions
 from lakemark.config import load
-from lakemark.records import Tail, publish
+from lakemark.records import Tail, producer
 from lakemark.sink.names import folder_of
 from lakemark.snapshot import notifications
 from stack.lakemark_process import LakemarkProcess, write_config
@@ -267,8 +267,11 @@ def snapshot(
     tail = Tail(config, config.topics.notifications)
     data = {"data-collections": [f"public.{table}"], "parallelism": parallelism}
     signal = {"id": f"bench-{table}", "type": "execute-snapshot", "data": data}
+    client = producer(config)
+    client.list_topics(config.topics.signals)  # it is connected now, as Debezium's client is
     begun = time.monotonic()
-    publish(config, config.topics.signals, [(config.name.encode(), json.dumps(signal).encode())])
+    client.produce(config.topics.signals, json.dumps(signal).encode(), config.name.encode())
+    client.flush()
     while time.monotonic() < begun + longest_s:
         found = notifications.read(tail.value(1.0))
         ours = found is not None and found.id == signal["id"]

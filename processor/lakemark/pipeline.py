@@ -93,6 +93,7 @@ class Pipeline:
     Attributes:
         controls: reads the control records of a batch: (batch) -> decoded JSON objects.
         publish: writes the tables' states to the progress topic.
+        planned: told which runs of snapshots are armed in the batch that begins, or were before.
         snapshots, done: told what a batch says of snapshots and what it did, once it is durable.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
     """
@@ -110,6 +111,7 @@ class Pipeline:
     controls: Callable[[int, int], list[dict[str, Any]]]
     publish: Callable[[PipelineState], None]
     snapshots: Callable[[PipelineState, News], None]
+    planned: Callable[[frozenset[str]], None] = lambda _: None
     done: Callable[[BatchDone], None] = lambda _: None
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     schemas: dict[str, TableSchema] = field(default_factory=dict)
@@ -184,6 +186,7 @@ class Pipeline:
         self.checkpoint.check_owner()
         before = self.checkpoint.load(batch - 1)
         state = self._begin(before, batch)
+        self.planned(frozenset(state.runs))
         marks.append(monotonic())
 
         # 2. the tasks

@@ -35,6 +35,10 @@ class Snapshots:
         self.coordinator = Coordinator(world, settings)
         self.query = query
 
+    def planned(self, armed: frozenset[str]) -> None:
+        """A batch with the starts of these runs has begun; returns at once."""
+        self.coordinator.planned(armed)
+
     def committed(self, state: PipelineState, news: News) -> None:
         """A batch is done and durable; returns at once."""
 

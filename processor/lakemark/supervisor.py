@@ -191,6 +191,7 @@ class Supervisor:
             end_offsets=self._end_offsets,
             controls=lambda start, end: control.read(config, start, end),
             publish=self._publish,
+            planned=self._planned,
             snapshots=self._committed,
             done=self._done,
             schemas=schemas,
@@ -269,6 +270,10 @@ class Supervisor:
     def _done(self, done: BatchDone) -> None:
         self.board.batch(done)
         self.metrics.batch(done)
+
+    def _planned(self, armed: frozenset[str]) -> None:
+        if self.snapshots is not None:
+            self.snapshots.planned(armed)
 
     def _committed(self, state: PipelineState, news: News) -> None:
         if self.snapshots is not None:

@@ -75,6 +75,7 @@ class FakeStream:
     _specs: dict[int, tuple["ChunkSpec", int, int]] = field(default_factory=dict)
     _manifests: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _decided: dict[int, set[int]] = field(default_factory=dict)
+    _planned: tuple[int, int] | None = None
     _offset: int = 0
     _row: int = 0
     _seen: list[int] = field(default_factory=lambda: [0])
@@ -82,6 +83,8 @@ class FakeStream:
     _forgotten: int = -1
     _announced: int = -1
     _clock: int = 0
+    _end: int = 0
+    _was_armed: bool = False
 
     def now(self) -> Stream:
         return Stream(
@@ -125,7 +128,7 @@ class FakeStream:
 
     def write_window(self, closes: Window | None, opens: Window | None, *, alive: set[int]) -> None:
         self._clock += 1
-        if opens is not None and not self.armed:
+        if opens is not None and not self._was_armed:
             self.wrong.append("a window was opened before any run was armed")
         for one in (closes, opens):
             if one is None:
@@ -153,17 +156,33 @@ class FakeStream:
 
     # -- a batch --------------------------------------------------------------------------------
 
+    def plan(self) -> frozenset[str]:
+        """How far the next batch reads; the runs that are armed in it."""
+        self._planned = self._planned or (len(self.controls), len(self.rows))
+        armed = set(self.armed)
+        for record in self.controls[self._offset : self._planned[0]]:
+            if record["type"] == "run-start":
+                armed.add(record["run"])
+            elif record["type"] == "run-end":
+                armed.discard(record["run"])
+        self._was_armed = self._was_armed or bool(armed)
+        return frozenset(armed)
+
     def batch(self) -> tuple[Stream, Tell]:
         """One batch, and what it tells the coordinator."""
         self.number += 1
         swept = []
-        for record in self.controls[self._offset :]:
+        self.plan()
+        control, self._end = self._planned or (0, 0)
+        self._planned = None
+        for record in self.controls[self._offset : control]:
             if record["type"] == "sweep" and record["run"] in self.armed:
                 swept.append(record)
             self._take(record)
-        self._offset = len(self.controls)
+        self._offset = control
         self._take_rows()
         restarts, self.restarts = self.restarts, []
+        self.applied = [one for one in self.applied if one.spec.table not in restarts]
         settled = self._decide()
 
         def tell(coordinator: Coordinator) -> None:
@@ -212,7 +231,7 @@ class FakeStream:
         self.tables[table] = replace(now, reread=left)
 
     def _take_rows(self) -> None:
-        self._seen.append(len(self.rows))
+        self._seen.append(self._end)
         upto = self._seen[max(0, len(self._seen) - 1 - self.lag)]
         fresh, self._row = self.rows[self._row : upto], max(self._row, upto)
         if not self.armed:

@@ -126,6 +126,7 @@ class FakeWorld:
         self.uuids = 0
         self.lives: list[int] = []
         self.coordinator: Coordinator | None = None
+        self.slow = False  # the coordinator goes on while a batch runs
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -148,6 +149,10 @@ class FakeWorld:
         self.batch()
 
     def batch(self) -> None:
+        if self.slow and self.coordinator is not None:
+            self.coordinator.planned(self.stream.plan())
+            self.coordinator.step()
+            self._look(self.coordinator)
         state, news = self.stream.batch()
         if self.coordinator is not None:
             self.coordinator.committed(state, news)

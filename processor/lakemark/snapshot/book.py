@@ -97,7 +97,7 @@ class Book:
         )
 
     def arm(self) -> None:
-        """Runs whose start has gone through a batch begin to read."""
+        """Runs whose start a batch has begun with begin to read."""
         for run in [one for one in self.runs.values() if one.state == runs.ARMING]:
             if run.id not in self.coordinator.stream.armed:
                 continue
@@ -139,6 +139,11 @@ class Book:
         self.changed(run)
         place = {"run": run.id, "table": table.table}
         self.say({"type": "sweep", **place, "position": table.first_lo})
+
+    def unsweep(self, run: Run, table: TableRun) -> None:
+        """A sweep that has not been said yet is not: the table is read again."""
+        mine = {"type": "sweep", "run": run.id, "table": table.table}.items()
+        self._controls = [one for one in self._controls if not mine <= one.items()]
 
     def finish(self, run: Run, table: TableRun, *, swept: bool) -> None:
         """A table is done: what had been asked for up to its reading is answered.

@@ -13,7 +13,7 @@ twice: its upper half counts the coordinators of the pipeline.
 
 import queue
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -145,6 +145,19 @@ class Coordinator:
             self.unswept.append((run, table))
         elif table.state in {runs.CUTTING, runs.CHECKING}:
             table.state = runs.READING if chunks else runs.WAITING
+
+    def planned(self, armed: frozenset[str]) -> None:
+        """The offsets of a batch are kept, and the starts of these runs are below them.
+
+        That is enough for them to read: a window that opens from now on stands behind those
+        offsets, so all that comes after it is in later batches, whose shards know of the runs.
+        From any thread.
+        """
+
+        def take() -> None:
+            self.stream = replace(self.stream, armed=armed)
+
+        self.inbox.put(take)
 
     def committed(self, stream: Stream, news: Callable[["Coordinator"], None]) -> None:
         """A batch is done; from any thread."""

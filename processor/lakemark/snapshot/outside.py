@@ -63,7 +63,7 @@ class Stream:
     Attributes:
         query: id of the streaming query.
         batch: the batch.
-        armed: runs whose start has gone through a batch.
+        armed: runs whose start is in that batch or before, or in the one that has begun since.
         tables: by ``schema.table``; others are not known to it yet.
         offsets: end offsets of the change topics in that batch.
         epoch: number of the epoch that its newest positions have.

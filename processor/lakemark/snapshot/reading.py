@@ -334,6 +334,7 @@ class Reading:
         for attempt in self.of(run, table):
             self.void(attempt, "begun-again")
         log.info("snapshot.table_begins_again", run=run.id, table=table.table, reason=why)
+        self.book.unsweep(run, table)
         self.book.forget(run, table)
         self.book.changed(run)
         table.begun += 1  # what is under way for it is of no use any more

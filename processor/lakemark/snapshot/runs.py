@@ -2,7 +2,7 @@
 
     run        set by                          meaning
     ---------  ------------------------------  ----------------------------------------------------
-    arming     an accepted signal              the shards are told; a batch must have gone through
+    arming     an accepted signal              the shards are told; a batch must have begun with it
     reading    a batch with the run's start    chunks are read and settled
     completed  the last table is done          every row is in its table
     stopped    stop-snapshot                   what was read stays in the tables
