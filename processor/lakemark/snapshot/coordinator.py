@@ -297,7 +297,7 @@ class Coordinator:
         early = self.settings.early if self.reading.waits_for(self.windows.current) else 0.0
         if self.ticking or not (busy or self.windows.current):
             return
-        if busy and now < self.next_tick - early:
+        if busy and self.windows.current and now < self.next_tick - early:
             return
         self.next_tick = now + self.settings.interval
         uuid = self.outside.uuid() if busy else ""
