@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from typing import Any, Final
@@ -23,6 +23,8 @@ from lakemark.sink.table_store import TableStore
 
 # Small groups make it cheap to read few rows; below this their heads begin to count.
 _GROUP_ROWS: Final = 65_536
+# Rows by which the encoding of a file's columns is chosen.
+_SAMPLE: Final = 4096
 # Statistics of longer strings would be cut, and a cut maximum is none.
 _STATISTICS_CHARACTERS: Final = 32
 # Statistics are JSON numbers: exact only up to the digits of a double.
@@ -184,17 +186,10 @@ class NewFile:
 
     schema: pa.Schema
     key: KeyColumns
-    _sink: io.BytesIO
-    _writer: pq.ParquetWriter
-    _keys: list[pa.Table]
+    _sink: io.BytesIO = field(default_factory=io.BytesIO)
+    _writer: pq.ParquetWriter | None = None
+    _keys: list[pa.Table] = field(default_factory=list)
     _newest: bytes = b""
-
-    @classmethod
-    def begin(cls, schema: pa.Schema, key: KeyColumns) -> "NewFile":
-        """An empty one."""
-        sink = io.BytesIO()
-        writer = pq.ParquetWriter(sink, schema, compression="snappy", store_schema=False)
-        return cls(schema, key, sink, writer, [])
 
     @property
     def bytes(self) -> int:
@@ -208,6 +203,8 @@ class NewFile:
 
     def add(self, rows: pa.Table) -> None:
         """Adds rows at its end."""
+        if self._writer is None:
+            self._writer = _writer(self._sink, rows)
         self._writer.write_table(rows, row_group_size=_GROUP_ROWS)
         self._keys.append(rows.select(self.key.names))
         self._newest = max(self._newest, newest_of([rows]))
@@ -224,9 +221,10 @@ class NewFile:
         Raises:
             OSError: the store does not answer or refuses.
         """
-        self._writer.close()
+        writer = self._writer or _writer(self._sink, self.schema.empty_table())
+        writer.close()
         data = self._sink.getvalue()
-        name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+        name = f"part-00000-{uuid4()}-c000.zstd.parquet"
         store.write(name, data)
         keys = pa.concat_tables(self._keys)
         index = key_index.build(self.key.words(keys), self._newest)
@@ -241,6 +239,38 @@ class NewFile:
                 "stats": json.dumps(statistics(keys), separators=(",", ":")),
             }
         }
+
+
+def _writer(sink: io.BytesIO, first: pa.Table) -> pq.ParquetWriter:
+    """Writes rows like the first ones.
+
+    A dictionary for values that seldom come again would be made and thrown away, or make the file
+    larger than without.
+    """
+    empty = io.BytesIO()
+    pq.write_table(first.schema.empty_table(), empty, store_schema=False)
+    leaves = pq.ParquetFile(empty).schema
+    paths = [leaves.column(at).path for at in range(len(leaves))]
+    some = first.slice(0, _SAMPLE)
+    unlike = {name for name in first.column_names if _differ(some.column(name))}
+    return pq.ParquetWriter(
+        sink,
+        first.schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[path for path in paths if path not in unlike],
+        store_schema=False,
+    )
+
+
+def _differ(cells: pa.ChunkedArray) -> bool:
+    """Whether most values of a plain column are unlike each other."""
+    kind = cells.type
+    if len(cells) < _SAMPLE or pa.types.is_nested(kind):
+        return False
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return False  # Arrow cannot count them
+    return bool(pc.count_distinct(cells).as_py() > _SAMPLE // 2)
 
 
 def statistics(keys: pa.Table) -> dict[str, Any]:

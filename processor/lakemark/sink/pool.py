@@ -136,11 +136,12 @@ class Pool:
 
     def simple_rows(self, rows: npt.NDArray[np.int64]) -> pa.Table:
         """The write set of pool rows that go straight through."""
-        index = pa.array(rows, pa.int64())
-        control = pa.concat_tables(self._control).take(index)
-        images = self.rows()
+        control, images = pa.concat_tables(self._control), self.rows()
+        if len(rows) < self._count:
+            index = pa.array(rows, pa.int64())
+            control, images = control.take(index), images.take(index)
         return self._lay_out(
-            images if len(rows) == self._count else images.take(index),
+            images,
             **{name: _whole(control.column(name)) for name in _SIMPLE},
             unavailable=pa.nulls(len(rows), _NAMES),
             patch=pa.nulls(len(rows), _NAMES),

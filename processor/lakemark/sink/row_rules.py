@@ -91,10 +91,11 @@ def as_given(staged: Staged, which: Places, schema: pa.Schema) -> pa.Table:
     """Rows of the write set as rows of the table; columns that it lacks are null."""
     given = {c.name: staged.table.column(c.staged) for c in staged.shape.columns}
     given[CDC] = staged.table.column(CDC)
-    index = pa.array(which)
+    rows = pa.table({f.name: given[f.name] for f in schema if f.name in given})
+    if not np.array_equal(which, np.arange(rows.num_rows)):
+        rows = rows.take(pa.array(which))
     columns = [
-        given[f.name].take(index) if f.name in given else pa.nulls(len(which), f.type)
-        for f in schema
+        rows.column(f.name) if f.name in given else pa.nulls(len(which), f.type) for f in schema
     ]
     return pa.table(columns, schema=schema)
 

@@ -294,7 +294,7 @@ class _Batch:
         whole_set = row_rules.together(rows, self.schema)
         if not whole_set.num_rows:
             return []
-        new = NewFile.begin(self.schema, self.key)
+        new = NewFile(self.schema, self.key)
         new.add(whole_set)
         return [new.write(self.store, self.table_id, now, data_change=True)]
 

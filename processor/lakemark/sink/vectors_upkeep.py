@@ -177,7 +177,7 @@ def _joined(path: str, key: Sequence[str], policy: Policy, options: Options) -> 
             return _Joined()
         table_actions.check_writable(path, before)
         schema = pa.schema(table.schema().to_arrow())
-        new = NewFile.begin(schema, key_columns(key, schema))
+        new = NewFile(schema, key_columns(key, schema))
         adds = _rewritten(store, before, chosen, new, policy.target)
         now = time.time_ns() // 1_000_000
         actions = [
@@ -213,7 +213,7 @@ def _rewritten(
             new.add(rows)
             if new.bytes >= target:
                 adds.append(new.write(store, table_id, now, data_change=False))
-                new = NewFile.begin(new.schema, new.key)
+                new = NewFile(new.schema, new.key)
     if new.rows:
         adds.append(new.write(store, table_id, now, data_change=False))
     return adds
