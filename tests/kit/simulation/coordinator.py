@@ -28,7 +28,7 @@ ALL_KEYS = 64  # higher than any: the last chunk has no upper bound
 
 @dataclass
 class Coordinator:
-    """What decides about runs; it hears committed batches only."""
+    """What decides about runs; it hears of batches when they are planned and when committed."""
 
     source: Source
     pipeline: Pipeline
@@ -47,6 +47,7 @@ class Coordinator:
     listed: dict[int, int] = field(default_factory=dict)  # key → batch that last listed it
     ghosts_since: int = -1  # batch since which a complete run is needed; -1 = none is
     count: int = 0
+    planned: int = 0  # end of the control records of the batch that has begun
     chain: Chain = field(default_factory=lambda: Chain("windows"))
     note: Callable[..., None] = lambda *_: None
 
@@ -87,8 +88,8 @@ class Coordinator:
         return run
 
     def may_open(self, run: Run) -> bool:
-        """Whether the run's start has gone through a committed batch."""
-        return self.pipeline.state.control > run.started_at
+        """Whether a batch has begun with the run's start, or is committed."""
+        return max(self.pipeline.state.control, self.planned) > run.started_at
 
     def arm(self) -> None:
         for run in self.runs:
@@ -278,7 +279,9 @@ class Coordinator:
         self.below.append((number, self.say(type="attempts", attempt=number)))
         for attempt in list(self.live):
             self.give_back(attempt)
+        self.planned = 0
         for run in self.runs:
+            run.armed = self.may_open(run)
             run.since = len(self.windows)
             run.chain.current = run.chain.tick = None
         self.chain.current = self.chain.tick = None
@@ -297,6 +300,11 @@ class Coordinator:
                 self.give_back(attempt, void=True)
 
     # -- what batches say -----------------------------------------------------------------------
+
+    def begin(self, control: int) -> None:
+        """A batch has begun: it reads the control records below this one."""
+        self.planned = control
+        self.arm()
 
     def hear(self, done: Done) -> None:
         """A batch is committed."""

@@ -30,6 +30,7 @@ class History(Writes):
     restarts: int = 0
     script: Script | None = None
     held: set[Place] = field(default_factory=set)
+    planned: Ends | None = None  # of a batch that has begun
     incremental: dict[int, Any] | None = None
     incremental_since: int = 0
 
@@ -289,25 +290,44 @@ class History(Writes):
     # -- the pipeline's -------------------------------------------------------------------------
 
     def _of_pipeline(self) -> list[tuple[float, Step]]:
-        return [(2.5, self.batch)]
+        return [(2.5, self.batch), *([(0.4, self._plan)] if self.planned is None else [])]
+
+    def _plan(self) -> None:
+        """A batch begins, and the world goes on meanwhile."""
+        if self.pipeline.behind():
+            self.planned = self.pipeline.ends()
+            self._stand_still(self.planned)
+            self.coordinator.begin(self.planned.control)
+
+    def _restart(self) -> None:
+        """The process dies, and its machine may have lost what Spark had planned."""
+        self.coordinator.restart()
+        if self.dice.random() < 0.5:
+            self.planned = None
 
     def batch(self, *, everything: bool = False, control: bool = True, stop: bool = False) -> None:
         """A batch; without `control` it is before the newest control records."""
         pipeline, before = self.pipeline, self.pipeline.state
         if not pipeline.behind():
             return
-        ends = pipeline.ends(everything=everything)
-        if not control:
-            ends.control = before.control
-        self._stand_still(ends)
-        if stop and before.stopped is None:
-            ends.stop = True
+        ends, self.planned = self.planned, None
+        again = ends is not None and (everything or stop or not control)
+        if ends is None:
+            ends = pipeline.ends(everything=everything)
+            if not control:
+                ends.control = before.control
+            self._stand_still(ends)
+            if stop and before.stopped is None:
+                ends.stop = True
+        self.coordinator.begin(ends.control)
         done = pipeline.run(ends)
         lake = {k: cells_of(row) for k, row in pipeline.lake.rows().items()}
         self.note("batch", done, lake)
         self.oracle.batch(done, before.control)
         self._note_ghosts(done)
         self.coordinator.hear(done)
+        if again:  # that was the one that had begun
+            self.batch(everything=everything, control=control, stop=stop)
 
     def _stand_still(self, ends: Ends) -> None:
         if self.pipeline.state.stopped is not None:
@@ -396,7 +416,7 @@ class History(Writes):
             found.append((4.0, lambda r=run: coordinator.finish_run(r)))
         if coordinator.runs:
             found.append((0.1, lambda: coordinator.stop(dice.choice(coordinator.runs))))
-            found.append((0.12, coordinator.restart))
+            found.append((0.12, self._restart))
         return found
 
     def _of_attempts(self) -> list[tuple[float, Step]]:
