@@ -2,19 +2,23 @@
 
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lakemark.config import DatabaseConfig
+from lakemark.jars import runtime_jars
 from lakemark.sink.rendering import Rendering
 from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import TableSchema
 from stack import every_type
-from stack.local import LocalStack
+from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.broken import revive
 from tests.kit.output_topics import OutputTopic, different
@@ -24,6 +28,7 @@ from tests.kit.snapshots import SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
+OUTPUTS = ROOT / "examples" / "outputs"
 RUN_S = 300.0
 KILLS = 3
 LIMITS = every_type.Limits.of({})
@@ -170,6 +175,52 @@ def test_rows_that_nobody_deleted_in_the_log_are_deleted_by_a_sweep(
     snapshots.completed(snapshots.start("public.quiet"), deadline_s=RUN_S)
     topic = arrived(pipeline, "public.quiet")
     assert len(topic.newest()) == 160
+
+
+def test_consumers_of_the_examples_end_with_the_rows(pipeline: Running, stack: LocalStack):
+    """One that upserts is killed on its way; Spark reads the topic as it is."""
+    database = pipeline.database
+    pipeline.wait_equal("public.docs")
+    topic = OutputTopic.of(pipeline, "public.docs")
+    wanted = database.execute("SELECT id, n, big FROM docs ORDER BY id")
+    with stack.fresh_database() as other:
+        other.execute("CREATE TABLE copies (id int PRIMARY KEY, n int, big text)")
+        upsert = [sys.executable, OUTPUTS / "upsert.py", stack.kafka.bootstrap, topic.name]
+        upsert += [other.dsn, "copies"]
+        begun = subprocess.Popen(upsert)
+        wait_for(lambda: count_of(other, "applied"), STATE_S, "the first records to be applied")
+        begun.kill()
+        begun.wait()
+        database.execute("UPDATE docs SET n = n + 100 WHERE id % 2 = 0")
+        database.execute("DELETE FROM docs WHERE id % 10 = 1")
+        wanted = database.execute("SELECT id, n, big FROM docs ORDER BY id")
+        arrived(pipeline, "public.docs")
+        done = subprocess.run(
+            [*upsert, "--until-end"], capture_output=True, text=True, check=False, timeout=STATE_S
+        )
+        assert done.returncode == 0, done.stderr
+        assert "records applied" in done.stdout
+        assert other.execute("SELECT id, n, big FROM copies ORDER BY id") == wanted
+    jars = ",".join(map(str, runtime_jars()))
+    submit = [Path(sys.executable).with_name("spark-submit"), "--master", "local[1]"]
+    columns = "id INT, n INT, big STRING"
+    arguments = [OUTPUTS / "with_spark.py", stack.kafka.bootstrap, topic.name, columns]
+    shown = subprocess.run(
+        [*submit, "--jars", jars, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S,
+    )
+    assert shown.returncode == 0, shown.stderr
+    rows = [json.loads(line) for line in shown.stdout.splitlines() if line.startswith("{")]
+    assert [(row["id"], row["n"], row["big"]) for row in rows] == wanted
+
+
+def count_of(database: Database, table: str) -> int:
+    """Rows of a table; 0 while it is not there."""
+    ((there,),) = database.execute("SELECT to_regclass(%s) IS NOT NULL", [table])
+    return int(database.execute(f"SELECT count(*) FROM {table}")[0][0]) if there else 0
 
 
 def test_killed_while_it_writes(pipeline: Running, snapshots: Snapshots, stack: LocalStack):
