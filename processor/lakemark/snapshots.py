@@ -17,8 +17,7 @@ from lakemark.tables import ERRORED, STREAMING, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 
-_BUSY_S: Final = 0.05
-_IDLE_S: Final = 0.2  # how late a signal may be noticed
+_STEP_S: Final = 0.05  # how late a signal may be noticed; a step without work takes a fraction
 _AGAIN_S: Final = 5.0
 _LEFT_OUT: Final = TableNow(
     streaming=False,
@@ -138,7 +137,7 @@ def _run(
             if not started:
                 coordinator.start(stream)
                 started = True
-            coordinator.step(_BUSY_S if coordinator.active() else _IDLE_S)
+            coordinator.step(_STEP_S)
             now = flight(coordinator)
             if now != told and not stopping.is_set():
                 tell(now)

@@ -197,6 +197,29 @@ def test_what_no_window_is_visible_to_waits_and_names_who_is_waited_for(logs):
     assert len(world.reads) == 2
 
 
+def test_who_is_waited_for_is_asked_again_when_the_database_did_not_say(logs):
+    world = with_settings(chunk_rows=100)
+    world.hold = True
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.held))
+    world.release()
+    world.go(20, until=lambda: bool(world.held))
+    xid = world.database.begin()
+    world.database.restart()
+    world.away = {"blocker"}
+    world.release()
+    world.hold = False
+    world.step()
+    assert not [entry for entry in logs if entry["event"] == "snapshot.waits"]
+    world.away = set()
+    world.go(3)
+    waits = [entry["blocker"] for entry in logs if entry["event"] == "snapshot.waits"]
+    assert len(waits) == 1
+    assert "psql" in waits[0]
+    world.database.end(xid)
+    world.finish("r1")
+
+
 def test_a_long_transaction_does_not_keep_chunks_from_older_windows():
     world = FakeWorld()
     world.execute("r1")

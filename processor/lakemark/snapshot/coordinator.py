@@ -198,6 +198,7 @@ class Coordinator:
         if self.settings.ordered:
             self.fence.step(now)
         self.reading.unstick(now)
+        self.reading.name_blocker()
 
     def _tried(self, work: Callable[[], None]) -> None:
         try:

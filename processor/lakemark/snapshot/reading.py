@@ -222,11 +222,16 @@ class Reading:
         if snapshot is None or self.blocked is not None:
             return
         self.blocked, self.blocker = snapshot, ""
-        try:
-            self.blocker = str(self.outside.blocker(snapshot))
+
+    def name_blocker(self) -> None:
+        """Says which transaction chunks wait for, once for each time that they do.
+
+        Raises:
+            LakemarkError: retried: the database is away.
+        """
+        if self.blocked is not None and not self.blocker:
+            self.blocker = str(self.outside.blocker(self.blocked))
             log.info("snapshot.waits", blocker=self.blocker)
-        except LakemarkError as error:
-            self.coordinator.failed(error)
 
     def _read_failed(self, attempt: Attempt, error: ChunkError) -> None:
         run, table = attempt.run, attempt.table
