@@ -1,6 +1,7 @@
 """Output topics on real servers: no key goes back, whatever is killed, and all of it arrives."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import TableSchema
 from stack import every_type
+from stack.java import find_java
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.broken import revive
@@ -202,11 +204,17 @@ def test_consumers_of_the_examples_end_with_the_rows(pipeline: Running, stack: L
         assert "records applied" in done.stdout
         assert other.execute("SELECT id, n, big FROM copies ORDER BY id") == wanted
     jars = ",".join(map(str, runtime_jars()))
-    submit = [Path(sys.executable).with_name("spark-submit"), "--master", "local[1]"]
+    folder = Path(sys.executable).parent  # as in an environment that is activated
+    submit = [folder / "spark-submit", "--master", "local[1]"]
     columns = "id INT, n INT, big STRING"
     arguments = [OUTPUTS / "with_spark.py", stack.kafka.bootstrap, topic.name, columns]
     shown = subprocess.run(
         [*submit, "--jars", jars, *arguments],
+        env={
+            **os.environ,
+            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+            "JAVA_HOME": str(find_java().parents[1]),
+        },
         capture_output=True,
         text=True,
         check=False,
