@@ -395,6 +395,7 @@ async function look() {
     now = await ask("/v1/status");
     answeredAt = Date.now();
     $("away").hidden = true;
+    $("ask").disabled = false; // the tables are known now
     draw();
   } catch (error) {
     if (Date.now() - answeredAt > FRESH_MS || !now) {
