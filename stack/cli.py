@@ -72,13 +72,13 @@ def run_demo(*, keep: bool) -> int:
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     """Run the checks, then pytest, whose closing line comes last.
 
-    Four workers share them, on two cores: two thirds of live tests is waiting. See
+    Three workers share them, on two cores: two thirds of live tests is waiting. See
     `tests/conftest.py`.
 
     The exit code is pytest's; 1 if only the checks failed.
     """
     checked = check()
-    command = [sys.executable, "-m", "pytest", "-n", "4"]
+    command = [sys.executable, "-m", "pytest", "-n", "3"]
     if quick:
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:

@@ -40,7 +40,7 @@ SPLIT = {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share the tests out with `-n 4`: a group as a whole, all others one by one."""
+    """Share the tests out with `-n 3`: a group as a whole, all others one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
