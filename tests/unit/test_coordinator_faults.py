@@ -176,8 +176,8 @@ def test_chunks_of_a_table_that_stopped_wait_until_it_streams_and_others_do_not(
     assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
 
 
-def test_what_no_window_is_visible_to_waits_and_names_who_is_waited_for(logs):
-    world = with_settings(chunk_rows=100)
+def hidden_behind_a_transaction(world):
+    """A chunk is about to be read, and sees no window; returns who is in the way."""
     world.hold = True
     world.execute("r1")
     world.go(20, until=lambda: bool(world.held))
@@ -185,6 +185,12 @@ def test_what_no_window_is_visible_to_waits_and_names_who_is_waited_for(logs):
     world.go(20, until=lambda: bool(world.held))
     xid = world.database.begin()  # between the open row and the read
     world.database.restart()
+    return xid
+
+
+def test_what_no_window_is_visible_to_waits_and_names_who_is_waited_for(logs):
+    world = with_settings(chunk_rows=100)
+    xid = hidden_behind_a_transaction(world)
     world.release()
     world.hold = False
     world.step()
@@ -199,13 +205,7 @@ def test_what_no_window_is_visible_to_waits_and_names_who_is_waited_for(logs):
 
 def test_who_is_waited_for_is_asked_again_when_the_database_did_not_say(logs):
     world = with_settings(chunk_rows=100)
-    world.hold = True
-    world.execute("r1")
-    world.go(20, until=lambda: bool(world.held))
-    world.release()
-    world.go(20, until=lambda: bool(world.held))
-    xid = world.database.begin()
-    world.database.restart()
+    xid = hidden_behind_a_transaction(world)
     world.away = {"blocker"}
     world.release()
     world.hold = False
@@ -387,3 +387,47 @@ def test_a_table_that_is_over_is_not_read_again_after_a_restart():
     world.finish("r1")
     assert len([spec for spec in world.reads if spec.table == ITEMS]) == 1
     assert [record["table"] for record in world.records("sweep")] == [ITEMS, ORDERS]
+
+
+# -- beside a batch --------------------------------------------------------------------------------
+
+
+def test_a_run_reads_while_the_batch_with_its_start_is_under_way():
+    world = with_settings(chunk_rows=100)
+    world.execute("r1")
+    world.start()
+    world.coordinator.step()
+    assert [record["run"] for record in world.records("run-start")] == ["r1"]
+    world.coordinator.planned(frozenset())
+    world.coordinator.step()
+    assert world.run_state("r1") == runs.ARMING
+    world.coordinator.planned(world.stream.plan())
+    world.coordinator.step()
+    assert (world.run_state("r1"), world.stream.number) == (runs.READING, 0)
+    world.finish("r1")
+
+
+def test_the_first_window_does_not_wait_for_the_interval():
+    world = with_settings(chunk_rows=100, interval=60.0)
+    for run in ("r1", "r2"):
+        opened = sum(kind == "open" for kind, *_ in world.stream.rows)
+        world.execute(run)
+        world.go(5, until=lambda n=opened: sum(k == "open" for k, *_ in world.stream.rows) > n)
+        world.go(300, until=lambda one=run: world.ended(one))
+        world.go(300, until=lambda: not world.coordinator.windows.current)
+
+
+def test_a_sweep_that_is_not_said_yet_is_not_said_of_a_table_that_begins_again():
+    world = FakeWorld()
+    world.execute("r1")
+    world.go(20, until=lambda: world.run_state("r1") == runs.READING)
+    world.hold = True
+    world.go(20, until=lambda: world.state("r1", ORDERS) == runs.CHECKING or world.relay())
+    world.release()  # the check is answered, and the same step hears of the connector's snapshot
+    world.hold = False
+    world.stream.restarts = [ORDERS]
+    world.batch()
+    world.coordinator.step()
+    assert world.records("sweep") == []
+    world.finish("r1")
+    assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]

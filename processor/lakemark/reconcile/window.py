@@ -15,8 +15,8 @@ While no run is armed nothing is remembered and the state is not rewritten. A ru
 A window row announces the oldest window that any chunk may still use: touches at or below that
 window's open row are forgotten, and `forgotten_below` says so. A chunk may only be decided here if
 its `lo` is the open row of a window this shard has seen since the run was armed, and not below
-`forgotten_below`; the run's start has gone through a committed batch before its first open row is
-written, so every touch above such a `lo` is remembered.
+`forgotten_below`; a batch whose offsets are kept has begun with the run's start before its first
+open row is written, so every touch above such a `lo` is in that batch or later, and remembered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The coordinator of a simulated history: every order of steps that its contract allows.
 
-The contract, as DESIGN says it: a run's start has gone through a committed batch before its first
-open row is written; a chunk's `lo` is an acknowledged open row, not older than announced, that the
+The contract: a batch has begun with a run's start, or is committed, before the run's first open row
+is written; a chunk's `lo` is an acknowledged open row, not older than announced, that the
 xmin rule allows; its `hi` is the close row of the next tick that begins; a manifest is written when
 all parts are; attempts are numbered and never reused; a chunk counts when every shard has settled
 its attempt and the table was there; a complete run ends with a sweep below its first `lo`; listed
