@@ -35,7 +35,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench.report import machine, versions
+from bench.report import keep, machine
 from bench.runs import tree
 from lakemark.config import load
 from lakemark.sink.names import folder_of
@@ -301,14 +301,7 @@ def show(rows: list[Row], options: argparse.Namespace, before: dict[str, Any]) -
     console.print(table)
     if options.json:
         settings = {n: v for n, v in vars(options).items() if n != "json"}
-        report = {
-            "bench": "latency",
-            "settings": settings,
-            "machine": before,
-            "versions": versions(),
-            "rows": [row.data() for row in rows],
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        keep(options.json, "latency", settings, before, [row.data() for row in rows])
     return 1 if any(row.lost for row in rows) else 0
 
 

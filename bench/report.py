@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +50,32 @@ def versions() -> dict[str, str]:
         "java": _java(),
         **{package: version(package) for package in PACKAGES},
     }
+
+
+def keep(
+    file: Path,
+    bench: str,
+    settings: Mapping[str, Any],
+    before: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+) -> None:
+    """Writes the figures of a benchmark as JSON, with what they hang on.
+
+    Args:
+        file: where.
+        bench: its name.
+        settings: its sizes and rates, JSON-ready.
+        before: the machine as it was before.
+        rows: one for each figure or contestant, JSON-ready.
+    """
+    report = {
+        "bench": bench,
+        "settings": dict(settings),
+        "machine": dict(before),
+        "versions": versions(),
+        "rows": list(rows),
+    }
+    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def ratio(runs: Sequence[Run], measure: str) -> float | None:

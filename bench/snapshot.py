@@ -41,7 +41,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench.report import machine, versions
+from bench.report import keep, machine
 from lakemark.config import load
 from lakemark.records import Tail, producer
 from lakemark.sink.names import folder_of
@@ -406,19 +406,13 @@ def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any
             if who.startswith("lakemark") and theirs:
                 console.print(f"{who} / best of debezium: [bold]{rate / theirs:.1f} x[/]")
     if options.json:
-        report = {
-            "bench": "snapshot",
-            "settings": {
-                "rows": options.rows,
-                "rate": options.rate,
-                "chunk": options.chunk_rows,
-                "engine": options.engine,
-            },
-            "machine": before,
-            "versions": versions(),
-            "rows": [row.data() for row in rows],
+        settings = {
+            "rows": options.rows,
+            "rate": options.rate,
+            "chunk": options.chunk_rows,
+            "engine": options.engine,
         }
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        keep(options.json, "snapshot", settings, before, [row.data() for row in rows])
     return 0 if all(row.correct for row in rows) else 1
 
 
