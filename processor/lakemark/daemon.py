@@ -6,6 +6,7 @@ finds nothing of ours to look at (40 ms a task otherwise).
 """
 
 import gc
+import os
 
 import pandas as pd
 from pyspark import daemon
@@ -15,6 +16,7 @@ import lakemark.plans
 import lakemark.reconcile.operator
 import lakemark.snapshot.jobs
 import lakemark.tasks
+from lakemark.sink import writers
 
 MODULES = (
     lakemark.handover,
@@ -30,6 +32,7 @@ def main() -> None:
     """Serves Spark's requests for workers until its end closes."""
     gc.collect()
     gc.freeze()
+    writers.start(int(os.environ.get(writers.COUNT, "0")))
     daemon.manager()
 
 

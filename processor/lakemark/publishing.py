@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from lakemark import keys, packets, positions
 from lakemark.errors import LakemarkError
 from lakemark.output_names import group_of, topic_of
-from lakemark.sink import delta, forwarding, row_events, topics
+from lakemark.sink import delta, forwarding, row_events, topics, writers
 from lakemark.sink.forwarding import Fragments, Message
 from lakemark.sink.names import CDC
 from lakemark.sink.rendering import Rendering
@@ -129,7 +129,7 @@ def forward(
         known = _Known(table, plan, schemas, modes, records, heads)
         try:
             found = _events(known, indices, resolve=plan.resolve and not done.dead)
-            topics.write(plan.target(table, records.topic), source, done.last + 1, found)
+            writers.write(plan.target(table, records.topic), source, done.last + 1, found)
         except LakemarkError as error:
             if error.code == topics.UNAVAILABLE:
                 raise
@@ -264,7 +264,7 @@ class Rows:
         found, at = self._messages(truncate), first
         while piece := [m._replace(at=at + n) for n, m in enumerate(islice(found, AT_ONCE))]:
             at += len(piece)
-            topics.write(target, source, at, piece)
+            writers.write(target, source, at, piece)
 
     def _messages(self, truncate: bytes) -> Iterator[Message]:
         """All of them, in the same order whenever it is asked."""

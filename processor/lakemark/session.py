@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from lakemark import jars
 from lakemark.class_archive import ClassArchive, class_archive
 from lakemark.config import Config
+from lakemark.sink import writers
 
 log = structlog.get_logger(__name__)
 
@@ -90,6 +91,8 @@ def session(config: Config) -> Iterator[SparkSession]:
     if "://" not in config.checkpoint or config.checkpoint.startswith("file:"):
         settings |= LOCAL_CHECKPOINT
         Path(config.checkpoint.removeprefix("file:")).mkdir(parents=True, exist_ok=True)
+    if config.output is not None:
+        settings[f"spark.executorEnv.{writers.COUNT}"] = str(_writers(config))
     archive = None
     if SUBMITTED not in os.environ:
         found = jars.runtime_jars()
@@ -170,6 +173,12 @@ def _local(config: Config) -> dict[str, str]:
     if MASTER not in config.spark:  # a master of the user's has a number of cores of its own
         settings[PARALLELISM] = str(count)
     return settings
+
+
+def _writers(config: Config) -> int:
+    """Processes of an executor that write to output topics: half as many as decode."""
+    own = config.spark_options().get("spark.executor.cores", "")
+    return max(1, (int(own) if own.isdecimal() else cores()) // 2)
 
 
 def cores(quota: Path = _QUOTA) -> int:

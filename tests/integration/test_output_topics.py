@@ -11,7 +11,7 @@ from lakemark.sink import topics
 from lakemark.sink.forwarding import Message
 from lakemark.sink.topics import Source, Target
 from stack.local import LocalStack
-from tests.kit.output_topics import OutputTopic
+from tests.kit.output_topics import OutputTopic, some
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -33,15 +33,6 @@ def target(stack: LocalStack) -> Target:
 
 def source(target: Target, note: str = "", partition: int = 0) -> Source:
     return Source(target.like, partition, note)
-
-
-def some(*numbers: int, size: int = 1) -> list[Message]:
-    return [
-        Message(
-            n, b"k", str(n).encode() * size, [("lakemark.position", b"00"), ("lakemark.id", b"")]
-        )
-        for n in numbers
-    ]
 
 
 def values(stack: LocalStack, target: Target) -> list[int]:

@@ -5,10 +5,12 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Message as Record
 
 from lakemark.config import load
 from lakemark.output_names import topic_of
+from lakemark.sink.forwarding import Message
 from lakemark.sink.names import sources_of
 from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
@@ -18,6 +20,16 @@ from stack.processes import wait_for
 from tests.kit.running import Running
 
 READ_S = 60.0
+
+
+def some(*numbers: int, size: int = 1) -> list[Message]:
+    """Messages that say where they stand."""
+    return [
+        Message(
+            n, b"k", str(n).encode() * size, [("lakemark.position", b"00"), ("lakemark.id", b"")]
+        )
+        for n in numbers
+    ]
 
 
 @dataclass
@@ -123,7 +135,7 @@ class OutputTopic:
         return rows
 
 
-def _seen(message: Message, order: int) -> Seen:
+def _seen(message: Record, order: int) -> Seen:
     headers = dict(message.headers() or [])
     return Seen(
         message.partition(), message.offset(), message.key(), message.value(), headers, order

@@ -26,7 +26,7 @@ from lakemark.sink.forwarding import Message
 
 UNAVAILABLE: Final = "output-unavailable"
 BATCH: Final = 1 << 33  # marks of the rows of one batch
-LANES: Final = 64  # producers that a process keeps
+LANES: Final = 512  # producers that a process keeps
 TIMEOUT_S: Final = 30.0
 # More than the client's own 1 MB: the topic's limit is the one that counts.
 MAX_BYTES: Final = 100_000_000
@@ -142,7 +142,7 @@ def write(target: Target, source: Source, upto: int, messages: Sequence[Message]
     """
     if not messages:
         return 0
-    key = f"{target.group}/{source.kind or source.topic}/{source.partition}"
+    key = lane_of(target, source)
     for attempt in range(_TRIES):
         lane = _lanes.pop(key, None)
         try:
@@ -157,6 +157,11 @@ def write(target: Target, source: Source, upto: int, messages: Sequence[Message]
             _lanes.popitem(last=False)
         return count
     raise AssertionError  # unreachable: the last try returns or raises
+
+
+def lane_of(target: Target, source: Source) -> str:
+    """The transactional id of a source's producer."""
+    return f"{target.group}/{source.kind or source.topic}/{source.partition}"
 
 
 class _Lane:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemark.tables import Offsets
 
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
-TASKS_PER_CORE: Final = 16
+TASKS_PER_CORE: Final = 4
 _CLIENT: Final = {
     # A consumer that is asked for other records than those it has asked for ahead waits for that
     # answer first: by default half a second.
@@ -40,8 +40,8 @@ def change_stream(
     Records of open or aborted transactions are never seen, and a gap in the offsets stops the
     query: neither is a setting.
 
-    Spark makes a task of every partition that has news; those of hundreds of small tables would
-    cost far more than their records, so that no more than `TASKS_PER_CORE` are made.
+    Spark makes a task of every partition that has news; those of many small tables would cost more
+    than their records, so that no more than `TASKS_PER_CORE` are made.
     """
     tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
     reader = spark.readStream.format("kafka")
