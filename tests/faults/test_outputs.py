@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import TableSchema
-from stack import every_type
+from stack import every_type, watchdog
 from stack.java import find_java
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
@@ -96,6 +98,32 @@ def test_a_snapshot_and_its_events(pipeline: Running, snapshots: Snapshots):
     assert {one.event["source"]["snapshot"] for one in reads} == {"incremental"}
     deletes = [one for one in topic.seen if one.value and one.event["op"] == "d"]
     assert len(deletes) == len([one for one in topic.seen if one.value is None]) > 0
+
+
+def test_where_the_process_that_writes_is_killed_the_workers_write(pipeline: Running):
+    writers = serving(pipeline)
+    assert writers
+    for pid in writers:
+        os.kill(pid, signal.SIGKILL)
+    pipeline.database.execute("UPDATE docs SET n = 4 WHERE id % 5 = 0")
+    arrived(pipeline, "public.docs")
+
+
+def serving(pipeline: Running) -> set[int]:
+    """The processes that write to output topics: those that listen where workers ask them."""
+    below = watchdog.descendants(pipeline.lakemark.identity.pid)
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    inodes = {
+        f"socket:[{one[6]}]"
+        for one in sockets
+        if one[-1].startswith(tuple(f"@lakemark-{pid}-" for pid in below)) and one[3] == "00010000"
+    }
+    found = set[int]()
+    for pid in below:
+        with suppress(OSError):  # it, or a file of its, has just ended
+            if inodes & {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}:
+                found.add(pid)
+    return found
 
 
 def test_snapshot_rows_are_the_records_of_the_connectors_own_incremental_snapshot(
