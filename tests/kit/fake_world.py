@@ -31,6 +31,7 @@ PIPELINE = "shop"
 ORDERS, ITEMS = "public.orders", "public.items"
 SETTINGS = Settings(PIPELINE, shards=2, chunk_rows=10, parallelism=2, interval=1.0)
 STEP_S = 0.5
+_OF_TABLES = {"current_collection_in_progress", "scanned_collection"}
 
 
 class CrashError(BaseException):
@@ -197,7 +198,7 @@ class FakeWorld:
 
     def said(self, id_: str | None = None) -> list[str]:
         """Types of the notifications of a signal, without those of progress."""
-        shown = [n for n in self.notes if n.type not in {"IN_PROGRESS", "TABLE_SCAN_COMPLETED"}]
+        shown = [n for n in self.notes if not n.additional_data.keys() & _OF_TABLES]
         return [note.type for note in shown if id_ in {None, note.id}]
 
     def note(self, id_: str, kind: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ import pytest
 from lakemark.errors import DependencyError, TableError
 from lakemark.snapshot import runs
 from lakemark.snapshot.boundaries import WHOLE
+from lakemark.snapshot.following import Run, newest_of_runs, then
 from lakemark.snapshot.signals import Rejection
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings, wrong_table
 
@@ -176,6 +177,12 @@ def test_a_pause_outlives_the_coordinator():
     assert not world.stream.under_way()
     assert all(window.closed > 0 for window in list(world.stream.windows.values())[-1:])
     assert world.said("p") == ["PAUSED"]
+    told = [note for note in world.notes if note.id == "r1"]
+    assert told[-1].type == "PAUSED"
+    assert "current_collection_in_progress" in told[-1].additional_data, "a chunk has settled since"
+    assert then(Run("r1"), told[-1]).state == "paused"
+    answer = next(note for note in world.notes if note.id == "p")
+    assert newest_of_runs([answer, told[-1]]) == [told[-1]]
     world.send("resume", "q")
     world.finish("r1")
     assert world.said("q") == ["RESUMED"]

@@ -44,6 +44,7 @@ def test_a_run_from_its_start_to_its_end():
         chunks=1, total_chunks=2, rows=10, total_rows=20, rows_per_second=5, eta_seconds=2
     )
     assert then(run, PAUSED).state == "paused"
+    assert after(PAUSED, HALF_OF_A, scanned(A), run=run).state == "paused"
     assert after(PAUSED, notifications.resumed(RUN, ts_ms=1), run=run).state == "running"
     run = after(scanned(A), scanned(B, ScanStatus.EMPTY), run=run)
     assert not run.has_ended

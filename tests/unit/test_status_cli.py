@@ -73,7 +73,7 @@ def test_every_table_and_what_to_do(folder, kafka):
     assert "public.orders: total: int64 to string (schema-incompatible; it is not retried)" in text
     assert "→ lakemark table resume public.orders" in text
     assert "public.customers: may differ from the source: why" in text
-    assert "public.customers: 2 rows are to be read again" in text
+    assert "public.customers: 2 rows to be read again" in text
 
 
 def test_json_is_that_of_the_page_and_more(folder, kafka):

@@ -21,7 +21,7 @@ from lakemark.ops.status import (
 )
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.following import ENDED, Run, Scan, then
-from lakemark.snapshot.notifications import Notification
+from lakemark.snapshot.notifications import Notification, is_of_run
 
 _KEPT: Final = 50  # of signals, of runs, and of answers to signals that are not known
 _OF_RUNS: Final = frozenset({"STARTED", "IN_PROGRESS", "TABLE_SCAN_COMPLETED", "COMPLETED"})
@@ -61,7 +61,7 @@ class Answers:
         """A record of the notifications topic."""
         why = _why(found)
         _keep(self._answers, found.id, Answer(found.type, found.timestamp, *why))
-        if found.id in self._runs or found.type in _OF_RUNS:
+        if found.id in self._runs or found.type in _OF_RUNS or is_of_run(found):
             run = self._runs.get(found.id, Run(found.id))
             _keep(self._runs, found.id, then(run, found), over=lambda one: one.has_ended)
 

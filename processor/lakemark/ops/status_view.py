@@ -28,6 +28,11 @@ HEADER: Final = (
     *("newest change", "engine"),
 )
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
+RESNAPSHOT: Final = "with `database` set lakemark takes a snapshot of it by itself; else take one"
+REREADS: Final = (
+    "with `database` set lakemark reads them by itself, a table at most once a minute; their keys "
+    "are in `lakemark status --output json`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +206,12 @@ def _notes(table: TableNow) -> Iterator[str]:
             yield f"    → {table.hint}"
     if table.resnapshot:
         yield f"{table.name}: may differ from the source: {table.resnapshot}"
-        yield "    → take a new snapshot of it"
+        yield f"    → {RESNAPSHOT}"
     if table.rereads:
         many = "more than " if table.more_rereads else ""
-        yield f"{table.name}: {many}{table.rereads} rows are to be read again from the source"
-        yield "    → their keys are in `lakemark status --output json`"
+        rows = "row" if table.rereads == 1 else "rows"
+        yield f"{table.name}: {many}{table.rereads} {rows} to be read again from the source"
+        yield f"    → {REREADS}"
 
 
 def _newest(runs: tuple[RunNow, ...]) -> list[RunNow]:

@@ -300,6 +300,7 @@ class Book:
                         table=table.table,
                         progress=self._progress(run, [table]),
                         ts_ms=self.outside.now_ms(),
+                        paused=run.paused,
                     )
                 )
 
@@ -316,6 +317,14 @@ class Book:
                 ts_ms=self.outside.now_ms(),
             )
         )
+        if run.paused and not run.over:
+            self.notify(self.paused(run))
+
+    def paused(self, run: Run) -> Notification:
+        """That a run is paused, or is no longer."""
+        say = notes.paused if run.paused else notes.resumed
+        progress = self._progress(run, run.tables)
+        return say(self.subject(run), progress=progress, ts_ms=self.outside.now_ms())
 
     def completed(self, run: Run) -> Notification:
         """That a run has ended well."""

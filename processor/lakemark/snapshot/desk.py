@@ -154,13 +154,13 @@ class Desk:
                 )
             )  # fmt: skip
             return
-        say = notes.paused if paused else notes.resumed
         for run in active:
             if run.paused != paused:
                 self.book.count_seconds(run)
                 run.paused = paused
                 self.book.changed(run)
-                self.book.notify(say(self.book.subject(run), ts_ms=self.outside.now_ms()))
+                self.book.notify(self.book.paused(run))
+        say = notes.paused if paused else notes.resumed
         tables = tuple(dict.fromkeys(name for run in active for name in run.names()))
         self.book.notify(
             say(Subject(signal.id, self.settings.pipeline, tables), ts_ms=self.outside.now_ms())

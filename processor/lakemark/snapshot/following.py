@@ -3,7 +3,7 @@
 | state | last seen |
 |---|---|
 | asked | nothing yet |
-| running | STARTED, IN_PROGRESS, TABLE_SCAN_COMPLETED, RESUMED |
+| running | STARTED, RESUMED; IN_PROGRESS and TABLE_SCAN_COMPLETED unless it is paused |
 | paused | PAUSED |
 | completed | COMPLETED |
 | aborted | ABORTED for all tables that were left |
@@ -16,7 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lakemark.snapshot.notifications import Notification, ScanStatus, tables_of
+from lakemark.snapshot.notifications import (
+    Notification,
+    ScanStatus,
+    is_of_run,
+    tables_of,
+)
 
 ASKED: Final = "asked"
 ENDED: Final = frozenset({"completed", "aborted", "rejected"})
@@ -33,6 +38,7 @@ _STATES: Final = {
     "REJECTED": "rejected",
 }
 _ANSWERS: Final = frozenset({"PAUSED", "RESUMED", "CHANGED", "ABORTED"})
+_PROGRESS: Final = frozenset({"IN_PROGRESS", "TABLE_SCAN_COMPLETED"})
 _READ: Final = {ScanStatus.SUCCEEDED.value, ScanStatus.EMPTY.value}
 
 
@@ -97,6 +103,8 @@ def then(run: Run, notification: Notification) -> Run:
     if notification.id != run.id or kind not in _STATES or run.has_ended:
         return run
     state, tables = _STATES[kind], dict(run.tables)
+    if run.state == "paused" and kind in _PROGRESS:
+        state = run.state  # chunks that were under way
     if kind == "ABORTED":
         for table in tables_of(notification) or tuple(tables):
             tables[table] = replace(tables.get(table, Scan()), status="STOPPED")
@@ -124,7 +132,7 @@ def newest_of_runs(found: Iterable[Notification]) -> list[Notification]:
         newest.pop(notification.id, None)
         newest[notification.id] = notification
         told = notification.type not in _ANSWERS or notification.additional_data.get("code")
-        known.update([notification.id] if told else [])
+        known.update([notification.id] if told or is_of_run(notification) else [])
     return [last for id_, last in newest.items() if id_ in known]
 
 

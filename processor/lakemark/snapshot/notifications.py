@@ -127,10 +127,16 @@ def started(subject: Subject, *, ts_ms: int) -> Notification:
     return _of_run(subject, "STARTED", {}, ts_ms)
 
 
-def in_progress(subject: Subject, *, table: str, progress: Progress, ts_ms: int) -> Notification:
-    """One table of the run has come this far."""
+def in_progress(
+    subject: Subject, *, table: str, progress: Progress, ts_ms: int, paused: bool = False
+) -> Notification:
+    """One table of the run has come this far.
+
+    While the run is paused it is still said so: chunks that were under way may settle, and whoever
+    sees only the newest notification must not take the run for one that goes on.
+    """
     details = {"current_collection_in_progress": table, **_numbers(progress)}
-    return _of_run(subject, "IN_PROGRESS", details, ts_ms)
+    return _of_run(subject, "PAUSED" if paused else "IN_PROGRESS", details, ts_ms)
 
 
 def table_scan_completed(
@@ -146,14 +152,16 @@ def completed(subject: Subject, *, progress: Progress, ts_ms: int) -> Notificati
     return _of_run(subject, "COMPLETED", _numbers(progress), ts_ms)
 
 
-def paused(subject: Subject, *, ts_ms: int) -> Notification:
-    """The run reads no more chunks until it is resumed."""
-    return _of_run(subject, "PAUSED", {}, ts_ms)
+def paused(subject: Subject, *, ts_ms: int, progress: Progress | None = None) -> Notification:
+    """The run, whose progress it is, begins no more chunks until it is resumed; or the signal's
+    answer, which has none.
+    """
+    return _of_run(subject, "PAUSED", _numbers(progress), ts_ms)
 
 
-def resumed(subject: Subject, *, ts_ms: int) -> Notification:
-    """The run goes on where it was paused."""
-    return _of_run(subject, "RESUMED", {}, ts_ms)
+def resumed(subject: Subject, *, ts_ms: int, progress: Progress | None = None) -> Notification:
+    """The run goes on where it was paused; progress as `paused` has it."""
+    return _of_run(subject, "RESUMED", _numbers(progress), ts_ms)
 
 
 def aborted(
@@ -217,6 +225,11 @@ def read(value: bytes | None) -> Notification | None:
     return Notification(id_, kind, AGGREGATE_TYPE, texts, ts_ms if isinstance(ts_ms, int) else 0)
 
 
+def is_of_run(notification: Notification) -> bool:
+    """Whether it tells how far a run is: answers to signals that pause or resume runs do not."""
+    return "total_chunks" in notification.additional_data
+
+
 def tables_of(notification: Notification) -> tuple[str, ...]:
     """The tables that a notification names as those of its run, or as stopped."""
     return tuple(filter(None, notification.additional_data.get("data_collections", "").split(",")))
@@ -231,7 +244,9 @@ def _of_run(subject: Subject, kind: str, details: dict[str, str], ts_ms: int) ->
     return Notification(subject.id, kind, AGGREGATE_TYPE, data, ts_ms)
 
 
-def _numbers(progress: Progress) -> dict[str, str]:
+def _numbers(progress: Progress | None) -> dict[str, str]:
+    if progress is None:
+        return {}
     found = {
         "chunk_index": progress.chunks,
         "total_chunks": progress.total_chunks,

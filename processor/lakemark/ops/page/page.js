@@ -42,6 +42,7 @@ function button(text, act, label) {
 }
 
 const number = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+const counted = (value, what) => number(value) + " " + what + (value === 1 ? "" : "s");
 
 function short(value) {
   if (value === null || value === undefined) return "–";
@@ -139,9 +140,9 @@ function trouble() {
       found.push(problem(table.name + " has stopped", table.code, table.reason, table.hint, table.retried));
   for (const table of now.tables) {
     if (table.resnapshot)
-      found.push(problem(table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "take a new snapshot of it", null, true));
+      found.push(problem(table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "with `database` set lakemark takes a snapshot of it by itself; else take one", null, true));
     if (table.rereads || table.more_rereads)
-      found.push(problem(table.name, "", (table.more_rereads ? "More than " : "") + number(table.rereads) + " rows are to be read again from the source", "their keys are in `lakemark status --output json`", null, true));
+      found.push(problem(table.name, "", (table.more_rereads ? "More than " : "") + counted(table.rereads, "row") + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true));
   }
   $("trouble").replaceChildren(...found);
   $("trouble").hidden = !found.length;
@@ -154,10 +155,10 @@ function figures() {
   const slow = now.slowest_step;
   const last = now.batches[0];
   const cards = [
-    ["Behind the source", span(now.lag.seconds), now.lag.records === null ? "Kafka does not say" : number(now.lag.records) + " records unread"],
+    ["Behind the source", span(now.lag.seconds), now.lag.records === null ? "Kafka does not say" : counted(now.lag.records, "record") + " unread"],
     ["Tables", number(now.tables.length), states.join(", ")],
     ["Rows", short(now.tables.reduce((sum, table) => sum + table.rows, 0)), "in all tables"],
-    ["Last batch", last ? ago(last.ended_ms) : "–", last ? number(last.events) + " events, " + number(last.rows) + " rows" : "none yet"],
+    ["Last batch", last ? ago(last.ended_ms) : "–", last ? counted(last.events, "event") + ", " + counted(last.rows, "row") : "none yet"],
     ["Slowest step", slow ? slow.step : "–", slow ? Math.round(slow.share * 100) + " % of the last " + slow.batches + " batches" : ""],
   ];
   $("figures").replaceChildren(...cards.map(([what, value, more]) =>
