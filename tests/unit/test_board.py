@@ -142,6 +142,16 @@ def test_after_a_restart_the_lag_is_that_of_what_was_applied_before(board, clock
     assert of(board, A).committed_ms is None
 
 
+def test_what_a_table_in_trouble_was_given_is_no_commit(board, clock):
+    board.tables(at(10, a=entry(events=2)))
+    committed = of(board, A).committed_ms
+    clock.now += 5
+    board.tables(at(20, a=entry(events=4, state="errored")))
+    assert of(board, A).committed_ms == committed
+    board.tables(at(20, a=entry(events=6)))
+    assert of(board, A).committed_ms == committed + 5000
+
+
 @pytest.mark.parametrize("state", ["errored", "paused"])
 def test_a_stopped_table_lags_from_where_it_stopped_and_hides_no_other(board, state):
     stopped = {"from_offsets": {"t.a": {0: 4}}, "newest_ts": micros(START - 90)}

@@ -47,7 +47,7 @@ STATES = {
         newest_ts=1_000_000, dead_letters=3, **WHY,
     ),
     # Defaults are left out of the records.
-    b"public.customers": record(resnapshot="why", reread_keys={"[1]": 7, "[2]": 7}),
+    b"public.customers": record(bytes=1, resnapshot="why", reread_keys={"[1]": 7, "[2]": 7}),
     b"public.odd": b"{",
 }  # fmt: skip
 
@@ -82,7 +82,8 @@ def test_json_is_that_of_the_page_and_more(folder, kafka):
     tables = {table["name"]: table for table in shown["tables"]}
     assert tables["public.orders"]["rows"] == 11
     assert tables["public.orders"]["lag"] == {"seconds": None, "records": None}
-    assert tables["public.orders"]["committed_ms"] == Kept(b"", b"").timestamp_ms
+    assert tables["public.orders"]["committed_ms"] is None, "what it was given is in no commit"
+    assert tables["public.customers"]["committed_ms"] == Kept(b"", b"").timestamp_ms
     assert tables["public.customers"].pop("reread_keys") == ["[1]", "[2]"]
     assert tables["public.orders"].pop("reread_keys") == []
     assert shown["pipeline"]["state"] == "degraded"

@@ -21,6 +21,7 @@ from lakemark.errors import LakemarkError
 from lakemark.ops import lag, status
 from lakemark.ops.answers import Answers, delay_of, windows_of
 from lakemark.ops.history import Batches
+from lakemark.ops.progress import has_written
 from lakemark.ops.status import BatchDone, History, Lag, PipelineNow, PipelineWord, Status, TableNow
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
@@ -87,7 +88,7 @@ class Board:
                 before = self._state.tables.get(name, TableState())
                 if before.newest_ts != entry.newest_ts:
                     self._clocks.setdefault(name, lag.Clock()).applied_at = now
-                if _size(before) != _size(entry):
+                if has_written(before, entry):
                     self._committed[name] = int(now * 1000)
             self._state = state
 
@@ -227,8 +228,3 @@ class Board:
 
 def _newest_ms(entry: TableState) -> int | None:
     return entry.newest_ts // 1000 or None
-
-
-def _size(entry: TableState) -> tuple[int, int, int]:
-    """What a commit changes."""
-    return entry.events, entry.rows, entry.bytes

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from lakemark.tables import TableState
+from lakemark.tables import ERRORED, TableState
 
 PIPELINE: Final = b"_pipeline"
 
@@ -66,7 +66,7 @@ def kept(records: Iterable[Record]) -> Kept:
             unreadable[name] = None
             continue
         found.tables[name] = entry
-        if record.timestamp_ms and _numbers(before or TableState()) != _numbers(entry):
+        if record.timestamp_ms and has_written(before or TableState(), entry):
             found.committed_ms[name] = record.timestamp_ms
     found.unreadable = tuple(sorted(unreadable))
     return found
@@ -85,6 +85,10 @@ def _entry(value: bytes) -> TableState | None:
         return None
 
 
+def has_written(before: TableState, entry: TableState) -> bool:
+    """Whether a commit stands between the two: its numbers differ, and not for want of one."""
+    return entry.state != ERRORED and _numbers(before) != _numbers(entry)
+
+
 def _numbers(entry: TableState) -> tuple[int, int, int]:
-    """What a commit changes."""
     return entry.events, entry.rows, entry.bytes

@@ -136,7 +136,10 @@ def in_progress(
     sees only the newest notification must not take the run for one that goes on.
     """
     details = {"current_collection_in_progress": table, **_numbers(progress)}
-    return _of_run(subject, "PAUSED" if paused else "IN_PROGRESS", details, ts_ms)
+    if not paused:
+        return _of_run(subject, "IN_PROGRESS", details, ts_ms)
+    details.pop("eta_seconds", None)  # nobody knows
+    return _of_run(subject, "PAUSED", details, ts_ms)
 
 
 def table_scan_completed(
