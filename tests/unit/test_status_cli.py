@@ -8,6 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from lakemark.config import load
+from lakemark.errors import DependencyError
 from lakemark.ops import overview, served, status_view
 from lakemark.ops.board import Board
 from lakemark.ops.log import SecretFilter
@@ -161,6 +162,21 @@ def test_a_running_pipeline_is_asked_itself(folder, kafka):
         assert [(t["name"], t["events"]) for t in shown["tables"]] == [(A, 5)]
         assert shown["pipeline"]["batch"] == 9
     assert json.loads(invoke("status", "-o", "json").stdout)["asked"] == "topics"
+
+
+@pytest.mark.parametrize("listed", [{}, {"[1]": 7}])
+def test_a_running_pipeline_answers_also_where_the_brokers_do_not(folder, monkeypatch, listed):
+    def away(*_, **__):
+        raise DependencyError("away", code="kafka-unavailable")
+
+    monkeypatch.setattr(overview, "read_all", away)
+    known, config = serve(folder, state="degraded")
+    known.began(PipelineState(batch=9, tables={A: TableState(topics=["t.a"], reread_keys=listed)}))
+    with serving(config, known, Metrics(known)):
+        result = invoke("status")
+    assert result.exit_code == 0
+    assert "pipeline: degraded" in result.output
+    assert (f"{A}: 1 row to be read again" in result.output) == bool(listed)
 
 
 @pytest.mark.parametrize("state", ["standby", "starting"])

@@ -16,7 +16,7 @@ import msgspec
 
 from lakemark import settings_record
 from lakemark.config import Config
-from lakemark.errors import LakemarkError
+from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka import Cluster
 from lakemark.ops import lag
 from lakemark.ops.board import Board
@@ -44,8 +44,9 @@ class Overview(msgspec.Struct, frozen=True):
         status: as `/v1/status` says it; its pipeline is meaningless if `began` is false.
         began: whether the pipeline has ever run.
         asked: who said it: the pipeline itself over HTTP, or its topics.
-        reread_keys: keys of rows that are to be read again, by table.
-        unreadable: keys of progress records that are none.
+        reread_keys: keys of rows that are to be read again, by table; empty while the brokers are
+            away.
+        unreadable: keys of progress records that are none; none of them if the pipeline said all.
     """
 
     status: Status
@@ -74,15 +75,27 @@ class Lookout:
         return Question("Kafka", self._look).result(deadline_s)
 
     def _look(self) -> Overview:
-        topic = self._config.topics.progress
-        found = kept(read_all(self._config, topic))
         status = served_status(self._config)
         asked = "pipeline" if status else "topics"
+        found = self._kept(status)
         if status is None:
             status = self._by_topics(found)
         keys = {name: list(e.reread_keys) for name, e in found.tables.items() if e.reread_keys}
         began = asked == "pipeline" or bool(found.tables) or PIPELINE in found.others
         return Overview(status, began, asked, keys, found.unreadable)
+
+    def _kept(self, status: Status | None) -> Kept:
+        """What the progress topic holds; nothing where the pipeline has said all of it, or where
+        the brokers are away and the pipeline has said so.
+        """
+        if status is not None and not any(table.rereads for table in status.tables):
+            return Kept({}, {}, {})
+        try:
+            return kept(read_all(self._config, self._config.topics.progress))
+        except DependencyError:
+            if status is None:
+                raise
+            return Kept({}, {}, {})
 
     def _by_topics(self, found: Kept) -> Status:
         state = PipelineState(tables=found.tables)
