@@ -96,8 +96,24 @@ class ConnectRest:
         return {str(name): str(value) for name, value in found.items() if value is not None}
 
     def offsets(self) -> list[dict[str, Any]]:
-        """Committed source offsets: ``[{"partition": {…}, "offset": {…}}]``."""
-        found = self._get(f"{self._path()}/offsets")
+        """Committed source offsets: ``[{"partition": {…}, "offset": {…}}]``.
+
+        Raises:
+            DependencyError: `connect-too-old`: it has the connector and does not tell them.
+        """
+        try:
+            found = self._get(f"{self._path()}/offsets")
+        except InvalidConfig as error:
+            if all(problem.path != UNKNOWN_CONNECTOR for problem in error.problems):
+                raise
+            self.settings()  # it may be the connector that it does not know
+            raise DependencyError(
+                f"Connect {self.worker().version} at {self._shown()} does not tell the offsets of "
+                "its connectors",
+                code="connect-too-old",
+                hint="Connect 3.6 or newer does; with an older one chunks of tables with output "
+                "topics wait for a later event in every partition of the tables",
+            ) from error
         entries = found.get("offsets") if isinstance(found, dict) else None
         if not isinstance(entries, list):
             raise self._odd_answer()

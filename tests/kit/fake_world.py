@@ -90,7 +90,7 @@ class FakeWorld:
         away: names of methods that raise a DependencyError.
         tick_error: raised by ticks.
         answers: by table: what the next reads answer instead of rows.
-        connect: how far the connector has committed.
+        connect: how far the connector has committed, or why Connect does not tell.
         partial: by table: keys of rows with unavailable columns, until they are read; those that
             are `stubborn` for ever.
     """
@@ -116,7 +116,7 @@ class FakeWorld:
         self.against: dict[str, LakemarkError | Rejection] = {}
         self.answers: dict[str, list[ChunkError]] = {}
         self.bytes = 100
-        self.connect = Committed(b"", {})
+        self.connect: Committed | Exception = Committed(b"", {})
         self.partial: dict[str, list[str]] = {}
         self.stubborn: set[str] = set()
         self.reads: list[ChunkSpec] = []
@@ -322,6 +322,8 @@ class FakeWorld:
 
     def committed(self, epoch: int) -> Committed:
         self._pass("committed")
+        if isinstance(self.connect, Exception):
+            raise self.connect
         return self.connect
 
     def blocker(self, snapshot: Snapshot) -> Blocker:

@@ -145,3 +145,22 @@ def test_rest_mistakes_are_configuration_and_not_tried_again(status, json_body, 
     assert caught.value.code == ("connect-refused" if status == 401 else "configuration")
     if status == 404:
         assert "did you mean my-shop/eu?" in caught.value.hint
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_worker_that_is_too_old_for_offsets_is_no_worker_without_the_connector(known):
+    def answer(request):
+        path = request.url.path
+        if path == "/":
+            return httpx.Response(200, json={"version": "3.5.1"})
+        if path == "/connectors":
+            return httpx.Response(200, json=["other"])
+        return httpx.Response(200 if known and path.endswith("/config") else 404, json={})
+
+    with pytest.raises(DependencyError if known else ConfigError) as caught:
+        rest(answer).offsets()
+    if known:
+        assert caught.value.code == "connect-too-old"
+        assert "Connect 3.5.1" in caught.value.message
+    else:
+        assert "it has: other" in caught.value.hint

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark import positions
+from lakemark.errors import DependencyError
 from lakemark.snapshot import fence
 from lakemark.snapshot.fence import Committed, committed_position, has_passed
-from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, FakeWorld
+from lakemark.snapshot.flight import flight
+from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, STEP_S, FakeWorld
 
 pytestmark = pytest.mark.usefixtures("logs")
 
@@ -124,3 +126,25 @@ def test_a_partition_that_the_stream_does_not_know_has_not_been_passed(have, end
     expected = all(have.get(p, 0) >= end for p, end in ends.items())
     assert has_passed({"t": have}, {"t": ends}) == expected
     assert has_passed({}, {"t": ends}) == (not any(ends.values()))
+
+
+def test_what_chunks_wait_for_is_shown_until_they_go_on():
+    world = waiting(connect=Committed(b"", {}))
+
+    def shown():
+        return flight(world.coordinator).code
+
+    assert shown() == ""
+    world.go(fence.SAY_AFTER_S / STEP_S + 5)
+    assert shown() == "waits-for-connector"
+    world.connect = Committed(AT[3], {TOPIC: {0: 0}})
+    world.go(30)
+    assert said(world) == [AT[3].hex()]
+    assert shown() == ""
+
+
+def test_a_connect_that_does_not_answer_is_shown_at_once():
+    too_old = DependencyError("Connect 3.5 does not tell", code="connect-too-old")
+    world = waiting(connect=too_old)
+    world.go(5)
+    assert flight(world.coordinator).code == "connect-too-old"

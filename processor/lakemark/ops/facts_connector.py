@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from lakemark import connector as connectors
 from lakemark.config import Config
-from lakemark.connect_rest import UNKNOWN_CONNECTOR, ConnectRest
+from lakemark.connect_rest import ConnectRest
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
 from lakemark.ops.checks_connector import Committed, ConnectorFacts, Task
-from lakemark.settings.layers import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +39,14 @@ def connector_facts(config: Config) -> ConnectorAnswers:
         version=worker.version,
         cluster_id=worker.cluster_id,
         skew_s=worker.skew_s,
-        committed=_committed(config, worker.version) if config.output else None,
+        committed=_committed(config) if config.output else None,
     )
     return ConnectorAnswers(found, facts)
 
 
-def _committed(config: Config, version: str) -> Committed:
-    """The connector's committed offsets; all else is known without them.
-
-    A worker that knows the connector and not its offsets is too old to.
-    """
+def _committed(config: Config) -> Committed:
+    """The connector's committed offsets; all else is known without them."""
     try:
         return Committed(tuple(connectors.offsets(config)))
-    except InvalidConfig as error:
-        if any(problem.path == UNKNOWN_CONNECTOR for problem in error.problems):
-            return Committed((), f"Connect {version} does not tell it")
-        return Committed((), error.message)
     except LakemarkError as error:
         return Committed((), error.message)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from lakemark import positions
-from lakemark.errors import LakemarkError
+from lakemark.errors import DependencyError, LakemarkError
 from lakemark.snapshot import runs
 from lakemark.tables import Offsets
 
@@ -31,6 +31,11 @@ log = structlog.get_logger(__name__)
 EVERY_S: Final = 1.0
 AGAIN_S: Final = 10.0  # after an error
 SAY_AFTER_S: Final = 60.0
+CODE: Final = "waits-for-connector"
+WAITS: Final = (
+    "chunks of tables with output topics wait until the connector shows that all events up to "
+    "their windows are in Kafka"
+)
 HINT: Final = (
     "give lakemark Connect's REST address (source.connect), Connect 3.6 or newer, and set "
     "offset.flush.interval.ms=5000 on its workers; or let every partition of the tables have a "
@@ -75,11 +80,12 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int) -> byte
 
 
 class Fence:
-    """Moves the fence on while chunks wait for it."""
+    """Moves the fence on while chunks wait for it; `trouble` says why they wait for long."""
 
     def __init__(self, coordinator: "Coordinator") -> None:
         self.coordinator = coordinator
         self.said = b""
+        self.trouble: LakemarkError | None = None
         self._asking = False
         self._next = 0.0
         self._waits_for: Committed | None = None
@@ -88,7 +94,7 @@ class Fence:
     def step(self, now: float) -> None:
         """Says how far all changes have gone, if that is further than said before."""
         if not any(attempt.hi for attempt in self.coordinator.reading.attempts.values()):
-            self._since = None
+            self._since = self.trouble = None
             return
         self._since = now if self._since is None else self._since
         found, stream = self._waits_for, self.coordinator.stream
@@ -100,11 +106,12 @@ class Fence:
             self._ask(now)
         if now - self._since > SAY_AFTER_S:
             self._since = now
+            self.trouble = self.trouble or DependencyError(WAITS, code=CODE, hint=HINT)
             log.warning("snapshot.waits_for_connector", hint=HINT)
 
     def _say(self, position: bytes, now: float) -> None:
         if position > self.said:
-            self.said, self._since = position, now
+            self.said, self._since, self.trouble = position, now, None
             self.coordinator.book.say({"type": "fence", "position": position.hex()})
 
     def _passed(self) -> bytes:
@@ -142,6 +149,7 @@ class Fence:
         if not isinstance(error, LakemarkError):
             raise error
         self._next = self.coordinator.outside.monotonic() + AGAIN_S
+        self.trouble = error
         log.warning(
             "snapshot.fence_delayed", code=error.code, reason=error.message, hint=error.hint
         )

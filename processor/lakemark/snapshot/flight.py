@@ -51,7 +51,8 @@ class Flight(msgspec.Struct, frozen=True):
         opened_ms: when it was, milliseconds since the epoch; 0 if none is.
         windows: how many are kept, because they are open or a chunk may need them.
         waits_for: the transaction that lets no chunk begin; empty if none does.
-        code, reason, hint: of the error that delays everything; empty if none does.
+        code, reason, hint: of what delays everything, or all that goes to output topics; empty if
+            nothing does.
     """
 
     stages: dict[tuple[str, str], str] = {}
@@ -67,7 +68,8 @@ class Flight(msgspec.Struct, frozen=True):
 
 def flight(coordinator: "Coordinator") -> Flight:
     """What is in flight now; for the coordinator's own thread."""
-    reading, windows, trouble = coordinator.reading, coordinator.windows, coordinator.trouble
+    reading, windows = coordinator.reading, coordinator.windows
+    trouble = coordinator.trouble or coordinator.fence.trouble
     open_runs = coordinator.book.open()
     return Flight(
         {(run.id, table.table): _stage(run, table) for run in open_runs for table in run.tables},
