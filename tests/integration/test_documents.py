@@ -68,7 +68,12 @@ def test_the_database_as_the_page_sets_it_up(shop):
         assert isinstance(write_window(session, SIGNALS, closes=None, opens=window), Watermark)
         for table in ("public.orders", "public.customers"):
             with open_table(session, table, HandlingModes(), settings=CONNECTOR) as opened:
-                assert unpublished(opened, CONNECTOR) == []
+                assert (
+                    unpublished(
+                        opened.session, opened.schema.table, opened.schema.by_name, CONNECTOR
+                    )
+                    == []
+                )
         with (
             pytest.raises(ConfigError, match="may not read"),
             open_table(session, "public.secrets", HandlingModes(), settings=CONNECTOR),

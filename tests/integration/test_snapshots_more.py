@@ -68,6 +68,17 @@ def unseen(database: Database, table: str) -> Iterator[None]:
         database.execute(f"ALTER PUBLICATION {database.name} ADD TABLE {table}")
 
 
+def test_a_signal_table_whose_rows_do_not_come_back_ends_the_run(
+    pipeline: Running, snapshots: Snapshots
+):
+    with unseen(pipeline.database, "debezium_signal"):
+        run = snapshots.start("public.ordered")
+        said = snapshots.wait_note(run, "ABORTED").additional_data
+        assert said["code"] == "signal-table-unpublished"
+        assert "ADD TABLE public.debezium_signal" in said["hint"]
+    snapshots.run("public.ordered")
+
+
 def test_only_the_rows_of_a_condition(pipeline: Running, snapshots: Snapshots):
     """In both forms, cut by the key or another column; later a run over all rows."""
     for table in ("chosen", "other_form"):

@@ -14,7 +14,12 @@ from lakemark.snapshot.readers.postgres_chunks import (
     read_chunk,
 )
 from lakemark.snapshot.readers.postgres_session import connect, current_snapshot
-from lakemark.snapshot.readers.postgres_windows import Window, blocker, write_window
+from lakemark.snapshot.readers.postgres_windows import (
+    Window,
+    blocker,
+    require_published,
+    write_window,
+)
 from lakemark.snapshot.visibility import Snapshot, Watermark, visible
 from stack.local import ROOT, Database
 from stack.processes import wait_for
@@ -161,6 +166,26 @@ def test_a_signal_table_that_does_not_fit_is_mended_by_the_hint(source: Database
         mend(source, caught.value.hint, "postgres")
         write_window(session, SIGNAL, closes=None, opens=window())
     assert len(source.execute("SELECT * FROM debezium_signal")) == 1
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        "CREATE PUBLICATION ours",
+        "CREATE PUBLICATION ours FOR TABLE debezium_signal WITH (publish = 'update, delete')",
+    ],
+)
+def test_a_signal_table_whose_rows_do_not_come_back_is_mended_by_the_hint(
+    source: Database, unfit: str
+):
+    connector = {"plugin.name": "pgoutput", "publication.name": "ours"}
+    source.execute(unfit)
+    with connect(config(source)) as session:
+        with pytest.raises(ConfigError, match="do not come back") as caught:
+            require_published(session, SIGNAL, connector)
+        assert caught.value.code == "signal-table-unpublished"
+        source.execute(caught.value.hint.partition(";")[0])
+        require_published(session, SIGNAL, connector)
 
 
 def test_a_transaction_that_began_while_the_open_row_was_committed_is_waited_for(source: Database):

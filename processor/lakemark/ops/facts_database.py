@@ -17,12 +17,9 @@ from lakemark.ops.checks_database import (
 )
 from lakemark.ops.checks_tables import Relation
 from lakemark.snapshot.readers.postgres import schemas_of
-from lakemark.snapshot.readers.postgres_chunks import OpenTable
 from lakemark.snapshot.readers.postgres_publication import unpublished
 from lakemark.snapshot.readers.postgres_session import Session, connect, translated
 from lakemark.snapshot.refusals import Refusal
-from lakemark.snapshot.visibility import Server as ServerLife
-from lakemark.snapshot.visibility import Snapshot
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
@@ -32,8 +29,7 @@ _STATEMENT_TIMEOUT: Final = timedelta(seconds=20)
 
 _SERVER: Final = """
 SELECT current_user::text, current_setting('server_version'), pg_is_in_recovery(),
-       current_setting('wal_level'), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
-       pg_current_snapshot()::text
+       current_setting('wal_level'), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
 """
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _SLOT: Final = """
@@ -111,23 +107,22 @@ def database_facts(
         translated(),
     ):
         session.execute("SET default_transaction_read_only = on")
-        server, snapshot = _server(session)
+        server = _server(session)
         if connector is None:
             return DatabaseAnswers(DatabaseFacts(server, None, None, None, streams), None)
-        asking = _Asking(session, connector, modes, snapshot)
+        asking = _Asking(session, connector, modes)
         facts = DatabaseFacts(server, asking.slot(), asking.publication, asking.signal(), streams)
         return DatabaseAnswers(facts, asking.relations())
 
 
-def _server(session: Session) -> tuple[Server, Snapshot]:
+def _server(session: Session) -> Server:
     begun = time.time()
     now = _row(session, _CLOCK)[0]
     skew = now - (begun + time.time()) / 2
-    user, version, standby, wal_level, stats, snapshot = _row(session, _SERVER)
+    user, version, standby, wal_level, stats = _row(session, _SERVER)
     info = session.info
     address = f"{info.host or 'local socket'}:{info.port}/{info.dbname}"
-    server = Server(address, user, version, standby, wal_level, stats, skew)
-    return server, Snapshot.parse(snapshot, ServerLife("", 0))
+    return Server(address, user, version, standby, wal_level, stats, skew)
 
 
 def _row(session: Session, query: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...]:
@@ -138,13 +133,10 @@ def _row(session: Session, query: str, parameters: Sequence[Any] = ()) -> tuple[
 class _Asking:
     """Questions about one connector's tables, in one session."""
 
-    def __init__(
-        self, session: Session, connector: Connector, modes: HandlingModes, snapshot: Snapshot
-    ) -> None:
+    def __init__(self, session: Session, connector: Connector, modes: HandlingModes) -> None:
         self._session = session
         self._connector = connector
         self._modes = modes
-        self._snapshot = snapshot
         self.publication = self._publication()
 
     def _publication(self) -> Publication | None:
@@ -213,5 +205,5 @@ class _Asking:
     def _refusals(self, table: str, schemas: Schemas) -> tuple[Refusal, ...]:
         if self.publication is None or not self.publication.exists or table not in schemas:
             return ()
-        opened = OpenTable(self._session, schemas[table][0], (), (), "", self._snapshot)
-        return tuple(unpublished(opened, self._connector.settings))
+        columns = schemas[table][0].by_name
+        return tuple(unpublished(self._session, table, columns, self._connector.settings))

@@ -175,7 +175,7 @@ def reasons_against(settings: ReadSettings, table: str) -> list[Refusal]:
         columns = list(opened.schema.by_name)
         return [
             *refusals(settings.connector, table, columns),
-            *unpublished(opened, settings.connector),
+            *unpublished(session, table, columns, settings.connector),
         ]
 
 

@@ -211,8 +211,7 @@ class World:
                 "this pipeline has no database to read snapshots from",
                 "add the section database to its configuration",
             )
-        table = self.connector.signal_table
-        if table is None or not self.connector.captures(table):
+        if self.connector.signal_table is None:
             return Rejection(
                 "", "no-signal-table", "the connector has no signal table", _SIGNAL_HINT
             )
@@ -288,9 +287,11 @@ class World:
         """See `Outside`."""
         table = self.connector.signal_table or ""
         try:
-            return postgres_windows.write_window(
-                self._ticks.get(), table, closes=closes, opens=opens
-            )
+            session = self._ticks.get()
+            if closes is None:  # the first of a run
+                settings = self.settings.connector
+                postgres_windows.require_published(session, table, settings)
+            return postgres_windows.write_window(session, table, closes=closes, opens=opens)
         except LakemarkError:
             self._ticks.drop()
             raise

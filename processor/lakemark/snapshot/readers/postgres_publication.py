@@ -1,9 +1,9 @@
 """PostgreSQL: whether the log brings every change of a table, as its chunks take for granted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lakemark.snapshot.readers.postgres_chunks import OpenTable
+from lakemark.snapshot.readers.postgres_session import Session
 from lakemark.snapshot.refusals import Refusal
 
 _FILTERS_VERSION: Final = 150_000
@@ -16,13 +16,17 @@ SELECT pubinsert, pubupdate, pubdelete FROM pg_catalog.pg_publication WHERE pubn
 """
 
 
-def unpublished(table: OpenTable, settings: Mapping[str, str]) -> list[Refusal]:
+def unpublished(
+    session: Session, table: str, columns: Iterable[str], settings: Mapping[str, str]
+) -> list[Refusal]:
     """The reasons not to read a table that lie in the connector's publication.
 
     Rows that a chunk brings and whose changes the log does not would be stale for ever.
 
     Args:
-        table: an open table.
+        session: of `connect`.
+        table: ``schema.table``.
+        columns: those that the log must bring.
         settings: the connector's configuration.
 
     Raises:
@@ -32,45 +36,44 @@ def unpublished(table: OpenTable, settings: Mapping[str, str]) -> list[Refusal]:
         return []
     publication = settings.get("publication.name", "dbz_publication")
     filters = "attnames::text[], rowfilter"
-    if table.session.info.server_version < _FILTERS_VERSION:
+    if session.info.server_version < _FILTERS_VERSION:
         filters = "NULL::text[], NULL::text"
     query = _PUBLISHED.format(filters=filters)
-    schema, _, name = table.schema.table.partition(".")
-    row = table.session.execute(query.encode(), [publication, schema, name]).fetchone()
+    schema, _, name = table.partition(".")
+    row = session.execute(query.encode(), [publication, schema, name]).fetchone()
     if row is None:
         return [
             Refusal(
                 "not-published",
-                f"the publication {publication} does not have {table.schema.table}",
-                f"ALTER PUBLICATION {publication} ADD TABLE {table.schema.table}; of a partitioned"
+                f"the publication {publication} does not have {table}",
+                f"ALTER PUBLICATION {publication} ADD TABLE {table}; of a partitioned"
                 " table also SET (publish_via_partition_root = true), or name its partitions",
             )
         ]
-    columns, row_filter = row
-    found = _hidden_changes(table, publication)
+    published, row_filter = row
+    found = _hidden_changes(session, publication)
     if row_filter is not None:
         found.append(
             Refusal(
                 "publication-filters-rows",
-                f"the publication {publication} has a row filter for {table.schema.table}",
+                f"the publication {publication} has a row filter for {table}",
                 "publish all rows, or let the connector take the snapshot",
             )
         )
-    hidden = sorted(table.schema.by_name.keys() - set(columns)) if columns else []
+    hidden = sorted(set(columns) - set(published)) if published else []
     if hidden:
         found.append(
             Refusal(
                 "publication-hides-columns",
-                f"the publication {publication} leaves {', '.join(hidden)} of"
-                f" {table.schema.table} out",
+                f"the publication {publication} leaves {', '.join(hidden)} of {table} out",
                 "publish these columns, or name them in column.exclude.list",
             )
         )
     return found
 
 
-def _hidden_changes(table: OpenTable, publication: str) -> list[Refusal]:
-    row = table.session.execute(_OPERATIONS, [publication]).fetchone() or (True, True, True)
+def _hidden_changes(session: Session, publication: str) -> list[Refusal]:
+    row = session.execute(_OPERATIONS, [publication]).fetchone() or (True, True, True)
     names = ("insert", "update", "delete")
     hidden = [name for name, published in zip(names, row, strict=True) if not published]
     if not hidden:

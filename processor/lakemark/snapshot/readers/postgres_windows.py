@@ -14,6 +14,7 @@ The table, where there is none (then set ``signal.data.collection``, and add it 
     );
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -24,12 +25,14 @@ from psycopg import errors
 from lakemark.errors import ConfigError
 from lakemark.snapshot.boundaries import escaped
 from lakemark.snapshot.cells import quoted
+from lakemark.snapshot.readers.postgres_publication import unpublished
 from lakemark.snapshot.readers.postgres_session import (
     Session,
     current_snapshot,
     grant,
     translated,
 )
+from lakemark.snapshot.refusals import refusals
 from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
 
 _COLUMNS: Final = """
@@ -144,6 +147,32 @@ def write_window(
         session.execute(_NEXT_XID)
         after = current_snapshot(session)
     return after if opens is None else Watermark(str(opens.uuid), after)
+
+
+def require_published(session: Session, table: str, settings: Mapping[str, str]) -> None:
+    """Window rows come back in the log: without them a run would never end.
+
+    Args:
+        session: of `connect`, outside a transaction.
+        table: as `write_window` has it.
+        settings: the connector's configuration.
+
+    Raises:
+        ConfigError: ``signal-table-unpublished``, or as `write_window`.
+        DependencyError: the database is away.
+    """
+    with translated():
+        columns = _columns(session, table)
+        found = [
+            *refusals(settings, table, columns),
+            *unpublished(session, table, columns, settings),
+        ]
+    if found:
+        raise ConfigError(
+            f"{found[0].message}: window rows do not come back, and snapshots would not end",
+            code="signal-table-unpublished",
+            hint=found[0].hint,
+        )
 
 
 def blocker(session: Session, snapshot: Snapshot) -> Blocker:
