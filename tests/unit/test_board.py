@@ -3,10 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.ops import health, lag
 from lakemark.ops.board import Board
+from lakemark.ops.history import PACE_S, Pace
 from lakemark.ops.status import BatchDone, ChunkNow, Delay, WindowsNow
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
@@ -140,6 +143,23 @@ def test_after_a_restart_the_lag_is_that_of_what_was_applied_before(board, clock
     board.ends(ends(11))
     assert of(board, A).lag.seconds == pytest.approx(600, abs=0.1)
     assert of(board, A).committed_ms is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), max_size=20), st.floats(0, 200))
+def test_the_pace_is_that_of_the_last_minute(steps, rest):
+    """All events of the last minute, and none that is older than what came before it."""
+    pace, at, total, seen = Pace(0.0, 0), 0.0, 0, [(0.0, 0)]
+    for wait, events in steps:
+        at, total = at + wait, total + events
+        seen.append((at, total))
+        pace.add(at, total)
+    now = at + rest
+    old = max((events for when, events in seen if when <= now - PACE_S), default=0)
+    shown = pace.now(now) * max(1.0, min(PACE_S, now))
+    if now >= PACE_S or len(seen) == 1:
+        assert shown == pytest.approx(total - old)
+    else:
+        assert pace.now(now) == pytest.approx(total / max(1.0, now))
 
 
 def test_what_a_table_in_trouble_was_given_is_no_commit(board, clock):

@@ -16,6 +16,7 @@ from lakemark.ops.metrics import Metrics
 from lakemark.ops.overview import Lookout, Overview
 from lakemark.ops.progress import kept
 from lakemark.ops.server import serving
+from lakemark.ops.status import BatchDone
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, Subject
@@ -67,10 +68,10 @@ def test_every_table_and_what_to_do(folder, kafka):
     assert "pipeline: ••• is away (kafka-unavailable; it is retried)" in text
     tables = lines(text)
     assert list(tables) == ["public.customers", "public.odd", "public.orders"]
-    assert tables["public.customers"][1:7] == ["streaming", "?", "?", "0", "0", "0"]
+    assert tables["public.customers"][1:8] == ["streaming", "?", "?", "0", "?", "0", "0"]
     assert tables["public.odd"] == ["public.odd", "unreadable"]
-    assert tables["public.orders"][1:7] == ["errored", "?", "?", "1,200", "11", "3"]
-    assert tables["public.orders"][8] == "ago"
+    assert tables["public.orders"][1:8] == ["errored", "?", "?", "1,200", "?", "11", "3"]
+    assert tables["public.orders"][9] == "ago"
     assert "public.orders: total: int64 to string (schema-incompatible; it is not retried)" in text
     assert "→ lakemark table resume public.orders" in text
     assert "public.customers: may differ from the source: why" in text
@@ -195,6 +196,19 @@ def test_a_process_that_does_not_run_the_query_is_not_asked(folder, state):
 
 def seen(found: Board) -> Overview:
     return Overview(found.status(), began=True, asked="topics", reread_keys={}, unreadable=())
+
+
+def test_the_slowest_step_and_the_pace_of_each_table(board, clock, capsys):
+    board.began(at(10, a=entry(events=5)))
+    clock.now += 10
+    board.tables(at(20, a=entry(events=30)))
+    board.batch(BatchDone(1, 25, 25, {"tasks": 3.0, "state": 1.0}))
+    status_view.show(
+        status_view.Console(), seen(board), topic="t", as_json=False, hide=lambda text: text
+    )
+    text = capsys.readouterr().out
+    assert "slowest step: tasks, 75 % of the newest batches' time" in text
+    assert lines(text)[A][4:6] == ["30", "2.5"]
 
 
 def test_the_newest_snapshot_says_how_far_it_is_and_how_fast(board, capsys):

@@ -20,7 +20,7 @@ from lakemark import tables
 from lakemark.errors import LakemarkError
 from lakemark.ops import lag, status
 from lakemark.ops.answers import Answers, delay_of, windows_of
-from lakemark.ops.history import Batches
+from lakemark.ops.history import Batches, Pace
 from lakemark.ops.progress import has_written
 from lakemark.ops.status import BatchDone, History, Lag, PipelineNow, PipelineWord, Status, TableNow
 from lakemark.snapshot.flight import Flight
@@ -52,6 +52,7 @@ class Board:
         self._state = PipelineState()
         self._clocks: dict[str, lag.Clock] = {}
         self._committed: dict[str, int] = {}
+        self._paces: dict[str, Pace] = {}
         self._ends: lag.Ends | None = None
         self._away: PipelineNow | None = None
         self._flight = Flight()
@@ -77,8 +78,10 @@ class Board:
 
     def began(self, state: PipelineState) -> None:
         """The query starts from this state: nothing of it was applied just now."""
+        now = self._clock()
         with self._lock:
             self._state = state
+            self._paces = {name: Pace(now, entry.events) for name, entry in state.tables.items()}
 
     def tables(self, state: PipelineState) -> None:
         """The tables' states as a batch left them; the state is not changed any more."""
@@ -90,6 +93,8 @@ class Board:
                     self._clocks.setdefault(name, lag.Clock()).applied_at = now
                 if has_written(before, entry):
                     self._committed[name] = int(now * 1000)
+                pace = self._paces.setdefault(name, Pace(now, before.events))
+                pace.add(now, entry.events)
             self._state = state
 
     def batch(self, done: BatchDone) -> None:
@@ -220,6 +225,7 @@ class Board:
             _newest_ms(entry),
             self._committed.get(name),
             behind,
+            round(pace.now(self._clock()), 3) if (pace := self._paces.get(name)) else None,
         )
 
     def _now_ms(self) -> int:

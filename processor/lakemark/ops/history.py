@@ -1,4 +1,4 @@
-"""The batches of the last hour, in a bounded ring of ten-second stretches; pure."""
+"""The batches of the last hour, in a bounded ring of ten-second stretches; a table's pace; pure."""
 
 from collections import Counter, deque
 from typing import Final, TypeVar
@@ -9,6 +9,7 @@ from lakemark.ops.status import BatchDone, History, Lag, SlowestStep, Stretch
 
 STRETCH_S: Final = 10
 _STRETCHES: Final = 3600 // STRETCH_S
+PACE_S: Final = 60.0
 _NEWEST: Final = 20  # batches shown one by one; the slowest step is one of these
 
 
@@ -81,3 +82,26 @@ def _higher(one: _Number | None, other: _Number | None) -> _Number | None:
     if one is None or other is None:
         return one if other is None else other
     return max(one, other)
+
+
+class Pace:
+    """Events a second of one table over the last `PACE_S`, or since it is known."""
+
+    def __init__(self, at: float, events: int) -> None:
+        self._seen = deque([(at, events)])  # the first one is the newest before the last minute
+
+    def add(self, at: float, events: int) -> None:
+        """So many events were applied by then, in all; `at` in seconds."""
+        if events != self._seen[-1][1]:
+            self._seen.append((at, events))
+        self._forget(at)
+
+    def now(self, at: float) -> float:
+        """The pace at a time, in seconds."""
+        self._forget(at)
+        begin, before = self._seen[0]
+        return (self._seen[-1][1] - before) / max(1.0, min(PACE_S, at - begin))
+
+    def _forget(self, at: float) -> None:
+        while len(self._seen) > 1 and self._seen[1][0] <= at - PACE_S:
+            self._seen.popleft()

@@ -137,7 +137,8 @@ class Lookout:
 
 
 def _committed(table: TableNow, found: Kept) -> TableNow:
-    return msgspec.structs.replace(table, committed_ms=found.committed_ms.get(table.name))
+    committed = found.committed_ms.get(table.name)
+    return msgspec.structs.replace(table, committed_ms=committed, events_per_second=None)
 
 
 def _pipeline(found: Kept, unknown: PipelineNow) -> PipelineNow:

@@ -57,7 +57,8 @@ class Lag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table; `rereads` are rows to be read again, `more_rereads` says that not all are known.
 
-    `resnapshot` says why it may hold rows that the source no longer has.
+    `resnapshot` says why it may hold rows that the source no longer has. `events_per_second` is of
+    the last minute, and null where only the topics were asked.
     """
 
     name: str
@@ -78,6 +79,7 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     newest_source_ms: int | None = None
     committed_ms: int | None = None
     lag: Lag = Lag()
+    events_per_second: float | None = None
 
 
 class BatchDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -24,8 +24,8 @@ from lakemark.snapshot_view import numbers
 Look = Callable[[], Overview]
 
 HEADER: Final = (
-    *("table", "state", "behind", "unread", "events", "rows", "dead letters", "last commit"),
-    *("newest change", "engine"),
+    *("table", "state", "behind", "unread", "events", "events/s", "rows", "dead letters"),
+    *("last commit", "newest change", "engine"),
 )
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
 RESNAPSHOT: Final = "with `database` set lakemark takes a snapshot of it by itself; else take one"
@@ -162,12 +162,17 @@ def _whole(seen: Overview) -> Iterator[str]:
         yield f"behind the source: {_behind(behind)}, {behind.records:,} records unread"
     elif seen.status.tables:
         yield "behind the source: not known: the checkpoint or the brokers did not say"
+    if (slow := seen.status.slowest_step) is not None:
+        share = f"{slow.share * 100:.0f} %"
+        yield f"slowest step: {slow.step}, {share} of the newest batches' time"
 
 
 def _row(table: TableNow, now_ms: int) -> Iterator[str]:
     yield from (table.name, table.state.replace("_", " "), _behind(table.lag))
     yield "?" if table.lag.records is None else f"{table.lag.records:,}"
-    yield from (f"{number:,}" for number in (table.events, table.rows, table.dead_letters))
+    yield f"{table.events:,}"
+    yield "?" if table.events_per_second is None else f"{table.events_per_second:,.1f}"
+    yield from (f"{number:,}" for number in (table.rows, table.dead_letters))
     yield from (_age(table.committed_ms, now_ms), _age(table.newest_source_ms, now_ms))
     yield table.engine
 
