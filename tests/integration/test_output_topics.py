@@ -2,14 +2,26 @@
 
 import itertools
 import random
+from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
-from lakemark.errors import TableError
+from lakemark.errors import DependencyError, TableError
 from lakemark.sink import topics
 from lakemark.sink.forwarding import Message
 from lakemark.sink.topics import Source, Target
+from stack.kafka import Kafka
 from stack.local import LocalStack
 from tests.kit.output_topics import OutputTopic, some
 
@@ -144,3 +156,91 @@ def test_the_topic_is_made_compacted_and_keys_stand_where_java_puts_them(
     }
     admin = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
     assert len(admin.list_topics(target.topic).topics[target.topic].partitions) == 7
+    resource = ConfigResource(ConfigResource.Type.TOPIC, target.topic)
+    made = admin.describe_configs([resource])[resource].result(30)
+    assert made["cleanup.policy"].value == "compact"
+    assert made["max.message.bytes"].value == str(target.max_bytes)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A broker that lets ANONYMOUS do what is granted, and makes no topics by itself."""
+    directory = tmp_path_factory.mktemp("strict") / "kafka"
+    directory.mkdir()
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "auto.create.topics.enable": "false",
+    }
+    broker = Kafka(directory=directory, log=directory.parent / "kafka.log", settings=settings)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+def refused(target: Target) -> TableError:
+    with pytest.raises(TableError) as found:
+        topics.write(target, source(target), 3, some(1, 2))
+    assert found.value.retried
+    return found.value
+
+
+def on(broker: Kafka) -> Target:
+    """A change topic of two partitions on a broker of its own, and where its records go."""
+    name = f"out{next(NUMBERS)}"
+    made = NewTopic(f"{name}.source", 2, 1)
+    admin = broker.admin()
+    admin.create_topics([made])[made.topic].result()
+    client = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+    return Target(f"{name}.clean", f"{name}.group", like=made.topic, client=client)
+
+
+def test_a_topic_that_somebody_deletes_is_named_with_what_makes_it_and_made_again(
+    strict: Kafka, monkeypatch: pytest.MonkeyPatch
+):
+    target, admin = on(strict), strict.admin()
+    assert topics.write(target, source(target), 1, some(0)) == 1
+    admin.delete_topics([target.topic])[target.topic].result()
+    monkeypatch.setattr(topics, "TIMEOUT_S", 5.0)
+    with pytest.raises(DependencyError) as lost:  # a client that knew the topic hears of nothing
+        topics.write(target, source(target), 3, some(1, 2))
+    assert (lost.value.code, lost.value.retried) == ("output-unavailable", True)
+    monkeypatch.undo()
+    topics._existing.add(target.topic)
+    missing = refused(target)
+    assert missing.code == "output-topic-missing"
+    assert f"--create --topic {target.topic} --config cleanup.policy=compact" in missing.hint
+    assert topics.write(target, source(target), 3, some(1, 2)) == 2
+    assert [int(one.value) for one in OutputTopic(strict, target.topic).read()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation", "granted"),
+    [
+        (ResourceType.TOPIC, AclOperation.WRITE, "--operation Write --operation Describe --topic"),
+        (ResourceType.GROUP, AclOperation.READ, "--operation Read --group"),
+        (ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, "--transactional-id"),
+    ],
+)
+def test_what_lakemark_may_not_do_is_named_with_what_grants_it(
+    strict: Kafka, kind: ResourceType, operation: AclOperation, granted: str
+):
+    target, admin = on(strict), strict.admin()
+    name = {
+        ResourceType.TOPIC: target.topic,
+        ResourceType.GROUP: target.group,
+        ResourceType.TRANSACTIONAL_ID: topics.lane_of(target, source(target)),
+    }[kind]
+    rule = (kind, name, ResourcePatternType.LITERAL, "User:*", "*", operation)
+    for future in admin.create_acls([AclBinding(*rule, AclPermissionType.DENY)]).values():
+        future.result(30)
+    forbidden = refused(target)
+    assert forbidden.code == "output-forbidden"
+    assert "kafka-acls.sh" in forbidden.hint
+    assert granted in forbidden.hint
+    for future in admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.DENY)]).values():
+        future.result(30)
+    assert topics.write(target, source(target), 3, some(1, 2)) == 2
+    assert [int(one.value) for one in OutputTopic(strict, target.topic).read()] == [1, 2]

@@ -338,6 +338,20 @@ def test_a_truncate_without_a_catalog(out, tmp_path):
     assert [m.value is None for m in out.records[CLEAN]] == [False, False, True]
 
 
+@pytest.mark.parametrize("resolves", [True, False])
+def test_values_are_put_in_unless_one_wants_events_as_they_came(out, tmp_path, resolves):
+    output = {"topic_prefix": "clean", "resolve_unavailable": resolves}
+    shop = shop_at(tmp_path, sections={"output": output})
+    shop.put("c", 10, 5, v=1, big="text")
+    shop.put("u", 20, 5, v=2, big=PLACEHOLDER)
+    shop.run()
+    shop.put("u", 30, 5, v=3, big=PLACEHOLDER)
+    shop.run()
+    came = [json.loads(record.value)["after"]["big"] for record in out.records[CLEAN]]
+    assert came == ["text", *["text" if resolves else PLACEHOLDER] * 2]
+    assert shop.values() == {5: 3}
+
+
 def test_what_is_removed_goes_out_in_pieces(out, tmp_path, monkeypatch):
     monkeypatch.setattr(publishing, "AT_ONCE", 7)
     shop = shop_at(tmp_path)

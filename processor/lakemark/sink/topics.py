@@ -11,13 +11,20 @@ offset), or the rows of a batch, by their place in it. A process keeps its produ
 batch, the most recently used ones; one that was not fenced meanwhile knows its mark.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Never
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakemark.errors import DependencyError, LakemarkError, TableError
@@ -31,6 +38,8 @@ TIMEOUT_S: Final = 30.0
 # More than the client's own 1 MB: the topic's limit is the one that counts.
 MAX_BYTES: Final = 100_000_000
 _TRIES: Final = 2
+_AGAIN_S: Final = 0.1
+_ASK_S: Final = 2.0
 _FORBIDDEN: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -52,6 +61,15 @@ _FENCED: Final = frozenset(
         KafkaError.UNKNOWN_PRODUCER_ID,
         KafkaError._STATE,  # noqa: SLF001 - fenced while it wrote
         KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    }
+)
+# A coordinator that moves to another broker, or begins; not all calls wait for it themselves.
+_PASSING: Final = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
 # What becomes of all the others when one record of a transaction is not taken.
@@ -143,20 +161,26 @@ def write(target: Target, source: Source, upto: int, messages: Sequence[Message]
     if not messages:
         return 0
     key = lane_of(target, source)
-    for attempt in range(_TRIES):
+    fenced, deadline = 0, time.monotonic() + TIMEOUT_S
+    while True:
         lane = _lanes.pop(key, None)
         try:
             lane = lane or _Lane(key, target, source)
             count = lane.write(target, source, upto, messages)
         except KafkaException as error:
-            if error.args[0].code() in _FENCED and attempt + 1 < _TRIES:
+            code = error.args[0].code()
+            if code in _FENCED and fenced + 1 < _TRIES:
+                fenced += 1
                 continue  # another worker wrote meanwhile: its mark counts
+            if code in _PASSING and time.monotonic() < deadline:
+                time.sleep(_AGAIN_S)
+                continue
+            _existing.discard(target.topic)  # somebody may have deleted it: nothing says so
             _raise(error.args[0], target)
         _lanes[key] = lane
         while len(_lanes) > LANES:
             _lanes.popitem(last=False)
         return count
-    raise AssertionError  # unreachable: the last try returns or raises
 
 
 def lane_of(target: Target, source: Source) -> str:
@@ -192,12 +216,9 @@ class _Lane:
         )
         try:
             self.group = consumer.consumer_group_metadata()
-            place = TopicPartition(source.topic, source.partition)
-            (found,) = consumer.committed([place], timeout=TIMEOUT_S)
+            found = _committed(consumer, TopicPartition(source.topic, source.partition))
         finally:
             consumer.close()
-        if found.error is not None:
-            raise KafkaException(found.error)
         note, _, content = (found.metadata or "").partition(" ")
         self.mark = Mark(int(found.offset), note, content) if found.offset >= 0 else None
 
@@ -244,6 +265,27 @@ class _Lane:
                 self.producer.poll(0.1)
             else:
                 return
+
+
+def _committed(consumer: Consumer, place: TopicPartition) -> TopicPartition:
+    """What the group has committed; a group that may not be read would be waited for in vain."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            (found,) = consumer.committed([place], timeout=_ASK_S)
+            break
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001
+                raise
+            said = consumer.poll(0)
+            refusal = said.error() if said is not None else None
+            if refusal is not None and refusal.code() in _FORBIDDEN:
+                raise KafkaException(refusal) from error
+            if time.monotonic() >= deadline:
+                raise
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return found
 
 
 _lanes: OrderedDict[str, _Lane] = OrderedDict()
@@ -303,7 +345,6 @@ def _told(error: KafkaError, target: Target) -> LakemarkError:
             retried=True,
         )
     if code in _MISSING:
-        _existing.discard(target.topic)
         return TableError(
             what, code="output-topic-missing", hint=create_command(target), retried=True
         )
@@ -315,7 +356,7 @@ def _told(error: KafkaError, target: Target) -> LakemarkError:
             f"--entity-name {target.topic} --add-config max.message.bytes={MAX_BYTES}",
             retried=True,
         )
-    if not error.retriable() and not error.fatal() and code > 0:
+    if not error.retriable() and not error.fatal() and code > 0 and code not in _PASSING:
         return TableError(
             what,
             code="output-refused",
