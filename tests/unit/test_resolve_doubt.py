@@ -132,6 +132,30 @@ def test_an_insert_that_took_a_key_before_the_delete_of_the_row_that_had_it():
     assert table.batch(gone) == {b"[1]"}
 
 
+def shift(first, last, *, before, after):
+    """`id = id + 1` in one statement, from the first key to the last."""
+    return [
+        half
+        for minor, key in enumerate(range(first, last + 1), 1)
+        for half in (
+            Entry("d", (100, minor), 1, key=key, before=before(key), new_key=key + 1),
+            Entry("c", (100, minor), 1, key=key + 1, after=after(key), old_key=key),
+        )
+    ]
+
+
+@pytest.mark.parametrize("others", ["in the batch", "none"])
+def test_a_row_of_nulls_that_the_table_lacks_is_told_from_a_key_alone(others):
+    """Key 2 is taken by the row of key 1 before its own row, all nulls, leaves for key 3."""
+    values = {1: ("a" if others == "in the batch" else None), 2: None}
+    halves = shift(
+        1, 2,
+        before=lambda key: row(key, None, values[key]),
+        after=lambda key: row(key + 1, None, values[key]),
+    )  # fmt: skip
+    assert b"[2]" in Table().batch(*halves)
+
+
 def test_a_transaction_of_deletes_alone_asks_for_nothing():
     table = Table(*(Entry("c", (n, 1), 1, n, after=row(n, 1, "a")) for n in range(1, 7)))
     deletes = [Entry("d", (50, n), 1, key=n, before=row(n, 1, "a")) for n in range(1, 7)]
