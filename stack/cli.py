@@ -72,8 +72,7 @@ def run_demo(*, keep: bool) -> int:
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     """Run the checks, then pytest, whose closing line comes last.
 
-    Three workers share them, on two cores: two thirds of live tests is waiting. See
-    `tests/conftest.py`.
+    Three workers share them, on two cores: with four it is no faster. See `tests/conftest.py`.
 
     The exit code is pytest's; 1 if only the checks failed.
     """

@@ -107,6 +107,7 @@ def test_where_the_process_that_writes_is_killed_the_workers_write(pipeline: Run
         os.kill(pid, signal.SIGKILL)
     pipeline.database.execute("UPDATE docs SET n = 4 WHERE id % 5 = 0")
     arrived(pipeline, "public.docs")
+    assert pipeline.lakemark.events("pipeline.degraded") == []
 
 
 def serving(pipeline: Running) -> set[int]:

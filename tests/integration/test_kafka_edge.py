@@ -30,6 +30,7 @@ from lakemark.tables import PipelineState, TableState
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import free_port, wait_for
+from tests.kit.strict_kafka import strict_kafka
 
 pytestmark = pytest.mark.integration
 
@@ -301,18 +302,8 @@ def test_a_process_that_is_killed_loses_its_turn_with_its_session(ours: Config):
 
 @pytest.fixture
 def strict(tmp_path) -> Iterator[Kafka]:
-    """A broker that keeps a thing from all but those whom its rights name, if there are any."""
-    rights = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    broker = Kafka(directory=tmp_path / "kafka", log=tmp_path / "kafka.log", settings=rights)
-    (tmp_path / "kafka").mkdir()
-    broker.start()
-    try:
+    with strict_kafka(tmp_path) as broker:
         yield broker
-    finally:
-        broker.kill()
 
 
 def test_a_group_that_may_not_be_joined_is_named_with_what_grants_it(strict: Kafka):

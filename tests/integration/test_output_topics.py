@@ -24,6 +24,7 @@ from lakemark.sink.topics import Source, Target
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from tests.kit.output_topics import OutputTopic, some
+from tests.kit.strict_kafka import strict_kafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -164,20 +165,10 @@ def test_the_topic_is_made_compacted_and_keys_stand_where_java_puts_them(
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """A broker that lets ANONYMOUS do what is granted, and makes no topics by itself."""
-    directory = tmp_path_factory.mktemp("strict") / "kafka"
-    directory.mkdir()
-    settings = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-        "auto.create.topics.enable": "false",
-    }
-    broker = Kafka(directory=directory, log=directory.parent / "kafka.log", settings=settings)
-    broker.start()
-    try:
+    """One that makes no topics by itself."""
+    directory = tmp_path_factory.mktemp("strict")
+    with strict_kafka(directory, auto_create_topics_enable="false") as broker:
         yield broker
-    finally:
-        broker.kill()
 
 
 def refused(target: Target) -> TableError:

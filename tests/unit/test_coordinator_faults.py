@@ -298,12 +298,18 @@ def test_a_table_whose_schema_changes_begins_again():
     assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
 
 
-def test_a_table_whose_schema_changes_after_its_last_chunk_begins_again():
+def about_to_check():
+    """All chunks of a run are settled; the answer to its check is held."""
     world = FakeWorld()
     world.execute("r1")
     world.go(20, until=lambda: world.run_state("r1") == runs.READING)
     world.hold = True
     world.go(20, until=lambda: world.state("r1", ORDERS) == runs.CHECKING or world.relay())
+    return world
+
+
+def test_a_table_whose_schema_changes_after_its_last_chunk_begins_again():
+    world = about_to_check()
     world.database.fingerprints[ORDERS] = "f2"
     world.stream.applied.clear()
     world.hold = False
@@ -418,11 +424,7 @@ def test_the_first_window_does_not_wait_for_the_interval():
 
 
 def test_a_sweep_that_is_not_said_yet_is_not_said_of_a_table_that_begins_again():
-    world = FakeWorld()
-    world.execute("r1")
-    world.go(20, until=lambda: world.run_state("r1") == runs.READING)
-    world.hold = True
-    world.go(20, until=lambda: world.state("r1", ORDERS) == runs.CHECKING or world.relay())
+    world = about_to_check()
     world.release()  # the check is answered, and the same step hears of the connector's snapshot
     world.hold = False
     world.stream.restarts = [ORDERS]

@@ -57,8 +57,8 @@ class Waiting:
         displaced: by key: position of its newest step, and the row that a create found there. None:
             that row's delete was seen; sent again, it must not reach the engine as a plain delete.
         reread: keys that need the source.
-        full: whether a delete of the batch shows that they show whole rows.
-        arrived: by key change: the row under its new key, of this batch.
+        special: keys of this batch with their steps.
+        full: whether a delete of the batch shows a whole row; None = not looked at yet.
         partial: barriers of the rows that are left with unavailable columns, by key.
     """
 
@@ -71,8 +71,8 @@ class Waiting:
     awaited: dict[KeyChange, tuple[bytes, int]] = field(default_factory=dict)
     displaced: dict[bytes, tuple[bytes, Net | None]] = field(default_factory=dict)
     reread: set[bytes] = field(default_factory=set)
-    full: bool = False
-    arrived: dict[KeyChange, Net] = field(default_factory=dict)
+    special: dict[bytes, Special] = field(default_factory=dict)
+    full: bool | None = None
     partial: dict[bytes, bytes | None] = field(default_factory=dict)
 
     def load(self, pending: pa.Table, offset: int) -> None:
@@ -104,10 +104,7 @@ class Waiting:
     def settle(self, special: dict[bytes, Special], base: dict[bytes, Net]) -> list[Net]:
         """Final rows of the special keys, those that did not change left out."""
         rows: dict[bytes, Net | None] = {}
-        steps = [(key, step) for key, one in special.items() for step in one.steps]
-        self.full = any(isinstance(s, Leave) and self.pool.whole(s.net) for _, s in steps)
-        arrivals = ((key, step.net) for key, step in steps if isinstance(step, Arrive))
-        self.arrived = {(key, net.position): net for key, net in arrivals}
+        self.special = special
         for key, one in special.items():
             rows[key] = self._walk(key, base.get(key), one.steps)
         for change, moved in sorted(self.moved.items(), key=lambda item: item[0][1]):
@@ -172,10 +169,18 @@ class Waiting:
         A row of nulls shows no more than its key. Then others of the batch tell, or the row as it
         arrives under its new key: it has nothing but nulls there either, or is not known.
         """
+        if self.full is None:
+            steps = (other for one in self.special.values() for other in one.steps)
+            self.full = any(isinstance(s, Leave) and self.pool.whole(s.net) for s in steps)
         if self.full or step.new_key is None:
             return self.full
-        arrived = self.arrived.get((step.new_key, step.net.position))
-        return arrived is None or not self.pool.whole(arrived)
+        arriving = self.special.get(step.new_key)
+        return not any(
+            isinstance(other, Arrive)
+            and other.net.position == step.net.position
+            and self.pool.whole(other.net)
+            for other in (arriving.steps if arriving else ())
+        )
 
     def _doubt(self, key: bytes, step: Leave | Arrive) -> None:
         self.reread.add(key)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from lakemark.errors import DependencyError
+from lakemark.errors import LakemarkError
 from lakemark.sink import topics
 from lakemark.sink.forwarding import Message
 from lakemark.sink.topics import Source, Target
@@ -62,13 +62,9 @@ def write(target: Target, source: Source, upto: int, messages: Sequence[Message]
     try:
         connection.send((target, source, upto, messages))
         found = connection.recv()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError):  # it has died: whatever it was at is fenced, or finds its mark
         _connections.clear()
-        raise DependencyError(
-            f"the process that writes to output topics has ended: {error!r}",
-            code=topics.UNAVAILABLE,
-            hint="look into the kernel's log for a process that was killed for want of memory",
-        ) from error
+        return topics.write(target, source, upto, messages)
     if isinstance(found, BaseException):
         raise found
     return int(found)
@@ -110,8 +106,10 @@ def _answer(connection: Connection) -> None:
             request: tuple[Any, ...] = connection.recv()
             try:
                 answer: Any = topics.write(*request)
-            except Exception as error:  # noqa: BLE001 - it is the worker's, as if it had written
+            except LakemarkError as error:
                 answer = error
+            except Exception as error:  # noqa: BLE001 - it is the worker's, as if it had written
+                answer = RuntimeError(f"{type(error).__name__}: {error}")
             connection.send(answer)
 
 

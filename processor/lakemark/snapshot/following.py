@@ -16,12 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lakemark.snapshot.notifications import (
-    Notification,
-    ScanStatus,
-    is_of_run,
-    tables_of,
-)
+from lakemark.snapshot.notifications import Notification, ScanStatus, is_of_run, tables_of
 
 ASKED: Final = "asked"
 ENDED: Final = frozenset({"completed", "aborted", "rejected"})

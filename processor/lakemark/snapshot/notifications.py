@@ -135,11 +135,8 @@ def in_progress(
     While the run is paused it is still said so: chunks that were under way may settle, and whoever
     sees only the newest notification must not take the run for one that goes on.
     """
-    details = {"current_collection_in_progress": table, **_numbers(progress)}
-    if not paused:
-        return _of_run(subject, "IN_PROGRESS", details, ts_ms)
-    details.pop("eta_seconds", None)  # nobody knows
-    return _of_run(subject, "PAUSED", details, ts_ms)
+    details = {"current_collection_in_progress": table, **_numbers(progress, paused=paused)}
+    return _of_run(subject, "PAUSED" if paused else "IN_PROGRESS", details, ts_ms)
 
 
 def table_scan_completed(
@@ -159,7 +156,7 @@ def paused(subject: Subject, *, ts_ms: int, progress: Progress | None = None) ->
     """The run, whose progress it is, begins no more chunks until it is resumed; or the signal's
     answer, which has none.
     """
-    return _of_run(subject, "PAUSED", _numbers(progress), ts_ms)
+    return _of_run(subject, "PAUSED", _numbers(progress, paused=True), ts_ms)
 
 
 def resumed(subject: Subject, *, ts_ms: int, progress: Progress | None = None) -> Notification:
@@ -247,7 +244,7 @@ def _of_run(subject: Subject, kind: str, details: dict[str, str], ts_ms: int) ->
     return Notification(subject.id, kind, AGGREGATE_TYPE, data, ts_ms)
 
 
-def _numbers(progress: Progress | None) -> dict[str, str]:
+def _numbers(progress: Progress | None, *, paused: bool = False) -> dict[str, str]:
     if progress is None:
         return {}
     found = {
@@ -257,6 +254,6 @@ def _numbers(progress: Progress | None) -> dict[str, str]:
         "total_rows": progress.total_rows,
         "percent": progress.percent(),
         "rows_per_second": progress.rows_per_second(),
-        "eta_seconds": progress.eta_seconds(),
+        "eta_seconds": None if paused else progress.eta_seconds(),
     }
     return {name: str(number) for name, number in found.items() if number is not None}
