@@ -2,6 +2,15 @@
 
 Nothing of the batch in which they are seen is applied to such a table. It reads the old partitions
 to the ends that they have by then, in one piece, because what follows of a key may be anywhere.
+
+New partitions have no high-water. An event that was lost on its way to an old partition, while
+later ones were stored, is sent again, and now it comes to a new one: by what the old ones have
+passed it would be a replay. What passes that really is one changes nothing in a table in the end;
+an output topic may repeat it.
+
+With a multiple of partitions keys only move to new ones. Else they move between old ones too, where
+nothing tells when, and events may have been applied in the wrong order: the table needs a run with
+a sweep.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +18,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from lakemark import tables
-from lakemark.tables import Offsets, PipelineState, TableState, Water
+from lakemark.tables import Offsets, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 
@@ -17,14 +26,15 @@ log = structlog.get_logger(__name__)
 def known_ends(before: Offsets, end: Offsets) -> Offsets:
     """End offsets of all partitions: a batch's log may leave out what it has nothing of.
 
-    A partition that a known topic has got is unknown until it has a record: only then was the last
-    record of the old partitions written, and only then is it a change of the partition count.
+    Partitions that a known topic has got are unknown until one of them has a record: only then was
+    the last record of the old partitions written, and only then is it a change of their number.
     """
     merged = {topic: dict(partitions) for topic, partitions in before.items()}
+    added = set(repartitioned(before, end))
     for topic, partitions in end.items():
         known = before.get(topic)
         merged.setdefault(topic, {}).update(
-            (p, offset) for p, offset in partitions.items() if not known or p in known or offset > 0
+            (p, at) for p, at in partitions.items() if not known or p in known or topic in added
         )
     return merged
 
@@ -59,11 +69,13 @@ def follow(
     """
     for topic in repartitioned(before.offsets, state.offsets):
         ends = end_offsets([topic]).get(topic, {})
-        old = {p: ends[p] for p in before.offsets[topic] if p in ends}
+        known = before.offsets[topic]
+        state.offsets[topic] = {**dict.fromkeys(ends, 0), **state.offsets[topic]}
+        count = len(state.offsets[topic])
         for name, entry in state.tables.items():
             if topic not in entry.topics:
                 continue
-            log.warning("table.repartitioned", table=name, topic=topic)
+            log.warning("table.repartitioned", table=name, topic=topic, partitions=count)
             if entry.state == tables.STREAMING:
                 tables.stop(
                     state,
@@ -74,22 +86,18 @@ def follow(
                     code="repartitioned",
                     reason=f"{topic} has new partitions",
                 )
+            old = {p: ends[p] for p in known if p in ends}
             repartition(entry, old_ends={topic: old}, end=state.offsets)
+            if count % len(known):
+                why = f"{topic} went from {len(known)} to {count} partitions, which is no multiple"
+                tables.resnapshot(entry, f"{why}: keys moved between the old ones", state.batch)
 
 
 def repartition(entry: TableState, *, old_ends: Offsets, end: Offsets) -> None:
     """After a change of the partition count: old partitions first, up to the ends seen now.
 
-    New partitions, which are those in `end`, begin at 0, with the highest of the old high-waters,
-    so that a replay written into them is recognised.
+    New partitions, which are those in `end`, begin at 0, without a high-water.
     """
     entry.old_ends = old_ends
     for topic in old_ends.keys() & entry.from_offsets.keys():
         entry.from_offsets[topic] = {**dict.fromkeys(end[topic], 0), **entry.from_offsets[topic]}
-    for topic, waters in entry.high_waters.items():
-        highest = max(waters.values(), key=lambda w: w.position, default=Water())
-        newest = max((w.source_ts for w in waters.values()), default=0)
-        known = set(waters)
-        for partition in entry.from_offsets.get(topic, {}):
-            if partition not in known:
-                waters[partition] = Water(highest.position, newest, highest.creates)

@@ -72,11 +72,11 @@ def test_more_partitions_keep_the_order_of_each_key(running: Running):
     with Workload(database.dsn, writers=2, rows_per_s=300, seed=2) as workload:
         running.lakemark.wait_for_batch(STATE_S)
         admin = database.stack.kafka.admin()
-        admin.create_partitions([NewPartitions(topic, 7)])[topic].result(30)
+        admin.create_partitions([NewPartitions(topic, 8)])[topic].result(30)
 
         def used() -> bool:
             ends = database.stack.kafka.end_offsets(topic)
-            return len(ends) == 7 and all(ends.values())
+            return len(ends) == 8 and all(ends.values())
 
         wait_for(used, STATE_S, "the connector to use the new partitions")
         workload.stop()

@@ -211,7 +211,11 @@ class Database:
 
     def update(self, to: "_Transaction") -> None:
         if self.rows:
-            old = self.rows[self.dice.choice(list(self.rows))]
+            self.update_at(to, self.dice.choice(list(self.rows)))
+
+    def update_at(self, to: "_Transaction", key: int) -> None:
+        if key in self.rows:
+            old = self.rows[key]
             new = self.rows[old["id"]] = self._changed(old)
             to.add("u", key=old["id"], before=old if self.shape.full else None,
                    after=self._image(old, new))  # fmt: skip

@@ -35,7 +35,6 @@ def test_the_lake_equals_the_source(number):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.slow
 def test_a_wrong_reconciler_is_found(name, monkeypatch):
     VARIANTS[name].apply(monkeypatch)
     assert VARIANTS[name].find(7, limit=LIMIT)

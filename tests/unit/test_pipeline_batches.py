@@ -297,6 +297,21 @@ def test_a_new_partition_that_is_listed_empty_first_is_noticed_with_its_first_re
     assert shop.values() == {}
 
 
+def test_an_event_lost_on_its_way_to_an_old_partition_counts_in_a_new_one(shop):
+    """The connector dies with it, and begins there again when the topic has more partitions."""
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 12, 2, v="b")
+    shop.run()
+    shop.put("c", 13, 4, v="d")  # written when the connector knew of the new partition
+    shop.run()
+    shop.put("u", 11, 1, v="lost before", partition=1)
+    shop.put("c", 12, 3, v="c", partition=1)
+    shop.run()
+    shop.run()
+    assert shop.values() == {1: "lost before", 2: "b", 3: "c", 4: "d"}
+    assert shop.state.tables[ORDERS].resnapshot == ""
+
+
 def test_a_source_that_went_back_in_time_stops_the_table_until_a_new_epoch(shop):
     shop.put("c", 1000, 1, v="a")
     shop.put("c", 1001, 2, v="b")

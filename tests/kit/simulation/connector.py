@@ -1,7 +1,7 @@
 """The connector of a simulated history: from the durable log to Kafka, late, twice, with gaps.
 
 Records wait in a queue per Kafka partition and are stored from any of them: order holds within a
-partition only. A restart empties the queues and begins again at or before the first record that
+partition only. The topic may get partitions: keys then go elsewhere. A restart empties the queues and begins again at or before the first record that
 was not stored. The connector may lose its slot: it reads the table anew (op r at an LSN sampled
 outside the stream), and what was committed in between is in no record. Debezium's own incremental
 reads carry the position of their close row, which is newer than what they saw.
@@ -61,6 +61,9 @@ class Connector:
     at: int = 0  # next event to emit
     oldest: int = 0  # no restart goes behind this event
     snapshots: int = 0
+    sent: int = 0  # the next event that was never emitted
+    resized: int | None = None  # what that was when the topic got partitions
+    repeats: bool = False  # events from before that were sent again, perhaps elsewhere
 
     def __post_init__(self) -> None:
         places = [(TOPIC, n) for n in range(self.partitions)] + [(SIGNAL_TOPIC, 0)]
@@ -109,9 +112,14 @@ class Connector:
         elif record.key is None:
             place = (TOPIC, self.dice.randrange(self.partitions))
         else:
-            place = (TOPIC, crc32(key_json(event.change["key"], wrapped=False)) % self.partitions)
+            place = self.place_of(event.change["key"])
         self.queues[place].append(record)
         self.at += 1
+        self.sent = max(self.sent, self.at)
+
+    def place_of(self, key: int) -> Place:
+        """The partition of a key's records."""
+        return TOPIC, crc32(key_json(key, wrapped=False)) % self.partitions
 
     def _record(self, event: Event, index: int) -> Record:
         change = event.change
@@ -154,8 +162,22 @@ class Connector:
             (record.entry for queue in self.queues.values() for record in queue), default=self.at
         )
         self.at = max(self.oldest, undelivered - back)
+        self.repeats |= self.resized is not None and self.at < self.resized
         for queue in self.queues.values():
             queue.clear()
+
+    def resize(self) -> None:
+        """The topic gets twice its partitions; what went to the old ones is stored by then.
+
+        No key moves between old ones then, as they would with other numbers.
+        """
+        for place, queue in self.queues.items():
+            self.deliver(place, len(queue))
+        self.resized = self.sent
+        self.repeats = self.at < self.sent
+        for number in range(self.partitions, 2 * self.partitions):
+            self.kafka[TOPIC, number], self.queues[TOPIC, number] = [], []
+        self.partitions *= 2
 
     def in_snapshot(self) -> bool:
         """Whether rows of the own snapshot wait: dying now, it would begin a new one."""

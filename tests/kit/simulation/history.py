@@ -263,6 +263,8 @@ class History(Writes, Reads):
             found.append((12.0, lambda: connector.deliver(place, dice.choice([1, 2, 9]))))
         if self.restarts and not connector.in_snapshot():
             found.append((0.8, self._restart_connector))
+        if self.world.resizes and connector.resized is None and connector.stream:
+            found.append((1.0, self._resize))
         source = self.source  # of an empty table the snapshot would say nothing, nor of ghosts
         quiet = not (source.open or source.hidden)
         if self.world.gaps and source.seen and quiet and not connector.snapshots:
@@ -282,6 +284,13 @@ class History(Writes, Reads):
         self.restarts -= 1
         self.connector.restart(self.dice.choice([0, 1, 4, 30]))
         self.note("restart", "of the connector")
+
+    def _resize(self) -> None:
+        """What is on its way gets lost with a restart, or is stored before."""
+        if self.restarts and not self.connector.in_snapshot():
+            self._restart_connector()
+        self.connector.resize()
+        self.note("resize", "the topic has twice its partitions")
 
     def _lose_slot(self) -> None:
         self.connector.lose_slot()

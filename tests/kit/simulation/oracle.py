@@ -117,13 +117,18 @@ class Oracle:
             if place > self.emitted.get(key, (-1, -1)):
                 self.emitted[key] = place
                 self._show(key, place)
-            elif place < self.emitted[key] and not self.history.connector.snapshots:
+            elif place < self.emitted[key] and not self._may_repeat():
                 raise WrongError("I4: the output repeats an older state", key)
 
     def _show(self, key: int, state: tuple[int, int]) -> None:
-        if state < self.shown.get(key, (-1, -1)) and not self.history.connector.snapshots:
+        if state < self.shown.get(key, (-1, -1)) and not self._may_repeat():
             raise WrongError("I4: the output goes back to an older state", key)
         self.shown[key] = state
+
+    def _may_repeat(self) -> bool:
+        """What is sent again to other partitions, or after a gap, is not known to be a replay."""
+        connector = self.history.connector
+        return connector.repeats or bool(connector.snapshots)
 
     # -- at the end -------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ packets and touches, touches and chunks to the shards, packets and survivors to 
 state of the batch. It may die anywhere, and the same batch comes again from the state before it.
 """
 
+import copy
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lakemark import packets, tasks
+from lakemark import catch_up, new_partitions, packets, plans, tables, tasks
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from lakemark.sink import resolve as resolving
@@ -23,6 +24,7 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan, Records
+from lakemark.tables import Offsets, TableState, Water
 from tests.kit.log_model import TABLE, Record, table_schema
 from tests.kit.simulation.connector import SIGNAL_TABLE, TOPIC, Connector, Place
 from tests.kit.table_model import CrashedError, DictLake
@@ -31,15 +33,6 @@ IDENTITY = SourceIdentity("postgresql", "shop", signal_table=SIGNAL_TABLE)
 SCHEMAS = {TABLE: table_schema()}
 MODES = HandlingModes()
 Waters = dict[Place, HighWater]
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """Where the table stands while it does not stream."""
-
-    offsets: dict[Place, int]
-    waters: Waters
-    resuming: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class State:
     pending: pa.Table | None = None
     horizon: bytes = b""
     partial: bool = False
-    stopped: Stopped | None = None
+    stopped: TableState | None = None  # the table, while it does not stream
 
 
 @dataclass
@@ -103,6 +96,7 @@ class Pipeline:
     lake: DictLake = field(init=False)
     state: State = field(init=False)
     crashed: int = 0
+    table: TableState = field(default_factory=lambda: TableState(topics=[TOPIC]))
 
     def __post_init__(self) -> None:
         self.lake = DictLake(self.deletes)
@@ -115,7 +109,7 @@ class Pipeline:
         kafka, state = self.connector.kafka, self.state
         return (
             state.stopped is not None
-            or any(state.offsets[place] < len(records) for place, records in kafka.items())
+            or any(state.offsets.get(place, 0) < len(records) for place, records in kafka.items())
             or state.control < len(self.control)
             or any(at < len(c) for at, c in zip(state.chunks, self.chunks, strict=True))
         )
@@ -131,10 +125,12 @@ class Pipeline:
             return min(end, begin + dice.randint(0, longest))
 
         kafka = self.connector.kafka
-        offsets = {p: upto(state.offsets[p], len(records)) for p, records in kafka.items()}
+        offsets = {p: upto(state.offsets.get(p, 0), len(records)) for p, records in kafka.items()}
+        known = new_partitions.known_ends(_of_topic(state.offsets), _of_topic(offsets))
+        offsets = {p: end for p, end in offsets.items() if p[0] != TOPIC or p[1] in known[TOPIC]}
         cuts = {}
         for place, end in offsets.items():
-            begin = state.offsets[place]
+            begin = state.offsets.get(place, 0)
             cuts[place] = begin if dice.random() < 0.7 else dice.randint(begin, end)
         chunks = tuple(upto(at, len(c)) for at, c in zip(state.chunks, self.chunks, strict=True))
         control = upto(state.control, len(self.control))
@@ -172,8 +168,10 @@ class Pipeline:
         for record in control:
             window.arm(runs, record)
             armed = armed or bool(runs)
-        stopped = state.stopped is not None
-        decoded = self._decode(state.offsets, ends, state.waters, stopped=stopped, armed=armed)
+        stopped = state.stopped is not None or bool(self._added(ends))
+        decoded = self._decode(
+            state.offsets, ends.offsets, state.waters, ends.cuts, stopped=stopped, armed=armed
+        )
         rows = decoded.touches
         for at, record in enumerate(control, state.control):
             blob = msgspec.json.encode(record)
@@ -208,12 +206,13 @@ class Pipeline:
         return tuple(after), outputs
 
     def _decode(
-        self, begins: dict[Place, int], ends: Ends, waters: Waters, *, stopped: bool, armed: bool
-    ) -> "_Decoded":
+        self, begins: dict[Place, int], ends: dict[Place, int], waters: Waters,
+        cuts: dict[Place, int], *, stopped: bool, armed: bool,
+    ) -> "_Decoded":  # fmt: skip
         out = _Decoded(dict(waters))
-        for place, records in self.connector.kafka.items():
-            begin, end = begins[place], ends.offsets[place]
-            middle = max(begin, ends.cuts[place])
+        for place, end in ends.items():
+            records, begin = self.connector.kafka[place], begins.get(place, 0)
+            middle = min(max(begin, cuts.get(place, 0)), end)
             for first, last in ((begin, middle), (middle, end)):
                 if first < last:
                     piece = records[first:last]
@@ -257,6 +256,7 @@ class Pipeline:
     def _write(self, ends: Ends, decoded: "_Decoded", done: Done) -> State:
         """Table and state of the batch, in the order of `pipeline`."""
         state, batch = self.state, self.state.batch + 1
+        added = self._added(ends)
         after = replace(
             state, batch=batch, offsets=ends.offsets, control=ends.control, chunks=ends.chunks,
             shards=decoded.shards, waters=decoded.waters, runs=decoded.runs,
@@ -266,23 +266,54 @@ class Pipeline:
             for at, (_, output) in enumerate(done.outputs)
             if output.kind == window.SURVIVORS
         ]
-        streams = state.stopped is None and not ends.stop
-        if streams:
-            after = self._apply([*decoded.parts, *survivors], after, 2 * batch, done)
-        elif ends.resume and state.stopped is not None:
-            after = self._catch_up(ends, state.stopped, after, done)
-        elif ends.stop and state.stopped is None:  # its write failed: nothing of it is applied
-            after = replace(after, stopped=Stopped(state.offsets, state.waters))
-        done.applied = streams
+        entry = copy.deepcopy(state.stopped)
+        if entry is None and (added or ends.stop):  # nothing of the batch is applied
+            entry = TableState(
+                tables.CATCHING_UP if added else tables.PAUSED, topics=[TOPIC],
+                from_offsets=_of_topic(state.offsets), high_waters=_stored(state.waters),
+            )  # fmt: skip
+        if entry is None:
+            after = self._apply([*decoded.parts, *survivors], after, 2 * batch, done, state.waters)
+            done.applied = True
+        else:
+            after = self._stand_still(ends, entry, after, done)
         return self._hear(done, after)
 
-    def _catch_up(self, ends: Ends, stopped: Stopped, after: State, done: Done) -> State:
-        caught_up = self._decode(stopped.offsets, ends, stopped.waters, stopped=False, armed=False)
-        assert caught_up.waters == after.waters, "high-waters do not depend on when they are read"
-        done.reread |= caught_up.reread
-        done.caught_up = caught_up.kept
-        after = self._apply(caught_up.parts, after, 2 * after.batch + 1, done)
-        return replace(after, stopped=None)
+    def _stand_still(self, ends: Ends, entry: TableState, after: State, done: Done) -> State:
+        """The table does not stream, or reads the next slice of what it has not applied."""
+        if self._added(ends):
+            old = {p: len(r) for p, r in self.connector.kafka.items() if p in self.state.offsets}
+            new_partitions.repartition(entry, old_ends=_of_topic(old), end=_of_topic(ends.offsets))
+        if ends.resume:
+            entry.state = tables.CATCHING_UP
+        if entry.state == tables.CATCHING_UP:
+            after = self._slice(ends, entry, after, done)
+        return replace(after, stopped=None if entry.state == tables.STREAMING else entry)
+
+    def _slice(self, ends: Ends, entry: TableState, after: State, done: Done) -> State:
+        end = _of_topic(ends.offsets)
+        start, to = catch_up.slice_of(entry, end, limit=10**6) or ({}, {})
+        waters = plans.waters_of(entry.high_waters)
+        slice_ = self._decode(
+            _places(start), _places(to), waters, ends.cuts, stopped=False, armed=False
+        )
+        done.reread |= slice_.reread
+        done.caught_up = slice_.kept
+        if to:
+            after = self._apply(slice_.parts, after, 2 * after.batch + 1, done, waters)
+        read = {place: water for place, water in slice_.waters.items() if place in _places(to)}
+        passed = {place: _water(water) for place, water in read.items()}
+        catch_up.advance(entry, to, passed, end, after.batch)
+        if entry.state == tables.STREAMING and self.connector.resized is None:
+            for place in _places(end):
+                assert slice_.waters.get(place) == after.waters.get(place), (
+                    "high-waters do not depend on when they are read"
+                )
+        return after
+
+    def _added(self, ends: Ends) -> list[str]:
+        before = _of_topic(self.state.offsets)
+        return new_partitions.repartitioned(before, _of_topic(ends.offsets))
 
     def _hear(self, done: Done, after: State) -> State:
         """What the shards said; chunks of a table that does not stream do not count."""
@@ -304,7 +335,9 @@ class Pipeline:
     def counts(self, done: Done) -> bool:
         return done.applied
 
-    def _apply(self, parts: list[Part], state: State, version: int, done: Done) -> State:
+    def _apply(
+        self, parts: list[Part], state: State, version: int, done: Done, waters: Waters
+    ) -> State:
         """`sink.apply`: looked up, truncated, resolved, halves saved, merged."""
         if not parts:
             return state
@@ -320,9 +353,9 @@ class Pipeline:
             self._maybe_die()
             result = resolving.resolve(
                 parts, floor=self.floor(state), pending=state.pending,
-                read_rows=self.lake.read_rows,
-                deletes=self.deletes, settled=self._settled(), horizon=self.horizon(state),
-                stale=self.stale(), partial=partial,
+                read_rows=self.lake.read_rows, deletes=self.deletes,
+                settled=plans._settled(self.table, waters, _of_topic(state.offsets)),
+                horizon=self.horizon(state), stale=self.stale(), partial=partial,
             )  # fmt: skip
             if not early and result.truncate is not None:
                 self.lake.truncate(result.truncate, version=version)
@@ -341,12 +374,6 @@ class Pipeline:
     def horizon(self, state: State) -> bytes | None:
         return state.horizon or None
 
-    def _settled(self) -> bytes:
-        """The position that every partition had passed before the batch."""
-        waters = self.state.waters if self.state.stopped is None else self.state.stopped.waters
-        places = [place for place in self.connector.kafka if place[0] == TOPIC]
-        return min(waters.get(place, HighWater()).position for place in places)
-
     def _maybe_die(self) -> None:
         if self.crashes and self.dice.random() < self.crashes:
             raise CrashedError
@@ -364,6 +391,23 @@ class _Decoded:
     taken: list[int] = field(default_factory=list)
     runs: frozenset[str] = frozenset()
     shards: tuple[bytes | None, ...] = ()
+
+
+def _of_topic(offsets: dict[Place, int]) -> Offsets:
+    return {TOPIC: {number: at for (topic, number), at in offsets.items() if topic == TOPIC}}
+
+
+def _places(offsets: Offsets) -> dict[Place, int]:
+    return {(topic, number): at for topic, found in offsets.items() for number, at in found.items()}
+
+
+def _water(water: HighWater) -> Water:
+    return Water(water.position.hex(), water.source_ts, water.creates)
+
+
+def _stored(waters: Waters) -> dict[str, dict[int, Water]]:
+    found = {n: _water(water) for (topic, n), water in waters.items() if topic == TOPIC}
+    return {TOPIC: found} if found else {}
 
 
 def truncates_of(packet: pa.Table) -> Iterable[bytes]:

@@ -173,6 +173,48 @@ def moved_and_replaced(h: "History") -> Script:
     h.batch(everything=True)
 
 
+def moved_behind_its_changes(h: "History") -> Script:
+    """A row with large values changes and moves; of its new key the event is first."""
+    keys = _pick(h, free=True)
+    if keys is None:
+        return
+    one, other = keys
+    h.held.update(_topic(h))
+    _write(
+        h,
+        lambda to: h.source.update_at(to, key=one),
+        lambda to: h.source.move_to(to, old=one, new=other),
+    )
+    yield
+    h.held -= {h.connector.place_of(other)}
+    h._deliver_all()
+    h.batch(everything=True)
+    yield
+    h.held.clear()
+    h._deliver_all()
+    h.batch(everything=True)
+
+
+def lost_and_elsewhere(h: "History") -> Script:
+    """The connector dies with events on their way, and finds the topic with more partitions."""
+    h._write_some(h.dice.randint(2, 4))
+    yield
+    while h.connector.can_emit():
+        h.connector.emit()
+    h.held.add(h.dice.choice(_topic(h)))
+    h._deliver_all()
+    h.batch(everything=True)
+    yield
+    if h.connector.in_snapshot() or h.connector.resized is not None:
+        return
+    h.held.clear()
+    h.connector.restart(0)
+    h.connector.resize()
+    h._write_some(1)
+    h._deliver_all()
+    h.batch(everything=True)
+
+
 def late_events(h: "History") -> Script:
     """Rows are applied before the events between the SELECT and the close row are stored."""
     run = yield from _armed(h, whole=False)
@@ -357,6 +399,6 @@ PLOTS: dict[str, Callable[["History"], Script]] = {
     for plot in (
         across_a_delete, moved_and_replaced, late_events, replays, reads_in_the_window,
         stale_reads, stopped, shared_key, lost_commits, overtaking, void_and_complete, unarmed,
-        below_a_truncate,
+        below_a_truncate, moved_behind_its_changes, lost_and_elsewhere,
     )
 }  # fmt: skip

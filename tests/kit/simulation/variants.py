@@ -24,6 +24,7 @@ from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.source import envelope, fold, stretch
 from lakemark.source.envelope import Kind
 from lakemark.source.gate import Gated, HighWater
+from tests.kit.simulation.connector import TOPIC
 from tests.kit.simulation.coordinator import Coordinator
 from tests.kit.simulation.history import History, failure
 from tests.kit.simulation.pipeline import Done, Pipeline, State
@@ -302,6 +303,47 @@ def _no_horizon(patch: Patch) -> None:
     patch.setattr(Pipeline, "horizon", lambda self, state: None)
 
 
+def _carries_early(patch: Patch) -> None:
+    """A key change takes columns from the old key's row as it is when the new key's event comes."""
+    real_read, real_settle = resolving._read, moves.Waiting.settle
+    found: dict[bytes, changes.Net] = {}
+
+    def read(special: Any, pool: Any, read_rows: Any, floor: Any) -> Any:
+        base = real_read(special, pool, read_rows, floor)
+        steps = [step for one in special.values() for step in one.steps]
+        old = {step.old_key for step in steps if isinstance(step, changes.Arrive)} - {*special}
+        numbers = [int(key.strip(b"[]")) for key in old]
+        found.clear()
+        if numbers:
+            keys = pool.key_table([next(iter(special.values())).row])
+            rows = read_rows(pa.table({"id": pa.array(numbers, keys.schema.types[0])}))
+            found.update(pool.add_lake_rows(rows) if rows.num_rows else {})
+        return base
+
+    def settle(self: Any, special: Any, base: Any) -> Any:
+        for key, one in special.items():
+            for step in one.steps:
+                if isinstance(step, changes.Arrive) and step.old_key in found:
+                    moved = moves._Moved(step.old_key, found[step.old_key])
+                    self.moved.setdefault((key, step.net.position), moved)
+        return real_settle(self, special, base)
+
+    patch.setattr(resolving, "_read", read)
+    patch.setattr(moves.Waiting, "settle", settle)
+
+
+def _new_partitions_are_past(patch: Patch) -> None:
+    """A new partition begins with the highest high-water of the old ones."""
+    real = Pipeline._decode
+
+    def decode(self: Pipeline, begins: Any, ends: Any, waters: Any, *rest: Any, **more: Any) -> Any:
+        old = [water for place, water in waters.items() if place[0] == TOPIC]
+        new = {place: max(old, key=lambda w: w.position) for place in ends if old}
+        return real(self, begins, ends, {**new, **waters}, *rest, **more)
+
+    patch.setattr(Pipeline, "_decode", decode)
+
+
 def _no_gate(patch: Patch) -> None:
     """What a connector sends again is applied again."""
 
@@ -337,7 +379,14 @@ def _no_back(patch: Patch) -> None:
     patch.setattr(moves, "_is_back", lambda row, step: False)
 
 
-_PLAIN: Any = {"gaps": False, "bad": 0.0, "stops": False, "reads": False, "crashes": 0.0}
+_PLAIN: Any = {
+    "gaps": False,
+    "bad": 0.0,
+    "stops": False,
+    "reads": False,
+    "crashes": 0.0,
+    "resizes": False,
+}
 _CALM: Any = {**_PLAIN, "slow": False, "loses": False, "lags": False}
 _TABLE: Any = {**_CALM, "order": False}
 _UNKNOWN: Any = {"before": 2, "loaded": False}
@@ -347,7 +396,7 @@ VARIANTS = {
     "compared by lsn": Variant(_by_lsn, _PLAIN, _SIMPLE),
     "version hi": Variant(_version_hi, {**_TABLE, "plot": "late_events", "before": 2}, _SIMPLE),
     "no arm handshake": Variant(_no_handshake, {**_CALM, "plot": "unarmed"}, _SIMPLE),
-    "drop instead of fold": Variant(_drops, {**_PLAIN, **_UNKNOWN}, _SIMPLE),
+    "drop instead of fold": Variant(_drops, {**_TABLE, **_UNKNOWN}, _SIMPLE),
     "no manifest": Variant(_no_manifest, {**_PLAIN, **_UNKNOWN}, _SIMPLE),
     "no xmin rule": Variant(_no_xmin_rule, {**_PLAIN, "slow": True}, _SIMPLE),
     "proof without an id of its own": Variant(
@@ -362,6 +411,13 @@ VARIANTS = {
     ),
     "horizon ignored": Variant(
         _no_horizon, {**_TABLE, "before": 2, "plot": "moved_and_replaced"}, _MOVES
+    ),
+    "columns carried over too early": Variant(
+        _carries_early, {**_TABLE, "plot": "moved_behind_its_changes"}, {**_MOVES, "partitions": 2}
+    ),
+    "new partitions are past": Variant(
+        _new_partitions_are_past, {**_TABLE, "plot": "lost_and_elsewhere"},
+        {**_SIMPLE, "partitions": 3},
     ),
     "no replay gate": Variant(_no_gate, {**_CALM, "order": True, "plot": "replays"}, _SIMPLE),
     "no truncate floor": Variant(

@@ -29,6 +29,7 @@ class World:
         soft: deletes leave their row in the table.
         plot: what is played among the dice's steps, a name of `plots.PLOTS`; empty = nothing.
         restarts: of the connector, at most.
+        resizes: the topic gets partitions.
     """
 
     shape: Shape
@@ -49,6 +50,7 @@ class World:
     soft: bool = False
     plot: str = ""
     restarts: int = 2
+    resizes: bool = False
 
 
 def any_world(dice: random.Random) -> World:
@@ -68,6 +70,7 @@ def any_world(dice: random.Random) -> World:
         before=dice.choice([0, 1, 2, 9, 9]), loaded=some(0.7), lags=some(0.5), gaps=some(0.06),
         bad=dice.choice([0, 0, 0, 0, 0.1]), stops=some(0.15), reads=some(0.15),
         crashes=dice.choice([0, 0, 0.05]), soft=some(0.2),
+        resizes=some(0.12),
     )  # fmt: skip
 
 
