@@ -440,4 +440,4 @@ class Pipeline:
             **{f"{part}_s": round(seconds, 2) for part, seconds in times.items()},
             **news.held(),
         )  # fmt: skip
-        self.done(BatchDone(batch, events, rows, times))
+        self.done(BatchDone(batch, events, rows, times, held=news.held()))

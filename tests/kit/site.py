@@ -130,7 +130,7 @@ class Site(Written):
         b.from_offsets = {"t.b": {0: 1}}
         offsets = {"t.a": {0: 9}, "t.b": {0: 1}}
         board.tables(PipelineState(batch=4, offsets=offsets, tables={A: a, B: b}))
-        done = BatchDone(4, 10, 7, {"plan": 0.1, "tasks": 2.0})
+        done = BatchDone(4, 10, 7, {"plan": 0.1, "tasks": 2.0}, held={"touches": 3, "parts": 2})
         board.batch(done)
         self.metrics.batch(done)
         board.ends(lag.Ends({}, {"t.a": {0: 9}, "t.b": {0: 1}}))

@@ -102,6 +102,9 @@ def test_metrics_parse_and_say_what_the_board_says(site):
     assert samples["lakemark_batch_step_seconds_total", (("step", "tasks"),)] == 2
     assert samples["lakemark_batch_duration_seconds_bucket", (("le", "2.5"),)] == 1
     assert samples["lakemark_snapshot_progress_ratio", (("run", "r1"), ("table", A))] == 0.5
+    assert samples["lakemark_snapshot_touches", ()] == 3
+    assert samples["lakemark_snapshot_buffered_parts", ()] == 2
+    assert samples["lakemark_snapshot_largest_state_bytes", ()] == 0
     assert ("lakemark_table_lag_seconds", (("table", C),)) not in samples  # unknown is no number
 
 

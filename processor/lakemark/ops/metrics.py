@@ -7,7 +7,7 @@ that their ids do not pile up.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
@@ -41,7 +41,15 @@ TABLE_SOURCE_TIME: Final = "lakemark_table_newest_source_timestamp_seconds"
 TABLE_COMMIT_TIME: Final = "lakemark_table_last_commit_timestamp_seconds"
 SNAPSHOT_PROGRESS: Final = "lakemark_snapshot_progress_ratio"
 SNAPSHOT_ROWS: Final = "lakemark_snapshot_rows_read"
+SHARD_TOUCHES: Final = "lakemark_snapshot_touches"
+SHARD_PARTS: Final = "lakemark_snapshot_buffered_parts"
+SHARD_STATE: Final = "lakemark_snapshot_largest_state_bytes"
 
+_OF_SHARDS: Final = (
+    (SHARD_TOUCHES, "Keys of change events that the shards remember for open windows", "touches"),
+    (SHARD_PARTS, "Parts of chunks that wait in the shards for their close row", "parts"),
+    (SHARD_STATE, "Size of the largest shard's state; 0 without a run", "largest_state"),
+)
 _SECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)  # a trigger is a second
 
 
@@ -54,11 +62,16 @@ class Metrics(Collector):
         self._durations = Histogram(
             BATCH_DURATION, "Seconds that a batch took", registry=self._registry, buckets=_SECONDS
         )
+        self._held = {
+            word: Gauge(name, text, registry=self._registry) for name, text, word in _OF_SHARDS
+        }
         self._registry.register(self)
 
     def batch(self, done: BatchDone) -> None:
         """A batch has ended."""
         self._durations.observe(done.duration())
+        for word, gauge in self._held.items():
+            gauge.set(done.held.get(word, 0))
 
     def text(self) -> bytes:
         """All metrics as they are now."""

@@ -83,13 +83,14 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a batch did; `seconds` are by step."""
+    """What a batch did; `seconds` are by step, `held` is `settle.News.held`."""
 
     batch: int
     events: int
     rows: int
     seconds: dict[str, float]
     ended_ms: int = 0
+    held: dict[str, int] = {}
 
     def duration(self) -> float:
         """Seconds of all its steps."""
