@@ -241,6 +241,10 @@ class StreamConfig(Section):
     starting: Literal["earliest", "latest"] = Field(
         "earliest", description="where the first start of a new checkpoint begins"
     )
+    stop_grace: Duration = Field(
+        timedelta(seconds=20),
+        description="a stop waits so long for the batch under way; a second signal ends the wait",
+    )
     max_event_bytes: Size = Field(4 * 1024**2, description="a larger event is a dead letter")
 
 

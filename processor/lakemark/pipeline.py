@@ -35,6 +35,7 @@ from lakemark import (
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
+from lakemark.draining import Draining, QueryStoppedError
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.handover import Known
 from lakemark.ops.status import BatchDone
@@ -117,6 +118,7 @@ class Pipeline:
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
+    draining: Draining = field(default_factory=Draining)
     known: Known = field(default_factory=lambda: Known({}, {}))
     refresh: Refresh = field(init=False)
 
@@ -164,12 +166,16 @@ class Pipeline:
 
         Raises:
             BatchFailedError: the batch failed; the error itself is in `failure`.
+            QueryStoppedError: it was cut short because the query is stopped.
         """
+        self.draining.hold(self.spark._jvm)  # noqa: SLF001 - it has no public way to wait in Java
         try:
             self.batch(frame, batch)
         except BaseException as error:
             self.failure = error
             log.debug("batch.failed", batch=batch, exc_info=True)
+            if self.draining.asked:
+                raise QueryStoppedError from None
             raise BatchFailedError(type(error).__name__) from None
 
     def batch(self, frame: DataFrame, batch: int) -> None:

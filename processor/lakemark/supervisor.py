@@ -71,6 +71,7 @@ class Supervisor:
         self.config = config
         self.once = once
         self.stopping = threading.Event()
+        self.hurry = threading.Event()
         self.state = PipelineState()
         self.published: dict[str, bytes | None] = {}
         self.progress: Producer | None = None
@@ -151,6 +152,7 @@ class Supervisor:
                 raise self._cause(pipeline, error) from error
             finally:
                 if query.isActive:
+                    self._drain(query, pipeline)
                     query.stop()
             if not self.once or not self._needs_batch():
                 break
@@ -319,6 +321,13 @@ class Supervisor:
                 self._wake()
                 woken = time.monotonic()
 
+    def _drain(self, query: StreamingQuery, pipeline: Pipeline) -> None:
+        if not self.stopping.is_set():
+            return
+        grace_s = self.config.stream.stop_grace.total_seconds()
+        whole = pipeline.draining.drain(query, grace_s=grace_s, hurry=self.hurry)
+        log.info("pipeline.drained", batch=self.state.batch, whole=whole)
+
     def _needs_batch(self) -> bool:
         return any_state(self.state, CATCHING_UP) or any(
             entry.skip_to is not None
@@ -399,15 +408,10 @@ class Supervisor:
         self.board.pipeline(state, **why)
         if self.stands_by:
             return  # what the topic says is the owner's
-        record = {
-            "state": state,
-            "batch": self.state.batch,
-            **why,
-            "ts_ms": int(time.time() * 1000),
-        }
+        now = int(time.time() * 1000)
+        record = {"state": state, "batch": self.state.batch, **why, "ts_ms": now}
         said = [(b"_pipeline", json.dumps(record).encode())]
         if state == "streaming":  # what `lakemark plan` compares a changed configuration with
-            now = int(time.time() * 1000)
             said.append((settings_record.KEY, settings_record.encode(self.config, ts_ms=now)))
         try:
             self._say(said)
@@ -417,6 +421,8 @@ class Supervisor:
     def _on_signals(self) -> None:
         def stop(number: int, _: FrameType | None) -> None:
             log.info("pipeline.stopping", signal=signal.Signals(number).name)
+            if self.stopping.is_set():
+                self.hurry.set()
             self.stopping.set()
 
         if threading.current_thread() is threading.main_thread():

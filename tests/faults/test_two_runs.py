@@ -1,16 +1,22 @@
 """Two lakemarks of one pipeline: one runs it, the other stands by."""
 
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from lakemark.sink import commits
 from stack import every_type, shop
 from stack.lakemark_process import LakemarkProcess
 from stack.local import Database
+from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import Snapshots
+
+ORDERS = "public.orders"
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
@@ -49,11 +55,32 @@ def test_the_second_takes_over_when_the_first_is_killed(both):
         workload.stop()
     running.wait_drained()
     running.comparer().wait_until_equal(second, deadline_s=STATE_S * 2)
-    # Told to end, it leaves at once a checkpoint that goes on.
-    second.stop()
+    # Told to end in the middle of a batch, it ends the batch, and leaves a checkpoint that goes on.
+    with Workload(running.database.dsn, writers=2, seed=3) as workload:
+        before = running.version(ORDERS)
+        wait_for(lambda: running.version(ORDERS) > before, STATE_S, "a batch to write a table")
+        second.stop()
+        workload.stop()
+    (drained,) = second.events("pipeline.drained")
+    assert drained["whole"]
+    assert newest_batch(running) <= drained["batch"], "half of a batch is in the lake"
+    assert (running.directory / "checkpoint" / "commits" / str(drained["batch"])).exists()
+    assert not second.events("pipeline.degraded")
     Workload(running.database.dsn, writers=2, seed=2).run_for(2)
     running.wait_drained()
     running.equal_after_once()
+
+
+def newest_batch(running: Running) -> int:
+    """The newest batch that any table has something of."""
+    found = []
+    for table in running.tables():
+        for log in Path(running.table(table).table_uri.removeprefix("file://")).glob(
+            "_delta_log/*.json"
+        ):
+            actions = [json.loads(line) for line in log.read_text().splitlines()]
+            found += [commits.batch_of(a["txn"]["version"]) for a in actions if "txn" in a]
+    return max(found)
 
 
 def test_a_process_that_slept_begins_no_batch_after_it_was_superseded(both):

@@ -118,6 +118,8 @@ def configure(
     logging.getLogger("lakemark").setLevel(_LEVELS[level])
     for noisy in ("py4j", "pyspark", "httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # Of a batch that failed or was stopped it logs a trace; the supervisor says what happened.
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
 
 
 class _Masking:
