@@ -16,7 +16,7 @@ from stack.workload import Workload
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import Snapshots
 
-ORDERS = "public.orders"
+BULK = "INSERT INTO bulk SELECT n, repeat(md5(n::text), 9) FROM generate_series(1, 180000) AS n"
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
@@ -27,6 +27,8 @@ def both(database: Database, tmp_path) -> Iterator[tuple[Running, LakemarkProces
     with database.connect() as connection:
         shop.create(connection, every=every_type.Limits.of({}))
         shop.fill(connection, scale=0.02)
+        connection.execute("CREATE TABLE bulk (id int PRIMARY KEY, note text)")
+        connection.execute("INSERT INTO bulk VALUES (0, '')")
     database.start_connector()
     with Running(database, tmp_path) as running:
         running.lakemark.start()
@@ -56,19 +58,36 @@ def test_the_second_takes_over_when_the_first_is_killed(both):
     running.wait_drained()
     running.comparer().wait_until_equal(second, deadline_s=STATE_S * 2)
     # Told to end in the middle of a batch, it ends the batch, and leaves a checkpoint that goes on.
-    with Workload(running.database.dsn, writers=2, seed=3) as workload:
-        before = running.version(ORDERS)
-        wait_for(lambda: running.version(ORDERS) > before, STATE_S, "a batch to write a table")
-        second.stop()
-        workload.stop()
+    running.database.execute(BULK)
+    wait_for(lambda: running.rows("public.bulk").num_rows > 1, STATE_S, "some of many rows")
+    batch = batch_under_way(running)
+    second.stop()
     (drained,) = second.events("pipeline.drained")
     assert drained["whole"]
-    assert newest_batch(running) <= drained["batch"], "half of a batch is in the lake"
+    assert drained["batch"] >= batch, "it was given up"
+    assert newest_batch(running) <= drained["batch"], "another one was begun"
     assert (running.directory / "checkpoint" / "commits" / str(drained["batch"])).exists()
     assert not second.events("pipeline.degraded")
     Workload(running.database.dsn, writers=2, seed=2).run_for(2)
     running.wait_drained()
     running.equal_after_once()
+
+
+def batch_under_way(running: Running) -> int:
+    """Wait until a batch has been under way for a second; its number."""
+    checkpoint, found = running.directory / "checkpoint", list[int]()
+
+    def under_way() -> bool:
+        planned = {
+            int(path.name)
+            for path in (checkpoint / "offsets").glob("[0-9]*")
+            if time.time() - path.stat().st_mtime > 1
+        }
+        found[:] = planned - {int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")}
+        return bool(found)
+
+    wait_for(under_way, STATE_S, "a batch to be under way")
+    return found[0]
 
 
 def newest_batch(running: Running) -> int:
