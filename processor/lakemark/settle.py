@@ -204,6 +204,7 @@ def _outcome(
         entry.floor = max(entry.floor, outcome.truncate.hex())
     if outcome.rows >= 0:
         entry.rows, entry.bytes = outcome.rows, outcome.bytes
+    entry.committed_ms = max(entry.committed_ms, outcome.committed_ms)
     entry.engine = outcome.engine
     entry.key = outcome.key or entry.key
     entry.unavailable += outcome.unavailable

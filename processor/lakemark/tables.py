@@ -72,6 +72,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
         pending_step: its step, `stream` or `catchup`.
         pending_over: batch whose halves nobody needs any more; -1 = none.
         pending_over_step: its step.
+        committed_ms: when rows were last committed, in milliseconds since the epoch; 0 = never.
     """
 
     state: str = STREAMING
@@ -109,6 +110,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     reread_keys: dict[str, int] = msgspec.field(default_factory=dict)
     reread_missed: int = -1
     newest_ts: int = 0
+    committed_ms: int = 0
 
 
 class LeftOut(msgspec.Struct):

@@ -139,10 +139,11 @@ def test_the_backlog_of_a_source_counts_by_the_source_s_clock(board, clock):
 
 
 def test_after_a_restart_the_lag_is_that_of_what_was_applied_before(board, clock):
-    board.began(at(10, a=entry(newest_ts=micros(START - 600))))
+    board.began(at(10, a=entry(newest_ts=micros(START - 600), committed_ms=7), b=entry()))
     board.ends(ends(11))
     assert of(board, A).lag.seconds == pytest.approx(600, abs=0.1)
-    assert of(board, A).committed_ms is None
+    assert of(board, A).committed_ms == 7
+    assert of(board, B).committed_ms is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), max_size=20), st.floats(0, 200))
@@ -160,16 +161,6 @@ def test_the_pace_is_that_of_the_last_minute(steps, rest):
         assert shown == pytest.approx(total - old)
     else:
         assert pace.now(now) == pytest.approx(total / max(1.0, now))
-
-
-def test_what_a_table_in_trouble_was_given_is_no_commit(board, clock):
-    board.tables(at(10, a=entry(events=2)))
-    committed = of(board, A).committed_ms
-    clock.now += 5
-    board.tables(at(20, a=entry(events=4, state="errored")))
-    assert of(board, A).committed_ms == committed
-    board.tables(at(20, a=entry(events=6)))
-    assert of(board, A).committed_ms == committed + 5000
 
 
 @pytest.mark.parametrize("state", ["errored", "paused"])

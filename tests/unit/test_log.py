@@ -88,7 +88,8 @@ def test_lines_of_libraries_take_the_same_form_from_warning_on():
     logging.getLogger("py4j.clientserver").info("chatter")
     logging.getLogger("pyspark.sql").info("chatter")
     logging.getLogger("anything").info("chatter")
-    logging.getLogger("py4j.clientserver").warning("lost %s", "connection")
+    logging.getLogger("py4j.clientserver").error("a trace of what the supervisor says better")
+    logging.getLogger("py4j.java_gateway").warning("lost %s", "connection")
     assert [(line["event"], line["level"]) for line in read()] == [("lost connection", "warning")]
 
 

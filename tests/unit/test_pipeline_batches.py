@@ -1,13 +1,14 @@
 """The driver's batches, scenario by scenario, with the real tasks and the real delta-rs engine."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable
 
 from lakemark import positions, tables
 from lakemark.errors import DependencyError
-from lakemark.sink import apply, names
+from lakemark.sink import apply, lake_plan, names
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.schema import HandlingModes, from_catalog
 from tests.kit.memory_pipeline import DiedError
@@ -265,6 +266,24 @@ def test_a_few_records_without_a_readable_key_ask_for_a_snapshot_also_while_it_c
         shop.run()
         assert shop.state.tables[ORDERS].resnapshot == ""
         shop.records.append({"type": "table-resume", "table": ORDERS})
+
+
+def test_the_last_commit_is_that_of_rows_and_outlives_the_process(shop, monkeypatch):
+    def run(seconds):
+        monkeypatch.setattr(lake_plan, "time", SimpleNamespace(time=lambda: seconds))
+        shop.run()
+        return shop.state.tables[ORDERS].committed_ms
+
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 11, 2, v="b")
+    assert run(5) == 5000
+    shop.put("c", 10, 1, v="a")  # sent again
+    assert run(6) == 5000
+    shop.restart()
+    shop.put("d", 12, 1)
+    assert run(7) == 7000
+    shop.broker.put(f"shop.{ORDERS}", 0, *AVRO)
+    assert run(8) == 7000
 
 
 def test_keys_that_moved_to_a_new_partition_come_in_the_right_order(shop):

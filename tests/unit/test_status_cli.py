@@ -49,7 +49,7 @@ STATES = {
         newest_ts=1_000_000, dead_letters=3, **WHY,
     ),
     # Defaults are left out of the records.
-    b"public.customers": record(bytes=1, resnapshot="why", reread_keys={"[1]": 7, "[2]": 7}),
+    b"public.customers": record(committed_ms=5000, resnapshot="why", reread_keys={"[1]": 7, "[2]": 7}),
     b"public.odd": b"{",
 }  # fmt: skip
 
@@ -84,8 +84,8 @@ def test_json_is_that_of_the_page_and_more(folder, kafka):
     tables = {table["name"]: table for table in shown["tables"]}
     assert tables["public.orders"]["rows"] == 11
     assert tables["public.orders"]["lag"] == {"seconds": None, "records": None}
-    assert tables["public.orders"]["committed_ms"] is None, "what it was given is in no commit"
-    assert tables["public.customers"]["committed_ms"] == Kept(b"", b"").timestamp_ms
+    assert tables["public.orders"]["committed_ms"] is None
+    assert tables["public.customers"]["committed_ms"] == 5000
     assert tables["public.customers"].pop("reread_keys") == ["[1]", "[2]"]
     assert tables["public.orders"].pop("reread_keys") == []
     assert shown["pipeline"]["state"] == "degraded"
@@ -300,15 +300,10 @@ def _interrupt(_: float) -> None:
 # --- records ----------------------------------------------------------------------------------
 
 
-def test_the_last_commit_is_when_the_numbers_changed():
-    one, more = record(rows=1), record(rows=2)
-    paused = record(rows=2, state="paused")
-    found = kept([Kept(b"a", one, 10), Kept(b"a", more, 20), Kept(b"a", paused, 30)])
-    assert found.committed_ms == {"a": 20}
-    assert found.tables["a"].state == "paused"
-    assert kept([Kept(b"a", one, 10), Kept(b"a", None, 20)]).tables == {}
-    assert kept([Kept(b"a", b"{", 1), Kept(b"a", one, 10)]).unreadable == ()
-
-
-def test_a_table_that_was_never_written_has_no_last_commit():
-    assert kept([Kept(b"a", record(state="paused"), 10)]).committed_ms == {}
+def test_the_newest_record_of_a_table_counts():
+    one, more = record(rows=1), record(rows=2, committed_ms=20)
+    paused = record(rows=2, committed_ms=20, state="paused")
+    found = kept([Kept(b"a", one), Kept(b"a", more), Kept(b"a", paused)])
+    assert (found.tables["a"].state, found.tables["a"].committed_ms) == ("paused", 20)
+    assert kept([Kept(b"a", one), Kept(b"a", None)]).tables == {}
+    assert kept([Kept(b"a", b"{"), Kept(b"a", one)]).unreadable == ()

@@ -21,7 +21,6 @@ from lakemark.errors import LakemarkError
 from lakemark.ops import lag, status
 from lakemark.ops.answers import Answers, delay_of, windows_of
 from lakemark.ops.history import Batches, Pace
-from lakemark.ops.progress import has_written
 from lakemark.ops.status import BatchDone, History, Lag, PipelineNow, PipelineWord, Status, TableNow
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
@@ -51,7 +50,6 @@ class Board:
         self._captured: frozenset[str] = frozenset()
         self._state = PipelineState()
         self._clocks: dict[str, lag.Clock] = {}
-        self._committed: dict[str, int] = {}
         self._paces: dict[str, Pace] = {}
         self._ends: lag.Ends | None = None
         self._away: PipelineNow | None = None
@@ -91,8 +89,6 @@ class Board:
                 before = self._state.tables.get(name, TableState())
                 if before.newest_ts != entry.newest_ts:
                     self._clocks.setdefault(name, lag.Clock()).applied_at = now
-                if has_written(before, entry):
-                    self._committed[name] = int(now * 1000)
                 pace = self._paces.setdefault(name, Pace(now, before.events))
                 pace.add(now, entry.events)
             self._state = state
@@ -223,7 +219,7 @@ class Board:
             entry.resnapshot,
             entry.engine,
             _newest_ms(entry),
-            self._committed.get(name),
+            entry.committed_ms or None,
             behind,
             round(pace.now(self._clock()), 3) if (pace := self._paces.get(name)) else None,
         )

@@ -23,7 +23,7 @@ from lakemark.ops.board import Board
 from lakemark.ops.progress import PIPELINE, Kept, kept
 from lakemark.ops.question import Question
 from lakemark.ops.served import served_status
-from lakemark.ops.status import PipelineNow, PipelineWord, Status, TableNow
+from lakemark.ops.status import PipelineNow, PipelineWord, Status
 from lakemark.ops.stored_state import newest_state
 from lakemark.records import read_all
 from lakemark.snapshot import notifications
@@ -89,13 +89,13 @@ class Lookout:
         the brokers are away and the pipeline has said so.
         """
         if status is not None and not any(table.rereads for table in status.tables):
-            return Kept({}, {}, {})
+            return Kept({}, {})
         try:
             return kept(read_all(self._config, self._config.topics.progress))
         except DependencyError:
             if status is None:
                 raise
-            return Kept({}, {}, {})
+            return Kept({}, {})
 
     def _by_topics(self, found: Kept) -> Status:
         state = PipelineState(tables=found.tables)
@@ -107,7 +107,8 @@ class Lookout:
         for one in self._notifications():
             self._board.notification(one)
         status = self._board.status()
-        tables = tuple(_committed(table, found) for table in status.tables)
+        # Of how fast it goes, only the process knows.
+        tables = tuple(msgspec.structs.replace(t, events_per_second=None) for t in status.tables)
         now = _pipeline(found, status.pipeline)
         return msgspec.structs.replace(status, tables=tables, pipeline=now)
 
@@ -134,11 +135,6 @@ class Lookout:
             found = notifications.read(record.value)
             if found is not None:
                 yield found
-
-
-def _committed(table: TableNow, found: Kept) -> TableNow:
-    committed = found.committed_ms.get(table.name)
-    return msgspec.structs.replace(table, committed_ms=committed, events_per_second=None)
 
 
 def _pipeline(found: Kept, unknown: PipelineNow) -> PipelineNow:

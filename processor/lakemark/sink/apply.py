@@ -144,6 +144,7 @@ class _Work:
         if recorded != outcome.version:
             return False
         outcome.skipped = True
+        outcome.committed()
         outcome.pending = self.halves.load(plan.batch, plan.step) is not None
         if self.opened is not None:
             size = self._size(self.opened)

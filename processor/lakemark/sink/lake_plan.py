@@ -4,6 +4,7 @@ The driver makes the plans (`plans.lake_plan`), the task applies a batch by them
 driver finishes what is left to it (`bigtable`). The next state follows from outcomes (`settle`).
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -85,6 +86,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         reread: keys whose rows only the source can make whole again.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
+        committed_ms: when rows of it were committed, in milliseconds since the epoch; 0 = none.
     """
 
     table: str
@@ -114,6 +116,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     changes: list[str] = msgspec.field(default_factory=list)
     engine: str = TASK_MERGE
     staged: StagedPart | None = None
+    committed_ms: int = 0
 
     def evolved(self, evolution: Evolution) -> None:
         """The table was made, or altered, like this."""
@@ -123,9 +126,17 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     def truncated(self, gone: MergeResult) -> None:
         """A truncate has removed rows, or marked them deleted."""
         self.deleted += gone.deleted + gone.updated
+        if gone.deleted or gone.updated:
+            self.committed()
 
     def merged(self, done: MergeResult) -> None:
         """The write set is in the table."""
         self.inserted, self.updated = done.inserted, done.updated
         self.deleted += done.deleted
         self.rows, self.bytes = done.rows, done.bytes
+        if done.inserted or done.updated or done.deleted:
+            self.committed()
+
+    def committed(self) -> None:
+        """Rows have been committed, just now or by a process that died since."""
+        self.committed_ms = int(time.time() * 1000)
