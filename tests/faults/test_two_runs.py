@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lakemark import checkpoint
 from lakemark.sink import commits
 from stack import every_type, shop
 from stack.lakemark_process import LakemarkProcess
@@ -71,19 +72,29 @@ def test_the_second_takes_over_when_the_first_is_killed(both):
     Workload(running.database.dsn, writers=2, seed=2).run_for(2)
     running.wait_drained()
     running.equal_after_once()
+    made_by_a_newer_version(running)
+    assert second.run_once() == 1
+    assert "has format 99, this version of lakemark reads" in second.log_tail()
+    assert "start the version of lakemark that wrote it" in second.log_tail()
+
+
+def made_by_a_newer_version(running: Running) -> None:
+    path = running.directory / "checkpoint" / checkpoint._IDENTITY
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
 
 
 def batch_under_way(running: Running) -> int:
     """Wait until a batch has been under way for a second; its number."""
-    checkpoint, found = running.directory / "checkpoint", list[int]()
+    folder, found = running.directory / "checkpoint", list[int]()
 
     def under_way() -> bool:
         planned = {
             int(path.name)
-            for path in (checkpoint / "offsets").glob("[0-9]*")
+            for path in (folder / "offsets").glob("[0-9]*")
             if time.time() - path.stat().st_mtime > 1
         }
-        found[:] = planned - {int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")}
+        found[:] = planned - {int(path.name) for path in (folder / "commits").glob("[0-9]*")}
         return bool(found)
 
     wait_for(under_way, STATE_S, "a batch to be under way")
