@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from bench import snapshot
 from bench.events import COLUMNS, CONNECTOR, Orders, as_table, zoned
 from bench.runs import Batch, Run, Watch, compare
 from lakemark.source.envelope import Kind, SourceIdentity, decode
@@ -119,3 +120,11 @@ def test_a_process_is_watched_with_its_children():
     assert len(watch.cpu) >= 2
     assert 5 < peak < 500
     assert cpu > 0
+
+
+@pytest.mark.parametrize(
+    ("found", "said"), [("yy", True), ("yn", False), ("y-", None), ("-n", False), ("-", None)]
+)
+def test_what_was_not_looked_at_is_not_called_right(found, said):
+    words = {"y": True, "n": False, "-": None}
+    assert snapshot.worst([snapshot.Row("w", 1, 1.0, correct=words[c]) for c in found]) is said
