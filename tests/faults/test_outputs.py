@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from lakemark.config import DatabaseConfig
+from lakemark.config import DatabaseConfig, load
 from lakemark.jars import runtime_jars
 from lakemark.sink.rendering import Rendering
 from lakemark.snapshot.readers.postgres import read_schemas
@@ -35,6 +36,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.ma
 OUTPUTS = ROOT / "examples" / "outputs"
 RUN_S = 300.0
 KILLS = 3
+PLACEHOLDER = b"__debezium_unavailable_value"
 LIMITS = every_type.Limits.of({})
 LOST = {"name"}  # of that type the connector streams null, whatever the value is
 SAME = ("version", "connector", "name", "snapshot", "db", "schema", "table")
@@ -98,6 +100,36 @@ def test_a_snapshot_and_its_events(pipeline: Running, snapshots: Snapshots):
     assert {one.event["source"]["snapshot"] for one in reads} == {"incremental"}
     deletes = [one for one in topic.seen if one.value and one.event["op"] == "d"]
     assert len(deletes) == len([one for one in topic.seen if one.value is None]) > 0
+
+
+def test_events_come_as_they_are_with_headers_that_say_where_from(pipeline: Running):
+    """Byte for byte, but for placeholders whose value is put in."""
+    database = pipeline.database
+    topic = arrived(pipeline, "public.docs")
+    source, name = database.topic("docs"), load(pipeline.lakemark.config).name
+    count = sum(database.stack.kafka.end_offsets(source).values())
+    sent = {
+        f"{source}-{r.partition()}-{r.offset()}": r
+        for r in database.stack.kafka.read(source, count=count)
+    }
+    equal = Counter[str]()
+    for one in topic.seen:
+        at, position = one.headers.get("lakemark.source", b"").decode(), one.position.hex()
+        read = one.value is not None and one.event["op"] == "r"
+        assert bool(at) is not read
+        end = "/r" if read else "/tombstone" if one.value is None else ""
+        assert one.headers["lakemark.id"].decode() == f"{name}/{position}/{one.key.decode()}{end}"
+        assert len(position) == 40
+        if at:
+            came = sent[at]
+            assert one.key == came.key()
+            if one.value is None:
+                continue
+            assert [pair for pair in came.headers() if one.headers.get(pair[0]) != pair[1]] == []
+            if PLACEHOLDER not in came.value():
+                assert one.value == came.value()
+                equal[one.event["op"]] += 1
+    assert min(equal[op] for op in "cud") > 5
 
 
 def test_where_the_process_that_writes_is_killed_the_workers_write(pipeline: Running):
