@@ -102,6 +102,7 @@ class Book:
             if run.id not in self.coordinator.stream.armed:
                 continue
             run.state, run.query = runs.READING, self.coordinator.stream.query
+            self.coordinator.reading.since[run.id] = self.coordinator.windows.begun
             self.changed(run)
             self.notify(notes.started(self.subject(run), ts_ms=self.outside.now_ms()))
             for pattern in run.unmatched:
@@ -184,6 +185,7 @@ class Book:
             self._reported.pop((run.id, table.table), None)
         self._since.pop(run.id, None)
         self.coordinator.reading.delayed.pop(run.id, None)
+        self.coordinator.reading.since.pop(run.id, None)
         self.coordinator.desk.rest(run)
         self.changed(run)
         log.info("snapshot.ended", run=run.id, state=run.state, code=run.code)

@@ -70,7 +70,15 @@ class Attempt:
 
 
 class Reading:
-    """The chunks of all runs and the attempts under way."""
+    """The chunks of all runs and the attempts under way.
+
+    Attributes:
+        blocked: what a chunk saw to which no window was visible; no chunk begins until one is.
+        hidden: what the newest tick saw, while it keeps only runs that were armed late.
+        blocker: the transaction that is waited for, in words.
+        since: by run, ticks that were begun before it was armed. The shards do not know what was
+            done to its tables before: of windows that were opened by then it takes none.
+    """
 
     def __init__(self, coordinator: "Coordinator") -> None:
         self.coordinator = coordinator
@@ -83,7 +91,9 @@ class Reading:
         self.chunks: dict[tuple[str, str], list[Chunk]] = {}
         self.next_attempt = 0
         self.blocked: Snapshot | None = None
+        self.hidden: Snapshot | None = None
         self.blocker = ""
+        self.since: dict[str, int] = {}
         self.delayed: dict[str, float] = {}
         self._patience = PATIENCE_S
         self._decided: dict[int, float] = {}  # by shard: `since` of the newest it has decided
@@ -101,8 +111,10 @@ class Reading:
         return [attempt.lo or attempt.floor for attempt in self.attempts.values()]
 
     def waits_for(self, window: str) -> bool:
-        """Whether what was read waits for the close row of this window."""
-        return bool(window) and any(attempt.hi == window for attempt in self.attempts.values())
+        """Whether what was read waits for the close row of this window, or a run for the next."""
+        late = any(not self.windows.has_opened(since) for since in self.since.values())
+        used = any(attempt.hi == window for attempt in self.attempts.values())
+        return bool(window) and (used or late)
 
     def window_lost(self, window: str) -> None:
         """The close row of a window may never come: attempts that wait for it are void."""
@@ -118,10 +130,11 @@ class Reading:
         Raises:
             LakemarkError: retried: the database is away.
         """
+        self.hidden = None
         if not self.windows.readable or self.blocked is not None:
             return
         for run in self.coordinator.active():
-            if run.paused or now < self.delayed.get(run.id, 0.0):
+            if run.paused or now < self.delayed.get(run.id, 0.0) or not self._has_window(run):
                 continue
             self.delayed.pop(run.id, None)
             limit = min(run.parallelism or self.settings.parallelism, self.settings.parallelism)
@@ -133,6 +146,12 @@ class Reading:
                 cut = table.state not in {runs.WAITING, runs.CUTTING}
                 if not cut or self._next(run, table) is not None or run.id in self.delayed:
                     break
+
+    def _has_window(self, run: Run) -> bool:
+        since = self.since.get(run.id, 0)
+        if not self.windows.leads_to(since) and self.windows.has_opened(since):
+            self.hidden = self.windows.usable[-1].after
+        return self.windows.leads_to(since)
 
     def _begin(self, run: Run, table: TableRun, limit: int, now: float) -> None:
         while self._free(run, limit):
@@ -229,8 +248,11 @@ class Reading:
         Raises:
             LakemarkError: retried: the database is away.
         """
-        if self.blocked is not None and not self.blocker:
-            self.blocker = str(self.outside.blocker(self.blocked))
+        waits = self.blocked or self.hidden
+        if waits is None:
+            self.blocker = ""
+        elif not self.blocker:
+            self.blocker = str(self.outside.blocker(waits))
             log.info("snapshot.waits", blocker=self.blocker)
 
     def _read_failed(self, attempt: Attempt, error: ChunkError) -> None:
