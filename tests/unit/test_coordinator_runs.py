@@ -1,7 +1,10 @@
-"""Several runs at once: they share the windows, and each takes only those that were its own time."""
+"""Several runs and tables at once: they share the windows, and trouble of one is not another's."""
 
 import pytest
 
+from lakemark.errors import DependencyError
+from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
+from lakemark.snapshot.flight import flight
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")
@@ -57,3 +60,69 @@ def test_a_run_whose_windows_a_transaction_hides_waits_alone_and_says_for_whom(l
     world.database.end(xid)
     world.finish("r1", "r2")
     assert world.coordinator.reading.blocker == ""
+
+
+LOCKED = ChunkError(code="table-locked", message="it is locked", hint="wait", retried=True)
+LATE = ChunkError(code=STATEMENT_TIMEOUT, message="it is slow", hint="wait", retried=True)
+
+
+def locked_while(world, what, table):
+    """The table's lock keeps it from being cut, read or checked; returns what ends it."""
+    if what == "read":
+        world.answers[table] = [LOCKED] * 1000
+        return world.answers[table].clear
+    real, held = getattr(world, what), [table]
+
+    def refused(name, *args, **more):
+        if name in held:
+            raise DependencyError(LOCKED.message, code=LOCKED.code, hint=LOCKED.hint)
+        return real(name, *args, **more)
+
+    setattr(world, what, refused)
+    return held.clear
+
+
+@pytest.mark.parametrize("what", ["cut", "read", "check"])
+def test_a_table_that_is_locked_waits_and_the_others_do_not(what, logs):
+    world = with_settings(chunk_rows=1)
+    world.start()
+    unlock = locked_while(world, what, ORDERS)
+    world.execute("r1", ORDERS, ITEMS)
+    world.go(40, until=lambda: world.scans("r1") == {ITEMS: "SUCCEEDED"})
+    world.execute("r2", ITEMS)
+    world.go(40, until=lambda: world.ended("r2"))
+    world.go(100)
+    tries = [e["next_try_s"] for e in logs if e["event"] == "snapshot.delayed"]
+    assert (tries[0], max(tries)) == (1, 30)
+    assert {e["table"] for e in logs if e["event"] == "snapshot.delayed"} == {ORDERS}
+    said = flight(world.coordinator)
+    assert (said.code, said.reason, said.hint) == (LOCKED.code, LOCKED.message, LOCKED.hint)
+    unlock()
+    world.finish("r1")
+    assert world.scans("r1") == {ITEMS: "SUCCEEDED", ORDERS: "SUCCEEDED"}
+    assert flight(world.coordinator).code == ""
+
+
+def test_a_row_that_takes_too_long_alone_does_not_hold_up_the_others():
+    """There is nothing left to halve."""
+    world = FakeWorld()
+    world.execute("keys", ORDERS, keys=[3])
+    world.execute("r1", ITEMS, chunk_rows=1)
+    world.answers[ORDERS] = [LATE] * 4
+    world.go(15, until=lambda: world.ended("r1"))
+    assert not world.ended("keys")
+    world.finish("keys")
+    assert len([spec for spec in world.reads if spec.table == ORDERS]) == 5
+
+
+def test_a_chunk_that_the_database_answers_with_an_error_fails_its_table_and_no_other():
+    world = FakeWorld()
+    refused = ChunkError(code="query-failed", message="error 22012", hint="see the log")
+    world.answers[ORDERS] = [refused]
+    world.execute("r1", ORDERS, ITEMS)
+    world.finish("r1")
+    assert world.scans("r1") == {ORDERS: "SQL_EXCEPTION", ITEMS: "SUCCEEDED"}
+    aborted = world.note("r1", "ABORTED")
+    assert (aborted["code"], aborted["reason"]) == ("query-failed", "error 22012")
+    assert (aborted["hint"], aborted["data_collections"]) == ("see the log", ORDERS)
+    assert [record["table"] for record in world.stream.sweeps] == [ITEMS]

@@ -183,6 +183,7 @@ class Book:
             self.forget(run, table)
             self.coordinator.reading.chunks.pop((run.id, table.table), None)
             self._reported.pop((run.id, table.table), None)
+            self.coordinator.reading.answered(run, table)
         self._since.pop(run.id, None)
         self.coordinator.reading.delayed.pop(run.id, None)
         self.coordinator.reading.since.pop(run.id, None)
