@@ -247,9 +247,7 @@ def keys_query(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
     return _given(columns, parts, keys)
 
 
-def _given(
-    columns: Sequence[str], parts: Sequence[KeyPart], keys: Sequence[Boundary]
-) -> Condition:
+def _given(columns: Sequence[str], parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
     """A query of columns made of k0, k1 ..., the texts of the keys."""
     names = [f"k{at}" for at in range(len(columns))]
     arrays = ", ".join(["%s::text[]"] * len(columns))
