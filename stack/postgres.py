@@ -61,7 +61,7 @@ class Postgres(Server):
     ) -> None:
         super().__init__(directory=directory, log=log, detached=detached)
         self.port = port or free_port()
-        self._settings = {**_SETTINGS, **(settings or {})}
+        self.settings = {**_SETTINGS, **(settings or {})}
         self._bin: Path | None = None
         self._account = _unprivileged() if os.geteuid() == 0 else None
 
@@ -86,12 +86,9 @@ class Postgres(Server):
             os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
         if (self.data / "PG_VERSION").exists():
             return
+        tool, *options = self._maker()
         result = subprocess.run(
-            [
-                self._bin / "initdb",
-                *("-D", self.data, "-U", USER, "--auth=trust", "--encoding=UTF8"),
-                *("--locale=C.UTF-8", "--no-sync"),
-            ],
+            [self._bin / tool, "-D", self.data, *options],
             capture_output=True,
             text=True,
             check=False,
@@ -101,11 +98,18 @@ class Postgres(Server):
         )
         if result.returncode:
             shutil.rmtree(self.data, ignore_errors=True)
-            raise StackError(f"initdb failed:\n{result.stdout}{result.stderr}")
+            raise StackError(f"{tool} failed:\n{result.stdout}{result.stderr}")
+
+    def _maker(self) -> list[str]:
+        """Return what makes the data directory, and its options."""
+        return [
+            *("initdb", "-U", USER, "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"),
+            "--no-sync",
+        ]
 
     def _command(self) -> list[str]:
         assert self._bin is not None
-        settings = {**self._settings, "port": str(self.port)}
+        settings = {**self.settings, "port": str(self.port)}
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         return [str(self._bin / "postgres"), "-D", str(self.data), *options]
 
@@ -128,6 +132,31 @@ class Postgres(Server):
                 return connection.execute("SELECT 1").fetchone() == (1,)
         except psycopg.OperationalError:
             return False
+
+
+class Standby(Postgres):
+    """A standby that streams the log of another server, of which its first start makes a copy.
+
+    `synchronous_standby_names` of that server may have its `application`.
+
+    Args:
+        primary: the other server; it must run.
+        directory: where the data lives.
+        log: the log file.
+    """
+
+    name = "the standby"
+    application = "lakemark_standby"
+
+    def __init__(self, primary: Postgres, *, directory: Path, log: Path) -> None:
+        super().__init__(directory=directory, log=log, settings=primary.settings)
+        self._source = primary.dsn()
+
+    def _maker(self) -> list[str]:
+        return [
+            *("pg_basebackup", "-d", f"{self._source}?application_name={self.application}"),
+            *("--write-recovery-conf", "--checkpoint=fast", "--no-sync"),
+        ]
 
 
 def find_binaries() -> Path:

@@ -7,15 +7,27 @@ seeds: the same one would write the same keys again.
 
 import os
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from uuid import uuid4
 
 import pytest
 
+from lakemark.config import DatabaseConfig, load
+from lakemark.errors import DependencyError
+from lakemark.ops.facts_database import database_facts
+from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
+from lakemark.snapshot.chunks import ChunkSpec
+from lakemark.snapshot.notifications import tables_of
+from lakemark.snapshot.readers.postgres_session import connect
+from lakemark.snapshot.readers.postgres_windows import Window, write_window
+from lakemark.source.modes import HandlingModes
 from stack import every_type, shop
 from stack.local import Database, LocalStack
+from stack.postgres import Standby
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.broken import forget, revive
@@ -71,7 +83,8 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
     with Workload(pipeline.database.dsn, **FAST, seed=11) as workload:
         begun = time.monotonic()
         run = snapshots.start(EVERYTHING, chunk_rows=400, delay="20ms")
-        snapshots.wait_note(run, "STARTED")
+        started = snapshots.wait_note(run, "STARTED")
+        assert set(tables_of(started)) == set(pipeline.tables()), "but the signal table"
         for _ in range(KILLS):
             wait_more(snapshots, rng.randint(1, 15))
             if [n for n in snapshots.notes(run) if n.type == "COMPLETED"]:
@@ -134,83 +147,142 @@ def test_truncated_and_widened_in_the_middle_of_a_run(pipeline: Running, snapsho
     pipeline.wait_equal("public.emptied")
 
 
+@pytest.fixture(scope="module")
+def standby(stack: LocalStack) -> Iterator[Standby]:
+    """A standby of the stack's PostgreSQL, for which no commit waits yet."""
+    made = Standby(
+        stack.postgres,
+        directory=stack.directory / "standby",
+        log=stack.logs / "standby.log",
+    )
+    made.start()
+    yield made
+    made.kill()
+    shutil.rmtree(made.directory, ignore_errors=True)
+
+
 @contextmanager
-def committed_but_not_visible(database: Database, statement: str) -> Iterator[int]:
+def committed_but_not_visible(
+    database: Database, standby: Standby, statement: str, *, default: str
+) -> Iterator[int]:
     """A transaction whose commit is in the log, and which nobody sees until the block ends.
 
-    It waits for a standby that does not exist; all other sessions commit without waiting.
+    It waits until the standby shows it, which takes in the log but does not replay it.
+
+    Args:
+        database: where it is done.
+        standby: what it waits for.
+        statement: what it does.
+        default: `synchronous_commit` of all others; with ``on`` they wait for less.
 
     Yields:
         the pid of its session.
     """
-    settings = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+    settings = {
+        "synchronous_standby_names": standby.application,
+        "synchronous_commit": default,
+    }
     pid: list[int] = []
 
     def commit() -> None:
         with database.connect() as connection:
             pid.append(connection.info.backend_pid)
-            connection.execute("SET synchronous_commit = on")
+            connection.execute("SET synchronous_commit = remote_apply")
             connection.execute(statement.encode())
 
+    def shows(query: str, *wanted: object) -> None:
+        wait_for(lambda: wanted in database.execute(query), STATE_S, f"{query}: {wanted}")
+
     thread = threading.Thread(target=commit)
-    try:
-        for name, value in settings.items():
-            database.execute(f"ALTER SYSTEM SET {name} = '{value}'")
-        database.execute("SELECT pg_reload_conf()")
-        for name, value in settings.items():
-            wait_for(
-                lambda name=name, value=value: database.execute(f"SHOW {name}") == [(value,)],
-                STATE_S,
-                f"{name} to be {value}",
-            )
-        thread.start()
-        waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        # The row that closes the last window may wait as well.
-        wait_for(lambda: pid and (pid[0],) in database.execute(waits), STATE_S, waits)
-        yield pid[0]
-    finally:
-        for name in settings:
-            database.execute(f"ALTER SYSTEM RESET {name}")
-        database.execute("SELECT pg_reload_conf()")
-        thread.join(30)
-    assert not thread.is_alive()
+    with standby.connect() as session:
+        try:
+            session.execute("SELECT pg_wal_replay_pause()")
+            paused = "SELECT pg_get_wal_replay_pause_state()"
+            wait_for(lambda: session.execute(paused).fetchone() == ("paused",), STATE_S, paused)
+            for name, value in settings.items():
+                database.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+            database.execute("SELECT pg_reload_conf()")
+            for name, value in settings.items():
+                shows(f"SHOW {name}", value)
+            shows("SELECT sync_state FROM pg_stat_replication", "sync")
+            thread.start()
+            wait_for(lambda: pid, STATE_S, "the transaction to begin")
+            shows("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'", pid[0])
+            yield pid[0]
+            session.execute("SELECT pg_wal_replay_resume()")
+            thread.join(30)
+            assert not thread.is_alive()
+        finally:
+            for name in settings:
+                database.execute(f"ALTER SYSTEM RESET {name}")
+            database.execute("SELECT pg_reload_conf()")
+            session.execute("SELECT pg_wal_replay_resume()")
 
 
-def test_a_commit_that_the_log_has_and_nobody_sees(pipeline: Running, snapshots: Snapshots):
+@pytest.mark.parametrize("default", ["on", "remote_apply"])
+def test_a_commit_that_the_log_has_and_nobody_sees(
+    pipeline: Running, snapshots: Snapshots, standby: Standby, default: str
+):
     """A chunk would have the row as it was before, in a window after the commit.
 
-    The window row waits as the commit does. When that wait is cancelled the window is there, and
-    the chunk is given back until the transaction that it may not have seen has ended.
+    With ``on`` window rows wait for less than that commit does. With ``remote_apply`` they wait as
+    it does, and are there when their wait is cancelled. The chunk is given back until the
+    transaction that it may not have seen has ended.
     """
     database = pipeline.database
     snapshots.run("public.hidden")
     pipeline.wait_equal("public.hidden")
-    with committed_but_not_visible(database, "UPDATE hidden SET note = 'new' WHERE id = 7") as pid:
+    see = "SELECT note FROM hidden WHERE id = 7"
+    before, note = database.execute(see), f"new with {default}"
+    change = f"UPDATE hidden SET note = '{note}' WHERE id = 7"
+    with committed_but_not_visible(database, standby, change, default=default) as pid:
 
         def arrived() -> bool:
             rows = pipeline.rows("public.hidden").select(["id", "note"]).to_pylist()
-            return {"id": 7, "note": "new"} in rows
+            return {"id": 7, "note": note} in rows
 
         wait_for(arrived, STATE_S, "the commit to come through the log")
-        assert database.execute("SELECT note FROM hidden WHERE id = 7") == [("n",)]
+        assert database.execute(see) == before
         run = snapshots.start("public.hidden")
         waiting = (
             "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name"
             " LIKE 'lakemark%windows'"
         )
-        wait_for(lambda: database.execute(f"SELECT pid {waiting}"), STATE_S, "the window to wait")
-        assert snapshots.reads(run, "public.hidden") == {}, "read in a window that nobody may use"
+        if default == "remote_apply":
+            wait_for(lambda: database.execute(f"SELECT pid {waiting}"), STATE_S, "a window to wait")
+            assert snapshots.reads(run, "public.hidden") == {}, "in a window that nobody may use"
 
         def given_back() -> bool:
-            database.execute(f"SELECT pg_cancel_backend(pid) {waiting}")
+            if default == "remote_apply":
+                database.execute(f"SELECT pg_cancel_backend(pid) {waiting}")
             said = pipeline.lakemark.events("snapshot.waits")
             return any(f"(pid {pid}," in event["blocker"] for event in said)
 
         wait_for(given_back, STATE_S, "a chunk to be given back")
+        assert snapshots.reads(run, "public.hidden") != {}
         assert snapshots.commands("chunk", run) == []
+        assert database.execute(see) == before
         assert arrived(), "an older state was written over a newer one"
     snapshots.completed(run)
     pipeline.wait_equal("public.hidden")
+
+
+def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby: Standby):
+    """Its transaction ids prove nothing about the log, whatever it has replayed."""
+    config = load(pipeline.lakemark.config)
+    there = DatabaseConfig(url=standby.dsn(pipeline.database.name))
+    config = config.model_copy(update={"database": there})
+    spec = ChunkSpec(run="r", table="public.hidden", chunk=0, attempt=1, shards=2)
+    error = run_chunk(spec, ReadSettings(config, HandlingModes(), {})).error
+    assert error is not None
+    assert (error.code, error.retried) == ("database-is-standby", True)
+    assert "primary" in error.hint
+    window = Window(uuid4(), "r", uuid4())
+    with connect(there) as session, pytest.raises(DependencyError) as caught:
+        write_window(session, "public.debezium_signal", closes=None, opens=window)
+    assert caught.value.code == "database-is-standby"
+    facts = database_facts(there, None, HandlingModes(), streams=False)
+    assert facts.database.server.standby, "doctor says so"
 
 
 def test_rows_deleted_while_no_slot_was_there_go_by_themselves(

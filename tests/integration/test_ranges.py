@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.keys import canonical_keys
 from lakemark.snapshot.boundaries import (
     Condition,
     KeyRange,
     halves,
+    key_texts,
     keys_condition,
     range_condition,
     ranges,
@@ -19,7 +21,9 @@ from lakemark.snapshot.readers.postgres_chunks import (
     open_table,
     read_chunk,
 )
+from lakemark.snapshot.readers.postgres_keys import absent_keys
 from lakemark.snapshot.readers.postgres_session import connect
+from lakemark.source.modes import HandlingModes
 from stack.local import Database
 from tests.kit.reader import DEFAULTS, config, whole
 
@@ -140,6 +144,45 @@ def test_ranges_cover_keys_with_nulls_and_duplicates(source: Database, seed):
             found += read_chunk(opened, span=span).rows.column("id").to_pylist()
     assert len(spans) > 5
     assert sorted(found) == list(range(1, 501))
+
+
+SPECIAL = {"-Infinity": "NEGATIVE_INFINITY", "Infinity": "POSITIVE_INFINITY", "NaN": "NAN"}
+"""Numbers that are none, as the database and as the connector writes them."""
+
+
+@pytest.mark.parametrize("mode", ["string", "precise"])
+def test_numbers_that_are_none_are_keys_and_boundaries(source: Database, mode):
+    source.execute("CREATE TABLE t (k numeric PRIMARY KEY, n int)")
+    source.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 18) n")
+    source.execute("INSERT INTO t SELECT unnest(%s::numeric[]), 0", [list(SPECIAL)])
+    modes = HandlingModes.from_connector({"decimal.handling.mode": mode})
+    with (
+        connect(config(source)) as session,
+        open_table(session, "public.t", modes, settings={}) as opened,
+    ):
+        spans = ranges(boundaries(opened, 1))
+        chunks = [read_chunk(opened, span=span) for span in spans]
+    assert {span.upto for span in spans} > {("-Infinity",), ("Infinity",)}
+    assert [chunk.rows.num_rows + len(chunk.bad) for chunk in chunks] == [1] * 21
+    keys = [key for chunk in chunks for key in chunk.keys.to_pylist()]
+    special = [b'["%s"]' % text.encode() for text in SPECIAL.values()]
+    plain = [b'["%d"]' % n for n in range(1, 19)]
+    if mode == "precise":  # the connector cannot carry them either
+        assert keys == plain
+        assert [code for chunk in chunks for _, code, _ in chunk.bad] == ["wrong-type"] * 3
+        return
+    assert keys == [special[0], *plain, *special[1:]]
+    events = [b'{"k":"%s"}' % text.encode() for text in SPECIAL.values()]
+    assert canonical_keys(events, chunks[0].schema) == special
+    texts = key_texts(special, [chunks[0].schema.column("k")])
+    source.execute("DELETE FROM t WHERE k = 'Infinity'")
+    with (
+        connect(config(source)) as session,
+        open_table(session, "public.t", modes, settings={}) as opened,
+    ):
+        again = read_chunk(opened, keys=texts)
+        assert sorted(again.keys.to_pylist()) == [b'["NAN"]', b'["NEGATIVE_INFINITY"]']
+        assert absent_keys(opened, texts, again).keys.to_pylist() == [b'["POSITIVE_INFINITY"]']
 
 
 @pytest.mark.parametrize("most", [2_000_000, 3_000])

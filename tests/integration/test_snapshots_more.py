@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakemark import positions
 from stack.local import Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running
@@ -19,9 +20,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
 PLAIN = (
     "chosen", "other_form", "ordered", "listed", "ghosts", "shared", "sized", "again", "widened",
-    "growing", "typed", "beside", "swapped", "defaults", "cut_off",
+    "growing", "typed", "beside", "swapped", "defaults", "cut_off", "twofold",
+    "last",
 )  # fmt: skip
 SOME = 12345678
+ODD = "id with \"quotes\", 'others', \\, \t, \n and \x01"
 
 
 @pytest.fixture(scope="module")
@@ -150,20 +153,20 @@ def test_rows_that_only_the_lake_has_go_with_a_whole_run(pipeline: Running, snap
 def test_several_runs_over_one_table_and_one_id_twice(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     started = [snapshots.start("public.shared", chunk_rows=rows) for rows in (30, 100, 400)]
-    twice = snapshots.start("public.again", name="twice")
-    snapshots.start("public.shared", name="twice")
+    snapshots.start("public.again", name=ODD)
+    snapshots.start("public.shared", name=ODD)
     for number in range(10):
         database.execute("UPDATE shared SET aa = aa + 5000 WHERE pk %% 10 = %s", [number])
     for run in started:
         snapshots.completed(run)
         assert list(snapshots.scans(run)) == ["public.shared"]
-    snapshots.completed(twice)
-    said = len(snapshots.notes(twice))
-    snapshots.start("public.shared", name="twice")
-    snapshots.wait_note(twice, "COMPLETED", count=2)
-    assert len(snapshots.notes(twice)) == said + 1
-    assert list(snapshots.scans(twice)) == ["public.again"]
-    assert len(snapshots.commands("run-start", twice)) == 1
+    snapshots.completed(ODD)
+    said = len(snapshots.notes(ODD))
+    snapshots.start("public.shared", name=ODD)
+    snapshots.wait_note(ODD, "COMPLETED", count=2)
+    assert len(snapshots.notes(ODD)) == said + 1
+    assert list(snapshots.scans(ODD)) == ["public.again"]
+    assert len(snapshots.commands("run-start", ODD)) == 1
     equal(pipeline, "shared", "again")
 
     unnamed = {"type": "execute-snapshot", "data": {"data-collections": ["public.again"]}}
@@ -177,6 +180,34 @@ def test_several_runs_over_one_table_and_one_id_twice(pipeline: Running, snapsho
     assert [n.additional_data["code"] for n in refused] == ["other-pipeline", "not-json"]
     (given,) = [r["run"] for r in snapshots.commands("run-start") if r["run"].startswith(by_place)]
     snapshots.completed(given)
+
+
+def test_a_snapshot_of_debeziums_own_beside_ours(pipeline: Running, snapshots: Snapshots):
+    """It deletes its window rows, and we delete ours; what it reads overwrites nothing."""
+    database = pipeline.database
+    run = snapshots.start("public.twofold", chunk_rows=50, parallelism=1, delay="50ms")
+    snapshots.wait_settled(run, "public.twofold", 2)
+    asked = {"type": "incremental", "data-collections": ["public.twofold"]}
+    database.execute(
+        "INSERT INTO debezium_signal VALUES ('own', 'execute-snapshot', %s)", [json.dumps(asked)]
+    )
+    database.execute("UPDATE twofold SET aa = -1 WHERE pk % 7 = 0")
+    ours = 'data LIKE \'%"run":"lakemark:%\''
+    deleted = database.execute(f"DELETE FROM debezium_signal WHERE {ours} RETURNING id")
+    assert any(row.endswith("-open") for (row,) in deleted)
+    snapshots.completed(run)
+
+    def own_reads() -> int:
+        kafka, topic = database.stack.kafka, database.topic("twofold")
+        records = kafka.read(topic, count=sum(kafka.end_offsets(topic).values()))
+        return sum(b'"op":"r"' in (record.value() or b"") for record in records)
+
+    wait_for(lambda: own_reads() >= 1000, STATE_S, "the connector's own reads")
+    equal(pipeline, "twofold")
+    places = [row["position"] for row in pipeline.rows("public.twofold")["_cdc"].to_pylist()]
+    assert not any(positions.is_own_snapshot(place) for place in places)
+    left = {row for (row,) in database.execute(f"SELECT id FROM debezium_signal WHERE NOT {ours}")}
+    assert not {row for row in left if row.endswith(("-open", "-close"))}, "Debezium's are deleted"
 
 
 def test_a_run_is_changed_while_it_reads(pipeline: Running, snapshots: Snapshots):
@@ -328,6 +359,7 @@ def test_partitions_are_read_and_their_root_is_not(pipeline: Running, snapshots:
 
 def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Snapshots):
     """Windows are closed, runs disarmed, and what comes later is none of a snapshot's business."""
+    snapshots.run("public.last")
     newest = (
         "SELECT count(*) OVER (), type FROM debezium_signal ORDER BY xmin::text::bigint DESC,"
         " type DESC LIMIT 1"
@@ -338,9 +370,14 @@ def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Sna
         "the last window to be closed",
     )
     before = database_says(pipeline, newest)
-    pipeline.database.execute("INSERT INTO beside SELECT n, n FROM generate_series(2001, 3000) n")
-    equal(pipeline, "beside")
+    wait_for(lambda: "touches" not in pipeline.lakemark.events("batch.done")[-1], STATE_S, "no run")
+    done = len(pipeline.lakemark.events("batch.done"))
+    pipeline.database.execute("INSERT INTO last SELECT n, n FROM generate_series(2001, 3000) n")
+    equal(pipeline, "last")
     assert database_says(pipeline, newest) == before, "a window row was written without a snapshot"
+    batches = pipeline.lakemark.events("batch.done")[done:]
+    assert sum(batch["events"] for batch in batches) >= 1000
+    assert not [batch for batch in batches if "touches" in batch], "the shards hold something"
     started = {r["run"] for r in snapshots.commands("run-start")}
     assert started == {r["run"] for r in snapshots.commands("run-end")}
     assert all(run.over for run, _ in snapshots.kept().values())

@@ -76,6 +76,7 @@ class FakeStream:
     _manifests: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _decided: dict[int, set[int]] = field(default_factory=dict)
     _planned: tuple[int, int] | None = None
+    _since: dict[str, int] = field(default_factory=dict)  # by armed run: windows before it
     _offset: int = 0
     _row: int = 0
     _seen: list[int] = field(default_factory=lambda: [0])
@@ -111,6 +112,8 @@ class FakeStream:
     def _check_manifest(self, record: Mapping[str, Any]) -> None:
         lo, hi = self.windows[record["lo"]], self.windows[record["hi"]]
         read_at = self._specs[record["attempt"]][2]
+        if lo.number < self._since.get(record["run"], 0):
+            self.wrong.append(f"lo {lo.number} was opened before {record['run']} was armed")
         if lo.number < self._announced:
             self.wrong.append(f"lo {lo.number} is older than announced {self._announced}")
         if 0 <= hi.closed < read_at:
@@ -165,6 +168,7 @@ class FakeStream:
                 armed.add(record["run"])
             elif record["type"] == "run-end":
                 armed.discard(record["run"])
+        self._since = {run: self._since.get(run, len(self.windows)) for run in armed}
         self._was_armed = self._was_armed or bool(armed)
         return frozenset(armed)
 

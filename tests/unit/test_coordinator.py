@@ -279,6 +279,31 @@ def test_what_only_a_person_mends_is_an_answer(kind):
     assert world.said("r2")[-1] == ("REJECTED" if kind == "refused" else "COMPLETED")
 
 
+def test_the_log_says_what_became_of_every_signal(logs):
+    """Under its id, and with no more of the data than the topic has: no key, no value, no filter."""
+    world = with_settings(parallelism=1, chunk_rows=4)
+    world.against[ITEMS] = Rejection("", "filtered", "it is filtered", "do not")
+    secret = [{"data-collection": ORDERS, "filter": "v = 'secret'"}]
+    world.execute("r1", ORDERS, ITEMS, additional_conditions=secret)
+    world.execute("none", "public.absent")
+    reading(world)
+    world.send("pause", "p")
+    world.send("resume", "q")
+    world.finish("r1")
+    sent = {entry["id"]: entry["type"] for entry in logs if entry["event"] == "snapshot.signal"}
+    assert sent == {
+        "r1": "ExecuteSnapshot",
+        "none": "ExecuteSnapshot",
+        "p": "PauseSnapshot",
+        "q": "ResumeSnapshot",
+    }
+    (refused,) = [entry for entry in logs if entry["event"] == "snapshot.rejected"]
+    assert refused.items() >= world.note("none", "REJECTED").items() - {("connector_name", "shop")}
+    (ended,) = [entry for entry in logs if entry["event"] == "snapshot.ended"]
+    assert (ended["run"], ended["state"], ended["code"]) == ("r1", runs.FAILED, "filtered")
+    assert "secret" not in str(logs)
+
+
 def test_patterns_without_a_table_are_said():
     world = FakeWorld()
     world.execute("r1", ITEMS, "public.absent.*")

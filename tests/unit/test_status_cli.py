@@ -247,7 +247,7 @@ def test_what_is_in_flight_and_what_snapshots_wait_for(board, clock, capsys):
     assert "public.b: 0/? chunks" in text
     assert "cutting" in text
     assert "windows in use: 2, the newest opened 3s ago" in text
-    assert "no chunk can begin before the end of transaction 9 (pid 4, psql)" in text
+    assert "chunks wait for the end of transaction 9 (pid 4, psql)" in text
     assert "snapshots wait: ••• is wrong (database-refused; it is retried)" in text
     assert "→ mend it" in text
     found = status_view.document(shown, hide)

@@ -12,7 +12,7 @@ from lakemark.ownership import SUPERSEDED, superseded
 from lakemark.snapshot import world
 from lakemark.snapshot.notifications import Subject, started
 from lakemark.snapshot.world import World
-from tests.kit.connector_settings import POSTGRES
+from tests.kit.connector_settings import POSTGRES, config, parse
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
 
@@ -108,3 +108,27 @@ def test_a_table_is_captured_as_soon_as_the_connector_says_so(ours, shop, monkey
     assert ours.tables().keys() == {ORDERS, ITEMS}
     path.write_text("{")
     assert ours.tables().keys() == {ORDERS}, "what was known at the start"
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "code"),
+    [
+        ({}, {}, None),
+        ({}, {"read.only": "true", "signal.enabled.channels": ""}, None),
+        ({}, {"signal.data.collection": ""}, "no-signal-table"),
+        ({"database": None}, {}, "no-database"),
+    ],
+)
+def test_without_a_signal_table_nothing_is_read_and_the_hint_makes_one(changes, settings, code):
+    """Whether the connector itself writes into it or listens to it does not matter."""
+    connector = SimpleNamespace(database=None, modes=None, connector={})
+    made = World(
+        None, config(**changes), parse(settings), connector, lambda *_: [], lambda: None,
+        lambda _: False,
+    )  # fmt: skip
+    found = made.refusal()
+    made.close()
+    assert (found and found.code) == code
+    if code == "no-signal-table":
+        assert found.hint.startswith("CREATE TABLE public.debezium_signal (id varchar(42)")
+        assert "set signal.data.collection of the connector to public.debezium_signal" in found.hint

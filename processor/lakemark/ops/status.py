@@ -126,8 +126,8 @@ class WindowsNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Windows of the snapshots under way.
 
     `open` is the one that is open now and empty between two, `opened_ms` when it was opened;
-    `in_use` counts those that chunks in flight may need. `waits_for` is the transaction that lets
-    no chunk begin, empty if none does.
+    `in_use` counts those that chunks in flight may need. `waits_for` is the transaction that
+    keeps chunks waiting, empty if none does.
     """
 
     open: str

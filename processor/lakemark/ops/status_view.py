@@ -257,7 +257,7 @@ def _of_windows(now: Status) -> Iterator[str]:
         opened = f", the newest opened {_age(since, now.now_ms)}" if since is not None else ""
         yield f"windows in use: {now.windows.in_use}{opened}"
         if now.windows.waits_for:
-            yield f"    no chunk can begin before the end of {now.windows.waits_for}"
+            yield f"    chunks wait for the end of {now.windows.waits_for}"
     if now.snapshot_delay is not None:
         delay = now.snapshot_delay
         yield f"snapshots wait: {delay.reason} ({delay.code}; it is retried)"

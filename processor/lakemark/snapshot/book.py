@@ -102,6 +102,7 @@ class Book:
             if run.id not in self.coordinator.stream.armed:
                 continue
             run.state, run.query = runs.READING, self.coordinator.stream.query
+            self.coordinator.reading.since[run.id] = self.coordinator.windows.begun
             self.changed(run)
             self.notify(notes.started(self.subject(run), ts_ms=self.outside.now_ms()))
             for pattern in run.unmatched:
@@ -182,8 +183,10 @@ class Book:
             self.forget(run, table)
             self.coordinator.reading.chunks.pop((run.id, table.table), None)
             self._reported.pop((run.id, table.table), None)
+            self.coordinator.reading.answered(run, table)
         self._since.pop(run.id, None)
         self.coordinator.reading.delayed.pop(run.id, None)
+        self.coordinator.reading.since.pop(run.id, None)
         self.coordinator.desk.rest(run)
         self.changed(run)
         log.info("snapshot.ended", run=run.id, state=run.state, code=run.code)

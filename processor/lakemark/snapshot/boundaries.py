@@ -37,6 +37,7 @@ _MOST_SAMPLED: Final = 2_000_000
 # Of a larger part of the table a sample costs as much as the whole.
 _MOST_PERCENT: Final = 30.0
 _ROWS_PER_BLOCK: Final = 100  # of a table that was never analysed
+_INFINITE: Final = {"POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENDS: Final = {
     pa.date32(): (civil.FIRST_DAY, civil.LAST_DAY),
@@ -225,7 +226,7 @@ def keys_condition(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condit
     names = [f"k{at}" for at in range(len(parts))]
     casts = [f"{n}::{p.type.replace('%', '%%')}" for n, p in zip(names, parts, strict=True)]
     row = _row([escaped(part.name) for part in parts])
-    given = _given(casts, keys)
+    given = _given(casts, parts, keys)
     return Condition(f"{row} IN ({given.sql})", given.parameters)
 
 
@@ -243,15 +244,21 @@ def keys_query(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
             padded = f"rpad({text}, {part.width})"
             text = f"CASE WHEN length({text}) < {part.width} THEN {padded} ELSE {text} END"
         columns.append(f"({text})::{part.type.replace('%', '%%')} AS {escaped(part.name)}")
-    return _given(columns, keys)
+    return _given(columns, parts, keys)
 
 
-def _given(columns: Sequence[str], keys: Sequence[Boundary]) -> Condition:
+def _given(columns: Sequence[str], parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
     """A query of columns made of k0, k1 ..., the texts of the keys."""
     names = [f"k{at}" for at in range(len(columns))]
     arrays = ", ".join(["%s::text[]"] * len(columns))
     query = f"SELECT {', '.join(columns)} FROM unnest({arrays}) AS k({', '.join(names)})"  # noqa: S608 (quoted)
-    return Condition(query, tuple(list(column) for column in zip(*keys, strict=True)))
+    given = zip(parts, zip(*keys, strict=True), strict=True)
+    return Condition(query, tuple(_spelt(part, list(texts)) for part, texts in given))
+
+
+def _spelt(part: KeyPart, texts: list[str]) -> list[str]:
+    """As the database spells them: infinite decimals have the connector's words."""
+    return [_INFINITE.get(t, t) for t in texts] if part.type == "numeric" else texts
 
 
 def all_of(*conditions: Condition | None) -> Condition:

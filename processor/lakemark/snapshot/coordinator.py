@@ -104,6 +104,7 @@ class Coordinator:
 
         Raises:
             DependencyError: the progress cannot be read or kept.
+            StateVersionError: it was written by a newer lakemark.
         """
         self.stream = stream
         self.book.reset()
@@ -265,7 +266,11 @@ class Coordinator:
                 defect = LakemarkError(type(error).__name__, code=INTERNAL, hint=_REPORT)
                 self.inbox.put(lambda: self._work_failed(run, table, begun, defect))
             else:
-                self.inbox.put(lambda: done(answer))
+                self.inbox.put(lambda: tell(answer))
+
+        def tell(answer: T) -> None:
+            self.reading.answered(run, table)
+            done(answer)
 
         self.outside.submit(run_it)
 
@@ -274,7 +279,8 @@ class Coordinator:
             return
         table.state = runs.READING if table.chunks else runs.WAITING
         if error.retried:
-            self.failed(error)
+            if not self.reading.put_off(run, table, error):
+                self.failed(error)
         else:
             self.book.fail_table(run, table, error.code, error.message, error.hint)
 
@@ -358,7 +364,7 @@ class Coordinator:
                 self.book.end(run)
 
     def _check(self, run: Run, table: TableRun) -> None:
-        if not self.streams(table):
+        if not self.reading.may_read(run, table, self.outside.monotonic()):
             return
         table.state = runs.CHECKING
         begun = table.begun

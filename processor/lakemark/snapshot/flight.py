@@ -50,9 +50,9 @@ class Flight(msgspec.Struct, frozen=True):
         window: that is open; empty if none is.
         opened_ms: when it was, milliseconds since the epoch; 0 if none is.
         windows: how many are kept, because they are open or a chunk may need them.
-        waits_for: the transaction that lets no chunk begin; empty if none does.
-        code, reason, hint: of what delays everything, or all that goes to output topics; empty if
-            nothing does.
+        waits_for: the transaction that keeps chunks waiting; empty if none does.
+        code, reason, hint: of what delays everything, all that goes to output topics, or a table;
+            empty if nothing does.
     """
 
     stages: dict[tuple[str, str], str] = {}
@@ -69,7 +69,7 @@ class Flight(msgspec.Struct, frozen=True):
 def flight(coordinator: "Coordinator") -> Flight:
     """What is in flight now; for the coordinator's own thread."""
     reading, windows = coordinator.reading, coordinator.windows
-    trouble = coordinator.trouble or coordinator.fence.trouble
+    trouble = coordinator.trouble or coordinator.fence.trouble or reading.trouble
     open_runs = coordinator.book.open()
     return Flight(
         {(run.id, table.table): _stage(run, table) for run in open_runs for table in run.tables},
@@ -77,7 +77,7 @@ def flight(coordinator: "Coordinator") -> Flight:
         windows.current,
         coordinator.opened_ms if windows.current else 0,
         len(windows.usable),
-        reading.blocker if reading.blocked is not None else "",
+        reading.blocker,
         trouble.code if trouble else "",
         trouble.message if trouble else "",
         trouble.hint if trouble else "",

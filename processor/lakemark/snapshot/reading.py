@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec
+from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.cutting import Cutting
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.visibility import Snapshot
@@ -35,6 +36,8 @@ MAX_WAITING: Final = 64  # attempts
 STUCK_S: Final = 120.0
 # One that nothing later tells about. Window rows may only be late: it is doubled each time.
 PATIENCE_S: Final = 600.0
+# What keeps one table from being read says nothing about the others.
+OF_A_TABLE: Final = frozenset({"table-locked", STATEMENT_TIMEOUT})
 
 
 @dataclass(slots=True)
@@ -69,8 +72,26 @@ class Attempt:
     at_ms: int = 0
 
 
+@dataclass(slots=True)
+class Later:
+    """A table that cannot be read for now, when it is tried again, and why it is not read."""
+
+    table: TableRun
+    backoff: Backoff
+    until: float
+    error: LakemarkError
+
+
 class Reading:
-    """The chunks of all runs and the attempts under way."""
+    """The chunks of all runs and the attempts under way.
+
+    Attributes:
+        blocked: what a chunk saw to which no window was visible; no chunk begins until one is.
+        hidden: what the newest tick saw, while it keeps only runs that were armed late.
+        blocker: the transaction that is waited for, in words.
+        since: by run, ticks that were begun before it was armed. The shards do not know what was
+            done to its tables before: of windows that were opened by then it takes none.
+    """
 
     def __init__(self, coordinator: "Coordinator") -> None:
         self.coordinator = coordinator
@@ -83,8 +104,11 @@ class Reading:
         self.chunks: dict[tuple[str, str], list[Chunk]] = {}
         self.next_attempt = 0
         self.blocked: Snapshot | None = None
+        self.hidden: Snapshot | None = None
         self.blocker = ""
+        self.since: dict[str, int] = {}
         self.delayed: dict[str, float] = {}
+        self._later: dict[tuple[str, str], Later] = {}
         self._patience = PATIENCE_S
         self._decided: dict[int, float] = {}  # by shard: `since` of the newest it has decided
 
@@ -101,8 +125,10 @@ class Reading:
         return [attempt.lo or attempt.floor for attempt in self.attempts.values()]
 
     def waits_for(self, window: str) -> bool:
-        """Whether what was read waits for the close row of this window."""
-        return bool(window) and any(attempt.hi == window for attempt in self.attempts.values())
+        """Whether what was read waits for the close row of this window, or a run for the next."""
+        late = any(not self.windows.has_opened(since) for since in self.since.values())
+        used = any(attempt.hi == window for attempt in self.attempts.values())
+        return bool(window) and (used or late)
 
     def window_lost(self, window: str) -> None:
         """The close row of a window may never come: attempts that wait for it are void."""
@@ -118,21 +144,61 @@ class Reading:
         Raises:
             LakemarkError: retried: the database is away.
         """
+        self.hidden = None
         if not self.windows.readable or self.blocked is not None:
             return
         for run in self.coordinator.active():
-            if run.paused or now < self.delayed.get(run.id, 0.0):
+            if run.paused or now < self.delayed.get(run.id, 0.0) or not self._has_window(run):
                 continue
             self.delayed.pop(run.id, None)
             limit = min(run.parallelism or self.settings.parallelism, self.settings.parallelism)
             for table in run.tables:
-                if not self.coordinator.streams(table):
+                if not self.may_read(run, table, now):
                     continue
-                self.cutting.cut(run, table)
-                self._begin(run, table, limit, now)
+                try:
+                    self.cutting.cut(run, table)
+                    self._begin(run, table, limit, now)
+                except LakemarkError as error:
+                    if not self.put_off(run, table, error):
+                        raise
                 cut = table.state not in {runs.WAITING, runs.CUTTING}
                 if not cut or self._next(run, table) is not None or run.id in self.delayed:
                     break
+
+    def may_read(self, run: Run, table: TableRun, now: float) -> bool:
+        """Whether the table streams, and nothing keeps it alone from being read."""
+        later = self._later.get((run.id, table.table))
+        return self.coordinator.streams(table) and (later is None or now >= later.until)
+
+    def put_off(self, run: Run, table: TableRun, error: LakemarkError) -> bool:
+        """Whether it is this table alone that cannot be read: it is later, and the others are."""
+        if error.code not in OF_A_TABLE:
+            return False
+        now = self.outside.monotonic()
+        later = self._later.setdefault((run.id, table.table), Later(table, Backoff(), now, error))
+        if now >= later.until:  # chunks that were read together are put off once
+            later.until = now + later.backoff.failed(after_s=now - later.until)
+            log.warning(
+                "snapshot.delayed", table=table.table, code=error.code, reason=error.message,
+                hint=error.hint, next_try_s=round(later.until - now, 1),
+            )  # fmt: skip
+        later.error = error
+        return True
+
+    def answered(self, run: Run, table: TableRun) -> None:
+        """The database has answered about the table: nothing keeps it from being read."""
+        self._later.pop((run.id, table.table), None)
+
+    @property
+    def trouble(self) -> LakemarkError | None:
+        """Why a table is put off, if one is."""
+        return next((one.error for one in self._later.values() if not one.table.over), None)
+
+    def _has_window(self, run: Run) -> bool:
+        since = self.since.get(run.id, 0)
+        if not self.windows.leads_to(since) and self.windows.has_opened(since):
+            self.hidden = self.windows.usable[-1].after
+        return self.windows.leads_to(since)
 
     def _begin(self, run: Run, table: TableRun, limit: int, now: float) -> None:
         while self._free(run, limit):
@@ -204,6 +270,7 @@ class Reading:
             self._read_failed(attempt, result.error)
             return
         self.coordinator.trouble = None
+        self.answered(run, table)
         table.fingerprint = table.fingerprint or result.fingerprint
         if result.fingerprint != table.fingerprint:
             self.begin_again(run, table, "its schema was changed")
@@ -229,8 +296,11 @@ class Reading:
         Raises:
             LakemarkError: retried: the database is away.
         """
-        if self.blocked is not None and not self.blocker:
-            self.blocker = str(self.outside.blocker(self.blocked))
+        waits = self.blocked or self.hidden
+        if waits is None:
+            self.blocker = ""
+        elif not self.blocker:
+            self.blocker = str(self.outside.blocker(waits))
             log.info("snapshot.waits", blocker=self.blocker)
 
     def _read_failed(self, attempt: Attempt, error: ChunkError) -> None:
@@ -242,9 +312,9 @@ class Reading:
         elif error.code == "schema-changed":
             self.begin_again(run, table, "its schema was changed")
         elif error.retried:
-            self.coordinator.failed(
-                LakemarkError(error.message, code=error.code, hint=error.hint, retried=True)
-            )
+            why = LakemarkError(error.message, code=error.code, hint=error.hint, retried=True)
+            if not self.put_off(run, table, why):
+                self.coordinator.failed(why)
         else:
             self.book.fail_table(run, table, error.code, error.message, error.hint)
 

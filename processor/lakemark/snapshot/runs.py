@@ -27,10 +27,11 @@ settled chunk rewrites one page and not the list of all.
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, count, takewhile
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from lakemark.errors import StateVersionError
 from lakemark.snapshot.boundaries import WHOLE, KeyRange
 
 ARMING: Final = "arming"
@@ -51,6 +52,8 @@ PAGE_PREFIX: Final = b"_chunks/"
 PAGE: Final = 200  # chunks: some 20 kB to rewrite when one of them is settled
 
 EVERYTHING: Final = WHOLE
+
+T = TypeVar("T")
 
 Boundary = list[str] | None
 
@@ -219,17 +222,19 @@ def loaded(records: Mapping[bytes, bytes]) -> Iterator[tuple[Run, dict[str, list
     Pages are kept before the run that counts on them, a page with new chunks before one in which
     they take another's place. So pages may be ahead of their run, never behind: how far a table
     is, is counted anew. A table is left out if pages of it are missing.
+
+    Records have no version: what an older lakemark did not write has its default, what a newer one
+    adds is left out, and the checkpoint's version refuses what cannot be read like that.
+
+    Raises:
+        StateVersionError: it cannot be read all the same.
     """
     pages: dict[tuple[Any, ...], list[Chunk]] = {}
     for key, value in records.items():
         if key.startswith(PAGE_PREFIX):
             place = tuple(msgspec.json.decode(key.removeprefix(PAGE_PREFIX)))
-            pages[place] = msgspec.json.decode(value, type=list[Chunk])
-    runs = [
-        msgspec.json.decode(value, type=Run)
-        for key, value in records.items()
-        if key.startswith(RUN_PREFIX)
-    ]
+            pages[place] = _decoded(value, list[Chunk])
+    runs = [_decoded(value, Run) for key, value in records.items() if key.startswith(RUN_PREFIX)]
     for run in sorted(runs, key=lambda one: one.number):
         chunks: dict[str, list[Chunk]] = {}
         for table in run.tables:
@@ -239,6 +244,16 @@ def loaded(records: Mapping[bytes, bytes]) -> Iterator[tuple[Run, dict[str, list
                 chunks[table.table] = whole
                 _count(table, whole)
         yield run, chunks
+
+
+def _decoded(value: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise StateVersionError(
+            "what the progress topic keeps of the snapshots cannot be read",
+            hint="start the version of lakemark that wrote it, or a newer one",
+        ) from error
 
 
 def _count(table: TableRun, chunks: list[Chunk]) -> None:

@@ -22,6 +22,7 @@ class Windows:
         current: the window that is known to be open; empty if none is.
         closing: the window whose close row is on its way, and may be written by now.
         ready: whether a read that begins now would find a window, as far as the newest tick tells.
+        begun: ticks that were begun; a window has the number of its tick.
     """
 
     usable: list[Watermark] = field(default_factory=list)
@@ -29,11 +30,21 @@ class Windows:
     current: str = ""
     closing: str = ""
     ready: bool = False
+    begun: int = 0
+    _numbers: dict[str, int] = field(default_factory=dict)
 
     @property
     def readable(self) -> bool:
         """Whether reads may begin: the newest tick was acknowledged, or is on its way."""
         return bool(self.floor and (self.current or self.closing))
+
+    def has_opened(self, since: int) -> bool:
+        """Whether a tick that was begun after so many has opened a window."""
+        return bool(self.usable) and self._numbers[self.usable[-1].window] > since
+
+    def leads_to(self, since: int) -> bool:
+        """Whether a read that begins now takes none but such windows."""
+        return self._numbers.get(self.floor, 0) > since
 
     def lo(self, snapshot: Snapshot) -> str | None:
         """The window of the newest open row that a snapshot provably shows; None if none is."""
@@ -54,6 +65,7 @@ class Windows:
 
         One that opens none (`last`) has no reads: they would have no window to end with.
         """
+        self.begun += 1
         self.closing, self.current = self.current, ""
         if last:
             self.floor = ""
@@ -65,6 +77,7 @@ class Windows:
         no open row older than the newest that this one sees. What is under way may need older ones.
         """
         self.usable.append(watermark)
+        self._numbers[watermark.window] = self.begun
         self.current, self.closing = watermark.window, ""
         base = visible(watermark.after, self.usable)
         self.ready = base is not None
@@ -73,6 +86,7 @@ class Windows:
         oldest = self.oldest(in_use)
         begin = next(at for at, w in enumerate(self.usable) if w.window == oldest)
         self.usable = self.usable[begin:]
+        self._numbers = {w.window: self._numbers[w.window] for w in self.usable}
 
     def lost(self) -> str:
         """The newest tick was not acknowledged: whether its rows are in the log is not known.

@@ -241,7 +241,7 @@ function windows() {
   $("windows").hidden = !found;
   const waits = [];
   if (delay) waits.push(problem("Snapshots wait", delay.code, delay.reason, delay.hint, true, true));
-  if (found && found.waits_for) waits.push(problem("No chunk can begin", "", "before the end of " + found.waits_for, "it goes on by itself when that transaction ends", null, true));
+  if (found && found.waits_for) waits.push(problem("Chunks wait", "", "for the end of " + found.waits_for, "it goes on by itself when that transaction ends", null, true));
   $("waits").replaceChildren(...waits);
 }
 
