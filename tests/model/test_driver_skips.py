@@ -74,7 +74,7 @@ def batch(world, ends, death):
 
 
 def outcome(world):
-    """The rows of the lake, and what is known of the table but for its size on disk."""
+    """The rows of the lake, and what is known of the table but for its files' size and time."""
     path = names.table_path(world.config.lake.path, TABLE)
     rows = []
     if DeltaTable.is_deltatable(path):
@@ -82,7 +82,7 @@ def outcome(world):
         rows = sorted(json.dumps(row, default=repr, sort_keys=True) for row in found)
     state = world.state
     for entry in state.tables.values():
-        entry.bytes = 0
+        entry.bytes = entry.committed_ms = 0
     return rows, tables.encode(state)
 
 
