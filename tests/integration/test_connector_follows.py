@@ -1,4 +1,7 @@
-"""A connector that is given another table while lakemark runs."""
+"""A connector that is given another table while lakemark runs.
+
+It writes no window rows and listens to no signals itself; lakemark's come back all the same.
+"""
 
 from collections.abc import Iterator
 
@@ -26,7 +29,12 @@ def running(stack: LocalStack, tmp_path) -> Iterator[Running]:
 
 
 def captures(*tables: str) -> dict[str, str]:
-    return {"snapshot.mode": "no_data", "table.include.list": ",".join((*tables, SIGNALS))}
+    return {
+        "snapshot.mode": "no_data",
+        "table.include.list": ",".join((*tables, SIGNALS)),
+        "read.only": "true",
+        "signal.enabled.channels": "",
+    }
 
 
 def test_a_table_that_is_added_comes_from_its_first_event(running: Running):

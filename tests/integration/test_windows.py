@@ -34,11 +34,12 @@ def window(run: str = "r") -> Window:
 
 
 SIGNAL = "public.debezium_signal"
+ODD = "run with \"quotes\", 'others', \\, \n, \x01 and \x00"
 
 
 def test_window_rows_and_the_transaction_that_is_waited_for(source: Database):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    first, second, third = window(), window(), window()
+    first, second, third = window(ODD), window(), window()
     with connect(config(source)) as session, source.connect() as other:
         opened = write_window(session, SIGNAL, closes=None, opens=first)
         assert isinstance(opened, Watermark)
@@ -70,7 +71,9 @@ def test_window_rows_and_the_transaction_that_is_waited_for(source: Database):
     schema = json.loads((ROOT / "schemas" / "window-row.json").read_text())
     for id_, type_, data in source.execute("SELECT id, type, data FROM debezium_signal"):
         jsonschema.validate({"id": id_, "type": type_, "data": data}, schema)
-        assert json.loads(data).keys() == {"run", "oldest", "serverStart", "timeline"}
+        jsonschema.validate(found := json.loads(data), schema["$defs"]["data"])
+        assert found.keys() == {"run", "oldest", "serverStart", "timeline"}
+        assert found["run"] == (ODD if id_.startswith(str(first.uuid)) else "r")
     rows = source.execute("SELECT id, type FROM debezium_signal ORDER BY xmin::text::int, type")
     assert rows == [
         (f"{first.uuid}-open", "snapshot-window-open"),
