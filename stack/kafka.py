@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,13 @@ class Kafka(Server):
         A topic made a moment ago has no leader for a while: that is waited for.
         """
         consumer = Consumer(self._client_settings(group_id=f"ends-{uuid.uuid4()}"))
+        try:
+            return self.ends_by(consumer, topic, range(self.topics()[topic]))
+        finally:
+            consumer.close()
+
+    def ends_by(self, consumer: Consumer, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Return what `end_offsets` does, as asked by a consumer that is there already."""
 
         def ends() -> dict[int, int] | None:
             try:
@@ -182,17 +189,14 @@ class Kafka(Server):
                     partition: consumer.get_watermark_offsets(
                         TopicPartition(topic, partition), timeout=10
                     )[1]
-                    for partition in range(self.topics()[topic])
+                    for partition in partitions
                 }
             except KafkaException as error:
                 if error.args[0].code() not in _NO_LEADER_YET:
                     raise
                 return None
 
-        try:
-            return wait_for(ends, 15, f"a leader of {topic}") or {}
-        finally:
-            consumer.close()
+        return wait_for(ends, 15, f"a leader of {topic}") or {}
 
     def read(
         self, topic: str, *, count: int, deadline_s: float = 30, partition: int | None = None

@@ -47,10 +47,7 @@ class Topic:
             if self.name not in self.kafka.topics():
                 return self._records
             self._consumer = self._subscribed()
-        for number in self._next:
-            _, end = self._consumer.get_watermark_offsets(
-                TopicPartition(self.name, number), timeout=10
-            )
+        for number, end in self.kafka.ends_by(self._consumer, self.name, [*self._next]).items():
             self._read_to(number, end)
         return self._records
 
