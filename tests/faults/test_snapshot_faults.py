@@ -42,7 +42,7 @@ RUN_S = 150.0 + 75.0 * KILLS
 """Within this a run over the shop ends, kills and restarts included."""
 EVERYTHING = r"public\..*"
 RATE = {"writers": 2, "rows_per_s": 200}
-FAST = {"writers": 6, "rows_per_s": 1000, "sizes": (1, 1, 1, 1, 2)} if NIGHTLY else RATE
+FAST = {"writers": 6, "rows_per_s": 2500, "sizes": (1, 1, 1, 1, 2)} if NIGHTLY else RATE
 """About 500 transactions a second; not beside other tests, whose deadlines would not stand it."""
 
 
