@@ -83,7 +83,7 @@ def _tables(now: float, done: int) -> dict[str, TableState]:
     def table(topic: str, rows: int, **more: object) -> TableState:
         made = TableState(
             topics=[topic], rows=rows + done, events=rows // 2 + done, newest_ts=newest,
-            engine="task-merge", bytes=rows * 90,
+            engine="task-merge", bytes=rows * 90, committed_ms=int(now * 1000),
         )  # fmt: skip
         return msgspec.structs.replace(made, **more)
 
