@@ -417,12 +417,8 @@ def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any
             if who.startswith("lakemark") and theirs:
                 console.print(f"{who} / best of debezium: [bold]{rate / theirs:.1f} x[/]")
     if options.json:
-        settings = {
-            "rows": options.rows,
-            "rate": options.rate,
-            "chunk": options.chunk_rows,
-            "engine": options.engine,
-        }
+        names = {"rows": "rows", "rate": "rate", "chunk": "chunk_rows", "engine": "engine"}
+        settings = {name: getattr(options, given) for name, given in names.items()}
         keep(options.json, "snapshot", settings, before, [row.data() for row in rows])
     return 1 if worst(rows) is False else 0
 
