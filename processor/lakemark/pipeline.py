@@ -57,8 +57,8 @@ log = structlog.get_logger(__name__)
 
 # Per batch, and more where each chunk has many. What they hold in memory is bounded where they are
 # made: `reading.MAX_WAITING_BYTES`.
-CHUNK_RECORDS: Final = 32
-RECORDS_A_SHARD: Final = 8
+CHUNK_RECORDS: Final = 16
+RECORDS_A_SHARD: Final = 4
 CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
 CONTROL_RECORDS: Final = 10_000
 

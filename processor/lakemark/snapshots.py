@@ -49,7 +49,7 @@ class Snapshots:
             for table in sorted(news.restarts):
                 coordinator.restarted(table)
             for swept in news.swept:
-                coordinator.swept(swept.run, swept.table, void=swept.void)
+                coordinator.finishing.swept(swept.run, swept.table, void=swept.void)
 
         self.coordinator.committed(self.stream_of(state), tell)
 
@@ -88,6 +88,7 @@ def _now(entry: TableState, state: PipelineState) -> TableNow:
         reread=dict(entry.reread_keys),
         reread_missed=entry.reread_missed,
         passed=_passed(entry, state),
+        partial=entry.partial,
     )
 
 

@@ -195,7 +195,7 @@ class FakeStream:
             for table in restarts:
                 coordinator.restarted(table)
             for record, void in outcomes:
-                coordinator.swept(record["run"], record["table"], void=void)
+                coordinator.finishing.swept(record["run"], record["table"], void=void)
 
         outcomes = [(record, self._sweep(record)) for record in swept]
         return self.now(), tell

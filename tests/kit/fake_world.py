@@ -19,7 +19,7 @@ from lakemark.snapshot.coordinator import Coordinator, Settings
 from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.outside import Checked, Cut
+from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.signals import Rejection, Signal
 from lakemark.snapshot.visibility import Blocker, Server, Snapshot, Watermark
@@ -349,9 +349,13 @@ class FakeWorld:
         spans = tuple(KeyRange(*ends[at : at + 2]) for at in range(len(ends) - 1))
         return Cut(spans, self.database.fingerprints[table], len(keys))
 
-    def check(self, table: str) -> Checked:
-        self._pass("check")
-        return Checked(self.database.fingerprints[table], tuple(self.partial.get(table, ())))
+    def fingerprint(self, table: str) -> str:
+        self._pass("fingerprint")
+        return self.database.fingerprints[table]
+
+    def partial_keys(self, table: str) -> tuple[str, ...]:
+        self._pass("partial_keys")
+        return tuple(self.partial.get(table, ()))
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
         self._may_be_read(spec)

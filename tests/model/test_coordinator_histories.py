@@ -13,7 +13,10 @@ from lakemark.snapshot.runs import PAGE_PREFIX
 from tests.kit.fake_world import ITEMS, ORDERS, CrashError, FakeWorld, Fault, away, with_settings
 
 TABLES = (ORDERS, ITEMS)
-AWAY = ("tick", "read", "cut", "check", "control", "notify", "save", "tables", "texts", "signals")
+AWAY = (
+    *("tick", "read", "cut", "fingerprint", "partial_keys", "texts"),
+    *("control", "notify", "save", "tables", "signals"),
+)
 ERRORS = {
     "late": ChunkError(code=STATEMENT_TIMEOUT, message="slow", retried=True),
     "lost": ChunkError(code="job-failed", message="lost", retried=True),
@@ -59,7 +62,9 @@ class History:
 
     def stream(self) -> None:
         stream, table = self.world.stream, self.draw(TABLES)
-        what = self.draw(("void", "pause", "own", "reread", "lag", "swept", "lost", "slow"))
+        what = self.draw(
+            ("void", "pause", "own", "reread", "lag", "swept", "lost", "slow", "whole")
+        )
         if what == "void":
             stream.voids.append(self.draw(VOIDS))
         elif what == "pause":
@@ -74,6 +79,8 @@ class History:
             stream.lag = self.draw((0, 1, 4))
         elif what == "slow":
             self.world.slow = not self.world.slow
+        elif what == "whole":
+            stream.table(table, partial=bool(self.world.partial.get(table)))
         elif what == "swept":
             stream.swept_void += 1
         elif self.world.coordinator is not None:
@@ -94,7 +101,9 @@ class History:
             error = ERRORS[self.draw(sorted(ERRORS))]
             world.answers.setdefault(self.draw(TABLES), []).append(error)
         elif what == "partial":
-            world.partial[self.draw(TABLES)] = ["[2]"]
+            table = self.draw(TABLES)
+            world.stream.table(table, partial=True)
+            world.partial[table] = ["[2]"]
         elif what == "hold":
             world.hold = True
         elif what == "standby":

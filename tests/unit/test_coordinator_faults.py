@@ -260,7 +260,10 @@ def test_a_signal_table_that_cannot_be_written_fails_the_runs_with_its_hint():
     assert world.run("r3").state == runs.COMPLETED
 
 
-@pytest.mark.parametrize("what", ["tick", "read", "cut", "check", "control", "notify", "save"])
+@pytest.mark.parametrize(
+    "what",
+    ["tick", "read", "cut", "fingerprint", "partial_keys", "control", "notify", "save"],
+)
 def test_while_others_are_away_waits_grow_and_nothing_is_lost(what, logs):
     world = FakeWorld()
     world.start()

@@ -4,8 +4,8 @@ import pytest
 
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
-from lakemark.snapshot.coordinator import REPAIRS
 from lakemark.snapshot.desk import REPAIR_AGAIN_S
+from lakemark.snapshot.finishing import REPAIRS
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")
@@ -19,6 +19,76 @@ def test_incomplete_rows_are_read_again_before_the_sweep():
     assert [spec.keys for spec in world.reads if spec.keys] == [(("1",), ("2",)), (("4",),)]
     assert len(world.stream.sweeps) == 1
     assert world.stream.sweeps[0]["position"] == min(a.lo for a in world.stream.applied)
+
+
+def counted(world, what):
+    """The tables that a method of the world is called with."""
+    real, seen = getattr(world, what), []
+
+    def call(table):
+        seen.append(table)
+        return real(table)
+
+    setattr(world, what, call)
+    return seen
+
+
+def about_to_settle(*, partial):
+    """All windows of a table's chunks are closed, and the shards have not decided them all."""
+    world = with_settings(chunk_rows=2)
+    world.stream.table(ITEMS, partial=partial)
+    world.stream.lag = 4
+    world.execute("r1", ITEMS)
+    world.go(20, until=lambda: world.run_state("r1") == runs.READING)
+    world.go(20, until=lambda: world.state("r1", ITEMS) == runs.CHECKING)
+    table = world.run("r1").tables[0]
+    assert table.settled < table.chunks
+    return world, table
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_the_sweep_follows_the_batch_that_settles_the_last_chunk(partial):
+    """Only where rows may be incomplete the lake is asked in between."""
+    world, table = about_to_settle(partial=partial)
+    asked = counted(world, "partial_keys")
+    while table.settled < table.chunks:
+        world.step()
+    assert bool(world.stream.sweeps) is not partial
+    world.finish("r1")
+    assert len(world.stream.sweeps) == 1
+    assert asked == ([ITEMS] if partial else [])
+
+
+def test_a_schema_that_changes_before_the_last_window_is_closed_is_seen():
+    world = with_settings(chunk_rows=2)
+    world.stream.lag = 4
+    world.execute("r1", ITEMS)
+    world.go(20, until=lambda: world.run_state("r1") == runs.READING)
+    attempts = world.coordinator.reading.attempts
+    world.go(20, until=lambda: len(attempts) == 3 and all(a.hi for a in attempts.values()))
+    world.hold_ticks = True
+    world.go(3)
+    table = world.run("r1").tables[0]
+    assert table.state == runs.READING
+    world.database.fingerprints[ITEMS] = "f2"
+    world.hold_ticks = False
+    world.release_tick()
+    world.finish("r1")
+    assert table.fingerprint == "f2"
+    assert len(world.reads) == 6
+
+
+def test_a_chunk_that_is_void_after_the_check_is_read_and_the_table_checked_again():
+    world, table = about_to_settle(partial=False)
+    seen, before = counted(world, "fingerprint"), len(world.reads)
+    reading = world.coordinator.reading
+    reading.void(next(iter(reading.attempts.values())), "not-decided")
+    world.step()
+    assert table.state == runs.READING
+    world.finish("r1")
+    assert len(world.reads) == before + 1
+    assert seen == [ITEMS]
+    assert world.stream.coverage("r1", ITEMS) >= world.database.keys[ITEMS]
 
 
 def test_rows_that_stay_incomplete_are_read_a_few_times_only():

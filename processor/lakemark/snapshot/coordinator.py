@@ -25,7 +25,8 @@ from lakemark.snapshot.book import Book
 from lakemark.snapshot.chunks import INTERNAL
 from lakemark.snapshot.desk import Desk
 from lakemark.snapshot.fence import Fence
-from lakemark.snapshot.outside import Checked, Outside, Stream
+from lakemark.snapshot.finishing import Finishing
+from lakemark.snapshot.outside import Outside, Stream
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.reading import Reading
 from lakemark.snapshot.runs import Chunk, Run, TableRun
@@ -37,7 +38,6 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 COORDINATOR_KEY: Final = b"_coordinator"
-REPAIRS: Final = 5  # after so many rounds keys stay listed, and the table is not swept
 _REPORT: Final = "this is a defect of lakemark: please report it with the log"
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
@@ -89,7 +89,7 @@ class Coordinator:
         self.desk = Desk(self)
         self.reading = Reading(self)
         self.fence = Fence(self)
-        self.unswept: list[tuple[Run, TableRun]] = []
+        self.finishing = Finishing(self)
         self.next_tick = 0.0
         self.ticking = False
         self.not_before = 0.0
@@ -108,7 +108,8 @@ class Coordinator:
         """
         self.stream = stream
         self.book.reset()
-        self.reading.chunks, self.unswept = {}, []
+        self.reading.chunks = {}
+        self.finishing.reset()
         kept = self.outside.load()
         life = int(kept.get(COORDINATOR_KEY, b"0")) + 1
         self.outside.save({COORDINATOR_KEY: str(life).encode()})
@@ -143,7 +144,7 @@ class Coordinator:
         elif chunks is None:
             self.reading.begin_again(run, table, "its chunks are not known")
         elif table.state == runs.SWEEPING:
-            self.unswept.append((run, table))
+            self.finishing.unswept.append((run, table))
         elif table.state in {runs.CUTTING, runs.CHECKING}:
             table.state = runs.READING if chunks else runs.WAITING
 
@@ -195,7 +196,7 @@ class Coordinator:
         self._tick(now)
         self.reading.manifests(now)
         self.reading.begin(now)
-        self._finish()
+        self.finishing.step()
         if self.settings.ordered:
             self.fence.step(now)
         self.reading.unstick(now)
@@ -260,11 +261,11 @@ class Coordinator:
                 answer = work()
             except LakemarkError as error:
                 failure = error
-                self.inbox.put(lambda: self._work_failed(run, table, begun, failure))
+                self.inbox.put(lambda: self.work_failed(run, table, begun, failure))
             except Exception as error:
                 log.exception("snapshot.internal_error", table=table.table)
                 defect = LakemarkError(type(error).__name__, code=INTERNAL, hint=_REPORT)
-                self.inbox.put(lambda: self._work_failed(run, table, begun, defect))
+                self.inbox.put(lambda: self.work_failed(run, table, begun, defect))
             else:
                 self.inbox.put(lambda: tell(answer))
 
@@ -274,7 +275,8 @@ class Coordinator:
 
         self.outside.submit(run_it)
 
-    def _work_failed(self, run: Run, table: TableRun, begun: int, error: LakemarkError) -> None:
+    def work_failed(self, run: Run, table: TableRun, begun: int, error: LakemarkError) -> None:
+        """What was asked for a table failed: it is tried again, or the table fails."""
         if table.begun != begun or table.over or run.over:
             return
         table.state = runs.READING if table.chunks else runs.WAITING
@@ -346,79 +348,7 @@ class Coordinator:
             return None
         return Window(UUID(uuid), self.settings.windows, UUID(oldest))
 
-    # -- the end of a table ---------------------------------------------------------------------
-
-    def _finish(self) -> None:
-        unswept, self.unswept = self.unswept, []
-        for run, table in unswept:
-            if table.state == runs.SWEEPING and not self.streams(table):
-                self.unswept.append((run, table))
-            elif table.state == runs.SWEEPING:
-                self.book.sweep(run, table)
-        for run in self.active():
-            for table in run.tables:
-                done = table.state == runs.READING and table.settled == table.chunks
-                if done and not self.reading.of(run, table):
-                    self._check(run, table)
-            if all(table.over for table in run.tables):
-                self.book.end(run)
-
-    def _check(self, run: Run, table: TableRun) -> None:
-        if not self.reading.may_read(run, table, self.outside.monotonic()):
-            return
-        table.state = runs.CHECKING
-        begun = table.begun
-        self.ask(
-            lambda: self.outside.check(table.table),
-            lambda checked: self._checked(run, table, begun, checked),
-            run, table, begun,
-        )  # fmt: skip
-
-    def _checked(self, run: Run, table: TableRun, begun: int, checked: Checked) -> None:
-        if table.begun != begun or table.state != runs.CHECKING:
-            return
-        if table.fingerprint and checked.fingerprint != table.fingerprint:
-            self.reading.begin_again(run, table, "its schema was changed")
-            return
-        asked = self._asked(table)
-        keys = sorted({*checked.keys, *asked}) if table.whole else []
-        try:
-            texts = self.outside.texts(table.table, keys)
-        except LakemarkError as error:
-            self._work_failed(run, table, begun, error)
-            return
-        if texts and table.repairs < REPAIRS:
-            self._repair(run, table, texts, sorted(asked))
-        elif table.whole and not asked:
-            table.state = runs.SWEEPING
-            self.book.sweep(run, table)
-        else:
-            self.book.finish(run, table, swept=False)
-
-    def _asked(self, table: TableRun) -> set[str]:
-        """Keys that the stream asked for after the table's rows were read."""
-        now = self.stream.tables.get(table.table)
-        reread = (now.reread if now else None) or {}
-        return {key for key, batch in reread.items() if batch > max(table.armed, table.repaired)}
-
-    def _repair(self, run: Run, table: TableRun, texts: list[list[str]], asked: list[str]) -> None:
-        """Rows that the chunks left incomplete are read by their keys, as further chunks."""
-        table.state = runs.READING
-        table.repairs += 1
-        table.repaired = self.stream.batch
-        table.reread = sorted({*table.reread, *asked})
-        self.reading.cutting.repair(run, table, texts)
-
-    def swept(self, run_id: str, table_name: str, *, void: str) -> None:
-        """A sweep went through a batch."""
-        run = self.book.runs.get(run_id)
-        table = next((t for t in run.tables if t.table == table_name), None) if run else None
-        if run is None or table is None or table.state != runs.SWEEPING:
-            return
-        if void:
-            self.unswept.append((run, table))
-        else:
-            self.book.finish(run, table, swept=True)
+    # -- what begins again ----------------------------------------------------------------------
 
     def restarted(self, table_name: str) -> None:
         """The connector reads a table anew: the runs over it begin it again."""

@@ -25,24 +25,12 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A table whose chunks are settled.
-
-    Attributes:
-        fingerprint: of its schema now.
-        keys: canonical keys of rows of the lake with unavailable columns.
-    """
-
-    fingerprint: str
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class TableNow:
     """A table as the stream has it after a batch, see `tables.TableState`.
 
     `code`, `reason` and `hint` say why it has stopped until a person mends it; empty otherwise.
     `passed` is the position that every partition of its topics has passed; empty = not known.
+    `partial`: whether an event of it may have lacked a column.
     """
 
     streaming: bool = True
@@ -54,6 +42,7 @@ class TableNow:
     reread: Mapping[str, int] | None = None
     reread_missed: int = -1
     passed: bytes = b""
+    partial: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +122,11 @@ class Outside(Protocol):
     ) -> Cut:
         """Where to cut a table, or a range of it. Takes its time: for `submit`."""
 
-    def check(self, table: str) -> Checked:
-        """Looks at a table whose chunks are settled. Takes its time: for `submit`."""
+    def fingerprint(self, table: str) -> str:
+        """The fingerprint of a table's schema now. Takes its time: for `submit`."""
+
+    def partial_keys(self, table: str) -> tuple[str, ...]:
+        """Canonical keys of rows of the lake with unavailable columns. For `submit`."""
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
         """Reads a chunk; never raises. Takes its time: for `submit`."""

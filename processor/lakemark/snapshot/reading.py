@@ -130,6 +130,14 @@ class Reading:
         used = any(attempt.hi == window for attempt in self.attempts.values())
         return bool(window) and (used or late)
 
+    def is_read(self, run: Run, table: TableRun) -> bool:
+        """Whether all chunks are settled, or only the shards are waited for: windows are closed."""
+        attempts = self.of(run, table)
+        still_open = {"", self.windows.current, self.windows.closing}
+        return table.settled + len(attempts) == table.chunks and not any(
+            attempt.hi in still_open for attempt in attempts
+        )
+
     def window_lost(self, window: str) -> None:
         """The close row of a window may never come: attempts that wait for it are void."""
         for attempt in [a for a in self.attempts.values() if window and a.hi == window]:

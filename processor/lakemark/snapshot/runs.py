@@ -13,7 +13,7 @@
     waiting    the run; a table begun again    it is not cut into chunks yet
     cutting    its turn                        the database is asked where
     reading    its cut                         chunks are read and settled
-    checking   its last chunk                  the schema and incomplete rows are looked at
+    checking   its last chunk's close row      the schema and incomplete rows are looked at
     sweeping   the check, if all rows are read ghosts are being removed
     done       the check, or the sweep
     failed     an error                        the run goes on with its other tables

@@ -31,7 +31,7 @@ from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.fence import Committed, committed_position
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.outside import Checked, Cut
+from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.readers import postgres_windows
 from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.snapshot.readers.postgres_keys import column_types, try_condition
@@ -336,13 +336,16 @@ class World:
         )
         return Cut(found.spans, found.fingerprint, found.rows)
 
-    def check(self, table: str) -> Checked:
+    def fingerprint(self, table: str) -> str:
         """See `Outside`."""
-        fingerprint = jobs.fingerprint(self.settings, table)
+        return jobs.fingerprint(self.settings, table)
+
+    def partial_keys(self, table: str) -> tuple[str, ...]:
+        """See `Outside`."""
         schema = self.schemas.get(table)
         key = [schema.column(name) for name in schema.key] if schema is not None else []
         keys = self.partial(table, key) if key else []
-        return Checked(fingerprint, tuple(one.decode("utf-8", "replace") for one in keys))
+        return tuple(one.decode("utf-8", "replace") for one in keys)
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
         """See `Outside`."""
