@@ -3,8 +3,10 @@
 import pytest
 
 from lakemark.errors import DependencyError
+from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
 from lakemark.snapshot.flight import flight
+from lakemark.snapshot.signals import Rejection
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")
@@ -101,6 +103,31 @@ def test_a_table_that_is_locked_waits_and_the_others_do_not(what, logs):
     world.finish("r1")
     assert world.scans("r1") == {ITEMS: "SUCCEEDED", ORDERS: "SUCCEEDED"}
     assert flight(world.coordinator).code == ""
+
+
+@pytest.mark.parametrize("what", ["filter", "rights"])
+@pytest.mark.parametrize("against", [None, Rejection("", "not-published", "it is not", "add it")])
+def test_a_signal_for_a_locked_table_does_not_hold_up_those_after_it(what, against):
+    """What could not be asked when it came is asked when the table's turn comes."""
+    world = FakeWorld()
+    world.start()
+    locked = DependencyError(LOCKED.message, code=LOCKED.code, hint=LOCKED.hint)
+    more, unlock = {}, lambda: None
+    if what == "rights":
+        world.against[ORDERS] = locked
+    else:
+        unlock = locked_while(world, "condition", ORDERS)
+        more = {"additional_conditions": [{"data-collection": ORDERS, "filter": "id > 1"}]}
+    world.execute("r1", ORDERS, **more)
+    world.execute("r2", ITEMS)
+    world.go(10, until=lambda: world.ended("r2"))
+    assert (world.run("r2").state, world.run("r1").state) == (runs.COMPLETED, runs.READING)
+    assert not [spec for spec in world.reads if spec.table == ORDERS]
+    unlock()
+    world.against = {ORDERS: against}
+    world.finish("r1")
+    wanted = (runs.COMPLETED, "") if against is None else (runs.FAILED, "not-published")
+    assert (world.run("r1").state, world.run("r1").code) == wanted
 
 
 def test_a_row_that_takes_too_long_alone_does_not_hold_up_the_others():

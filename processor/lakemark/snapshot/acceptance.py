@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
+from lakemark.errors import LakemarkError
 from lakemark.snapshot.boundaries import Condition
+from lakemark.snapshot.chunks import OF_A_TABLE
 from lakemark.snapshot.fields import PrimaryKey, RefusedError, Scalar, nearest
 from lakemark.snapshot.runs import FAILED, Run, TableRun
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, matching
@@ -81,10 +83,16 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
 
 def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
     text = signal.filter_for(name)
-    if text:
-        known.condition(name, text)  # so that it is refused now, and not in the middle of the run
     table = TableRun(name, condition=text)
-    reason = known.against(name) if known.schemas[name].key else _NO_KEY
+    try:
+        if text:
+            known.condition(name, text)  # refused now, and not in the middle of the run
+        reason = known.against(name) if known.schemas[name].key else _NO_KEY
+    except LakemarkError as error:
+        if error.code not in OF_A_TABLE:
+            raise
+        table.unchecked = True  # other signals do not wait for a lock: asked when its turn comes
+        return table
     if reason is not None:
         table.state, table.code = FAILED, reason.code
         table.reason, table.hint = f"{name}: {reason.message}", reason.hint

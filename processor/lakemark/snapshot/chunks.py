@@ -30,11 +30,14 @@ _RECORD_OVERHEAD: Final = 1024
 
 # Codes of `ChunkError` that the coordinator looks at.
 STATEMENT_TIMEOUT: Final = "statement-timeout"
+TABLE_LOCKED: Final = "table-locked"
 TOO_LARGE: Final = "chunk-too-large"
 ROW_TOO_LARGE: Final = "row-too-large"
 RETRIED: Final = "retried"
 JOB_FAILED: Final = "job-failed"
 INTERNAL: Final = "internal-error"
+# What keeps one table from being read says nothing about the others.
+OF_A_TABLE: Final = frozenset({TABLE_LOCKED, STATEMENT_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,8 @@ class Cutting:
 
     def _first(self, run: Run, table: TableRun) -> None:
         condition = self.condition(run, table)
+        if not table.over and table.unchecked:
+            self._look(run, table)
         if table.over:
             return
         table.armed = self.coordinator.stream.batch
@@ -84,6 +86,14 @@ class Cutting:
             ),
             done, run, table, begun,
         )  # fmt: skip
+
+    def _look(self, run: Run, table: TableRun) -> None:
+        """What the signal's acceptance could not: whether the table may be read."""
+        reason = self.outside.reasons_against(table.table)
+        if reason is not None:
+            said = f"{table.table}: {reason.message}"
+            self.book.fail_table(run, table, reason.code, said, reason.hint)
+        table.unchecked = False
 
     def _again(self, run: Run, table: TableRun) -> None:
         """The chunks at the end that were not begun are cut again."""

@@ -18,7 +18,7 @@ import structlog
 from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
+from lakemark.snapshot.chunks import OF_A_TABLE, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.cutting import Cutting
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.visibility import Snapshot
@@ -36,8 +36,6 @@ MAX_WAITING: Final = 64  # attempts
 STUCK_S: Final = 120.0
 # One that nothing later tells about. Window rows may only be late: it is doubled each time.
 PATIENCE_S: Final = 600.0
-# What keeps one table from being read says nothing about the others.
-OF_A_TABLE: Final = frozenset({"table-locked", STATEMENT_TIMEOUT})
 
 
 @dataclass(slots=True)
