@@ -116,7 +116,7 @@ def after_changes(database: Database, running: Running, file: Path) -> None:
     assert orders(found)["target"]["added"] == ["total decimal128(10, 2)"]
 
     changed = edited(
-        file, "changed.yaml", stream={"trigger": "1s", "shards": 3},
+        file, "changed.yaml", stream={"trigger": "2s", "shards": 3},
         lake={"path": "./lake", "deletes": "soft"}, snapshot={"chunk_rows": 50},
     )  # fmt: skip
     code, found = plan(changed)

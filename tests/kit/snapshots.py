@@ -25,7 +25,7 @@ LAST = ("COMPLETED", "ABORTED", "REJECTED")
 # Small chunks and short windows: many of both in a short run.
 SNAPSHOT: dict[str, Any] = {
     "snapshot": {"chunk_rows": 100, "parallelism": 4, "window_interval": "100ms"},
-    "stream": {"trigger": "200ms", "shards": 2},
+    "stream": {"trigger": "500ms", "shards": 2},
 }
 
 Data = dict[str, Any]
