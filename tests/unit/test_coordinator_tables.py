@@ -59,6 +59,18 @@ def test_the_sweep_follows_the_batch_that_settles_the_last_chunk(partial):
     assert asked == ([ITEMS] if partial else [])
 
 
+def test_progress_is_told_while_the_last_chunks_are_settled():
+    world, table = about_to_settle(partial=False)
+    reading = world.coordinator.reading
+    attempt = next(iter(reading.attempts))
+    for shard in range(world.settings.shards):
+        reading.settled(attempt, shard, rows=1, lo="01", void="")
+    world.clock += 1.0
+    world.coordinator.step()
+    assert table.state == runs.CHECKING
+    assert world.note("r1", "IN_PROGRESS")["chunk_index"] == str(table.settled)
+
+
 def test_a_schema_that_changes_before_the_last_window_is_closed_is_seen():
     world = with_settings(chunk_rows=2)
     world.stream.lag = 4

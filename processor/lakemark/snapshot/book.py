@@ -294,7 +294,8 @@ class Book:
         for run in self.coordinator.active():
             for table in run.tables:
                 here = (table.settled, table.chunks)
-                if table.state != runs.READING or self._reported.get((run.id, table.table)) == here:
+                under_way = table.state in {runs.READING, runs.CHECKING}
+                if not under_way or self._reported.get((run.id, table.table)) == here:
                     continue
                 self._reported[run.id, table.table] = here
                 self.notify(
