@@ -20,9 +20,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from bench.orders import busy_with, equal, fill
 from bench.report import machine, versions
 from bench.runs import tree
-from bench.snapshot import PULSE, busy_with, equal, fill, snapshot
+from bench.snapshot import PULSE, snapshot
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import LocalStack
 

@@ -6,6 +6,8 @@
 One database, one contestant after the other:
 
 - *copy*: COPY of the table to nowhere: what the database itself can give;
+- *copy, parquet*: COPY of the table, and one Parquet file written of it: what a table costs without
+  a log beside it;
 - *debezium N*: the connector's own incremental snapshot with chunks of N rows, from the signal to
   its notification that all rows are in Kafka (no table is written);
 - *lakemark N*: one execute-snapshot signal with parallelism N, from the signal to COMPLETED: every
@@ -33,14 +35,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import psycopg
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from bench.orders import busy_with, equal, fill, source_rows
 from bench.report import keep, machine
 from lakemark.config import load
 from lakemark.records import Tail, producer
@@ -56,16 +59,6 @@ WARM_ROWS: Final = 1_000_000
 CHUNKS: Final = (1024, 10240)  # of the connector's incremental snapshots
 WARM: Final = tuple(f"orders_warm_{number}" for number in range(4))
 QUIET_S: Final = 20.0  # log latency without a snapshot is looked at for so long
-ORDERS: Final = """
-CREATE TABLE {} (
-    id bigint PRIMARY KEY, customer int NOT NULL, status text NOT NULL, note text NOT NULL,
-    total numeric(12,2) NOT NULL, at timestamptz NOT NULL
-)
-"""
-FILL: Final = """
-INSERT INTO {} SELECT g, g %% 5000, 'status-' || g %% 7, md5(g::text), g * 0.37,
-    timestamptz '2026-01-01' + g * interval '1 second' FROM generate_series(1, %s) AS g
-"""
 PULSE: Final = ("CREATE TABLE pulse (id serial PRIMARY KEY, at timestamptz NOT NULL)",)
 
 
@@ -102,6 +95,7 @@ def main(argv: list[str]) -> int:
             with stack.fresh_database() as database:
                 fill(database, "orders", options.rows)
                 rows.append(copied(database, options.rows))
+                rows.append(filed(database, options.rows))
                 if options.only != "copy":
                     rows += debezium(database, options)
         if options.only in (None, "lakemark"):
@@ -138,14 +132,6 @@ def worst(rows: Sequence[Row]) -> bool | None:
     return min((row.correct for row in rows), key=[False, None, True].index)
 
 
-def fill(database: Database, table: str, rows: int) -> None:
-    """A table of orders, analysed."""
-    with database.connect() as connection:
-        connection.execute(ORDERS.format(table).encode())
-        connection.execute(FILL.format(table).encode(), [rows])
-        connection.execute(f"ANALYZE {table}".encode())
-
-
 def copied(database: Database, rows: int) -> Row:
     """COPY alone."""
     begun = time.monotonic()
@@ -154,6 +140,16 @@ def copied(database: Database, rows: int) -> Row:
         for _ in out:
             pass
     return Row("copy", rows, time.monotonic() - begun)
+
+
+def filed(database: Database, rows: int) -> Row:
+    """COPY, and a Parquet file of it, compressed like lakemark's."""
+    begun = time.monotonic()
+    found = source_rows(database, "orders")
+    pq.write_table(
+        found, database.stack.directory / "orders.parquet", compression="zstd", compression_level=1
+    )
+    return Row("copy, parquet", rows, time.monotonic() - begun, correct=found.num_rows == rows)
 
 
 def debezium(database: Database, options: argparse.Namespace) -> Iterator[Row]:
@@ -295,49 +291,6 @@ def snapshot(
 
 
 @contextmanager
-def busy_with(database: Database, table: str, rows: int, rate: int) -> Iterator[list[int]]:
-    """About so many transactions a second on the table: updates, and some inserts and deletes."""
-    done, count = threading.Event(), [0]
-    if not rate:
-        yield []
-        return
-
-    def work(number: int) -> None:
-        with database.connect() as connection:
-            key, due = number, time.monotonic()
-            while not done.is_set():
-                key = (key * 1103515245 + 12345) % (2**31)
-                _change(connection, table, key % rows + 1, kind=key >> 8 & 15)
-                count[0] += 1
-                due += 4 / rate
-                time.sleep(max(0.0, due - time.monotonic()))
-
-    workers = [threading.Thread(target=work, args=(n + 1,), daemon=True) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    try:
-        yield count
-    finally:
-        done.set()
-        for worker in workers:
-            worker.join()
-
-
-def _change(connection: psycopg.Connection[Any], table: str, key: int, *, kind: int) -> None:
-    if kind == 0:
-        connection.execute(f"DELETE FROM {table} WHERE id = %s".encode(), [key])
-    elif kind == 1:
-        connection.execute(
-            f"INSERT INTO {table} VALUES (%s, 1, 'new', 'n', 1, now()) ON CONFLICT DO NOTHING"
-            .encode(), [key + 10_000_000],
-        )  # fmt: skip
-    else:
-        connection.execute(
-            f"UPDATE {table} SET customer = customer + 1, at = now() WHERE id = %s".encode(), [key]
-        )
-
-
-@contextmanager
 def beating(database: Database, process: LakemarkProcess) -> Iterator[list[float]]:
     """Rows that say when they were written; their age when they are first seen in the lake."""
     lags: list[float] = []
@@ -370,27 +323,6 @@ def beating(database: Database, process: LakemarkProcess) -> Iterator[list[float
         done.set()
         for thread in threads:
             thread.join()
-
-
-def equal(
-    database: Database, process: LakemarkProcess, table: str, *, longest_s: float = 120
-) -> bool:
-    """Whether the Delta table has the database's rows, by count and sums, once it has caught up."""
-    ((count, ids, customers),) = database.execute(
-        f"SELECT count(*), sum(id), sum(customer) FROM {table}"
-    )
-    path = folder_of(load(process.config).lake, f"public.{table}")
-
-    def same() -> bool:
-        rows = pa.table(DeltaTable(path).scan(columns=["id", "customer"]))
-        found = [int(rows.column(name).to_numpy().sum()) for name in ("id", "customer")]
-        return [rows.num_rows, *found] == [int(count), int(ids), int(customers)]
-
-    try:
-        wait_for(same, longest_s, f"{table} to be equal")
-    except StackError:
-        return False
-    return True
 
 
 def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any]) -> int:
