@@ -77,8 +77,8 @@ class FakeDatabase:
 
     def halves(self, spec: ChunkSpec) -> tuple[KeyRange, ...]:
         keys = self.within(spec.table, spec.span)
-        middle = (str(keys[len(keys) // 2 - 1]),)
-        return KeyRange(spec.span.after, middle), KeyRange(middle, spec.span.upto)
+        at = (str(keys[len(keys) // 2 - 1]),)
+        return KeyRange(spec.span.after, at), KeyRange(at, spec.span.upto)
 
 
 class FakeWorld:
@@ -91,8 +91,7 @@ class FakeWorld:
         tick_error: raised by ticks.
         answers: by table: what the next reads answer instead of rows.
         connect: how far the connector has committed, or why Connect does not tell.
-        partial: by table: keys of rows with unavailable columns, until they are read; those that
-            are `stubborn` for ever.
+        partial: by table: keys of incomplete rows, until they are read; if `stubborn` for ever.
     """
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
@@ -289,8 +288,7 @@ class FakeWorld:
 
     def reasons_against(self, table: str) -> Rejection | None:
         self._pass("reasons_against")
-        found = self.against.get(table)
-        if isinstance(found, LakemarkError):
+        if isinstance(found := self.against.get(table), LakemarkError):
             raise found
         return found
 
@@ -363,10 +361,9 @@ class FakeWorld:
         try:
             self._pass("read")
         except DependencyError as error:
-            gone = ChunkError(code=error.code, message=error.message, retried=True)
-            return ChunkResult(attempt=spec.attempt, error=gone)
-        waiting = self.answers.get(spec.table)
-        if waiting:
+            waits = ChunkError(code=error.code, message=error.message, retried=True)
+            return ChunkResult(attempt=spec.attempt, error=waits)
+        if waiting := self.answers.get(spec.table):
             error = waiting.pop(0)
             if error.code == STATEMENT_TIMEOUT and spec.keys is None:
                 error = replace(error, halves=self.database.halves(spec))

@@ -33,7 +33,6 @@ class Finishing:
         self.outside = coordinator.outside
         self.book = coordinator.book
         self.reading = coordinator.reading
-        self.windows = coordinator.windows
         self.unswept: list[tuple[Run, TableRun]] = []
         self._checked: set[tuple[str, str, int]] = set()
 
@@ -107,7 +106,7 @@ class Finishing:
         asked = self._asked(table)
         keys = sorted({*partial, *asked}) if table.whole else []
         try:
-            texts = self.outside.texts(table.table, keys) if keys else []
+            texts = self.outside.texts(table.table, keys)
         except LakemarkError as error:
             self.coordinator.work_failed(run, table, begun, error)
             return
