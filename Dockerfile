@@ -39,6 +39,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY processor processor
 RUN pip install --no-deps --no-build-isolation . \
  && lakemark jars \
+ && lakemark warm \
  && chmod -R a+rX cache \
  && useradd --create-home --uid 10001 lakemark \
  && install -d -o lakemark -g lakemark /data

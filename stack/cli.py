@@ -72,7 +72,8 @@ def run_demo(*, keep: bool) -> int:
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     """Run the checks, then pytest, whose closing line comes last.
 
-    Three workers share them, on two cores: with four it is no faster. See `tests/conftest.py`.
+    Three workers share them, on two cores: with four it is no faster. See `tests/conftest.py`. Most
+    pipelines under test are killed, and none would leave Java's archive of classes to the next.
 
     The exit code is pytest's; 1 if only the checks failed.
     """
@@ -82,6 +83,8 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:
         ensure_servers(say)
+        say("making Java's archive of classes, if there is none")
+        checked = run_child([sys.executable, "-m", "lakemark", "warm"]) or checked
     sys.stderr.flush()
     code = run_child([*command, *arguments])
     return code or checked

@@ -58,6 +58,7 @@ SPARK = {
         "pipeline",
         "session",
         "supervisor",
+        "warming",
         "source.topics",
         "reconcile.operator",
     ),

@@ -2,10 +2,11 @@
 
 import os
 import shlex
+from contextlib import nullcontext
 
 import pytest
 
-from lakemark import class_archive, jars
+from lakemark import class_archive, jars, warming
 from lakemark.class_archive import ClassArchive
 
 
@@ -65,3 +66,34 @@ def test_another_java_or_other_jars_have_another_archive(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(jars.JarError, match="no Java"):
         class_archive.class_archive([])
+
+
+@pytest.fixture
+def java(archive, monkeypatch):
+    """What is done with Java to make an archive; Java itself does nothing."""
+    done = []
+
+    def session(config):
+        done.append(config.name)
+        return nullcontext()
+
+    monkeypatch.setattr(jars, "runtime_jars", list)
+    monkeypatch.setattr(warming, "class_archive", lambda _: archive)
+    monkeypatch.setattr(warming, "session", session)
+    monkeypatch.setattr(warming, "_load", lambda *_: done.append("load"))
+    monkeypatch.setattr(warming, "_stream", lambda *_: done.append("stream"))
+    return done
+
+
+def test_warming_starts_no_java_where_there_is_an_archive(archive, java):
+    archive.path.parent.mkdir()
+    archive.path.write_bytes(b"classes")
+    assert warming.warm() == (archive.path, False)
+    assert java == []
+
+
+def test_warming_says_that_there_is_no_archive_afterwards(archive, java):
+    with pytest.raises(warming.ArchiveError, match="left no archive") as caught:
+        warming.warm()
+    assert "LAKEMARK_CACHE" in caught.value.hint
+    assert java == ["warm", "load", "stream"]
