@@ -21,9 +21,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 PLAIN = (
     "chosen", "other_form", "ordered", "listed", "ghosts", "shared", "sized", "again", "widened",
     "growing", "typed", "beside", "swapped", "defaults", "cut_off", "twofold",
-    "last",
+    "locked", "sealed", "last",
 )  # fmt: skip
 SOME = 12345678
+EMPTY_STATE = 1000  # bytes: which runs and windows were last, and no row or key of any table
 ODD = "id with \"quotes\", 'others', \\, \t, \n and \x01"
 
 
@@ -297,6 +298,45 @@ def test_defaults_and_nulls_that_no_event_tells(pipeline: Running, snapshots: Sn
     assert all(field.nullable for field in rows.schema if field.name in {"aa", "d"})
 
 
+@contextmanager
+def locked(database: Database, table: str, mode: str) -> Iterator[None]:
+    with database.connect() as connection, connection.transaction():
+        connection.execute(f"LOCK TABLE {table} IN {mode} MODE".encode())
+        yield
+
+
+def test_a_schema_that_changes_after_the_last_chunk_was_read(
+    pipeline: Running, snapshots: Snapshots
+):
+    """In its window, which cannot be closed yet; no event tells of the column or its default."""
+    database, chunks = pipeline.database, 20
+    run = snapshots.start("public.sealed", chunk_rows=50, parallelism=chunks, delay="100ms")
+    snapshots.wait_settled(run, "public.sealed", 2)
+
+    def read() -> set[int]:
+        return set(snapshots.reads(run, "public.sealed"))
+
+    with locked(database, "debezium_signal", "EXCLUSIVE"):
+        wait_for(lambda: len(read()) == chunks, STATE_S, "all chunks to be read")
+        assert len(snapshots.settled(run, "public.sealed")) < chunks
+        database.execute("ALTER TABLE sealed ADD COLUMN d int DEFAULT 5")
+    snapshots.completed(run)
+    equal(pipeline, "sealed")
+    assert set(pipeline.rows("public.sealed").column("d").to_pylist()) == {5}
+
+
+def test_a_table_that_is_locked_holds_up_no_answer(pipeline: Running, snapshots: Snapshots):
+    with locked(pipeline.database, "locked", "ACCESS EXCLUSIVE"):
+        waiting = snapshots.start("public.locked")
+        assert snapshots.rejected(snapshots.start("public.no_such_table"))
+        other = snapshots.start("public.beside")
+        snapshots.wait_note(other, "STARTED")
+        assert snapshots.reads(waiting, "public.locked") == {}
+    snapshots.completed(other)
+    snapshots.completed(waiting)
+    equal(pipeline, "locked", "beside")
+
+
 def test_another_relation_under_the_same_name(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.swapped", chunk_rows=50, delay="50ms")
@@ -388,6 +428,9 @@ def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Sna
     batches = pipeline.lakemark.events("batch.done")[done:]
     assert sum(batch["events"] for batch in batches) >= 1000
     assert not [batch for batch in batches if "touches" in batch], "the shards hold something"
+    told = [b for b in pipeline.lakemark.events("batch.done") if "touches" in b][-1]
+    assert (told["touches"], told["parts"]) == (0, 0)
+    assert told["largest_state"] < EMPTY_STATE
     started = {r["run"] for r in snapshots.commands("run-start")}
     assert started == {r["run"] for r in snapshots.commands("run-end")}
     assert all(run.over for run, _ in snapshots.kept().values())

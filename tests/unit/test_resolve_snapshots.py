@@ -73,6 +73,41 @@ def test_a_fill_never_overwrites():
     assert result.write_set.num_rows == 0
 
 
+@pytest.mark.parametrize("stale", [frozenset({b"[1]"}), None])
+def test_what_a_row_kept_from_before_an_event_that_it_misses_is_read_again(stale):
+    """An event without b came while key 1 missed one that had changed b."""
+    lake = DictLake()
+    apply(lake, parts(update(1, (90, 91), "old")), version=1)
+    apply(lake, parts(update(1, (105, 106))), version=2, stale=stale)
+    once = apply(lake, [fill(at(100), row(1, 7, "new"))], version=3, stale=stale)
+    assert values(lake) == {1: (None, ["b"], at(105, 106))}
+    assert once.reread == {b"[1]"}
+    again = apply(lake, [fill(at(103), row(1, 7, "old"))], version=4, stale=stale)
+    assert values(lake) == {1: (None, ["b"], at(105, 106))}, "it may be from before the event"
+    assert again.reread == {b"[1]"}
+    last = apply(lake, [fill(at(110), row(1, 7, "new"))], version=5, stale=stale)
+    assert values(lake) == {1: ("new", None, at(105, 106))}
+    assert last.reread == set()
+    assert lake.rows()[1]["a"] == 1, "no event lacks a number"
+
+
+def test_an_event_that_brings_the_column_ends_the_doubt():
+    lake, stale = DictLake(), frozenset({b"[1]"})
+    apply(lake, parts(update(1, (90, 91), "old")), version=1)
+    apply(lake, [fill(at(80), row(1, 7, "new"))], version=2, stale=stale)
+    apply(lake, parts(update(1, (105, 106), "newest")), version=3, stale=stale)
+    assert values(lake) == {1: ("newest", None, at(105, 106))}
+
+
+def test_a_row_that_agrees_with_the_chunk_or_misses_nothing_is_left_alone():
+    lake = DictLake()
+    apply(lake, parts(update(1, (105, 106), "same"), update(2, (107, 108), "own")), version=1)
+    found = [fill(at(100), row(1, 7, "same"), row(2, 7, "other"))]
+    result = apply(lake, found, version=2, stale=frozenset({b"[1]"}))
+    assert result.write_set.num_rows == 0
+    assert result.reread == set()
+
+
 def test_a_fill_is_for_rows_that_are_there():
     lake = DictLake()
     apply(lake, [fill(at(100), row(1, 7, "toast"))], version=1)

@@ -116,10 +116,9 @@ def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: 
         now = State(forgotten_below=max(now.forgotten_below, now.highest))
     # An empty state is written too: None would leave the run armed.
     blob = None if state is None and now == State() else encode_state(now)
-    if now.runs:
-        parts = sum(len(attempt.parts) for attempt in now.attempts.values())
-        size = Size(shard, sum(now.rows), parts, len(blob or b""))
-        outputs.append(Output(SIZE, "", msgspec.json.encode(size)))
+    parts = sum(len(attempt.parts) for attempt in now.attempts.values())
+    size = Size(shard, sum(now.rows), parts, len(blob or b""))
+    outputs.append(Output(SIZE, "", msgspec.json.encode(size)))
     return Folded(None if blob == state else blob, outputs)
 
 

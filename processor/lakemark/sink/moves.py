@@ -113,7 +113,7 @@ class Waiting:
         for key, row in rows.items():
             final = self._filled(key, row)
             for fill in special[key].fills:
-                final = _fill(final, fill)
+                final = self._checked(key, _fill(final, fill), fill)
             if final is not None and final.unavailable and final.action != changes.DELETE:
                 self.partial[key] = final.barrier
             if final is not None and final is not base.get(key):
@@ -211,6 +211,27 @@ class Waiting:
             unavailable=left,
             missing=row.missing & left,
             barrier=row.barrier if left else None,
+        )
+
+    def _checked(self, key: bytes, row: Net | None, fill: Net) -> Net | None:
+        """A row that may miss an event, without what it may have kept from before that event.
+
+        An event that lacks a column keeps the row's. Where a chunk has another value of it, only
+        one more read can tell whether the row is ahead of the chunk or behind the source; chunks
+        from before the row's newest event cannot, hence the barrier.
+        """
+        missed = self.stale is None or key in self.stale
+        if not missed or row is None or row.action == changes.DELETE:
+            return row
+        doubtful = self.pool.kept_otherwise(row, fill)
+        if not doubtful:
+            return row
+        return replace(
+            row,
+            cells={**row.cells, **dict.fromkeys(doubtful, -1)},
+            unavailable=row.unavailable | doubtful,
+            missing=row.missing | doubtful,
+            barrier=row.position,
         )
 
     def pack(self) -> pa.Table | None:

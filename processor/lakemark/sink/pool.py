@@ -88,6 +88,20 @@ class Pool:
             if column.name not in row.unavailable
         )
 
+    def kept_otherwise(self, row: Net, other: Net) -> frozenset[str]:
+        """Columns that an event may lack, and of which two whole rows have different values.
+
+        No event lacks a value of fixed width: PostgreSQL keeps it in the row itself.
+        """
+        pool = self.rows()
+        return frozenset(
+            column.name
+            for at, column in enumerate(pool.type)
+            if not (pa.types.is_primitive(column.type) or pa.types.is_decimal(column.type))
+            and column.name not in row.unavailable
+            and not _equal(pool.field(at)[row.cell(column.name)], pool.field(at)[other.row])
+        )
+
     def whole(self, image: Net) -> bool:
         """Whether the image of a delete has a value outside the key: REPLICA IDENTITY is FULL."""
         pool = self.rows()

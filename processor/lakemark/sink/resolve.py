@@ -9,7 +9,8 @@ Pure: it reads the table through a function. In order:
    (`changes.advance`); what a delete with a new key leaves behind is a *move*;
 5. rows that arrived with unavailable columns take them from their move, chains included: now, or
    in a later batch when the two halves arrive apart (`Resolution.pending`); what is still missing
-   then, a chunk's row that lost gives (`packets.FILL`);
+   then, a chunk's row that lost gives (`packets.FILL`); where a row that may miss an event has
+   another value than that, its key is read again;
 6. the result is laid out as the write set of the engines.
 
 A snapshot's row shows its key as it was at some moment up to the chunk's close row, the *horizon*,

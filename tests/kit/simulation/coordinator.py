@@ -333,9 +333,9 @@ class Coordinator:
                     run.sweeping = -1
         self.arm()
 
-    def stale(self) -> frozenset[bytes]:
-        """Keys whose rows miss an event."""
-        return frozenset(b"[%d]" % key for key in self.listed)
+    def stale(self) -> frozenset[bytes] | None:
+        """Keys whose rows miss an event; None = any may."""
+        return None if self.ghosts_since >= 0 else frozenset(b"[%d]" % key for key in self.listed)
 
     def _start_again(self) -> None:
         """The connector reads the table anew: so do we."""
