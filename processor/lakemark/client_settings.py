@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lakemark.config import Config, SecurityConfig
+from lakemark.own_topics import owner_group
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.units import reveal
 
@@ -104,3 +105,17 @@ def librdkafka_options(config: Config) -> dict[str, Any]:
         if security.ssl_key_password:
             found["ssl.key.password"] = security.ssl_key_password.get_secret_value()
     return found | reveal(config.kafka.librdkafka)
+
+
+def by_offset(config: Config) -> dict[str, Any]:
+    """Settings of a consumer that is assigned its partitions, commits nothing and joins no group.
+
+    The client wants the name of a group all the same and asks the brokers who looks after it, which
+    is an error to whoever may not read as that group: so it is the one that we need anyway.
+    """
+    return {
+        **librdkafka_options(config),
+        "group.id": owner_group(config),
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+    }

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from lakemark import gaps, kafka, records
+from lakemark.client_errors import away
+from lakemark.client_settings import by_offset
 from lakemark.config import Config
 from lakemark.errors import DependencyError, PipelineError
 
@@ -88,10 +90,7 @@ def read(config: Config, start: int, end: int) -> list[dict[str, Any]]:
     topic = config.topics.control
     consumer = Consumer(
         {
-            **kafka.librdkafka_options(config),
-            "group.id": f"{config.name}.control",  # required by the client; nothing is committed
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            **by_offset(config),
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
         }
@@ -108,7 +107,12 @@ def _until(consumer: Consumer, end: int, config: Config) -> list[dict[str, Any]]
     found: list[dict[str, Any]] = []
     while True:
         message = consumer.poll(0.5)
-        if message is None:
+        error = None if message is None else message.error()
+        if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            return found  # aborted or compacted offsets before `end`
+        if error is not None and not records.passes(error):
+            raise away(config, error.str())
+        if message is None or error is not None:
             if time.monotonic() > deadline:
                 raise DependencyError(
                     f"{config.topics.control} could not be read up to offset {end}",
@@ -116,11 +120,6 @@ def _until(consumer: Consumer, end: int, config: Config) -> list[dict[str, Any]]
                     hint="check the broker",
                 )
             continue
-        error = message.error()
-        if error is not None:
-            if error.retriable():
-                continue
-            return found  # the end of the partition: aborted or compacted offsets before `end`
         offset = message.offset() or 0
         if offset < end:
             try:

@@ -17,7 +17,7 @@ from confluent_kafka import (
 )
 
 from lakemark.client_errors import away, refused_settings
-from lakemark.client_settings import librdkafka_options
+from lakemark.client_settings import by_offset, librdkafka_options
 from lakemark.config import Config
 from lakemark.kafka import Cluster
 
@@ -162,16 +162,10 @@ def _since(
 
 
 def _reader(config: Config) -> dict[str, Any]:
-    return {
-        **librdkafka_options(config),
-        "group.id": f"{config.name}.reader",  # required by the client; nothing is committed
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "isolation.level": "read_committed",
-    }
+    return {**by_offset(config), "enable.partition.eof": True}
 
 
-def _passes(error: KafkaError) -> bool:
+def passes(error: KafkaError) -> bool:
     """Whether reading goes on by itself, or the end was reached."""
     passing = (KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001
     return bool(error.retriable()) or error.code() in passing
@@ -199,7 +193,7 @@ def _read_to_end(
                 continue
             error, place = message.error(), _place(message)
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                if not _passes(error):
+                if not passes(error):
                     raise away(config, error.str())
                 continue
             if place not in waiting:
@@ -266,6 +260,6 @@ class Tail:
         if error is None:
             value = message.value()
             return value if isinstance(value, bytes) else None
-        if not _passes(error):
+        if not passes(error):
             raise away(self._config, error.str())
         return None

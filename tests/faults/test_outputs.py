@@ -27,6 +27,7 @@ from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.broken import revive
 from tests.kit.output_topics import OutputTopic, different
+from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.rendered_rows import MEMBERS, assert_same
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
@@ -240,7 +241,9 @@ def test_rows_that_nobody_deleted_in_the_log_are_deleted_by_a_sweep(
     assert len(topic.newest()) == 160
 
 
-def test_consumers_of_the_examples_end_with_the_rows(pipeline: Running, stack: LocalStack):
+def test_consumers_of_the_examples_end_with_the_rows(
+    pipeline: Running, stack: LocalStack, tmp_path: Path
+):
     """One that upserts is killed on its way; Spark reads the topic as it is."""
     database = pipeline.database
     pipeline.wait_equal("public.docs")
@@ -264,6 +267,14 @@ def test_consumers_of_the_examples_end_with_the_rows(pipeline: Running, stack: L
         assert done.returncode == 0, done.stderr
         assert "records applied" in done.stdout
         assert other.execute("SELECT id, n, big FROM copies ORDER BY id") == wanted
+    line = lines("examples/outputs/README.md", "kcat")
+    names = {"localhost:9092": stack.kafka.bootstrap, "shop.clean.public.orders": topic.name}
+    shell = PageShell(tmp_path / "shell", here=tmp_path)
+    shown = shell.run(with_names(line, names)).splitlines()
+    assert sorted(shown) == sorted(
+        f"{one.partition}/{one.offset} {one.key.decode()} {(one.value or b'').decode()}"
+        for one in topic.read()
+    )
     jars = ",".join(map(str, runtime_jars()))
     folder = Path(sys.executable).parent  # as in an environment that is activated
     submit = [folder / "spark-submit", "--master", "local[1]"]

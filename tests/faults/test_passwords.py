@@ -1,22 +1,32 @@
-"""Passwords are changed while a pipeline runs, and with them the files that hold them."""
+"""Passwords are changed while a pipeline runs, and with them the files that hold them; rights."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
 from psycopg import sql
 
+from lakemark.client_settings import librdkafka_options
+from lakemark.config import load
+from stack.kafka import Kafka
 from stack.local import Database, LocalStack
 from stack.processes import free_port, wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
+from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
+from tests.kit.strict_kafka import AUTHORIZER
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
@@ -132,11 +142,13 @@ def test_the_next_connection_has_the_new_password(database: Database, tmp_path: 
 # --- the brokers' -----------------------------------------------------------------------------
 
 MECHANISM = "SCRAM-SHA-256"
+SHOP, PRINCIPAL = "shop", "lakemark"  # as the page has them
+OWN = ("signals", "notifications", "control", "progress", "chunks", "dead-letters")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def guarded() -> Iterator[tuple[LocalStack, str]]:
-    """A stack of its own whose brokers have a second address, at which they want a password."""
+    """A stack of its own whose brokers have a second address, for passwords and for rights."""
     stack = LocalStack(name="guarded")
     kafka, port = stack.kafka, free_port()
     address = f"127.0.0.1:{port}"
@@ -149,67 +161,156 @@ def guarded() -> Iterator[tuple[LocalStack, str]]:
         "sasl.enabled.mechanisms": MECHANISM,
         "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common."
         "security.scram.ScramLoginModule required;",
+        **AUTHORIZER,
+        "super.users": "User:ANONYMOUS",  # whoever comes by the first address
     }
     with stack:
         yield stack, address
 
 
 def let_in(stack: LocalStack, password: str) -> None:
-    """The brokers know the role by this password from now on."""
+    """The brokers know the principal by this password from now on."""
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-    change = UserScramCredentialUpsertion(ROLE, info, password.encode())
+    change = UserScramCredentialUpsertion(PRINCIPAL, info, password.encode())
     admin = stack.kafka.admin()
     for future in admin.alter_user_scram_credentials([change]).values():
         future.result(STATE_S)
 
 
-def test_the_brokers_get_the_new_password(guarded: tuple[LocalStack, str], tmp_path: Path):
+@pytest.fixture(scope="module")
+def shop(
+    guarded: tuple[LocalStack, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """A pipeline that has a password and the rights of the page on security, and no others."""
     stack, address = guarded
+    folder = tmp_path_factory.mktemp("shop")
+    shell = PageShell(folder / "shell", here=folder)
+    block = lines("docs/security.md", "kafka-acls.sh")
+    granted = shell.begin(with_names(block, {"localhost:9092": stack.kafka.bootstrap}))
     let_in(stack, FIRST)
-    (tmp_path / "password").write_text(FIRST)
+    (folder / "password").write_text(FIRST)
     security = {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": MECHANISM,
-        "sasl_username": ROLE,
+        "sasl_username": PRINCIPAL,
         "sasl_password": "${file:password}",
     }
     kafka = {"bootstrap_servers": address, "timeout": "10s", "security": security}
-    with stack.fresh_database("CREATE TABLE orders (id serial PRIMARY KEY)") as database:
-        database.execute("INSERT INTO orders SELECT FROM generate_series(1, 100)")
-        database.start_connector()
-        with (
-            Running(database, tmp_path, {**SNAPSHOT, "kafka": kafka}) as running,
-            Snapshots(running) as snapshots,
-        ):
-            running.lakemark.start()
-            running.wait_equal()
-            side = HttpSide(running)
-            identity = running.lakemark.identity
+    try:
+        with stack.fresh_database(
+            "CREATE TABLE orders (id serial PRIMARY KEY)", name=SHOP
+        ) as database:
+            database.execute("INSERT INTO orders SELECT FROM generate_series(1, 100)")
+            database.start_connector()
+            granted.wait()
+            with Running(database, folder, {**SNAPSHOT, "kafka": kafka}) as running:
+                running.lakemark.start()
+                yield running
+    finally:
+        shell.close()
 
-            # 1. The brokers have another one, and all connections are over.
-            let_in(stack, SECOND)
-            stack.kafka.kill()
-            stack.kafka.start()
-            wait_for(
-                lambda: side.status()["pipeline"]["code"] == "kafka-refused",
-                STATE_S,
-                "/v1/status to say that the brokers refuse us",
-            )
-            assert side.probes() == (503, 503)
-            assert "kafka.security" in side.status()["pipeline"]["hint"]
 
-            # 2. The file follows: stream, signals and snapshots go on.
-            (tmp_path / "password").write_text(SECOND)
-            wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well again")
-            revive(running)
-            database.execute("INSERT INTO orders SELECT FROM generate_series(1, 10)")
-            running.wait_equal()
-            assert snapshots.run(ORDERS)
-            wait_for(
-                lambda: any(s["answer"] for s in side.status()["signals"]),
-                STATE_S,
-                "the page to hear of the answer",
-            )
-            assert running.lakemark.identity == identity, "lakemark was started again"
-            log = running.lakemark.log.read_text()
-            assert not [word for word in (FIRST, SECOND) if word in log]
+def denied(kafka: Kafka) -> set[str]:
+    """What the brokers have kept from the principal so far, in the words of their log."""
+    said = rf"User:{PRINCIPAL} is Denied operation = (\w+) from host = \S+ on resource = (\S+)"
+    return {" ".join(found) for found in re.findall(said, kafka.log.read_text())}
+
+
+def refused(asked: Callable[[], object]) -> str:
+    """The name of the error by which the brokers keep something from us."""
+    with pytest.raises(KafkaException) as found:
+        asked()
+    return str(found.value.args[0].name())
+
+
+def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running):
+    kafka, changes = shop.database.stack.kafka, shop.database.topic("orders")
+    foreign = "shop.publicity"
+    kafka.create_topic(foreign)
+    shop.wait_equal()
+    with Snapshots(shop) as snapshots:
+        assert snapshots.run(ORDERS)
+    assert denied(kafka) == set()
+    assert shop.lakemark.command("doctor").splitlines()[-1].startswith("0 ✗")
+    assert ORDERS in shop.lakemark.command("plan")
+    # these two ask after the cluster itself as well, and do without
+    assert {what for what in denied(kafka) if "Cluster:" not in what} == set()
+
+    client = librdkafka_options(load(shop.lakemark.config))
+    admin, producer = AdminClient(client), Producer(client)
+    captured = {name for name in kafka.topics() if name.startswith(f"{SHOP}.public.")}
+    seen = set(admin.list_topics(timeout=STATE_S).topics)
+    assert seen == {*captured, *(f"{SHOP}.{name}" for name in OWN)}
+
+    def write(topic: str) -> None:
+        said: list[KafkaError | None] = []
+        producer.produce(topic, b"{}", SHOP, on_delivery=lambda error, _: said.append(error))
+        assert producer.flush(STATE_S) == 0
+        if said[0] is not None:
+            raise KafkaException(said[0])
+
+    def join(group: str) -> None:
+        consumer = Consumer({**client, "group.id": group, "enable.auto.commit": False})
+        consumer.subscribe([changes])
+        try:
+            message = wait_for(lambda: consumer.poll(0.2), STATE_S, f"a word of {group}")
+            if message.error() is not None:
+                raise KafkaException(message.error())
+        finally:
+            consumer.close()
+
+    def make(topic: str) -> None:
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(STATE_S)
+
+    def remove(topic: str) -> None:
+        admin.delete_topics([topic])[topic].result(STATE_S)
+
+    write(f"{SHOP}.signals")
+    topic, group = "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED"
+    for asked, error in {
+        partial(write, changes): topic,
+        partial(write, foreign): topic,
+        partial(join, f"{SHOP}.owners"): group,
+        partial(make, f"{SHOP}.public.more"): topic,
+        partial(make, f"{SHOP}.more"): topic,
+        partial(remove, changes): topic,
+        partial(remove, f"{SHOP}.control"): topic,
+    }.items():
+        assert refused(asked) == error, asked
+
+
+def test_the_brokers_get_the_new_password(shop: Running):
+    database = shop.database
+    stack, file = database.stack, shop.directory / "password"
+    with Snapshots(shop) as snapshots:
+        shop.wait_equal()
+        side = HttpSide(shop)
+        identity = shop.lakemark.identity
+
+        # 1. The brokers have another one, and all connections are over.
+        let_in(stack, SECOND)
+        stack.kafka.kill()
+        stack.kafka.start()
+        wait_for(
+            lambda: side.status()["pipeline"]["code"] == "kafka-refused",
+            STATE_S,
+            "/v1/status to say that the brokers refuse us",
+        )
+        assert side.probes() == (503, 503)
+        assert "kafka.security" in side.status()["pipeline"]["hint"]
+
+        # 2. The file follows: stream, signals and snapshots go on.
+        file.write_text(SECOND)
+        wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well again")
+        revive(shop)
+        database.execute("INSERT INTO orders SELECT FROM generate_series(1, 10)")
+        shop.wait_equal()
+        assert snapshots.run(ORDERS, name="after")
+        wait_for(
+            lambda: any(s["answer"] for s in side.status()["signals"] if s["id"] == "after"),
+            STATE_S,
+            "the page to hear of the answer",
+        )
+        assert shop.lakemark.identity == identity, "lakemark was started again"
+        log = shop.lakemark.log.read_text()
+        assert not [word for word in (FIRST, SECOND) if word in log]

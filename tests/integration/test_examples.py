@@ -3,17 +3,21 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from lakemark.snapshot import notifications
 from stack.lakemark_process import LakemarkProcess
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
+from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import SPARK, STATE_S
+from tests.kit.snapshots import Topic, kinds
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
@@ -98,6 +102,7 @@ def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path
         )
         refused = script("signals/send_signal.py", bootstrap, "shop", "public.secrets")
         assert (refused.returncode, refused.stdout.split()[0]) == (1, "REJECTED")
+        signals_of_a_shell(shop, folder)
 
         (change,) = re.findall(r'psql -c "([^"]+)"', PAGE)  # 6
         for statement in change.split(";"):
@@ -117,3 +122,54 @@ def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path
         assert "Grace ┆ 99.00" in newest.stdout, newest.stderr
     finally:
         lakemark.kill()
+
+
+def signals_of_a_shell(shop: Database, folder: Path) -> None:
+    """The lines for kcat are answered, and whoever listens sees the answers."""
+    kafka = shop.stack.kafka
+    shell, answers = PageShell(folder / "shell", here=folder), Topic(kafka, "shop.notifications")
+
+    def of(command: str) -> str:
+        text = lines("examples/signals/README.md", command)
+        return with_names(text, {"localhost:9092": kafka.bootstrap})
+
+    def said(values: Iterable[bytes], signal: str) -> list[str]:
+        notes = [note for note in map(notifications.read, values) if note is not None]
+        return kinds(n for n in notes if n.id == signal and n.type != "IN_PROGRESS")
+
+    def answered(signal: str, *wanted: str) -> None:
+        wait_for(
+            lambda: (
+                said((r.value() for r in answers.records()), signal)[: len(wanted)] == [*wanted]
+            ),
+            STATE_S,
+            f"{wanted} of {signal}",
+        )
+
+    others = {json.loads(shlex.split(line)[1])["id"]: line for line in of("hold").splitlines()}
+    wanted = {
+        "friday": ["STARTED", "TABLE_SCAN_COMPLETED", "COMPLETED"],
+        "some": ["STARTED", "PAUSED", "RESUMED", "ABORTED"],
+        "hold": ["PAUSED"],
+        "go": ["RESUMED"],
+        "end": ["ABORTED"],
+    }
+    assert [*wanted] == ["friday", *others]
+    try:
+        listening = shell.begin(of("kcat -C"))
+        listening.wait_said("Reached end of topic shop.notifications")
+        shell.run(of("friday"))
+        answered("friday", *wanted["friday"])
+        with shop.connect() as older, older.transaction():
+            older.execute("SELECT pg_current_xact_id()")  # no chunk is proved while it is open
+            for signal, line in others.items():
+                shell.run(line)
+                answered(signal, wanted[signal][0])
+        answered("some", *wanted["some"])
+        ((_, end),) = kafka.end_offsets("shop.notifications").items()
+        listening.wait_said(f"at offset {end}")
+        heard = [line.encode() for line in listening.interrupt().splitlines()]
+    finally:
+        shell.close()
+        answers.close()
+    assert {signal: said(heard, signal) for signal in wanted} == wanted

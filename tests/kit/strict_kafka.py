@@ -6,6 +6,8 @@ from pathlib import Path
 
 from stack.kafka import Kafka
 
+AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
+
 
 @contextmanager
 def strict_kafka(directory: Path, **settings: str) -> Iterator[Kafka]:
@@ -15,10 +17,7 @@ def strict_kafka(directory: Path, **settings: str) -> Iterator[Kafka]:
         directory: an empty one.
         settings: of the broker besides, `_` for `.`.
     """
-    rights = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
+    rights = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
     more = {name.replace("_", "."): value for name, value in settings.items()}
     data = directory / "kafka"
     data.mkdir()

@@ -15,7 +15,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from lakemark.client_errors import Admission
-from lakemark.client_settings import librdkafka_options
+from lakemark.client_settings import by_offset
 from lakemark.config import Config
 from lakemark.errors import LakemarkError
 from lakemark.kafka import Cluster
@@ -117,16 +117,7 @@ def _reader(config: Config, admission: Admission) -> Iterator[Consumer]:
     names = [config.topics.signals, config.topics.notifications]
     with Cluster(config) as cluster:
         starts, ends = cluster.start_offsets(names), cluster.end_offsets(names)
-    consumer = Consumer(
-        {
-            **librdkafka_options(config),
-            "error_cb": admission,
-            "group.id": f"{config.name}.board",  # required by the client; nothing is committed
-            "enable.auto.commit": False,
-            "auto.offset.reset": "latest",
-            "isolation.level": "read_committed",
-        }
-    )
+    consumer = Consumer({**by_offset(config), "error_cb": admission, "auto.offset.reset": "latest"})
     try:
         consumer.assign(
             [

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakemark import records
 from lakemark.client_errors import Admission
-from lakemark.client_settings import librdkafka_options
+from lakemark.client_settings import by_offset
 from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
 from lakemark.connector import Connector, TableChoice
@@ -182,12 +182,9 @@ class World:
         self._admission = Admission()
         consumer = Consumer(
             {
-                **librdkafka_options(self.config),
+                **by_offset(self.config),
                 "error_cb": self._admission,
-                "group.id": f"{self.config.name}.signals",  # required; nothing is committed
-                "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
             }
         )
         consumer.assign(
