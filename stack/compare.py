@@ -7,7 +7,7 @@ A difference is reported as names and numbers, never as values.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -113,7 +113,7 @@ class Comparer:
         config: lakemark's configuration, or its file.
         connector: the connector's configuration, for its handling modes.
         tables: `schema.table`, any characters.
-        not_captured: columns that the connector cannot carry.
+        not_captured: columns that the connector cannot carry, by table.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ class Comparer:
         config: Config | Path,
         connector: dict[str, str],
         tables: Sequence[str],
-        not_captured: Iterable[str] = (),
+        not_captured: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self._dsn = dsn
         self._config = load(config) if isinstance(config, Path) else config
         self._modes = HandlingModes.from_connector(connector)
         self._tables = tuple(tables)
-        self._not_captured = frozenset(not_captured)
+        self._not_captured = dict(not_captured or {})
 
     def compare(self, known: Comparison | None = None) -> Comparison:
         """Compare all tables.
@@ -178,7 +178,8 @@ class Comparer:
     ) -> TableComparison:
         name = sql.Identifier(*table.split(".", 1)).as_string()
         key = key_of(connection, name)
-        columns = [c for c in columns_of(connection, name) if c.name not in self._not_captured]
+        left_out = self._not_captured.get(table, ())
+        columns = [c for c in columns_of(connection, name) if c.name not in left_out]
         readings = [reading(column, self._modes) for column in columns]
         rows = _source_rows(connection, name, columns, readings)
         at = [i for part in key for i, column in enumerate(columns) if column.name == part]

@@ -126,7 +126,7 @@ class Demo:
             config=lakemark.config,
             connector=database.config,
             tables=[*shop.TABLES, PULSE],
-            not_captured=every_type.NOT_CAPTURED,
+            not_captured={f"public.{every_type.TABLE}": every_type.NOT_CAPTURED},
         )
         try:
             with self._screen.doing("catching up and comparing every row"):

@@ -75,7 +75,7 @@ class Running:
             config=self.lakemark.config,
             connector=self.database.config,
             tables=tables or self.tables(),
-            not_captured=every_type.NOT_CAPTURED,
+            not_captured={f"public.{every_type.TABLE}": every_type.NOT_CAPTURED},
         )
 
     def compare(self, *tables: str) -> Comparison:
