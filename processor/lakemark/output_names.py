@@ -5,10 +5,13 @@ Pure. `publishing` and `sink.topics` write them; `lakemark doctor` and `lakemark
 
 from collections.abc import Iterable
 from typing import Final
+from urllib.parse import quote
 
 from lakemark.settings.names import topic_safe
 
 TRANSACTION_MS: Final = 300_000  # a stretch of one partition is one transaction
+
+_PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
 def topic_of(prefix: str, table: str) -> str:
@@ -22,8 +25,12 @@ def groups_of(pipeline: str) -> str:
 
 
 def group_of(pipeline: str, table: str) -> str:
-    """The consumer group under which the marks of a table's output topic are kept."""
-    return f"{groups_of(pipeline)}{table}"
+    """The consumer group under which the marks of a table's output topic are kept.
+
+    Kafka's client takes printable ASCII only: other characters are written as `%C3%9C`, and no two
+    tables have one name.
+    """
+    return f"{groups_of(pipeline)}{quote(table, safe=_PLAIN)}"
 
 
 def topic_settings(max_bytes: int) -> dict[str, str]:

@@ -74,6 +74,20 @@ def test_names_are_those_that_tasks_write_to():
     )  # fmt: skip
 
 
+def test_a_group_is_printable_and_of_one_table_only():
+    """librdkafka takes no other names for groups whose offsets are part of a transaction."""
+    odd = {
+        "public.orders",
+        "public.Bestell Übersicht",
+        "public.Bestell %C3%9Cbersicht",
+        "public.\t",
+    }
+    names = {group_of("shop", table) for table in odd}
+    assert len(names) == len(odd)
+    assert all(name.isascii() and name.isprintable() for name in names)
+    assert {"shop.output.public.orders", "shop.output.public.Bestell %C3%9Cbersicht"} <= names
+
+
 def test_the_tables_that_have_output_topics():
     connector = parse(source={"connect": CONNECT, "tables": ["public.*"]})
     signal = {"public.debezium_signal": "shop.public.debezium_signal"}
