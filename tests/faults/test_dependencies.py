@@ -19,21 +19,30 @@ from tests.kit.broken import revive
 from tests.kit.browser import badge
 from tests.kit.http_side import HttpSide
 from tests.kit.running import STATE_S, Running
+from tests.kit.small_disk import SmallDisk, small_disk
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
 # How long the broker hangs. Longer than the session and request timeouts that could give up: 60.
 FREEZE_S = float(os.environ.get("LAKEMARK_TEST_FREEZE_S", "60"))
+PRODUCTS = "public.products"
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
+def disk(tmp_path_factory) -> Iterator[SmallDisk]:
+    """Where the lake is."""
+    with small_disk(tmp_path_factory.mktemp("pipeline") / "lake") as mounted:
+        yield mounted
+
+
+@pytest.fixture(scope="module")
+def pipeline(stack: LocalStack, disk: SmallDisk) -> Iterator[Running]:
     with stack.fresh_database() as database:
         with database.connect() as connection:
             shop.create(connection, every=every_type.Limits.of({}))
             shop.fill(connection, scale=0.02)
         database.start_connector()
-        with Running(database, tmp_path_factory.mktemp("pipeline")) as running:
+        with Running(database, disk.folder.parent) as running:
             yield running
 
 
@@ -112,3 +121,50 @@ def test_postgres_restarted(running: Running, stack: LocalStack):
         stack.postgres.restart()
         running.database.execute("UPDATE products SET price = 1.25")
         revive(running)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "hint"),
+    [
+        ("full", "lake-full", "make room below lake.path"),
+        ("read_only", "lake-forbidden", "the right to read, write and list below lake.path"),
+    ],
+    ids=["full", "read-only"],
+)
+def test_a_whole_lake_that_takes_nothing(
+    running: Running, disk: SmallDisk, kind: str, code: str, hint: str
+):
+    """First one table is to be written, then all: it is theirs, then the pipeline's."""
+    side = HttpSide(running)
+    wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well")
+    with getattr(disk, kind)():
+        running.database.execute("UPDATE products SET name = %s", [f"while it was {kind}"])
+        state = running.wait_state(PRODUCTS, "errored")
+        assert (state["code"], state["retried"]) == (code, True)
+        assert hint in state["hint"]
+        assert side.table(PRODUCTS)["state"] == "errored"
+        assert side.probes() == (200, 503), "one table alone is no reason to end the process"
+        assert not running.compare(PRODUCTS).is_equal
+
+        running.database.execute("INSERT INTO carts (customer_id, added) VALUES (1, now())")
+        for table in running.tables():
+            running.database.execute(touch(running, table))
+        event = running.lakemark.wait_for_event(
+            "pipeline.degraded", STATE_S, where=lambda e: e["code"] == code
+        )
+        assert hint in event["hint"]
+        wait_for(lambda: side.status()["pipeline"]["code"] == code, STATE_S, "the pipeline to tell")
+    running.wait_state(PRODUCTS, "streaming")
+    running.wait_equal()
+    wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well again")
+
+
+def touch(running: Running, table: str) -> str:
+    """The statement by which every row of a table changes, and none is another one."""
+    name = table.partition(".")[2]
+    ((column,),) = running.database.execute(
+        "SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = %s::regclass"
+        " AND attnum > 0 AND attidentity <> 'a' AND NOT attisdropped ORDER BY attnum LIMIT 1",
+        [f'public."{name}"'],
+    )
+    return f'UPDATE public."{name}" SET {column} = {column}'
