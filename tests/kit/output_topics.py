@@ -2,20 +2,23 @@
 
 import json
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Message as Record
 
-from lakemark.config import load
+from lakemark.config import DatabaseConfig, load
 from lakemark.output_names import topic_of
 from lakemark.sink.forwarding import Message
 from lakemark.sink.names import sources_of
+from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import TableSchema
 from stack.kafka import Kafka
+from stack.local import Database
 from stack.processes import wait_for
 from tests.kit.running import Running
 
@@ -124,6 +127,11 @@ class OutputTopic:
             last[one.key] = one
         return found
 
+    def repeated(self) -> list[str]:
+        """Ids that come more than once; `steps_back` tells those that others stand between."""
+        times = Counter(one.headers["lakemark.id"].decode() for one in self.seen)
+        return [name for name, count in times.items() if count > 1]
+
     def newest(self) -> dict[bytes, dict[str, Any]]:
         """The row of every key that has one, as a consumer that upserts and deletes ends up with."""
         rows: dict[bytes, dict[str, Any]] = {}
@@ -133,6 +141,39 @@ class OutputTopic:
             elif one.event["op"] != "d":
                 rows[one.key] = one.event["after"]
         return rows
+
+
+def schema_of(running: Running, table: str) -> TableSchema:
+    """A table as the source's catalog has it."""
+    settings = running.database.config
+    modes = HandlingModes.from_connector(settings)
+    config = DatabaseConfig(url=running.database.dsn)
+    return read_schemas(config, [table], modes, settings=settings)[table]
+
+
+def settled(running: Running, table: str, *, placeholders: int = 0) -> OutputTopic:
+    """The topic of a table that nothing changes any more: nothing went back, its rows are there."""
+    topic = OutputTopic.of(running, table)
+    topic.read()
+    assert topic.steps_back() == []
+    found = different(running, table, schema_of(running, table), topic.newest())
+    lacking = [one for one in found if one.startswith("placeholder")]
+    assert [one for one in found if one not in lacking] == []
+    assert len(lacking) <= placeholders, lacking
+    return topic
+
+
+def came_again(database: Database, table: str) -> int:
+    """Events that the connector has sent more than once."""
+    kafka, topic = database.stack.kafka, database.topic(table)
+    count = sum(kafka.end_offsets(topic).values())
+    sent = Counter[tuple[bytes | None, str, str]]()
+    for record in kafka.read(topic, count=count):
+        if record.value() is not None:
+            event = json.loads(record.value())
+            event = event.get("payload", event)
+            sent[record.key(), event["op"], event["source"]["sequence"]] += 1
+    return sum(times - 1 for times in sent.values())
 
 
 def _seen(message: Record, order: int) -> Seen:
