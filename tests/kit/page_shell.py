@@ -17,6 +17,11 @@ from tests.kit import kcat
 from tests.kit.documents import ROOT, blocks
 
 RUN_S = 300.0
+# Ctrl-C counts, also where whoever began the tests ignores it, as a script's `&` does.
+_INTERRUPTIBLE = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    " os.execvp(sys.argv[1], sys.argv[1:])"
+)
 
 
 def lines(page: str, command: str) -> str:
@@ -113,7 +118,7 @@ class PageShell:
         path = [str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]]
         with out.open("wb") as to, err.open("wb") as told:
             process = subprocess.Popen(
-                ["bash", "-e", "-o", "pipefail", "-c", text],
+                [sys.executable, "-c", _INTERRUPTIBLE, "bash", "-e", "-o", "pipefail", "-c", text],
                 cwd=self.here,
                 env={
                     **os.environ,
