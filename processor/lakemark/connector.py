@@ -177,9 +177,17 @@ class Connector:
     @property
     def schemas_enabled(self) -> bool | None:
         """Whether values carry their schema; None when the worker's default decides."""
-        value = self.settings.get("value.converter.schemas.enable")
+        return self._carry_schemas("value")
+
+    @property
+    def wraps(self) -> bool:
+        """Whether keys or values are known to carry their schemas."""
+        return any(self._carry_schemas(side) for side in ("key", "value"))
+
+    def _carry_schemas(self, side: str) -> bool | None:
+        value = self.settings.get(f"{side}.converter.schemas.enable")
         if value is None:
-            return True if self.settings.get("value.converter") else None
+            return True if self.settings.get(f"{side}.converter") else None
         return value.strip().lower() == "true"
 
     def require(self) -> None:

@@ -179,7 +179,7 @@ def told(
         packet: which.
         schema: the source's, that a chunk's rows were read with, as JSON.
         sample: an event of the connector, without images.
-        wrapper: schemas of the table's wrapped keys and values.
+        wrapper: schemas of the table's wrapped keys and values; one that is plain has none.
     """
     more = {b"lakemark.sample": sample, b"lakemark.schema": schema or b""}
     more |= dict(zip((b"lakemark.wrapped.key", b"lakemark.wrapped"), wrapper or (), strict=False))
@@ -199,8 +199,8 @@ def sample_of(packet: pa.Table) -> bytes:
 
 def wrapper_of(packet: pa.Table) -> tuple[bytes, bytes] | None:
     """The schemas of wrapped keys and values, None if they were not told."""
-    value = _told(packet, b"lakemark.wrapped")
-    return (_told(packet, b"lakemark.wrapped.key"), value) if value else None
+    wrapper = _told(packet, b"lakemark.wrapped.key"), _told(packet, b"lakemark.wrapped")
+    return wrapper if any(wrapper) else None
 
 
 def _told(packet: pa.Table, name: bytes) -> bytes:

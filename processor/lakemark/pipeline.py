@@ -304,7 +304,7 @@ class Pipeline:
                 query=self.checkpoint.query_id(),
                 schemas={**self.schemas, **self.read_schemas()},
                 topic_ids=self.checkpoint.topics() if config.output else {},
-                wrapped=bool(self.connector.schemas_enabled),
+                wrapped=self.connector.wraps,
             ),
         )
         lake = plans.lake_plan(

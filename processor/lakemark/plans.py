@@ -76,7 +76,7 @@ def output_plan(
         query: the query's id.
         schemas: tables known from the catalog.
         topic_ids: ids of the change topics.
-        wrapped: whether the connector's records are known to carry their schemas.
+        wrapped: whether keys or values are known to carry their schemas.
     """
     output = config.output
     if output is None:

@@ -63,7 +63,7 @@ class OutputPlan:
         resolve: whether TOAST values are put in.
         max_bytes: of a record, where topics are made.
         sample: a real event of the connector, see `envelopes.sample`; empty = none came yet.
-        wrappers: schemas of wrapped keys and values by table.
+        wrappers: schemas of wrapped keys and values by table, empty for the one that is plain.
         key_schemas: key columns by table.
         topic_ids: of the change topics.
         rows: by table.
@@ -320,7 +320,7 @@ class Rows:
             TableError: `output-not-ready`: nobody knows how its keys are written.
         """
         known = self.plan.key_schemas.get(self.table)
-        if known is None and style.wrapper is not None:
+        if known is None and style.wrapper is not None and all(style.wrapper):
             key, value = map(msgspec.json.decode, style.wrapper)
             whole = from_connect(self.table, value, key)
             known = TableSchema(self.table, tuple(map(whole.column, whole.key)), whole.key)

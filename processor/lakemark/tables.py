@@ -134,7 +134,7 @@ class PipelineState(msgspec.Struct):
             its source time was newer: where the next epoch would begin.
         runs: snapshot runs that are armed: only then are touches packed.
         sample, wrappers: an event of the connector without images, and by table the schemas of
-            wrapped keys and values; kept for the output topics only.
+            wrapped keys and values, empty for plain ones; kept for the output topics only.
         left: tables that the configuration no longer names, see `selection`.
         left_offsets: where reading of their topics ended, if these are read no more.
     """

@@ -305,13 +305,13 @@ def _seen(
     if output is None:
         return b"", {}
     wrappers: dict[str, tuple[bytes, bytes]] = {}
-    if any(heads.schema):  # also of tables that do not stream: it may be what they wait for
-        newest_of = {t: i for i, t in enumerate(heads.table) if heads.schema[i] and records.keys[i]}
-        for table, at in newest_of.items():
-            with suppress(ValueError):  # its key cannot be read: another one will do
-                key = envelopes.wrapper_schema(records.keys[at] or b"{}")
-                if table and key is not None:
-                    wrappers[table] = key, heads.schema[at] or b""
+    # Also of tables that do not stream: it may be what they wait for.
+    newest_of = {t: i for i, t in enumerate(heads.table) if t and records.keys[i]}
+    for table, at in newest_of.items():
+        with suppress(ValueError):  # its key cannot be read: another one will do
+            key = envelopes.wrapper_schema(records.keys[at] or b"{}")
+            if key or heads.schema[at]:
+                wrappers[table] = key or b"", heads.schema[at] or b""
     shown = (Kind.CHANGE, Kind.SIGNAL)
     newest = next((i for i in reversed(range(len(heads))) if heads.kind[i] in shown), None)
     value = records.values[newest] if newest is not None else None

@@ -214,6 +214,7 @@ class World:
                 "skipped.operations": "none",
                 "key.converter": "org.apache.kafka.connect.json.JsonConverter",
                 "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+                "key.converter.schemas.enable": "false",
                 "value.converter.schemas.enable": "false",
             },
             config=self.config,

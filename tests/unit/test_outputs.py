@@ -285,7 +285,7 @@ ROW = [
 ]
 
 
-def put_wrapped(shop, op, lsn, key, *, table=ORDERS, **row):
+def put_wrapped(shop, op, lsn, key, *, table=ORDERS, sides=("key", "value"), **row):
     image = {"type": "struct", "fields": ROW, "optional": True}
     schema = {
         "type": "struct",
@@ -294,9 +294,10 @@ def put_wrapped(shop, op, lsn, key, *, table=ORDERS, **row):
     }  # fmt: skip
     payload = json.loads(event(op, lsn, {"id": key, **row}, table=table))
     named = {"schema": {"type": "struct", "fields": ROW[:1]}, "payload": {"id": key}}
-    raw = None if op == "t" else json.dumps(named).encode()
-    value = json.dumps({"schema": schema, "payload": payload}).encode()
-    shop.broker.put(f"shop.{table}", 0, raw, value)
+    wrapped = {"schema": schema, "payload": payload}
+    raw = json.dumps(named if "key" in sides else named["payload"]).encode()
+    value = json.dumps(wrapped if "value" in sides else payload).encode()
+    shop.broker.put(f"shop.{table}", 0, None if op == "t" else raw, value)
 
 
 def test_deletes_of_a_truncate_have_wrapped_keys_or_the_table_waits(out, tmp_path):
@@ -324,6 +325,22 @@ def test_deletes_of_a_truncate_have_wrapped_keys_or_the_table_waits(out, tmp_pat
     last = {json.loads(m.key)["payload"]["id"]: m.value for m in out.records[CLEAN]}
     assert last[6] is None
     assert last[5] is not None
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_keys_and_values_are_wrapped_each_for_itself(out, tmp_path, side):
+    """Each converter has a setting of its own: what is written follows them both."""
+    shop = shop_at(tmp_path)
+    for batch in range(2):  # what a batch tells, and what the state keeps
+        put_wrapped(shop, "c", 100 * batch + 10, 5, sides=[side], v=1)
+        put_wrapped(shop, "t", 100 * batch + 50, 0, sides=[side])
+        shop.run()
+        assert shop.state.tables[ORDERS].state == tables.STREAMING
+        created, deleted, tombstone = out.records[CLEAN][3 * batch :]
+        assert tombstone.key == deleted.key
+        assert json.loads(created.key) == json.loads(deleted.key)
+        assert ("schema" in json.loads(deleted.key)) is (side == "key")
+        assert ("schema" in json.loads(deleted.value)) is (side == "value")
 
 
 def test_a_truncate_without_a_catalog(out, tmp_path):

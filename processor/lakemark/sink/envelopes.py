@@ -185,7 +185,8 @@ def wrapper_schema(record: bytes) -> bytes | None:
 
 
 def _is_wrapped(members: Mapping[str, msgspec.Raw]) -> bool:
-    return members.keys() == {"schema", "payload"} and bytes(members["schema"]) != _NULL
+    # Columns may have these names, and then none of their values is an object.
+    return members.keys() == {"schema", "payload"} and bytes(members["schema"]).startswith(b"{")
 
 
 def _wrapping(schema: bytes) -> bytes:

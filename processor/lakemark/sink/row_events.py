@@ -33,8 +33,9 @@ class Style:
         table: ``schema.table``.
         template: a real event of the connector, see `envelopes.sample`; empty = none is known.
         modes: the connector's settings.
-        wrapper: schemas of the table's wrapped keys and values; None = not known, or plain.
-        wrapped: whether the records carry their schemas.
+        wrapper: schemas of the table's wrapped keys and values, empty for the one that is plain;
+            None = not known, or both are.
+        wrapped: whether keys or values carry their schemas.
         written_ns: when the records are written.
     """
 
@@ -121,7 +122,7 @@ class _Writing:
         self, rows: pa.StructArray, position: bytes, read_us: int, *, gone: bool
     ) -> Iterator[Message]:
         style = self.style
-        key_schema, value_schema = style.wrapper or (None, None)
+        key_schema, value_schema = (schema or None for schema in style.wrapper or (b"", b""))
         schema, _, name = style.table.partition(".")
         _, major, minor = positions.unpack(position)
         reading = Reading(schema, name, read_us * 1000, style.written_ns, major, minor)
@@ -150,7 +151,7 @@ def _writing(schema: TableSchema, style: Style) -> _Writing:
     if style.wrapped and style.wrapper is None:
         raise not_ready(f"the schemas that records of {style.table} carry are not known yet")
     defaults: dict[str, bytes] = {}
-    if style.wrapper is not None:
+    if style.wrapper is not None and style.wrapper[1]:
         defaults = default_texts(style.wrapper[1])
     return _Writing(
         style, Rendering(schema, style.modes, defaults=defaults), _template(style.template)

@@ -244,13 +244,13 @@ class World:
         found = jobs.reasons_against(self.settings, table)
         if found:
             return Rejection("", found[0].code, found[0].message, found[0].hint)
-        if self.config.output and self.connector.schemas_enabled and not self.wrapped(table):
+        if self.config.output and self.connector.wraps and not self.wrapped(table):
             return Rejection(
                 "",
                 "output-not-ready",
                 f"records of {table} carry schemas, and none of them has come yet: how its rows "
                 "are written to its output topic is not known",
-                "change a row of the table, or set value.converter.schemas.enable=false",
+                "change a row of the table, or set schemas.enable=false of both converters",
             )
         return None
 
