@@ -1,11 +1,17 @@
 """Every PostgreSQL type, through snapshot and log, in several handling modes of the connector."""
 
+import json
+
 import pytest
 
+from lakemark.source.modes import HandlingModes
 from stack import every_type
 from stack.local import Database
 from tests.kit.handling_modes import MODES
+from tests.kit.output_topics import schema_of, settled
+from tests.kit.rendered_rows import assert_read_as_written
 from tests.kit.running import Running
+from tests.kit.snapshots import Snapshots
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
@@ -13,7 +19,7 @@ WRAPPED = {"value.converter.schemas.enable": "true"}
 NUMERIC = {"value.converter.decimal.format": "NUMERIC"}
 CASES = {
     "defaults": MODES["defaults"],
-    "defaults-wrapped": WRAPPED,
+    "defaults-wrapped": {**WRAPPED, "key.converter.schemas.enable": "true"},
     "texts": MODES["texts"],
     "numbers": {**MODES["numbers"], **NUMERIC},
     "connect-wrapped": {
@@ -41,7 +47,9 @@ def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
         database.execute(KEYED)
         insert_keyed(database, 1)
         database.start_connector(modes)
-        with Running(database, tmp_path) as running:
+        wrapped = WRAPPED.keys() <= modes.keys()
+        clean = {"output": {"topic_prefix": f"{database.name}.clean"}} if wrapped else {}
+        with Running(database, tmp_path, clean) as running:
             running.lakemark.start()
             running.wait_captured("all_types")
             running.wait_captured("keyed")
@@ -64,7 +72,44 @@ def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
             database.execute("UPDATE keyed SET number = 3 WHERE number = 2 AND amount > 0")
             found = running.wait_equal()
             assert found["public.all_types"].source_rows == 3 * count
+            if wrapped:
+                in_its_output_topic(running)
             assert running.dead_letters() == []
+
+
+def in_its_output_topic(running: Running) -> None:
+    """Events as the connector wrote them, wrapper and all; then a snapshot's rows as it would."""
+    database, table = running.database, "public.all_types"
+    topic = settled(running, table)
+    sent = records(running)
+    assert sorted((one.key, one.value) for one in topic.seen) == sorted(sent)
+    ((count,),) = database.execute("SELECT count(*) FROM all_types")
+    database.execute(
+        "INSERT INTO debezium_signal VALUES ('own', 'execute-snapshot', %s)",
+        [json.dumps({"data-collections": [table], "type": "incremental"})],
+    )
+    running.wait_captured("all_types", f"SELECT count(*) + {len(sent)} FROM {{}}")
+    theirs = {key: value for key, value in records(running) if read(value) == "incremental"}
+    assert len(theirs) == count
+    with Snapshots(running) as snapshots:
+        snapshots.run(table)
+    seen = settled(running, table).seen
+    ours = {one.key: one.value for one in seen if one.value and read(one.value) == "incremental"}
+    modes = HandlingModes.from_connector(database.config)
+    compared = assert_read_as_written(ours, theirs, schema_of(running, table), modes)
+    assert compared > 10 * count
+
+
+def records(running: Running) -> list[tuple[bytes, bytes]]:
+    """Keys and values as they are in the change topic."""
+    kafka, topic = running.database.stack.kafka, running.database.topic("all_types")
+    found = kafka.read(topic, count=sum(kafka.end_offsets(topic).values()))
+    return [(record.key() or b"", record.value() or b"") for record in found]
+
+
+def read(value: bytes) -> str:
+    """Which snapshot a wrapped record is of."""
+    return str(json.loads(value)["payload"]["source"]["snapshot"])
 
 
 def insert_keyed(database: Database, number: int) -> None:

@@ -20,6 +20,7 @@ from lakemark.source.schema import TableSchema
 from stack.kafka import Kafka
 from stack.local import Database
 from stack.processes import wait_for
+from tests.kit.rendered_rows import members, payload
 from tests.kit.running import Running
 
 READ_S = 60.0
@@ -132,14 +133,14 @@ class OutputTopic:
         times = Counter(one.headers["lakemark.id"].decode() for one in self.seen)
         return [name for name, count in times.items() if count > 1]
 
-    def newest(self) -> dict[bytes, dict[str, Any]]:
+    def newest(self) -> dict[bytes, bytes]:
         """The row of every key that has one, as a consumer that upserts and deletes ends up with."""
-        rows: dict[bytes, dict[str, Any]] = {}
+        rows: dict[bytes, bytes] = {}
         for one in self.seen:
             if one.value is None:
                 rows.pop(one.key, None)
             elif one.event["op"] != "d":
-                rows[one.key] = one.event["after"]
+                rows[one.key] = members(payload(one.value))["after"]
         return rows
 
 
@@ -155,10 +156,11 @@ def settled(running: Running, table: str, *, placeholders: int = 0) -> OutputTop
     """The topic of a table that nothing changes any more: nothing went back, its rows are there."""
     topic = OutputTopic.of(running, table)
     topic.read()
-    assert topic.steps_back() == []
+    back = topic.steps_back()
+    assert back == [], back
     found = different(running, table, schema_of(running, table), topic.newest())
     lacking = [one for one in found if one.startswith("placeholder")]
-    assert [one for one in found if one not in lacking] == []
+    assert found == lacking, [one for one in found if one not in lacking]
     assert len(lacking) <= placeholders, lacking
     return topic
 
@@ -184,7 +186,7 @@ def _seen(message: Record, order: int) -> Seen:
 
 
 def different(
-    running: Running, table: str, schema: TableSchema, rows: dict[bytes, dict[str, Any]]
+    running: Running, table: str, schema: TableSchema, rows: dict[bytes, bytes]
 ) -> list[str]:
     """Where a consumer's rows are not those of the Delta table, key by key and typed.
 
@@ -195,12 +197,12 @@ def different(
     sources = {**sources_of(delta.schema), "_cdc": "_cdc"}
     delta = delta.rename_columns([sources[n] for n in delta.schema.names]).drop_columns(["_cdc"])
     wanted = {tuple(row[name] for name in schema.key): row for row in delta.to_pylist()}
-    images = [json.dumps(row).encode() for row in rows.values()]
-    read = decode_rows(images, schema, modes)
+    read = decode_rows(list(rows.values()), schema, modes)
     found = [f"{bad}" for bad in read.bad]
     got = {
         tuple(row[name] for name in schema.key): (row, missing or ())
         for row, missing in zip(read.columns.to_pylist(), read.unavailable, strict=True)
+        if row is not None
     }
     for key in wanted.keys() | got.keys():
         if key not in got or key not in wanted:
