@@ -45,6 +45,14 @@ def stopped(pipeline: Running) -> Running:
     return pipeline
 
 
+@pytest.fixture
+def streaming(pipeline: Running) -> Running:
+    """The pipeline, equal and running."""
+    pipeline.lakemark.start()
+    pipeline.wait_equal()
+    return pipeline
+
+
 def refused(running: Running, code: str) -> str:
     """What `lakemark run` says before it ends with exit code 1."""
     running.lakemark.spawn()
@@ -65,21 +73,56 @@ def mended(running: Running) -> None:
     running.wait_progress(LOST, "the end of the repair", lambda r: not r.get("resnapshot"))
 
 
-def test_a_topic_that_was_deleted_and_made_again(stopped: Running):
-    """With more records than the old one had: by offsets alone it is read on."""
-    database, topic = stopped.database, stopped.database.topic("lost")
-    kafka, before = database.stack.kafka, database.stack.kafka.end_offsets(topic)
-    admin = kafka.admin()
+def deleted(running: Running) -> dict[int, int]:
+    """The topic is gone; the end offsets that it had."""
+    kafka, topic = running.database.stack.kafka, running.database.topic("lost")
+    before, admin = kafka.end_offsets(topic), kafka.admin()
     admin.delete_topics([topic])[topic].result(30)
     wait_for(lambda: topic not in kafka.topics(), STATE_S, "the topic to be gone")
-    kafka.create_topic(topic, partitions=len(before))
-    for number in range(max(before.values()) + 2):
+    return before
+
+
+def made_again(running: Running, before: dict[int, int], events: int) -> None:
+    """Another topic of the same name, with so many events of two keys each."""
+    database = running.database
+    database.stack.kafka.create_topic(database.topic("lost"), partitions=len(before))
+    for number in range(events):
         database.execute(f"UPDATE {LOST} SET v = %s WHERE id > 2", [f"later {number}"])
-    stopped.wait_drained()
+    running.wait_drained()
+
+
+def test_a_topic_that_was_deleted_and_made_again(stopped: Running):
+    """With more records than the old one had: by offsets alone it is read on."""
+    before = deleted(stopped)
+    made_again(stopped, before, max(before.values()) + 2)
 
     said = refused(stopped, "topic-recreated")
     assert f"lakemark recover --resnapshot {LOST}" in said
     mended(stopped)
+
+
+def stopped_by_itself(running: Running, code: str) -> None:
+    """What one that runs does: it names the table and what mends it, and ends."""
+    assert running.lakemark.wait_ended(STATE_S) == 1
+    said = running.lakemark.log_tail(60)
+    assert code in said
+    assert f"lakemark recover --resnapshot {LOST}" in said
+
+
+def test_a_topic_that_is_deleted_while_it_is_read(streaming: Running):
+    before = deleted(streaming)
+    stopped_by_itself(streaming, "topic-deleted")
+    made_again(streaming, before, 1)
+    mended(streaming)
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["fewer", "more"])
+def test_a_topic_that_is_made_again_while_it_is_read(streaming: Running, more: bool):
+    """Offsets that fall, and such that do not: then the topic's id alone tells it."""
+    before = deleted(streaming)
+    made_again(streaming, before, max(before.values()) + 2 if more else 1)
+    stopped_by_itself(streaming, "topic-recreated")
+    mended(streaming)
 
 
 def test_events_that_were_not_read_in_time(stopped: Running):
