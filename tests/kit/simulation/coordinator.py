@@ -46,6 +46,7 @@ class Coordinator:
     below: list[tuple[int, int]] = field(default_factory=list)
     listed: dict[int, int] = field(default_factory=dict)  # key → batch that last listed it
     ghosts_since: int = -1  # batch since which a complete run is needed; -1 = none is
+    unread_since: int = -1  # batch since which any row may miss an event; -1 = none does
     count: int = 0
     planned: int = 0  # end of the control records of the batch that has begun
     chain: Chain = field(default_factory=lambda: Chain("windows"))
@@ -335,7 +336,7 @@ class Coordinator:
 
     def stale(self) -> frozenset[bytes] | None:
         """Keys whose rows miss an event; None = any may."""
-        return None if self.ghosts_since >= 0 else frozenset(b"[%d]" % key for key in self.listed)
+        return None if self.unread_since >= 0 else frozenset(b"[%d]" % key for key in self.listed)
 
     def _start_again(self) -> None:
         """The connector reads the table anew: so do we."""
@@ -367,6 +368,8 @@ class Coordinator:
                 del self.listed[key]
         if run.whole and self.ghosts_since <= run.until:
             self.ghosts_since = -1
+        if run.whole and self.unread_since <= run.until:
+            self.unread_since = -1
         run.ending = True
         self.runs.remove(run)
         self.say(type="run-end", run=run.name)

@@ -348,10 +348,10 @@ class History(Writes, Reads):
     def _note_ghosts(self, done: Any) -> None:
         """What only a complete run makes good: rows missed in a gap, events without a key."""
         stream, gaps = self.connector.stream, self.connector.snapshots
-        if any(
-            (stream[i].commit < 0 and gaps) or stream[i].change.get("bad") == "key"
-            for i in done.taken
-        ):
+        unread = any(stream[i].change.get("bad") == "key" for i in done.taken)
+        if unread:
+            self.coordinator.unread_since = done.state.batch
+        if unread or any(stream[i].commit < 0 and gaps for i in done.taken):
             self.coordinator.ghosts_since = done.state.batch
 
 
