@@ -33,7 +33,7 @@ _KAFKA: Final = ("org/apache/kafka/clients/", "org/apache/kafka/common/", "org/a
 
 
 class ArchiveError(LakemarkError):
-    """Java could not write the archive."""
+    """Java could not write the archive, or had nothing to put into it."""
 
     code = "no-class-archive"
 
@@ -43,7 +43,7 @@ def warm() -> tuple[Path, bool]:
 
     Raises:
         JarError: there is no Java, or a jar cannot be had.
-        ArchiveError: there is none afterwards.
+        ArchiveError: there is none afterwards, or it lacks what a pipeline needs.
     """
     found = jars.runtime_jars()
     archive = class_archive(found)
@@ -119,6 +119,10 @@ def _stream(spark: SparkSession, place: str) -> None:
         .start()
     )
     try:
-        enough.wait(LONGEST_S)
+        if not enough.wait(LONGEST_S):
+            raise ArchiveError(
+                f"Spark did not get through {BATCHES} batches in {LONGEST_S:g} s",
+                hint="see above what Spark says",
+            )
     finally:
         query.stop()

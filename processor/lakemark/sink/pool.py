@@ -91,7 +91,7 @@ class Pool:
     def kept_otherwise(self, row: Net, other: Net) -> frozenset[str]:
         """Columns that an event may lack, and of which two whole rows have different values.
 
-        No event lacks a value of fixed width: PostgreSQL keeps it in the row itself.
+        No event lacks a number, a moment or a boolean: PostgreSQL keeps such in the row itself.
         """
         pool = self.rows()
         return frozenset(
