@@ -37,7 +37,7 @@ PURE = {
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
     *("refresh", "selection", "gaps"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
-    *("backoff", "decoding", "source.circuit"),
+    *("backoff", "decoding", "source.circuit", "causes", "chunk_rows"),
     *("catch_up", "new_partitions", "control_records"),
 }
 

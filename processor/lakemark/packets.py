@@ -17,7 +17,7 @@ put side by side.
 | MISSED | its key | | the event's | (of an event that cannot be decoded) |
 
 MOVED, AWAITED and DISPLACED are what `sink.resolve` leaves for later batches, FILL comes from
-snapshots.
+snapshots. Rows of chunks: `chunk_rows`.
 """
 
 import json
@@ -25,11 +25,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakemark import positions
 from lakemark.changes import Net
 
 NET: Final = 0
@@ -44,8 +42,7 @@ MISSED: Final = 8
 
 COMPRESSED_BYTES: Final = 32 << 10  # in memory; below it zstd saves less than it costs
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
-_SETTLED: Final = b"chunk\0"  # an Arrow stream begins with 0xffffffff
-_NAMES: Final = pa.list_(pa.string())
+NAMES: Final = pa.list_(pa.string())
 CONTROL: Final = pa.schema(
     [
         pa.field("record", pa.int8()),
@@ -57,8 +54,8 @@ CONTROL: Final = pa.schema(
         pa.field("op", pa.string()),
         pa.field("net_position", pa.binary()),
         pa.field("source_ts", pa.int64()),
-        pa.field("unavailable", _NAMES),
-        pa.field("missing", _NAMES),
+        pa.field("unavailable", NAMES),
+        pa.field("missing", NAMES),
         pa.field("base", pa.bool_()),
         pa.field("force", pa.bool_()),
         pa.field("barrier", pa.binary()),
@@ -113,7 +110,7 @@ def build(
         "barrier": [n.barrier if n else None for n in nets],
     }
     arrays = [pa.array(control[f.name], f.type) for f in CONTROL]
-    return _packet(arrays, take(pool, nets), table=table, key_columns=key_columns)
+    return packet(arrays, take(pool, nets), table=table, key_columns=key_columns)
 
 
 def build_simple(
@@ -135,7 +132,7 @@ def build_simple(
     count = len(keys)
     at = pa.array(position, pa.binary())
     absent = pa.nulls(count, pa.binary())
-    names = pa.nulls(count, _NAMES)
+    names = pa.nulls(count, NAMES)
     arrays = [
         pa.array(np.full(count, NET, dtype=np.int8)),
         pa.array(keys, pa.binary()),
@@ -151,19 +148,7 @@ def build_simple(
         pa.array(force, pa.bool_()),
         absent,
     ]
-    return _packet(arrays, rows, table=table, key_columns=key_columns)
-
-
-def as_of(packet: pa.Table, position: bytes, *, record: int = NET) -> pa.Table:
-    """A chunk's rows with the position that the chunk got, as records of this kind."""
-    count = packet.num_rows
-    at = pa.repeat(pa.scalar(position, pa.binary()), count)
-    kind = pa.array(np.full(count, record, dtype=np.int8))
-    columns = {"record": kind, "position": at, "net_position": at}
-    for name, column in columns.items():
-        number = packet.schema.get_field_index(name)
-        packet = packet.set_column(number, packet.schema.field(number), column)
-    return packet
+    return packet(arrays, rows, table=table, key_columns=key_columns)
 
 
 def told(
@@ -189,73 +174,23 @@ def told(
 
 def schema_of(packet: pa.Table) -> bytes | None:
     """The source's schema that a chunk's rows were read with, None if it was not told."""
-    return _told(packet, b"lakemark.schema") or None
+    return told_of(packet, b"lakemark.schema") or None
 
 
 def sample_of(packet: pa.Table) -> bytes:
     """An event of the connector, empty if it was not told."""
-    return _told(packet, b"lakemark.sample")
+    return told_of(packet, b"lakemark.sample")
 
 
 def wrapper_of(packet: pa.Table) -> tuple[bytes, bytes] | None:
     """The schemas of wrapped keys and values, None if they were not told."""
-    wrapper = _told(packet, b"lakemark.wrapped.key"), _told(packet, b"lakemark.wrapped")
+    wrapper = told_of(packet, b"lakemark.wrapped.key"), told_of(packet, b"lakemark.wrapped")
     return wrapper if any(wrapper) else None
 
 
-def _told(packet: pa.Table, name: bytes) -> bytes:
+def told_of(packet: pa.Table, name: bytes) -> bytes:
+    """What the packet was told under a name; empty without."""
     return bytes((packet.schema.metadata or {}).get(name, b""))
-
-
-def reads(
-    keys: pa.Array, rows: pa.StructArray, *, source_ts: int, table: str, key_columns: KeyColumns
-) -> pa.Table:
-    """The packet of a chunk's rows: upserts with op r, made column by column.
-
-    Their positions are zeros until the shard knows the chunk's.
-
-    Args:
-        keys: canonical keys (binary), one a row.
-        rows: the rows, one child per source column.
-        source_ts: when they were read, microseconds since the epoch by the database's clock.
-        table: id of the table, `schema.table`.
-        key_columns: of its key.
-    """
-    control = _chunk_control(keys, source_ts, action="upsert", op="r")
-    return _packet(control, rows, table=table, key_columns=key_columns)
-
-
-def absences(
-    keys: pa.Array, rows: pa.StructArray, *, source_ts: int, table: str, key_columns: KeyColumns
-) -> pa.Table:
-    """As `reads`, of keys that the database has no row of: deletes with op d.
-
-    `rows` has the key's columns only.
-    """
-    control = _chunk_control(keys, source_ts, action="delete", op="d")
-    return _packet(control, rows, table=table, key_columns=key_columns)
-
-
-def _chunk_control(keys: pa.Array, source_ts: int, *, action: str, op: str) -> list[pa.Array]:
-    count = len(keys)
-    absent, names = pa.nulls(count, pa.binary()), pa.nulls(count, _NAMES)
-    at = pa.repeat(pa.scalar(positions.LOWEST, pa.binary()), count)
-    false = pa.array(np.zeros(count, dtype=bool))
-    return [
-        pa.array(np.full(count, NET, dtype=np.int8)),
-        keys,
-        absent,
-        at,
-        pa.repeat(action, count),
-        pa.repeat(op, count),
-        at,
-        pa.array(np.full(count, source_ts, dtype=np.int64)),
-        names,
-        names,
-        false,
-        false,
-        absent,
-    ]
 
 
 def truncates(positions_of: Sequence[bytes], *, table: str) -> pa.Table:
@@ -270,9 +205,10 @@ def missed(keys: Sequence[tuple[bytes, bytes]], *, table: str) -> pa.Table:
     return build(items, pa.array([], pa.struct([])), table=table, key_columns=KeyColumns())
 
 
-def _packet(
+def packet(
     control: list[pa.Array], rows: pa.StructArray, *, table: str, key_columns: KeyColumns
 ) -> pa.Table:
+    """The packet of control columns, see `CONTROL`, and row images."""
     key = [[name, name in key_columns.padded] for name in key_columns.names]
     schema = pa.schema(
         [*CONTROL, pa.field("row", rows.type)],
@@ -317,62 +253,8 @@ def encode(packet: pa.Table) -> bytes:
 
 
 def decode(blob: bytes) -> pa.Table:
-    """Inverse of `encode` and of `settled`."""
-    if blob.startswith(_SETTLED):
-        return _unsettled(msgspec.msgpack.decode(blob[len(_SETTLED) :], type=_Settled))
+    """Inverse of `encode`."""
     return pa.ipc.open_stream(blob).read_all()
-
-
-def columns(blob: bytes, *names: str) -> pa.Table:
-    """Some control columns of an encoded packet; the others are not decompressed."""
-    fields = [CONTROL.get_field_index(name) for name in names]
-    options = pa.ipc.IpcReadOptions(included_fields=fields)
-    return pa.ipc.open_stream(blob, options=options).read_all()
-
-
-class _Settled(msgspec.Struct, array_like=True):
-    """A chunk's packets as they came; bits of the rows that do not count, and what these give."""
-
-    position: bytes
-    parts: list[tuple[bytes, bytes]]
-    fills: bytes
-
-
-def settled(
-    parts: Iterable[tuple[bytes, pa.ChunkedArray | None]],
-    position: bytes,
-    *,
-    fills: pa.Table | None,
-) -> bytes:
-    """A chunk's packets with the position that the chunk got, without making them anew.
-
-    Args:
-        parts: packets as encoded, each with the rows to leave out (boolean), None for none.
-        position: of all rows.
-        fills: rows that were left out, as FILL records with their position.
-    """
-    given = [(blob, b"" if out is None else _bits(out)) for blob, out in parts]
-    said = _Settled(position, given, b"" if fills is None else encode(fills))
-    return _SETTLED + msgspec.msgpack.encode(said)
-
-
-def _bits(mask: pa.ChunkedArray) -> bytes:
-    return np.packbits(mask.to_numpy()).tobytes()
-
-
-def _unsettled(chunk: _Settled) -> pa.Table:
-    found = []
-    for blob, out in chunk.parts:
-        packet = decode(blob)
-        if out:
-            bits = np.unpackbits(np.frombuffer(out, np.uint8), count=packet.num_rows)
-            packet = packet.filter(pa.array(bits == 0))
-        found.append(packet)
-    # Of keys without a row there are no columns but the key's.
-    packet = as_of(pa.concat_tables(found, promote_options="permissive"), chunk.position)
-    if not chunk.fills:
-        return packet
-    return pa.concat_tables([packet, decode(chunk.fills)], promote_options="permissive")
 
 
 def table_of(packet: pa.Table) -> str:

@@ -36,6 +36,11 @@ def unpack(position: bytes) -> tuple[int, int, int]:
     return _LAYOUT.unpack(position)
 
 
+def epoch_of(position: bytes) -> bytes:
+    """The epoch, as bytes that compare."""
+    return position[:4]
+
+
 def major_of(position: bytes) -> bytes:
     """Epoch and major: equal for all changes of one transaction."""
     return position[:12]

@@ -30,6 +30,7 @@ from lakemark import connector as connectors
 from lakemark import control, kafka, records, recovery, settings_record, snapshots
 from lakemark.backoff import Backoff
 from lakemark.catalogs import catalog_of
+from lakemark.causes import cause
 from lakemark.checkpoint import Checkpoint, Identity
 from lakemark.config import Config
 from lakemark.connector_changes import ChangedError, Watch, agree
@@ -42,6 +43,7 @@ from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pipeline import Pipeline
 from lakemark.session import session
 from lakemark.settle import News
+from lakemark.sink.chunk_files import ChunkFileWriter
 from lakemark.sink.names import folder_of
 from lakemark.sink.partial import partial_keys
 from lakemark.snapshot.chunk_task import ReadSettings
@@ -61,7 +63,6 @@ log = structlog.get_logger(__name__)
 ONCE_ATTEMPTS: Final = 5
 TOPICS_EVERY_S: Final = 30.0  # how often the topics' ids are compared
 RETRY_EVERY_S: Final = 15.0  # how often errored tables that retry are given a batch
-DATA_LOSS: Final = ("OffsetOutOfRange", "failOnDataLoss", "Some data may have been lost")
 
 
 class Supervisor:
@@ -243,6 +244,7 @@ class Supervisor:
             yield
             return
         config, query = self.config, pipeline.checkpoint.query_id
+        chunk_files = ChunkFileWriter.of(config)
         settings = Settings(
             pipeline=config.name,
             shards=config.stream.shards,
@@ -256,7 +258,7 @@ class Supervisor:
             pipeline.spark,
             config,
             pipeline.connector,
-            ReadSettings(config, pipeline.modes, pipeline.connector.settings),
+            ReadSettings(config, pipeline.modes, pipeline.connector.settings, chunk_files),
             lambda table, key: partial_keys(
                 folder_of(config.lake, table), key, storage_options=config.lake.options()
             ),
@@ -351,23 +353,12 @@ class Supervisor:
 
     def _cause(self, pipeline: Pipeline, error: BaseException) -> LakemarkError:
         """What really stopped the query; whatever is not known to be final is tried again."""
-        found = pipeline.failure
-        if isinstance(found, LakemarkError):
-            if found.retried and not isinstance(found, DependencyError):
-                return DependencyError(found.message, code=found.code, hint=found.hint)
-            return found
-        text = f"{found or ''}\n{error}"
-        if any(sign in text for sign in DATA_LOSS):
-            return DependencyError(  # the next start says which, or goes over it: `recovery`
-                "Kafka no longer has records that were not read yet: " + root_cause(text),
-                code="source-data-expired",
-                hint="it starts again, and says then what is missing; raise the topic's retention",
-            )
-        return DependencyError(
-            f"the query stopped: {root_cause(text)}",
-            code="query-failed",
-            hint="see the log; it is started again from its checkpoint",
-        )
+        if not isinstance(pipeline.failure, LakemarkError):
+            try:  # whoever took over may be what Spark complains about
+                pipeline.checkpoint.check_owner()
+            except DependencyError as superseded:
+                return superseded
+        return cause(pipeline.failure, error)
 
     # -- edges the batches use ------------------------------------------------------------------
 
@@ -433,14 +424,6 @@ class Supervisor:
 def any_state(state: PipelineState, wanted: str) -> bool:
     """Whether any table is in this state."""
     return any(entry.state == wanted for entry in state.tables.values())
-
-
-def root_cause(text: str) -> str:
-    """The line of a Java or Python trace that says what was wrong first."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("lakemark.errors.")]
-    caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (ours[:1] or caused[-1:] or lines[:1] or ["unknown"])[0]
 
 
 def run(config: Config, *, once: bool) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import crashpoints, packets, publishing
+from lakemark import chunk_rows, crashpoints, packets, publishing
 from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
@@ -402,7 +402,7 @@ def merge(
             elif kind not in {PACKET, SURVIVORS}:
                 said.append((kind, blob))
             elif kind == PACKET or table not in plan.stopped:
-                part = Part(row["source"], row["first"], packets.decode(blob), crc32(blob))
+                part = Part(row["source"], row["first"], chunk_rows.decode(blob), crc32(blob))
                 parts.setdefault(table, []).append(part)
                 if kind == SURVIVORS:
                     survivors.setdefault(table, []).append(part.packet)

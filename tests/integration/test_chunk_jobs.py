@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lakemark import kafka, packets
+from lakemark import chunk_rows, kafka
 from lakemark.config import Config
 from lakemark.snapshot import chunk_task, chunks, jobs
 from lakemark.snapshot.boundaries import Condition, KeyRange, halves, key_texts
@@ -97,7 +97,7 @@ def written(source: Database):
             assert message.error() is None
             header = json.loads(message.key())
             if header["run"] == source.name:
-                packet = packets.decode(message.value())
+                packet = chunk_rows.decode(message.value())
                 parts = found.setdefault(header["attempt"], {})
                 parts[header["shard"], header["part"]] = packet.to_pylist()
             left -= 1
@@ -306,7 +306,9 @@ def test_a_range_that_is_too_large_or_too_slow_comes_back_as_its_halves(
     assert good(run_chunk(spec(attempt=18, span=error.halves[0]), settings)).rows == 4
     monkeypatch.undo()
 
-    slow = ReadSettings(settings.config, settings.modes, {}, timedelta(milliseconds=300))
+    slow = ReadSettings(
+        settings.config, settings.modes, {}, statement_timeout=timedelta(milliseconds=300)
+    )
     nap = Condition("pg_sleep(CASE WHEN id = 8 THEN 2 ELSE 0 END) IS NOT NULL")
     late = run_chunk(spec(attempt=19, condition=nap), slow).error
     assert (late.code, late.retried) == ("statement-timeout", True)

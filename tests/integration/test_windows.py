@@ -72,7 +72,7 @@ def test_window_rows_and_the_transaction_that_is_waited_for(source: Database):
     for id_, type_, data in source.execute("SELECT id, type, data FROM debezium_signal"):
         jsonschema.validate({"id": id_, "type": type_, "data": data}, schema)
         jsonschema.validate(found := json.loads(data), schema["$defs"]["data"])
-        assert found.keys() == {"run", "oldest", "serverStart", "timeline"}
+        assert found.keys() == {"run", "oldest", "serverStart", "timeline", "wal"}
         assert found["run"] == (ODD if id_.startswith(str(first.uuid)) else "r")
     rows = source.execute("SELECT id, type FROM debezium_signal ORDER BY xmin::text::int, type")
     assert rows == [

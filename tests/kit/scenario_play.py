@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from lakemark import changes, packets, positions
+from lakemark import changes, chunk_rows, packets, positions
 from lakemark.reconcile import window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.snapshot.visibility import Server, Snapshot, Watermark
@@ -360,7 +360,7 @@ class Play:
         self._end_runs()
 
     def _survivors(self, output: window.Output, say: Callable[..., Said]) -> None:
-        for row in packets.decode(output.blob).to_pylist():
+        for row in chunk_rows.decode(output.blob).to_pylist():
             key, at = int(row["key"].strip(b"[]")), self.numbers.get(row["position"], -1)
             cells = cells_of(row["row"])
             what = "gone" if row["action"] == changes.DELETE else "r"

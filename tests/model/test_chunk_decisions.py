@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import packets, positions
+from lakemark import chunk_rows, packets, positions
 from lakemark.packets import KeyColumns
 from lakemark.reconcile import chunks
 from lakemark.reconcile.remembered import REMEMBERED
@@ -27,7 +27,7 @@ def encoded(keys: list[int], *, absent: bool, wide: bool) -> bytes:
     if not absent:
         columns["b"] = pa.array([f"b{k}" * (3000 if wide else 1) for k in keys], pa.string())
     rows = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-    make = packets.absences if absent else packets.reads
+    make = chunk_rows.absences if absent else chunk_rows.reads
     names = pa.array([key_of(k) for k in keys], pa.binary())
     return packets.encode(make(names, rows, source_ts=5, table="public.t", key_columns=KEY))
 
@@ -72,7 +72,7 @@ def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
         assert (decision.blob, decision.survivors, decision.fills) == (None, 0, 0)
         return
     assert decision.blob is not None
-    rows = packets.decode(decision.blob).to_pylist()
+    rows = chunk_rows.decode(decision.blob).to_pylist()
     found = [(r["record"], r["key"], r["action"] == "delete") for r in rows]
     assert sorted(found) == sorted(wanted)
     assert [r["record"] for r in rows] == sorted(r["record"] for r in rows)

@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakemark import packets, positions
+from lakemark import chunk_rows, packets, positions
 from lakemark.packets import KeyColumns
 from lakemark.reconcile import chunks, window
 from lakemark.reconcile.chunks import Settled
@@ -20,7 +20,7 @@ KEY = KeyColumns(("id",))
 
 def part(*keys: int, attempt: int = 1, number: int = 0, absent: bool = False, table=A, run="r1"):
     names = pa.array([b"[%d]" % k for k in keys], pa.binary())
-    make = packets.absences if absent else packets.reads
+    make = chunk_rows.absences if absent else chunk_rows.reads
     columns = {"id": pa.array(keys, pa.int64())}
     if not absent:
         columns["b"] = pa.array([f"b{k}" for k in keys], pa.string())
@@ -63,7 +63,7 @@ class Shard:
         new = []
         for out in first.outputs:
             if out.kind == window.SURVIVORS:
-                found = packets.decode(out.blob).to_pylist()
+                found = chunk_rows.decode(out.blob).to_pylist()
                 self.survivors.setdefault(out.source, []).extend(found)
             elif out.kind == window.SETTLED:
                 new.append(msgspec.json.decode(out.blob, type=Settled))
@@ -293,7 +293,7 @@ def test_a_sweep_is_a_truncate_of_the_table():
     records = {window.CONTROL: [json.dumps(sweep).encode()]}
     found = window.fold(shard.state, records, shard=0).outputs
     assert [out.kind for out in found] == [window.SURVIVORS, window.SWEPT, window.SIZE]
-    (one,) = packets.decode(found[0].blob).to_pylist()
+    (one,) = chunk_rows.decode(found[0].blob).to_pylist()
     assert (one["record"], one["position"]) == (packets.TRUNCATE, at(100))
     other = window.fold(shard.state, records, shard=1).outputs
     assert [out.kind for out in other] == [window.SIZE]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import changes, packets, positions
+from lakemark import changes, chunk_rows, packets, positions
 from lakemark.errors import TableError
 from lakemark.snapshot import chunks
 from lakemark.snapshot.boundaries import Condition, KeyRange
@@ -51,22 +51,22 @@ def made(found: Rows, what: ChunkSpec | None = None, **options) -> list[chunks.P
 
 
 def records(parts: list[chunks.Part]) -> list[dict]:
-    return [row for part in parts for row in packets.decode(part.value).to_pylist()]
+    return [row for part in parts for row in chunk_rows.decode(part.value).to_pylist()]
 
 
 def test_every_row_is_an_upsert_at_no_position_in_the_shard_of_its_key():
     found = rows([f"note {i}" for i in range(200)])
     parts = made(found)
-    assert sorted(part.shard for part in parts) == [0, 1, 2, 3]
+    assert sorted(part.shards[0] for part in parts) == [0, 1, 2, 3]
     for part in parts:
-        packet = packets.decode(part.value)
+        packet = chunk_rows.decode(part.value)
         assert packets.table_of(packet) == TABLE
         assert packets.key_columns_of(packet) == packets.KeyColumns(
             ("id", "code"), frozenset({"code"})
         )
         assert packet.schema.names == [*packets.CONTROL.names, "row"]
         for row in packet.to_pylist():
-            assert shard_of(TABLE, row["key"], 4) == part.shard
+            assert shard_of(TABLE, row["key"], 4) == part.shards[0]
             assert row["position"] == row["net_position"] == positions.LOWEST
             assert (row["record"], row["action"], row["op"]) == (packets.NET, changes.UPSERT, "r")
             assert row["source_ts"] == 1_700
@@ -84,7 +84,7 @@ def test_a_packet_of_reads_is_what_build_simple_makes_of_the_same_rows():
     keys, images = found.keys.combine_chunks(), found.rows.to_struct_array().combine_chunks()
     key = packets.KeyColumns(("id",))
     same = {"rows": images, "table": TABLE, "key_columns": key}
-    for make, op in ((packets.reads, "r"), (packets.absences, "d")):
+    for make, op in ((chunk_rows.reads, "r"), (chunk_rows.absences, "d")):
         made_fast = make(keys, images, source_ts=5, table=TABLE, key_columns=key)
         expected = packets.build_simple(
             keys=keys.to_pylist(),
@@ -110,8 +110,8 @@ def test_headers_name_the_part_and_count_per_shard():
         header = json.loads(part.key)
         assert list(header) == ["run", "table", "chunk", "attempt", "shard", "part"]
         assert (header["run"], header["table"]) == ("r1", TABLE)
-        assert (header["chunk"], header["attempt"], header["shard"]) == (3, 17, part.shard)
-        seen.setdefault(part.shard, []).append(header["part"])
+        assert (header["chunk"], header["attempt"], header["shard"]) == (3, 17, part.shards[0])
+        seen.setdefault(part.shards[0], []).append(header["part"])
     assert len(parts) > 20
     assert seen == {shard: list(range(len(found))) for shard, found in seen.items()}
 
@@ -123,8 +123,8 @@ def test_parts_hold_every_row_once_and_are_as_small_as_they_can_be(sizes, shards
     parts = made(found, spec(shards=shards), max_part_bytes=limit)
     assert sorted(row["row"]["id"] for row in records(parts)) == list(range(len(sizes)))
     for part in parts:
-        assert len(part.value) <= limit or packets.decode(part.value).num_rows == 1
-        assert 0 <= part.shard < shards
+        assert len(part.value) <= limit or chunk_rows.decode(part.value).num_rows == 1
+        assert 0 <= part.shards[0] < shards
     assert len({part.key for part in parts}) == len(parts)
 
 
@@ -137,8 +137,8 @@ def test_shards_are_those_of_touches(keys, shards, table):
 
 def test_a_chunk_without_rows_is_one_empty_part_of_shard_0_with_the_schema():
     (part,) = made(rows([]))
-    packet = packets.decode(part.value)
-    assert (part.shard, json.loads(part.key)["part"], packet.num_rows) == (0, 0, 0)
+    packet = chunk_rows.decode(part.value)
+    assert (part.shards[0], json.loads(part.key)["part"], packet.num_rows) == (0, 0, 0)
     assert [f.name for f in packet.schema.field("row").type] == ["id", "code", "note"]
     assert packets.table_of(packet) == TABLE
 

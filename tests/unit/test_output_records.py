@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from lakemark import packets, positions, tables
+from lakemark import chunk_rows, packets, positions, tables
 from lakemark.sink import row_events, topics
 from lakemark.sink.envelopes import sample
 from lakemark.sink.row_events import Style
@@ -178,13 +178,13 @@ def test_rows_of_a_chunk_are_reads_its_absent_keys_deletes_and_its_fills_nothing
         )
         names = pa.array([f"[{key}]".encode() for key in keys], pa.binary())
         made = make(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=columns)
-        return packets.as_of(made, position, record=kind)
+        return chunk_rows.as_of(made, position, record=kind)
 
     chunk = pa.concat_tables(
         [
-            packet(packets.reads, 1, 2, v=3, big="x"),
-            packet(packets.absences, 4),
-            packet(packets.reads, 5, kind=packets.FILL, v=3, big="lost"),
+            packet(chunk_rows.reads, 1, 2, v=3, big="x"),
+            packet(chunk_rows.absences, 4),
+            packet(chunk_rows.reads, 5, kind=packets.FILL, v=3, big="lost"),
         ],
         promote_options="permissive",
     )

@@ -3,10 +3,11 @@
 import pytest
 
 from lakemark import connector, kafka, settings_record
+from lakemark.causes import root_cause
 from lakemark.config import load
 from lakemark.errors import ConfigError, DependencyError
 from lakemark.settings.layers import LoginRefused, Problem
-from lakemark.supervisor import Supervisor, any_state, root_cause
+from lakemark.supervisor import Supervisor, any_state
 from lakemark.tables import CATCHING_UP, PAUSED, PipelineState, TableState
 from lakemark.takeover import StoppedError
 

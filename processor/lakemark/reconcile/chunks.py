@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import changes, packets, positions
+from lakemark import changes, chunk_rows, positions
 from lakemark.reconcile import remembered
 
 # Why an attempt is void: its chunk is read again.
@@ -208,35 +208,35 @@ def decide(
     blobs = [parts[at] for at in sorted(parts)]
     newer = touched.filter(remembered.is_above(touched.column("position"), lo))
     names = ("action", "key") if newer.num_rows else ("action",)
-    heads = [packets.columns(blob, *names) for blob in blobs]
+    heads = [chunk_rows.columns(blob, *names) for blob in blobs]
     read = sum(_count(pc.equal(head.column("action"), changes.UPSERT)) for head in heads)
     if floor and positions.below_truncate(lo, floor):
         return Decision(rows=read)
     rows = sum(head.num_rows for head in heads)
-    lost: list[pa.ChunkedArray | None] = [None] * len(blobs)
-    fills: list[pa.Table] = []
-    if newer.num_rows:
-        for at, (blob, head) in enumerate(zip(blobs, heads, strict=True)):
+    settled: list[tuple[bytes, chunk_rows.Mask | None, chunk_rows.Mask | None]] = []
+    lost = fills = 0
+    for blob, head in zip(blobs, heads, strict=True):
+        out = fill = None
+        if newer.num_rows:
             beaten_by = pc.index_in(head.column("key"), value_set=newer.column("key"))
-            if beaten_by.null_count < len(beaten_by):
-                lost[at] = pc.is_valid(beaten_by)
-                fills.append(_fills(packets.decode(blob).filter(lost[at]), beaten_by, newer, lo))
-    beaten = sum(_count(one) for one in lost if one is not None)
-    given = pa.concat_tables(fills, promote_options="permissive") if fills else None
-    blob = packets.settled(zip(blobs, lost, strict=True), lo, fills=given)
-    return Decision(blob, read, rows - beaten, given.num_rows if given else 0)
+            out = pc.is_valid(beaten_by).to_numpy()
+            fill = out & _same(head, beaten_by, newer, lo)
+            lost, fills = lost + int(out.sum()), fills + int(fill.sum())
+        settled.append((blob, out, fill))
+    return Decision(chunk_rows.settled(settled, lo), read, rows - lost, fills)
 
 
-def _fills(
-    losers: pa.Table, beaten_by: pa.ChunkedArray, newer: pa.RecordBatch, lo: bytes
-) -> pa.Table:
-    """What rows that lost still give: rows of incarnations that are the same at `lo` and now."""
-    barriers = newer.column("barrier").take(beaten_by.drop_null().combine_chunks())
+def _same(
+    rows: pa.Table, beaten_by: pa.ChunkedArray, newer: pa.RecordBatch, lo: bytes
+) -> chunk_rows.Mask:
+    """Of rows that lost: which are of an incarnation that is the same at `lo` and now."""
+    barriers = newer.column("barrier").take(beaten_by.combine_chunks())
     same = pc.and_(
         pc.invert(remembered.is_above(barriers, lo)),
-        pc.equal(losers.column("action"), changes.UPSERT),
+        pc.equal(rows.column("action"), changes.UPSERT),
     )
-    return packets.as_of(losers.filter(same), lo, record=packets.FILL)
+    found: chunk_rows.Mask = same.to_numpy()
+    return found
 
 
 def _count(mask: pa.ChunkedArray) -> int:

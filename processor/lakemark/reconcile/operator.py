@@ -1,7 +1,7 @@
 """Reconciliation as a stateful Spark operator; the algorithm is in `window`.
 
     changes ─ decode (`tasks`): packets, reports; touches per shard, marks to every shard ─┐
-    chunks  ─ header (record key) says the shard ──────────────────────────────────────────┼─ fold
+    chunks  ─ key or header says the shard ────────────────────────────────────────────────┼─ fold
     control ─ every record to every shard ─────────────────────────────────────────────────┘
 
 Packets and reports pass through as they are. So the log is read from Kafka and decoded once, and
@@ -106,15 +106,32 @@ def _spark_hash(value: int) -> int:
 
 
 def _chunk_parts(chunks: DataFrame, shards: int) -> DataFrame:
-    """Chunk records to the shard in their header; one that names none is nobody's."""
+    """Parts of chunks to their shards; a record that names none is nobody's.
+
+    A record has one part, for the shard that its key names, or parts of several as its headers.
+    """
     shard = f.get_json_object(f.col("key").cast("string"), "$.shard").cast("int")
     length = f.unhex(f.lpad(f.hex(f.length("key")), 8, "0"))
-    return chunks.select(
-        shard.alias("shard"),
-        f.lit(window.CHUNK).alias("kind"),
-        *_place(),
-        f.concat(length, f.col("key"), f.col("value")).alias("blob"),
-    ).where((f.col("shard") >= 0) & (f.col("shard") < shards) & f.col("blob").isNotNull())
+    alone = f.struct(
+        shard.alias("shard"), f.concat(length, f.col("key"), f.col("value")).alias("blob")
+    )
+    several = f.transform(
+        "headers", lambda h: f.struct(h["key"].cast("int").alias("shard"), h["value"].alias("blob"))
+    )
+    parts = f.when(f.col("value").isNotNull(), f.array(alone)).otherwise(several)
+    return (
+        chunks.select(f.explode(parts).alias("part"), *_place())
+        .select(
+            "part.shard",
+            f.lit(window.CHUNK).alias("kind"),
+            "table",
+            "source",
+            "first",
+            "slot",
+            "part.blob",
+        )
+        .where((f.col("shard") >= 0) & (f.col("shard") < shards) & f.col("blob").isNotNull())
+    )
 
 
 def _to_every_shard(control: DataFrame, shards: int) -> DataFrame:

@@ -81,6 +81,7 @@ class _WindowData(msgspec.Struct, rename="camel"):
     oldest: str = ""
     server_start: str = ""
     timeline: int = 0
+    wal: int = 0
 
 
 def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: int) -> Folded:
@@ -314,13 +315,24 @@ def _window(now: State, mark: Mark) -> bytes:
         return b""  # a replay of a window that nobody uses any more
     window = now.windows.setdefault(uuid, Window())
     if end == "open":
-        window.open = window.open or mark.position
+        window.open = window.open or _open(mark.position, data.wal)
     elif not window.close:
         window.close = mark.position
         window.server_start, window.timeline = data.server_start, data.timeline
     now.highest = max(now.highest, mark.position)
     oldest = now.windows.get(data.oldest)
     return oldest.open if oldest is not None else b""
+
+
+def _open(position: bytes, wal: int) -> bytes:
+    """What a window's chunks are compared with: the open row's position, or one before it.
+
+    Rows in a data file have the position that the open row says (`visibility.Watermark.position`):
+    where transactions have committed between the two, their events beat the chunk's rows.
+    """
+    if not wal:
+        return position
+    return min(position, positions.pack(positions.unpack(position)[0], wal, wal))
 
 
 def _decide(now: State, shard: int) -> list[Output]:

@@ -19,9 +19,10 @@ table, and the driver truncates and merges by SQL. A table that Spark has to cre
 comes back with what it `needs`, and is read again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from zlib import crc32
 
@@ -29,16 +30,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from lakemark import crashpoints, packets
+from lakemark import chunk_rows, crashpoints, packets
+from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import LakemarkError, TableError
 from lakemark.sink import commits, delta, evolve, staging, vectors, vectors_upkeep
 from lakemark.sink import resolve as resolving
+from lakemark.sink.chunk_files import InFile, fits, loader, placed
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.sink.names import CDC
 from lakemark.sink.pending import Halves
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
+from lakemark.sink.table_store import TableStore
 from lakemark.source.evolution import way_on
 
 Publish = Callable[[bytes, int], None]
@@ -77,6 +81,7 @@ def apply(
     if not work.fit():  # 2
         return work.outcome
     work.publish_rows()
+    work.place()
     crashpoints.reach(crashpoints.BEFORE_COMMIT)
     work.truncate()  # 3
     resolution = work.resolve()  # 4
@@ -104,6 +109,7 @@ class _Work:
         halves: what waits beside it: files of the query's batches.
         waiting: the halves that earlier batches have left; None if there are none.
         opened: the table as it was opened last; None if there is none, or it has changed since.
+        files: rows of chunks that stay in their data files.
     """
 
     parts: Sequence[Part]
@@ -114,6 +120,7 @@ class _Work:
     halves: Halves
     waiting: pa.Table | None
     opened: DeltaTable | None = None
+    files: Sequence[InFile] = ()
 
     @classmethod
     def begin(
@@ -213,6 +220,7 @@ class _Work:
         if self.opened is None:
             return
         self.publish_rows()
+        self.place()
         resolution = self.resolve()
         self.leave_halves(resolution)
         if resolution.write_set.num_rows:
@@ -224,6 +232,31 @@ class _Work:
                 version=outcome.version,
                 storage_options=self.plan.options,
             )
+
+    def place(self) -> None:
+        """Rows of chunks that are in data files: which stay there, and the images of the others."""
+        own, outcome, options = self.own, self.outcome, self.plan.options
+        schema, there = self._schema_and_files()
+
+        def may_stay(file: ChunkFile) -> bool:
+            there_already = file.path in there
+            return not there_already and fits(file, schema, deletes=own.deletes)
+
+        self.parts, self.files = placed(
+            self.parts,
+            loader(own.path, options),
+            may_stay=may_stay if own.engine == DELETION_VECTORS else lambda _: False,
+            pending=self.waiting,
+            floor=max(own.floor or b"", outcome.truncate) or None,
+            fills=own.partial or outcome.partial,
+        )
+
+    def _schema_and_files(self) -> tuple[pa.Schema, Collection[str]]:
+        if self.opened is None or self.own.engine != DELETION_VECTORS:
+            return pa.schema([]), ()
+        store = TableStore(self.own.path, self.plan.options)
+        files = vectors.files_of(self.opened, store).files
+        return pa.schema(self.opened.schema().to_arrow()), {f.path for f in files.values()}
 
     def truncate(self) -> None:
         """Step 3."""
@@ -270,7 +303,9 @@ class _Work:
     def merge(self, write_set: pa.Table) -> MergeResult:
         """Step 6."""
         own, outcome = self.own, self.outcome
-        merge = vectors.merge if own.engine == DELETION_VECTORS else delta.merge
+        merge = delta.merge
+        if own.engine == DELETION_VECTORS:
+            merge = partial(vectors.merge, files=self.files)
         return merge(
             own.path,
             write_set,
@@ -342,7 +377,7 @@ def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | No
     Raises:
         TableError: `schema-incompatible`: there is no type that holds all values of a column.
     """
-    images = [part.packet.schema.field("row").type for part in parts]
+    images = [chunk_rows.image_type(part.packet) for part in parts]
     schemas = [pa.schema(list(image)) for image in images if len(image)]
     if not schemas:
         return None

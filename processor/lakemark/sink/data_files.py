@@ -161,6 +161,22 @@ def index_of(store: TableStore, file: DataFile, key: KeyColumns, table_id: str) 
     return built
 
 
+def keys_of(store: TableStore, file: DataFile, key: KeyColumns, table_id: str) -> pa.Table:
+    """The keys of a file that is about to go into the table; its index is made and kept.
+
+    Raises:
+        FileNotFoundError, OSError: as `read_rows`.
+    """
+    source = store.parquet(file.path)
+    schema = pa.schema(key.fields)
+    table = source.read(columns=[*_present(source, schema), f"{CDC}.{_POSITION}"])
+    keys = conformed(table, schema)
+    name = index_cache.name_of(table_id, file.path, file.size, str(key))
+    if index_cache.get(name) is None:
+        index_cache.put(name, key_index.build(key.words(keys), newest_of([table])))
+    return keys
+
+
 def newest_of(tables: Sequence[pa.Table]) -> bytes:
     """The highest position of rows; empty without any."""
     found = []
@@ -224,7 +240,7 @@ class NewFile:
         writer = self._writer or _writer(self._sink, self.schema.empty_table())
         writer.close()
         data = self._sink.getvalue()
-        name = f"part-00000-{uuid4()}-c000.zstd.parquet"
+        name = _name()
         store.write(name, data)
         keys = pa.concat_tables(self._keys)
         index = key_index.build(self.key.words(keys), self._newest)
@@ -239,6 +255,25 @@ class NewFile:
                 "stats": json.dumps(statistics(keys), separators=(",", ":")),
             }
         }
+
+
+def write_rows(store: TableStore, rows: pa.Table) -> tuple[str, int]:
+    """Writes a data file that no table has yet; its name and bytes.
+
+    Raises:
+        OSError: the store does not answer or refuses.
+    """
+    sink = io.BytesIO()
+    writer = _writer(sink, rows)
+    writer.write_table(rows, row_group_size=_GROUP_ROWS)
+    writer.close()
+    name, data = _name(), sink.getvalue()
+    store.write(name, data)
+    return name, len(data)
+
+
+def _name() -> str:
+    return f"part-00000-{uuid4()}-c000.zstd.parquet"
 
 
 def _writer(sink: io.BytesIO, first: pa.Table) -> pq.ParquetWriter:

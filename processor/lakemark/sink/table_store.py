@@ -86,6 +86,15 @@ class TableStore:
         out.write(data)
         out.close()
 
+    def make(self) -> None:
+        """Makes the folder; elsewhere than on a local disk there is nothing to make.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        if (folder := self.local) is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
     def delete(self, name: str) -> None:
         """Deletes a file; one that cannot be deleted stays."""
         with suppress(OSError):

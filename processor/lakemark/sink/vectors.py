@@ -9,11 +9,15 @@ that they replace in the deletion vectors of their files, and commits both toget
 4. write one data file and one file of deletion vectors;
 5. put the next version of the log in place, if nobody has; otherwise begin again at 1.
 
+Rows of chunks that stay in their data files (`chunk_files`) take part as upserts: their file goes
+into the table as it is, and a deletion vector hides the rows that do not count.
+
 The first batch gives a table of task merge the feature, in the same commit. Files of deletion
 vectors are in the table's folder `_lakemark`, where delta-rs's full vacuum, which takes them for
 orphans anywhere else, does not look.
 """
 
+import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +30,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lakemark.sink import roaring, row_rules, table_actions, table_log
+from lakemark.sink.chunk_files import InFile, data_file, present
 from lakemark.sink.commits import (
     DELETION_VECTORS,
     MergeResult,
@@ -40,11 +45,13 @@ from lakemark.sink.data_files import (
     Places,
     index_of,
     key_ranges,
+    keys_of,
     read_rows,
+    statistics,
     whole,
 )
 from lakemark.sink.failures import Conflict, told
-from lakemark.sink.key_index import lookup
+from lakemark.sink.key_index import KeyWords, lookup
 from lakemark.sink.names import CDC, sources_of
 from lakemark.sink.row_rules import Decision, Flags
 from lakemark.sink.table_log import Action, DataFile, TableFiles
@@ -64,8 +71,21 @@ def merge(
     version: int,
     storage_options: Options = None,
     opened: DeltaTable | None = None,
+    files: Sequence[InFile] = (),
 ) -> MergeResult:
     """Applies a write set in one commit, exactly once per (app_id, version); as `delta.merge`.
+
+    Args:
+        path: folder of the table.
+        write_set: see `write_set`.
+        key: source names of the key columns.
+        deletes: `hard` or `soft`.
+        app_id: under which the commit is recorded.
+        version: that is recorded.
+        storage_options: of delta-rs.
+        opened: the table, if it is open already.
+        files: rows of chunks in data files that the table can have as they are. No two of them,
+            and none of the write set, have the same key.
 
     Raises:
         TableError: as `delta.merge`; `lake-refused` for deletion vectors that cannot be read.
@@ -82,13 +102,13 @@ def merge(
             recorded = table.transaction_version(app_id)
             if recorded is not None and recorded >= version:
                 return _result(before, skipped=True)
-            if not write_set.num_rows:
+            if not (write_set.num_rows or files):
                 return _result(before)
             table_actions.check_writable(path, before)
             schema = pa.schema(table.schema().to_arrow())
             staged = prepare(write_set, schema, key=key)
             batch = _Batch(store, before, staged, schema, deletes)
-            return batch.commit(app_id, version)
+            return batch.commit(files, app_id, version)
 
     return retried(path, attempt)
 
@@ -170,6 +190,12 @@ class _Effects:
     given: list[Places] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)
     gone: list[tuple[_Hits, Places]] = field(default_factory=list)
+    adopted: list[tuple[DataFile, Places]] = field(default_factory=list)
+
+    def beat(self, hits: _Hits, rows: Places) -> None:
+        """Rows of a file are replaced."""
+        self.gone.append((hits, rows))
+        self.updated += len(rows)
 
 
 class _Batch:
@@ -190,7 +216,7 @@ class _Batch:
         self.key = KeyColumns(tuple(pa.field(n, schema.field(n).type) for n, _ in names))
         self.keys = pa.table([staged.table.column(s) for _, s in names], names=self.key.names)
 
-    def commit(self, app_id: str, version: int) -> MergeResult:
+    def commit(self, files: Sequence[InFile], app_id: str, version: int) -> MergeResult:
         """Steps 2 to 5.
 
         Raises:
@@ -198,18 +224,20 @@ class _Batch:
         """
         now = time.time_ns() // 1_000_000
         effects = self._effects()
-        adds = self._new_file(effects, now)
-        removed, vectors = self._marked(effects, now)
+        for file in files:
+            self._add_file(file, effects, now)
+        new = self._new_file(effects, now)
+        marked, vectors = self._marked(effects, now)
         actions: list[Action] = [
             table_actions.info("MERGE", now, self.before.version),
             {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
             *table_actions.adoption(self.before),
-            *removed,
-            *adds,
+            *marked,
+            *new,
         ]
         after = table_log.commit(self.store, self.before, actions)
         if after is None:
-            for name in [*vectors, *(add["add"]["path"] for add in adds)]:
+            for name in [*vectors, *(add["add"]["path"] for add in new)]:
                 self.store.delete(name)
             raise Conflict(f"version {self.before.version + 1} is another writer's")
         return _result(
@@ -221,10 +249,9 @@ class _Batch:
 
     # -- finding ---------------------------------------------------------------------------------
 
-    def _hits(self) -> Iterable[_Hits]:
-        words = self.key.words(self.keys)
+    def _hits(self, keys: pa.Table, words: KeyWords) -> Iterable[_Hits]:
         order = np.argsort(words.first)
-        ranges = key_ranges(self.key, self.keys)
+        ranges = key_ranges(self.key, keys)
         vectors = VectorReader(self.store)
         for file in self.before.files.values():
             if not all(one.may_meet(file) for one in ranges):
@@ -249,7 +276,7 @@ class _Batch:
         removes = row_rules.is_action(staged, DELETE)
         positions = whole(staged.table.column(CDC)).field("position")
         matched = np.zeros(staged.table.num_rows, bool)
-        for hits in self._hits():
+        for hits in self._hits(self.keys, self.key.words(self.keys)):
             source = hits.source
             matched[source] = True
             sure = forced | _newer(positions, hits.newest)
@@ -274,6 +301,36 @@ class _Batch:
         found.inserted = int(new.sum())
         found.given.append(np.flatnonzero(new))
         return found
+
+    def _add_file(self, chunk: InFile, effects: _Effects, now: int) -> None:
+        """The rows of a chunk's file that count, and those of the table that they replace.
+
+        Of the table's rows only those stay that are newer than the chunk.
+        """
+        file = data_file(chunk.file)
+        with present(chunk.file):
+            keys = keys_of(self.store, file, self.key, self.table_id)
+        own = keys.take(pa.array(chunk.rows))
+        lost = np.zeros(len(chunk.rows), bool)
+        met = np.zeros(len(chunk.rows), bool)
+        for hits in self._hits(own, self.key.words(own)):
+            met[hits.source] = True
+            gone = hits.rows
+            if hits.newest > chunk.position:
+                order = np.argsort(hits.rows, kind="stable")
+                rows, source = hits.rows[order], hits.source[order]
+                old = read_rows(self.store, hits.file, rows, pa.schema([self.schema.field(CDC)]))
+                positions = pc.struct_field(old.column(CDC), "position").cast(pa.binary())
+                newer = pc.greater(positions, pa.scalar(chunk.position, pa.binary()))
+                stays = pc.fill_null(newer, False).to_numpy()  # noqa: FBT003
+                lost[source[stays]] = True
+                gone = rows[~stays]
+            effects.beat(hits, gone)
+        effects.inserted += int((~met).sum())
+        stats = statistics(keys)
+        add = {**file.add, "modificationTime": now, "dataChange": True, "stats": json.dumps(stats)}
+        hidden = np.setdiff1d(np.arange(keys.num_rows), chunk.rows[~lost], assume_unique=True)
+        effects.adopted.append((DataFile(add, stats), hidden))
 
     def _seen(self, hits: _Hits, which: Places, names: list[str]) -> tuple[Places, Decision]:
         """What becomes of pairs, by the table's rows; and which of these go."""
@@ -302,10 +359,18 @@ class _Batch:
         """The actions that delete rows, and the file of vectors that was written for them."""
         writer = VectorWriter(self.store)
         actions: list[Action] = []
+        by_file: dict[str, tuple[_Hits, list[Places]]] = {}
         for hits, rows in effects.gone:
-            if not len(rows):
-                continue
-            deleted = np.union1d(hits.deleted, rows)
+            if len(rows):
+                by_file.setdefault(hits.file.path, (hits, [hits.deleted]))[1].append(rows)
+        for file, hidden in effects.adopted:
+            if not len(hidden):
+                actions.append({"add": file.add})
+            elif len(hidden) < file.records:
+                vector = writer.add(hidden)
+                actions.append(table_actions.with_vector(file, vector, file.records))
+        for hits, found in by_file.values():
+            deleted = np.unique(np.concatenate(found))
             actions.append(table_actions.removal(hits.file, now, data_change=True))
             if len(deleted) < hits.records:
                 vector = writer.add(deleted)

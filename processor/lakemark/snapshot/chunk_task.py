@@ -19,12 +19,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import psycopg
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from lakemark import records
+from lakemark.chunk_rows import ChunkFile
 from lakemark.client_errors import away
 from lakemark.config import Config, DatabaseConfig
 from lakemark.errors import ConfigError, LakemarkError
@@ -41,6 +43,7 @@ from lakemark.snapshot.readers.postgres_chunks import (
 )
 from lakemark.snapshot.readers.postgres_keys import absent_keys, key_unreadable
 from lakemark.snapshot.readers.postgres_session import STATEMENT_TIMEOUT, Session, connect
+from lakemark.snapshot.visibility import Watermark, visible
 from lakemark.source.modes import HandlingModes
 
 if TYPE_CHECKING:
@@ -54,6 +57,16 @@ _HALVED: Final = frozenset({chunks.STATEMENT_TIMEOUT, chunks.TOO_LARGE})
 _REPORT: Final = "this is a defect of lakemark: please report it with the log of the worker"
 
 
+class WriteFile(Protocol):
+    """Writes rows to a data file beside their table; see `sink.chunk_files`."""
+
+    def wanted(self, table: str) -> bool:
+        """Whether rows of a table go to files."""
+
+    def __call__(self, table: str, rows: pa.Table, *, position: bytes, source_ts: int) -> ChunkFile:
+        """Writes them; raises DependencyError, TableError."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
     """What a worker needs to read chunks; it holds secrets, so it is never shown.
@@ -62,12 +75,14 @@ class ReadSettings:
         config: the pipeline's settings.
         modes: how the connector writes values.
         connector: the connector's configuration.
+        write_file: writes rows to a data file beside their table; None where none are written.
         statement_timeout: of the SELECT.
     """
 
     config: Config = field(repr=False)
     modes: HandlingModes
     connector: Mapping[str, str] = field(repr=False)
+    write_file: WriteFile | None = None
     statement_timeout: timedelta = STATEMENT_TIMEOUT
 
     @property
@@ -129,14 +144,19 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
         source_ts = clock(table)
         chunk, absent = _rows(ordered_by(table, spec.surrogate), spec)
     read = time.monotonic()
-    parts = chunks.parts(
-        spec,
-        chunk.schema,
-        Rows(chunk.keys, chunk.rows),
-        absent=None if absent is None else Rows(absent.keys, absent.rows),
-        source_ts=source_ts,
-        max_record_bytes=settings.config.dead_letters.max_record_bytes,
-        told=settings.config.output is not None,
+    lo = _lo(chunk, spec, settings)
+    parts = (
+        _filed(spec, chunk, settings, lo, source_ts)
+        if lo
+        else chunks.parts(
+            spec,
+            chunk.schema,
+            Rows(chunk.keys, chunk.rows),
+            absent=None if absent is None else Rows(absent.keys, absent.rows),
+            source_ts=source_ts,
+            max_record_bytes=settings.config.dead_letters.max_record_bytes,
+            told=settings.config.output is not None,
+        )
     )
     counts = _write(parts, spec, settings.config)
     bad = [(key.decode(), code) for key, code, _ in chunk.bad[: chunks.MAX_BAD]]
@@ -150,9 +170,38 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
         bad=tuple(bad),
         bad_rows=len(chunk.bad),
         clamped=chunk.clamped,
-        bytes=chunk.rows.nbytes,
+        lo=lo.window if lo else "",
+        bytes=chunk.keys.nbytes if lo else chunk.rows.nbytes,
         seconds=time.monotonic() - begun,
         read_seconds=read - begun,
+    )
+
+
+def _lo(chunk: Chunk, spec: ChunkSpec, settings: ReadSettings) -> Watermark | None:
+    """The window whose position the rows get in a data file; None where they go as they are.
+
+    A file's rows cannot be changed afterwards, so the position must be known now. Rows of a list of
+    keys are few, and may come with keys that have none.
+    """
+    write = settings.write_file
+    if write is None or spec.keys is not None or not chunk.rows.num_rows:
+        return None
+    return visible(chunk.snapshot, spec.opens) if write.wanted(spec.table) else None
+
+
+def _filed(
+    spec: ChunkSpec, chunk: Chunk, settings: ReadSettings, lo: Watermark, source_ts: int
+) -> Iterator[Part]:
+    write = settings.write_file
+    if write is None:
+        return iter(())
+    return chunks.filed(
+        spec,
+        chunk.schema,
+        chunk.keys,
+        write(spec.table, chunk.rows, position=lo.position(spec.epoch), source_ts=source_ts),
+        source_ts=source_ts,
+        max_record_bytes=settings.config.dead_letters.max_record_bytes,
     )
 
 
@@ -188,11 +237,15 @@ def _write(parts: Iterator[Part], spec: ChunkSpec, config: Config) -> dict[int, 
     counts: dict[int, int] = {}
     for part in parts:
         try:
-            client.produce(config.topics.chunks, part.value, part.key, on_delivery=delivered)
+            client.produce(
+                config.topics.chunks, part.value, part.key,
+                headers=list(part.headers), on_delivery=delivered,
+            )  # fmt: skip
         except (BufferError, KafkaException) as error:
             raise _refused(error.args[0], spec, config) from error
         client.poll(0)
-        counts[part.shard] = counts.get(part.shard, 0) + 1
+        for shard in part.shards:
+            counts[shard] = counts.get(shard, 0) + 1
     # A second more than a record may take, so that its own error is seen.
     left = client.flush(config.kafka.timeout.total_seconds() + 1)
     if failed:

@@ -2,7 +2,8 @@
 
 Pure. The rows of a chunk go to the shards of their keys, as packets of at most `MAX_PART_BYTES`;
 each is a *part*, a record of its own. The manifest (a control record) says how many parts each
-shard gets: `ChunkResult.parts`.
+shard gets: `ChunkResult.parts`. Where the rows are written to a data file (`filed`), the shards get
+their keys only, and one record has parts of all shards.
 """
 
 import math
@@ -17,14 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemark import packets
+from lakemark import chunk_rows, packets
+from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import TableError
 from lakemark.packets import KeyColumns
 from lakemark.snapshot.boundaries import WHOLE, Boundary, Condition, KeyRange
-from lakemark.snapshot.visibility import Snapshot
+from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.source.schema import TableSchema
 
 MAX_PART_BYTES: Final = 900_000
+NO_SHARD: Final = -1  # of a record that has packets of several as headers
 # What a record has besides key and value; Kafka's format needs less than a tenth of it.
 _RECORD_OVERHEAD: Final = 1024
 
@@ -55,6 +58,9 @@ class ChunkSpec:
             have become deletes. None for all keys.
         surrogate: column that spans are of; None = the key.
         shards: number of shards, fixed with the checkpoint.
+        opens: windows that the read may take as its `lo`: if it provably sees one, its rows may go
+            to a data file, with a position of that window.
+        epoch: of such positions.
     """
 
     run: str
@@ -66,6 +72,8 @@ class ChunkSpec:
     condition: Condition | None = None
     keys: tuple[Boundary, ...] | None = None
     surrogate: str | None = None
+    opens: tuple[Watermark, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +113,8 @@ class ChunkResult:
             first `MAX_BAD`.
         bad_rows: how many there are.
         clamped: values clamped to what Delta can hold.
-        bytes: of the rows in memory.
+        lo: window whose position the rows of a data file have; empty without a file.
+        bytes: of what waits in the shards: of the rows, or of the keys where a file has the rows.
         seconds: from the beginning of the task to the last acknowledgement.
         read_seconds: of these until the rows were read and typed.
         error: why it failed.
@@ -120,6 +129,7 @@ class ChunkResult:
     bad: tuple[tuple[str, str], ...] = ()
     bad_rows: int = 0
     clamped: int = 0
+    lo: str = ""
     bytes: int = 0
     seconds: float = 0.0
     read_seconds: float = 0.0
@@ -144,11 +154,19 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One record of the chunks topic."""
+    """One record of the chunks topic.
 
-    shard: int
+    Attributes:
+        shards: whose rows it has: one, unless it has its packets as headers.
+        key: `reconcile.chunks.Header`, JSON.
+        value: a packet; None where the packets are headers.
+        headers: (shard, packet as the shards take it) of each.
+    """
+
+    shards: tuple[int, ...]
     key: bytes
-    value: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 def parts(
@@ -179,7 +197,7 @@ def parts(
     """
     key = KeyColumns(schema.key, frozenset(c.name for c in schema.columns if c.padded))
     counts: dict[int, int] = {}
-    for make, rows in ((packets.reads, found), (packets.absences, absent)):
+    for make, rows in ((chunk_rows.reads, found), (chunk_rows.absences, absent)):
         if rows is None:
             continue
         ratio = 0.0
@@ -195,10 +213,78 @@ def parts(
                 yield _part(spec, shard, part, value, max_record_bytes)
     if not counts:
         nothing = _struct(found.rows.slice(0, 0))
-        packet = packets.reads(
+        packet = chunk_rows.reads(
             pa.array([], pa.binary()), nothing, source_ts=0, table=spec.table, key_columns=key
         )
         yield _part(spec, 0, 0, packets.encode(packet), max_record_bytes)
+
+
+def filed(
+    spec: ChunkSpec,
+    schema: TableSchema,
+    keys: pa.ChunkedArray,
+    file: ChunkFile,
+    *,
+    source_ts: int,
+    max_record_bytes: int,
+    max_part_bytes: int = MAX_PART_BYTES,
+) -> Iterator[Part]:
+    """The records of a chunk whose rows are in a data file: the keys, and where in it they are.
+
+    A record has the packets of all shards, so that they decide the chunk in one batch, and the file
+    goes into the table at once.
+
+    Args:
+        spec: what was asked.
+        schema: the table's schema when it was read.
+        keys: canonical keys of the file's rows, in its order; at least one.
+        file: the data file.
+        source_ts: of the rows, microseconds since the epoch.
+        max_record_bytes: of a record: what producer and topic take.
+        max_part_bytes: of the packets in one record, unless one alone is larger.
+
+    Raises:
+        TableError: ``row-too-large``: a key is larger than a record may be.
+    """
+    key_columns = KeyColumns(schema.key, frozenset(c.name for c in schema.columns if c.padded))
+    found: list[tuple[int, bytes]] = []
+    size = 0
+    for shard, at, mine in _keys_by_shard(_whole(keys), spec):
+        packet = chunk_rows.filed(
+            mine, at, file, source_ts=source_ts, table=spec.table, key_columns=key_columns
+        )
+        for part, value in enumerate(_values(packet, max_part_bytes)):
+            header = _header(spec, shard, part)
+            piece = len(header).to_bytes(4) + header + value
+            if found and size + len(piece) > max_part_bytes:
+                yield _record(spec, found, max_record_bytes)
+                found, size = [], 0
+            found.append((shard, piece))
+            size += len(piece)
+    if found:
+        yield _record(spec, found, max_record_bytes)
+
+
+def _record(spec: ChunkSpec, found: Sequence[tuple[int, bytes]], limit: int) -> Part:
+    key = _header(spec, NO_SHARD, 0)
+    if len(key) + sum(len(piece) for _, piece in found) + _RECORD_OVERHEAD > limit:
+        raise row_too_large(spec.table, limit)
+    headers = tuple((str(shard), piece) for shard, piece in found)
+    return Part(tuple(shard for shard, _ in found), key, None, headers)
+
+
+def _keys_by_shard(keys: pa.Array, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    """Places and keys of each shard that has any."""
+    if spec.shards == 1:
+        yield 0, pa.array(np.arange(len(keys), dtype=np.int32)), keys
+        return
+    shard = shards_of(spec.table, keys.to_pylist(), spec.shards)
+    order = np.argsort(shard, kind="stable").astype(np.int32)
+    edges = np.searchsorted(shard[order], np.arange(spec.shards + 1)).tolist()
+    for number, (begin, end) in enumerate(pairwise(edges)):
+        if begin < end:
+            at = pa.array(order[begin:end])
+            yield number, at, keys.take(at)
 
 
 def shards_of(table: str, keys: Sequence[bytes], shards: int) -> npt.NDArray[np.uint32]:
@@ -243,11 +329,15 @@ def _values(packet: pa.Table, limit: int, ratio: float = 0.0) -> Iterator[bytes]
 
 
 def _part(spec: ChunkSpec, shard: int, part: int, value: bytes, limit: int) -> Part:
-    header = {"run": spec.run, "table": spec.table, "chunk": spec.chunk, "attempt": spec.attempt}
-    key = msgspec.json.encode({**header, "shard": shard, "part": part})
+    key = _header(spec, shard, part)
     if len(key) + len(value) + _RECORD_OVERHEAD > limit:
         raise row_too_large(spec.table, limit)
-    return Part(shard, key, value)
+    return Part((shard,), key, value)
+
+
+def _header(spec: ChunkSpec, shard: int, part: int) -> bytes:
+    header = {"run": spec.run, "table": spec.table, "chunk": spec.chunk, "attempt": spec.attempt}
+    return msgspec.json.encode({**header, "shard": shard, "part": part})
 
 
 def row_too_large(table: str, limit: int) -> TableError:

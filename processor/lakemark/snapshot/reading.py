@@ -257,6 +257,8 @@ class Reading:
             condition=condition,
             keys=None if chunk.keys is None else tuple(tuple(key) for key in chunk.keys),
             surrogate=run.surrogate,
+            opens=self.windows.since(floor),
+            epoch=self.coordinator.stream.epoch,
         )
 
         def read() -> None:
@@ -284,7 +286,9 @@ class Reading:
         if result.bad_rows:
             codes = sorted({code for _, code in result.bad})
             log.warning("snapshot.bad_rows", table=table.table, rows=result.bad_rows, codes=codes)
-        if result.snapshot is not None:
+        if result.lo:  # its rows have that position already
+            attempt.lo = result.lo if self.windows.has(result.lo) else ""
+        elif result.snapshot is not None:
             attempt.lo = self.windows.lo(result.snapshot) or ""
         if not attempt.lo:
             self.void(attempt, "not-visible")

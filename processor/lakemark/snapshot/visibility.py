@@ -24,6 +24,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark import positions
+
 _SNAPSHOT: Final = re.compile(r"(\d+):(\d+):[\d,]*")
 
 
@@ -74,10 +76,21 @@ class Watermark:
     Attributes:
         window: the window's uuid.
         after: the snapshot taken after the commit returned (S0).
+        wal: where the log ended before the open row's transaction committed.
     """
 
     window: str
     after: Snapshot
+    wal: int = 0
+
+    def position(self, epoch: int) -> bytes:
+        """A position for rows of a chunk that is known before the open row has come back.
+
+        Whatever commits after the open row's transaction names its commit, or a later one, as the
+        last before it: its events have a higher position than this, which is below that commit. So
+        all events up to it are visible to a chunk that may use the open row.
+        """
+        return positions.pack(epoch, self.wal, self.wal)
 
 
 @dataclass(frozen=True, slots=True)

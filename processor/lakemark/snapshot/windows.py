@@ -51,6 +51,15 @@ class Windows:
         found = visible(snapshot, self.usable)
         return found.window if found else None
 
+    def since(self, floor: str) -> tuple[Watermark, ...]:
+        """The windows that a read may take as its `lo` which must not take one before `floor`."""
+        names = [one.window for one in self.usable]
+        return tuple(self.usable[names.index(floor) :]) if floor in names else ()
+
+    def has(self, window: str) -> bool:
+        """Whether a chunk may still take a window as its `lo`."""
+        return any(one.window == window for one in self.usable)
+
     def oldest(self, in_use: Iterable[str]) -> str:
         """The oldest window that any chunk may still use; empty before the first.
 

@@ -34,6 +34,7 @@ class Coordinator:
     pipeline: Pipeline
     dice: random.Random
     order: bool = False
+    files: bool = True  # rows of every other attempt are in data files
     shared: bool = True
     runs: list[Run] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
@@ -105,7 +106,9 @@ class Coordinator:
     # -- windows --------------------------------------------------------------------------------
 
     def begin_tick(self, chain: Chain) -> None:
-        window = Window(f"w{len(self.windows)}", len(self.windows), chain.name, self._tick())
+        begun = self._tick()
+        window = Window(f"w{len(self.windows)}", len(self.windows), chain.name, begun)
+        window.wal = self.source.lsn
         self.windows.append(window)
         tick = Tick(self.source.begin(), chain.current, window)
         tick.transaction.durable = True
@@ -113,7 +116,7 @@ class Coordinator:
         server = self.source.server
         data = msgspec.json.encode(
             {"run": chain.name, "oldest": oldest, "serverStart": server.start,
-             "timeline": server.timeline}
+             "timeline": server.timeline, "wal": window.wal}
         ).decode()  # fmt: skip
         for kind, one in (("close", tick.closes), ("open", window)):
             if one is not None:
@@ -160,7 +163,7 @@ class Coordinator:
         if chain.tick is not None:
             window = chain.tick.opens
             window.acknowledged = self._tick()
-            window.watermark = Watermark(window.uuid, self.proof())
+            window.watermark = Watermark(window.uuid, self.proof(), window.wal)
             chain.current, chain.tick = window, None
 
     def proof(self) -> Snapshot:
@@ -230,13 +233,16 @@ class Coordinator:
             attempt.counts[str(shard)] = len(pieces)
             for part, piece in enumerate(pieces):
                 chunk = attempt.chunk
+                packet = packet_of(piece)
+                if self.files and attempt.number % 2 and not chunk.explicit:
+                    lo = attempt.lo.watermark if attempt.lo is not None else None
+                    position = lo.position(0) if lo is not None else b""
+                    packet = self.pipeline.filed(packet, str(attempt.number), position)
                 header = {
                     "run": chunk.run.name, "table": TABLE, "chunk": chunk.number,
                     "attempt": attempt.number, "shard": shard, "part": part,
                 }  # fmt: skip
-                attempt.parts.append(
-                    (msgspec.json.encode(header), packets.encode(packet_of(piece)))
-                )
+                attempt.parts.append((msgspec.json.encode(header), packets.encode(packet)))
         self.dice.shuffle(attempt.parts)
 
     def write_part(self, attempt: Attempt) -> None:

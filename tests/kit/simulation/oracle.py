@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakemark import packets, positions
+from lakemark import chunk_rows, packets, positions
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from tests.kit.simulation.connector import Event
@@ -78,7 +78,7 @@ class Oracle:
 
     def _survivors(self, attempt: int, blob: bytes) -> list[tuple[int, int]]:
         """I5: no event that has been seen is newer than a row that survives."""
-        packet = packets.decode(blob)
+        packet = chunk_rows.decode(blob)
         found = []
         for row in packet.select(["record", "key", "position"]).to_pylist():
             if row["record"] != packets.NET:
@@ -216,7 +216,7 @@ def _settled(output: window.Output) -> str:
         settled = msgspec.json.decode(output.blob, type=Settled)
         return f" {settled.attempt}/{settled.shard} {settled.void or settled.survivors}"
     if output.kind == window.SURVIVORS:
-        rows = packets.decode(output.blob).select(["record", "key", "position"]).to_pylist()
+        rows = chunk_rows.decode(output.blob).select(["record", "key", "position"]).to_pylist()
         return " " + " ".join(
             f"{'fill ' if r['record'] == packets.FILL else ''}{(r['key'] or b'').decode()}"
             f"@{_short(r['position'])}"

@@ -12,12 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
-from lakemark import catch_up, new_partitions, packets, plans, tables, tasks
+from lakemark import catch_up, chunk_rows, new_partitions, packets, plans, tables, tasks
+from lakemark.chunk_rows import ChunkFile
+from lakemark.packets import KeyColumns
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
+from lakemark.sink import chunk_files
 from lakemark.sink import resolve as resolving
+from lakemark.sink.chunk_files import InFile
+from lakemark.sink.pool import Pool
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
 from lakemark.source.envelope import SourceIdentity
@@ -32,6 +38,7 @@ from tests.kit.table_model import CrashedError, DictLake
 IDENTITY = SourceIdentity("postgresql", "shop", signal_table=SIGNAL_TABLE)
 SCHEMAS = {TABLE: table_schema()}
 MODES = HandlingModes()
+KEY = KeyColumns(("id",))
 Waters = dict[Place, HighWater]
 
 
@@ -97,6 +104,7 @@ class Pipeline:
     state: State = field(init=False)
     crashed: int = 0
     table: TableState = field(default_factory=lambda: TableState(topics=[TOPIC]))
+    files: dict[str, pa.StructArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.lake = DictLake(self.deletes)
@@ -262,7 +270,7 @@ class Pipeline:
             shards=decoded.shards, waters=decoded.waters, runs=decoded.runs,
         )  # fmt: skip
         survivors = [
-            Part(output.source, at, packets.decode(output.blob))
+            Part(output.source, at, chunk_rows.decode(output.blob))
             for at, (_, output) in enumerate(done.outputs)
             if output.kind == window.SURVIVORS
         ]
@@ -351,6 +359,11 @@ class Pipeline:
             if early and newest is not None and (state.floor is None or newest > state.floor):
                 self.lake.truncate(newest, version=version)
             self._maybe_die()
+            floor = max((f for f in (newest, state.floor) if f is not None), default=None)
+            parts, stay = chunk_files.placed(
+                parts, self._load, may_stay=_may_stay, pending=state.pending, floor=floor,
+                fills=partial,
+            )  # fmt: skip
             result = resolving.resolve(
                 parts, floor=self.floor(state), pending=state.pending,
                 read_rows=self.lake.read_rows, deletes=self.deletes,
@@ -362,11 +375,42 @@ class Pipeline:
             pending, reread = result.pending, set(result.reread)
             self._saved = pending, reread
             self._maybe_die()
-            self.lake.merge(result.write_set, version=version)
+            self.lake.merge(self._together(result.write_set, stay), version=version)
             self._maybe_die()
         done.reread |= reread
         floor = max((f for f in (newest, state.floor) if f is not None), default=None)
         return replace(state, floor=floor, pending=pending, partial=partial)
+
+    def filed(self, packet: pa.Table, path: str, position: bytes) -> pa.Table:
+        """A chunk's packet, its rows in a file; an empty one stays as it is."""
+        if not packet.num_rows:
+            return packet
+        rows = packet.column("row").combine_chunks()
+        before = self.files.get(path, rows.slice(0, 0))
+        self.files[path] = pa.concat_arrays([before, rows])
+        file = ChunkFile(path, 0, 0, position.hex(), pa.schema(list(rows.type)))
+        at = pa.array(range(len(before), len(before) + len(rows)), pa.int32())
+        keys = packet.column("key").combine_chunks()
+        return chunk_rows.filed(
+            keys, at, file, source_ts=0, table=TABLE, key_columns=packets.key_columns_of(packet)
+        )
+
+    def _load(self, file: ChunkFile, rows: Any) -> pa.StructArray:
+        return self.files[file.path].take(pa.array(rows))
+
+    def _together(self, write_set: pa.Table, stay: list[InFile]) -> pa.Table:
+        """The engine's contract: rows that stay in their files are upserts like all others."""
+        found = [write_set]
+        for one in stay:
+            images = self._load(one.file, one.rows)
+            keys = [b"[%d]" % key for key in images.field("id").to_pylist()]
+            packet = chunk_rows.reads(
+                pa.array(keys, pa.binary()), images, source_ts=0, table=TABLE, key_columns=KEY
+            )
+            packet = chunk_rows.as_of(packet, one.position)
+            pool = Pool([packet], KEY, deletes=self.deletes)
+            found.append(pool.simple_rows(np.arange(len(images))))
+        return pa.concat_tables(found)
 
     def floor(self, state: State) -> bytes | None:
         return state.floor
@@ -391,6 +435,10 @@ class _Decoded:
     taken: list[int] = field(default_factory=list)
     runs: frozenset[str] = frozenset()
     shards: tuple[bytes | None, ...] = ()
+
+
+def _may_stay(file: ChunkFile) -> bool:
+    return int(file.path) % 7 != 0
 
 
 def _of_topic(offsets: dict[Place, int]) -> Offsets:

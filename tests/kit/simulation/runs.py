@@ -22,6 +22,7 @@ class Window:
         begun: when its transaction began, on the coordinator's own counter.
         acknowledged: when its commit had returned.
         watermark: the proof of its open row, from then on.
+        wal: where the log ended when its transaction began.
     """
 
     uuid: str
@@ -30,6 +31,7 @@ class Window:
     begun: int
     acknowledged: int = 1 << 60
     watermark: Watermark | None = None
+    wal: int = 0
 
     def is_at_or_after(self, other: "Window | None") -> bool:
         """Whether its open row is surely not before the other's."""

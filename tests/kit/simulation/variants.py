@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakemark import changes, packets, positions, tasks
+from lakemark import changes, chunk_rows, packets, positions, tasks
 from lakemark.reconcile import chunks, remembered, window
 from lakemark.reconcile.chunks import Settled
 from lakemark.sink import moves
@@ -88,9 +88,9 @@ def _version_hi(patch: Patch) -> None:
         for output, after in zip_longest(folded.outputs, folded.outputs[1:]):
             if output.kind == window.SURVIVORS and after and after.kind == window.SETTLED:
                 hi = bytes.fromhex(msgspec.json.decode(after.blob, type=Settled).hi)
-                packet = packets.decode(output.blob)
+                packet = chunk_rows.decode(output.blob)
                 nets = packet.filter(pa.compute.equal(packet.column("record"), packets.NET))
-                blob = packets.encode(packets.as_of(nets, hi))
+                blob = packets.encode(chunk_rows.as_of(nets, hi))
                 outputs.append(msgspec.structs.replace(output, blob=blob))
             else:
                 outputs.append(output)
@@ -221,23 +221,24 @@ def _fills_moved(patch: Patch) -> None:
                 if event.position == barrier > lo and new and b"[%d]" % event.change["key"] == key:
                     moved[key] = (new, barrier)
         fills = [
-            _for_key(packets.decode(part).slice(at, 1), *moved[key])
+            _for_key(chunk_rows.decode(part).slice(at, 1), *moved[key])
             for part in parts.values()
-            for at, key in enumerate(packets.decode(part).column("key").to_pylist())
-            if key in moved and packets.decode(part).column("action")[at].as_py() == "upsert"
+            for at, key in enumerate(chunk_rows.decode(part).column("key").to_pylist())
+            if key in moved and chunk_rows.decode(part).column("action")[at].as_py() == "upsert"
         ]
         if not fills or decision.blob is None:
             return decision
-        found = pa.concat_tables([packets.decode(decision.blob), *fills])
+        found = pa.concat_tables([chunk_rows.decode(decision.blob), *fills])
         return replace(decision, blob=packets.encode(found))
 
     patch.setattr(History, "__post_init__", init)
+    patch.setattr(Coordinator, "files", False)
     patch.setattr(chunks, "decide", decide)
 
 
 def _for_key(packet: pa.Table, key: int, position: bytes) -> pa.Table:
     """A chunk's row as a fill of another key."""
-    packet = packets.as_of(packet, position, record=packets.FILL)
+    packet = chunk_rows.as_of(packet, position, record=packets.FILL)
     (row,) = packet.column("row").to_pylist()
     names = pa.array([b"[%d]" % key], pa.binary())
     packet = packet.set_column(packet.schema.get_field_index("key"), "key", names)

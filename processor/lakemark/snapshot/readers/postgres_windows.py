@@ -51,6 +51,9 @@ SELECT pg_catalog.set_config('synchronous_commit',
     CASE pg_catalog.current_setting('synchronous_commit')
     WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)
 """
+_WAL: Final = """
+SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_catalog.pg_lsn)::bigint
+"""
 _NEXT_XID: Final = "SELECT pg_catalog.pg_current_xact_id()"
 # Locks show transaction ids to everybody, pg_stat_activity to pg_read_all_stats.
 _BLOCKER: Final = """
@@ -87,7 +90,8 @@ def write_window(
 ) -> Watermark | Snapshot:
     """Close a window and open the next, in one transaction.
 
-    1. ``<uuid>-close`` of the last and ``<uuid>-open`` of the next window are inserted.
+    1. ``<uuid>-close`` of the last and ``<uuid>-open`` of the next window are inserted; they say
+       where the log ends before this transaction commits.
     2. The transaction commits with ``synchronous_commit = on`` (``remote_apply`` is left as it is).
     3. When the commit has returned, a transaction of its own takes the next transaction id and
        ends: xmax of a snapshot is one more than the newest id that has ended, so that the ids of
@@ -122,12 +126,14 @@ def write_window(
         try:
             with session.transaction():
                 session.execute(_STRENGTH)
+                wal = _wal(session)
                 for kind, window in rows:
                     data = {
                         "run": window.run,
                         "oldest": str(window.oldest),
                         "serverStart": server.start,
                         "timeline": server.timeline,
+                        "wal": wal,
                     }
                     text = msgspec.json.encode(data).decode()
                     values = [f"{window.uuid}-{kind}", f"snapshot-window-{kind}", text]
@@ -146,7 +152,7 @@ def write_window(
             ) from error
         session.execute(_NEXT_XID)
         after = current_snapshot(session)
-    return after if opens is None else Watermark(str(opens.uuid), after)
+    return after if opens is None else Watermark(str(opens.uuid), after, wal)
 
 
 def require_published(session: Session, table: str, settings: Mapping[str, str]) -> None:
@@ -192,6 +198,12 @@ def blocker(session: Session, snapshot: Snapshot) -> Blocker:
     application, pid, since, state = row
     moment = None if since is None else since.isoformat()
     return Blocker(snapshot.xmin, pid, application or "", moment, state)
+
+
+def _wal(session: Session) -> int:
+    """The end of the log, which every commit that is still to come is behind."""
+    row = session.execute(_WAL).fetchone()
+    return int(row[0]) if row else 0
 
 
 def _columns(session: Session, table: str) -> list[str]:

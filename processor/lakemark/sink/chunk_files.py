@@ -1,0 +1,279 @@
+"""Rows of chunks in data files that no table has yet.
+
+The task that reads a chunk writes its rows beside their table, as a data file that the table could
+have; the shards get the keys only. Of the rows that survive, those that no other record of the
+batch concerns stay where they are: the table's commit adds the file, and a deletion vector hides
+the rest of it. The other rows are read from the file and go the way of every change.
+
+A file whose chunk is void is an orphan, which the table's vacuum removes after a day.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import Schema
+
+from lakemark import chunk_rows, packets, positions
+from lakemark.chunk_rows import ChunkFile
+from lakemark.config import Config, LakeConfig
+from lakemark.errors import TableError
+from lakemark.sink.commits import DELETION_VECTORS
+from lakemark.sink.data_files import Places, read_rows, write_rows
+from lakemark.sink.failures import told
+from lakemark.sink.names import CDC, column_names, folder_of, sources_of
+from lakemark.sink.pool import cdc_type
+from lakemark.sink.resolve import Part
+from lakemark.sink.table_log import DataFile
+from lakemark.sink.table_store import TableStore
+from lakemark.sink.write_set import key_cells
+
+Load = Callable[[ChunkFile, Places], pa.StructArray]
+"""Rows of a file by number, sorted, under the source's names."""
+
+_MOST: Final = 0.5  # share of a file's rows that are read from it: above, all are
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFileWriter:
+    """Writes chunks' rows to data files, where their table's engine can take them; picklable."""
+
+    lake: LakeConfig
+
+    @classmethod
+    def of(cls, config: Config) -> "ChunkFileWriter | None":
+        """None where rows of no table go to files: records of output topics need them elsewhere."""
+        engines = {config.lake.engine, *(own.engine for own in config.lake.tables.values())}
+        return None if config.output or DELETION_VECTORS not in engines else cls(config.lake)
+
+    def wanted(self, table: str) -> bool:
+        """Whether rows of a table go to files."""
+        return self.lake.engine_of(table) == DELETION_VECTORS
+
+    def __call__(self, table: str, rows: pa.Table, *, position: bytes, source_ts: int) -> ChunkFile:
+        """Writes rows.
+
+        Args:
+            table: ``schema.table``.
+            rows: with canonical types, under the source's names.
+            position: of all rows.
+            source_ts: of all rows, microseconds since the epoch.
+
+        Raises:
+            TableError, DependencyError: the lake refuses, or does not answer.
+        """
+        kind = cdc_type(deletes=self.lake.deletes_of(table))
+        path = folder_of(self.lake, table)
+        with told(path):
+            store = TableStore(path, self.lake.options())
+            store.make()
+            name, size = write_rows(store, _laid_out(rows, kind, position, source_ts))
+        return ChunkFile(name, size, rows.num_rows, position.hex(), rows.schema)
+
+
+def _laid_out(rows: pa.Table, kind: pa.StructType, position: bytes, source_ts: int) -> pa.Table:
+    """Rows as the table would have them: the columns under its names, and `_cdc`."""
+    count = rows.num_rows
+    given = {
+        "position": pa.repeat(pa.scalar(position, pa.binary()), count),
+        "op": pa.repeat("r", count),
+        "source_ts": pa.array(np.full(count, source_ts)).cast(pa.timestamp("us", "UTC")),
+        "deleted": pa.array(np.zeros(count, bool)),
+    }
+    members = [given.get(f.name, pa.nulls(count, f.type)) for f in kind]
+    cdc = pa.StructArray.from_arrays(members, fields=list(kind))
+    names = [*column_names(rows.column_names).values(), CDC]
+    return pa.table([*map(key_cells, rows.columns), cdc], names=names)
+
+
+def loader(path: str, options: dict[str, str]) -> Load:
+    """Reads rows of the files in a table's folder."""
+    store = TableStore(path, options)
+
+    def load(file: ChunkFile, rows: Places) -> pa.StructArray:
+        fields = list(file.columns)
+        names = column_names(file.columns.names).values()
+        schema = pa.schema([f.with_name(n) for f, n in zip(fields, names, strict=True)])
+        with told(path), present(file):
+            found = read_rows(store, data_file(file), rows, schema)
+        arrays = [_whole(column) for column in found.columns]
+        return pa.StructArray.from_arrays(arrays, fields=fields)
+
+    return load
+
+
+@contextmanager
+def present(file: ChunkFile) -> Iterator[None]:
+    """A file that turns out to be missing is an error of its own.
+
+    Raises:
+        TableError: `chunk-file-missing`.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise TableError(
+            f"the file {file.path} with rows of a chunk is gone",
+            code="chunk-file-missing",
+            hint="the chunk is read again; let nothing but lakemark delete files of the table",
+            retried=True,
+        ) from error
+
+
+def data_file(file: ChunkFile) -> DataFile:
+    """As a table's log would have it."""
+    add = {"path": file.path, "size": file.size, "partitionValues": {}}
+    return DataFile(add, {"numRecords": file.records})
+
+
+def fits(file: ChunkFile, table: pa.Schema, *, deletes: str) -> bool:
+    """Whether a table can have the file as it is: the same columns, of the same types."""
+    columns = pa.schema([*file.columns, pa.field(CDC, cdc_type(deletes=deletes))])
+    names = [*column_names(file.columns.names).values(), CDC]
+    written = pa.schema(Schema.from_arrow(columns).to_arrow())
+    sources = sources_of(table)
+    return {name: (field.name, field.type) for name, field in zip(names, written, strict=True)} == {
+        f.name: (sources.get(f.name, CDC), f.type) for f in table
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class InFile:
+    """Rows of a chunk's file that go into the table as they are.
+
+    Attributes:
+        file: which.
+        rows: numbers, sorted.
+    """
+
+    file: ChunkFile
+    rows: Places
+
+    @property
+    def position(self) -> bytes:
+        """Of all rows."""
+        return bytes.fromhex(self.file.position)
+
+
+def placed(
+    parts: Sequence[Part],
+    load: Load,
+    *,
+    may_stay: Callable[[ChunkFile], bool],
+    pending: pa.Table | None,
+    floor: bytes | None,
+    fills: bool,
+) -> tuple[list[Part], list[InFile]]:
+    """Parts with all images that `resolve` needs, and rows that stay in their files.
+
+    Args:
+        parts: all packets of a table in a batch.
+        load: reads rows of a file.
+        may_stay: whether the table can take a file.
+        pending: what earlier batches left of key changes.
+        floor: position of the newest truncate, this batch's included.
+        fills: whether rows that lost can fill anything.
+
+    Raises:
+        TableError: `chunk-file-missing`.
+        DependencyError: the lake does not answer.
+    """
+    files = [chunk_rows.file_of(part.packet) for part in parts]
+    if not any(files):
+        return list(parts), []
+    found: list[Part] = []
+    kept: dict[str, tuple[ChunkFile, list[Places]]] = {}
+    others = _concerned(parts, files, pending)
+    may: dict[str, bool] = {}
+    for part, file in zip(parts, files, strict=True):
+        if file is None:
+            found.append(part)
+            continue
+        if file.path not in may:
+            may[file.path] = may_stay(file)
+        wanted, stay = _divided(part.packet, file, others, may=may[file.path], floor=floor)
+        if not fills:
+            wanted &= _records(part.packet) != packets.FILL
+        found.append(replace(part, packet=_loaded(part.packet, wanted, file, load)))
+        if stay.any():
+            at = part.packet.column(chunk_rows.AT).to_numpy()[stay]
+            kept.setdefault(file.path, (file, []))[1].append(at)
+    rows = [
+        InFile(file, np.sort(np.concatenate(at)).astype(np.int64)) for file, at in kept.values()
+    ]
+    return found, rows
+
+
+def _divided(
+    packet: pa.Table, file: ChunkFile, others: pa.Array, *, may: bool, floor: bytes | None
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which records of a packet are read from their file, and which rows stay in it."""
+    count = packet.num_rows
+    none = np.zeros(count, bool)
+    if not count:
+        return none, none
+    position = packet.column("position")[0].as_py()
+    if floor is not None and positions.below_truncate(position, floor):
+        return none, none
+    if not may or not _stands_for(bytes.fromhex(file.position), position):
+        return ~none, none
+    net = _records(packet) == packets.NET
+    met = pc.is_in(packet.column("key"), value_set=others).to_numpy()
+    stay = net & ~met
+    if np.count_nonzero(stay) < count * _MOST:
+        return ~none, none
+    return ~stay, stay
+
+
+def _stands_for(given: bytes, lo: bytes) -> bool:
+    """Whether the rows of a file have a position that compares with events as `lo` does.
+
+    See `visibility.Watermark.position`: it is `lo`, or above it with no event between.
+    """
+    return given >= lo and positions.epoch_of(given) == positions.epoch_of(lo)
+
+
+def _records(packet: pa.Table) -> npt.NDArray[np.int8]:
+    found: npt.NDArray[np.int8] = packet.column("record").to_numpy()
+    return found
+
+
+def _concerned(
+    parts: Sequence[Part], files: Sequence[ChunkFile | None], pending: pa.Table | None
+) -> pa.Array:
+    """Keys that other records than a single row of a chunk speak of."""
+    own = [part.packet for part, file in zip(parts, files, strict=True) if file is None]
+    own += [] if pending is None else [pending]
+    names = [packet.column(name) for packet in own for name in ("key", "other_key")]
+    keys = [part.packet.column("key") for part, file in zip(parts, files, strict=True) if file]
+    counted = pc.value_counts(pa.chunked_array([c for k in keys for c in k.chunks], pa.binary()))
+    twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
+    chunks = [c for column in names for c in column.chunks]
+    return pa.concat_arrays([*(c.cast(pa.binary()) for c in chunks), twice]).unique().drop_null()
+
+
+def _loaded(
+    packet: pa.Table, wanted: npt.NDArray[np.bool_], file: ChunkFile, load: Load
+) -> pa.Table:
+    """Records of a packet with their images."""
+    places = packet.column(chunk_rows.AT).to_numpy().astype(np.int64)
+    chosen = np.flatnonzero(wanted)
+    chosen = chosen[np.argsort(places[chosen], kind="stable")]
+    if len(chosen):
+        rows = load(file, places[chosen])
+    else:
+        rows = pa.StructArray.from_arrays(
+            [pa.array([], f.type) for f in file.columns], fields=list(file.columns)
+        )
+    return chunk_rows.with_rows(packet.take(pa.array(chosen, pa.int64())), rows)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
