@@ -5,7 +5,7 @@ packet then has their keys and says in `at` which row of the file each is.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,8 +32,10 @@ class ChunkFile:
     Attributes:
         path: relative to the table's folder.
         size: bytes.
-        records: rows in it.
+        records: rows in it, each with a key of its own.
         position: that its rows have (hex).
+        stats: what a table's log says of its rows, JSON.
+        run: that read the chunk: no other chunk of that run has one of its keys; empty if one may.
         columns: of the rows, under the source's names, in the file's order.
     """
 
@@ -42,6 +44,8 @@ class ChunkFile:
     records: int
     position: str
     columns: pa.Schema
+    stats: str = "{}"
+    run: str = ""
 
 
 def reads(
@@ -88,7 +92,7 @@ def filed(
     """
     where = {
         "path": file.path, "size": file.size, "records": file.records, "at": file.position,
-        "source_ts": source_ts,
+        "source_ts": source_ts, "stats": file.stats, "run": file.run,
     }  # fmt: skip
     none = packets.packet(
         [pa.array([], f.type) for f in packets.CONTROL], pa.array([], pa.struct([])),
@@ -121,7 +125,10 @@ def file_of(packet: pa.Table) -> ChunkFile | None:
         return None
     said = json.loads(where)
     columns_of = pa.ipc.read_schema(pa.py_buffer(packets.told_of(packet, b"lakemark.columns")))
-    return ChunkFile(said["path"], said["size"], said["records"], said["at"], columns_of)
+    return ChunkFile(
+        said["path"], said["size"], said["records"], said["at"], columns_of, said["stats"],
+        said["run"],
+    )  # fmt: skip
 
 
 def image_type(packet: pa.Table) -> pa.StructType:
@@ -227,6 +234,61 @@ def _unsettled(chunk: _Settled) -> pa.Table:
     packet = as_of(pa.concat_tables(found, promote_options="permissive"), chunk.position)
     given = [as_of(packet, chunk.position, record=packets.FILL) for packet in fills]
     return pa.concat_tables([packet, *given], promote_options="permissive")
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """Rows of a chunk that survived, in their data file.
+
+    Attributes:
+        file: which.
+        position: that the shard gave them.
+        parts: packets as `filed` made them, each with the bits of rows that do not count.
+    """
+
+    file: ChunkFile
+    position: bytes
+    parts: Sequence[tuple[bytes, bytes]]
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Which rows of the file they are."""
+        found: npt.NDArray[np.int64] = self._column(AT).to_numpy().astype(np.int64)
+        return found
+
+    def keys(self) -> pa.ChunkedArray:
+        """Their canonical keys."""
+        return self._column("key")
+
+    def packet(self) -> pa.Table:
+        """The records, without images."""
+        parts = [(blob, out, b"") for blob, out in self.parts]
+        return _unsettled(_Settled(self.position, parts))
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        found = []
+        for blob, out in self.parts:
+            column = columns(blob, name).column(name)
+            found.append(column.filter(pc.invert(_mask(out, len(column)))) if out else column)
+        chunks = [chunk for column in found for chunk in column.chunks]
+        return pa.chunked_array(chunks, found[0].type)
+
+
+def parted(blob: bytes) -> tuple[pa.Table, Filed | None]:
+    """As `decode`; survivors that are in a data file stand apart."""
+    if not blob.startswith(_SETTLED):
+        return packets.decode(blob), None
+    chunk = msgspec.msgpack.decode(blob[len(_SETTLED) :], type=_Settled)
+    schema = pa.ipc.open_stream(chunk.parts[0][0]).schema
+    if "record" in schema.names:
+        return _unsettled(chunk), None
+    first = _whole(schema.empty_table())
+    file = file_of(first)
+    fills = [(b, f) for b, _, f in chunk.parts if f]
+    given = [(p := decode(b)).filter(_mask(f, p.num_rows)) for b, f in fills]
+    packet = as_of(pa.concat_tables([first, *given]), chunk.position, record=packets.FILL)
+    if file is None:
+        return _unsettled(chunk), None
+    return packet, Filed(file, chunk.position, [(b, out) for b, out, _ in chunk.parts])
 
 
 def _mask(bits: bytes, count: int) -> pa.Array:

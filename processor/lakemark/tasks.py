@@ -402,7 +402,8 @@ def merge(
             elif kind not in {PACKET, SURVIVORS}:
                 said.append((kind, blob))
             elif kind == PACKET or table not in plan.stopped:
-                part = Part(row["source"], row["first"], chunk_rows.decode(blob), crc32(blob))
+                packet, filed = chunk_rows.parted(blob)
+                part = Part(row["source"], row["first"], packet, crc32(blob), filed)
                 parts.setdefault(table, []).append(part)
                 if kind == SURVIVORS:
                     survivors.setdefault(table, []).append(part.packet)

@@ -4,7 +4,7 @@ The same batches, events beside chunks, go into two tables by the way of `sink.a
 chunks' rows come as packets, in the other from data files. After every batch both hold the same.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,6 +40,7 @@ class Chunk:
     rows: dict[int, str]
     lost: set[int] = field(default_factory=set)
     filling: set[int] = field(default_factory=set)
+    run: str = ""
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Lake:
         if self.filed and chunk.rows:
             lake = LakeConfig(path=str(self.folder), engine=DELETION_VECTORS, deletes=self.deletes)
             write = chunk_files.ChunkFileWriter(lake)
-            file = write(TABLE, rows, position=at(chunk.lo), source_ts=5)
+            file = write(TABLE, rows, key=["id"], position=at(chunk.lo), source_ts=5, run=chunk.run)
             places = pa.array(range(len(keys)), pa.int32())
             packet = chunk_rows.filed(keys, places, file, **told)
         else:
@@ -93,7 +94,8 @@ class Lake:
         lost = np.array([key in chunk.lost for key in chunk.rows], bool)
         fill = np.array([key in chunk.filling for key in chunk.rows], bool)
         blob = chunk_rows.settled([(packets.encode(packet), lost, fill)], at(chunk.lo))
-        return Part(f"chunk/{self.batch}/{number}", 0, chunk_rows.decode(blob))
+        packet, rest = chunk_rows.parted(blob)
+        return Part(f"chunk/{self.batch}/{number}", 0, packet, filed=rest)
 
     def rows(self):
         """The table's rows, as delta-rs reads them."""
@@ -196,25 +198,38 @@ def test_a_row_that_an_event_of_the_batch_concerns_goes_with_it(lake):
     assert len(written(lake)) == 2, "the chunk's own, and one with the event's row"
 
 
-def test_a_file_whose_position_is_not_the_chunks_is_read(lake):
+def test_a_file_whose_position_is_before_the_chunks_is_read(lake):
     part = lake.part(0, Chunk(100, {1: "a", 2: "b"}))
-    moved = chunk_rows.as_of(part.packet, at(101))
+    part = replace(part, filed=replace(part.filed, position=at(101)))
     own = TablePlan(lake.path, engine=DELETION_VECTORS)
-    apply(TABLE, [Part("chunk/1", 0, moved)], LakePlan("q", 1, "stream", lambda _: own))
+    apply(TABLE, [part], LakePlan("q", 1, "stream", lambda _: own))
     assert {one["_cdc"]["position"] for one in lake.rows()} == {at(101)}
     assert len(written(lake)) == 2
 
 
 def test_a_file_that_the_table_has_already_is_not_added_twice(lake):
     """Other parts of it come in a later batch."""
-    whole = Chunk(100, {1: "a", 2: "b", 3: "c", 4: "d"})
-    part = lake.part(0, whole)
+    part = lake.part(0, Chunk(100, {1: "a", 2: "b", 3: "c", 4: "d"}, lost={3, 4}))
     own = TablePlan(lake.path, engine=DELETION_VECTORS)
-    for batch, keys in ((1, [b"[1]", b"[2]"]), (2, [b"[3]", b"[4]"])):
-        some = part.packet.filter(pa.compute.is_in(part.packet.column("key"), pa.array(keys)))
-        plan = LakePlan("q", batch, "stream", lambda _: own)
-        assert not apply(TABLE, [Part("chunk/1", batch, some)], plan).code
+    for batch, out in ((1, 0b00110000), (2, 0b11000000)):
+        blobs = [(blob, bytes([out])) for blob, _ in part.filed.parts]
+        some = replace(part, order=batch, filed=replace(part.filed, parts=blobs))
+        assert not apply(TABLE, [some], LakePlan("q", batch, "stream", lambda _: own)).code
     assert [one["b"] for one in lake.rows()] == ["a", "b", "c", "d"]
+
+
+def test_keys_that_are_there_twice_are_no_file(lake):
+    write = chunk_files.ChunkFileWriter(LakeConfig(path=str(lake.folder)))
+    rows = pa.table({"id": [1, 2, 1], "b": ["x", "y", "z"]})
+    told = {"key": ["id"], "position": at(100), "source_ts": 5}
+    assert write(TABLE, rows, **told) is None
+    assert write(TABLE, rows, **{**told, "key": ["id", "b"]}) is not None
+
+
+def test_chunks_of_one_run_share_no_key_and_nobody_looks(lake, monkeypatch):
+    monkeypatch.setattr(chunk_rows.Filed, "keys", None)
+    lake.run([Chunk(100, {1: "a"}, run="r"), Chunk(100, {2: "b"}, run="r")], [])
+    assert [one["b"] for one in lake.rows()] == ["a", "b"]
 
 
 def test_a_file_that_is_gone_makes_its_chunk_be_read_again(lake):

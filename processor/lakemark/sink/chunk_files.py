@@ -8,6 +8,7 @@ the rest of it. The other rows are read from the file and go the way of every ch
 A file whose chunk is void is an orphan, which the table's vacuum removes after a day.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,12 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
-from lakemark import chunk_rows, packets, positions
-from lakemark.chunk_rows import ChunkFile
+from lakemark import chunk_rows, positions
+from lakemark.chunk_rows import AT, ChunkFile, Filed
 from lakemark.config import Config, LakeConfig
 from lakemark.errors import TableError
+from lakemark.sink import key_index
 from lakemark.sink.commits import DELETION_VECTORS
-from lakemark.sink.data_files import Places, read_rows, write_rows
+from lakemark.sink.data_files import (
+    KeyColumns,
+    Places,
+    keep_index,
+    read_rows,
+    statistics,
+    write_rows,
+)
 from lakemark.sink.failures import told
 from lakemark.sink.names import CDC, column_names, folder_of, sources_of
 from lakemark.sink.pool import cdc_type
@@ -55,14 +64,25 @@ class ChunkFileWriter:
         """Whether rows of a table go to files."""
         return self.lake.engine_of(table) == DELETION_VECTORS
 
-    def __call__(self, table: str, rows: pa.Table, *, position: bytes, source_ts: int) -> ChunkFile:
-        """Writes rows.
+    def __call__(
+        self,
+        table: str,
+        rows: pa.Table,
+        *,
+        key: Sequence[str],
+        position: bytes,
+        source_ts: int,
+        run: str = "",
+    ) -> ChunkFile | None:
+        """Writes rows, and keeps the index of their keys; None if a key is there twice.
 
         Args:
             table: ``schema.table``.
             rows: with canonical types, under the source's names.
+            key: source names of the key columns.
             position: of all rows.
             source_ts: of all rows, microseconds since the epoch.
+            run: see `ChunkFile`.
 
         Raises:
             TableError, DependencyError: the lake refuses, or does not answer.
@@ -72,8 +92,18 @@ class ChunkFileWriter:
         with told(path):
             store = TableStore(path, self.lake.options())
             store.make()
-            name, size = write_rows(store, _laid_out(rows, kind, position, source_ts))
-        return ChunkFile(name, size, rows.num_rows, position.hex(), rows.schema)
+            whole = _laid_out(rows, kind, position, source_ts)
+            names = column_names(rows.column_names)
+            of_key = sorted(names[name] for name in key)
+            keys = whole.select(of_key)
+            columns = KeyColumns(tuple(pa.field(n, keys.schema.field(n).type) for n in of_key))
+            index = key_index.build(columns.words(keys), position)
+            if len(index.row) < rows.num_rows or not key_index.is_unique(index):
+                return None
+            name, size = write_rows(store, whole)
+            keep_index(name, size, columns, index)
+        said = json.dumps(statistics(keys), separators=(",", ":"))
+        return ChunkFile(name, size, rows.num_rows, position.hex(), rows.schema, said, run)
 
 
 def _laid_out(rows: pa.Table, kind: pa.StructType, position: bytes, source_ts: int) -> pa.Table:
@@ -127,8 +157,10 @@ def present(file: ChunkFile) -> Iterator[None]:
 
 def data_file(file: ChunkFile) -> DataFile:
     """As a table's log would have it."""
-    add = {"path": file.path, "size": file.size, "partitionValues": {}}
-    return DataFile(add, {"numRecords": file.records})
+    add = {
+        "path": file.path, "size": file.size, "partitionValues": {}, "stats": file.stats,
+    }  # fmt: skip
+    return DataFile(add, json.loads(file.stats))
 
 
 def fits(file: ChunkFile, table: pa.Schema, *, deletes: str) -> bool:
@@ -183,94 +215,80 @@ def placed(
         TableError: `chunk-file-missing`.
         DependencyError: the lake does not answer.
     """
-    files = [chunk_rows.file_of(part.packet) for part in parts]
-    if not any(files):
+    if not any(part.filed for part in parts):
         return list(parts), []
     found: list[Part] = []
     kept: dict[str, tuple[ChunkFile, list[Places]]] = {}
-    others = _concerned(parts, files, pending)
+    others = _concerned(parts, pending)
     may: dict[str, bool] = {}
-    for part, file in zip(parts, files, strict=True):
-        if file is None:
+    for part in parts:
+        filed = part.filed
+        if filed is None:
             found.append(part)
             continue
-        if file.path not in may:
-            may[file.path] = may_stay(file)
-        wanted, stay = _divided(part.packet, file, others, may=may[file.path], floor=floor)
-        if not fills:
-            wanted &= _records(part.packet) != packets.FILL
-        found.append(replace(part, packet=_loaded(part.packet, wanted, file, load)))
-        if stay.any():
-            at = part.packet.column(chunk_rows.AT).to_numpy()[stay]
-            kept.setdefault(file.path, (file, []))[1].append(at)
-    rows = [
-        InFile(file, np.sort(np.concatenate(at)).astype(np.int64)) for file, at in kept.values()
-    ]
-    return found, rows
+        packet, file = part.packet if fills else part.packet.slice(0, 0), filed.file
+        if floor is None or not positions.below_truncate(filed.position, floor):
+            if file.path not in may:
+                may[file.path] = may_stay(file) and _stands_for(file, filed.position)
+            met = _met(filed, others, may=may[file.path])
+            if met is None or met.any():
+                rows = filed.packet()
+                packet = pa.concat_tables([packet, rows if met is None else rows.filter(met)])
+            if met is not None:
+                places = filed.places()
+                at = places if not met.any() else places[~met]
+                kept.setdefault(file.path, (file, []))[1].append(at)
+        found.append(replace(part, packet=_loaded(packet, file, load), filed=None))
+    rows = [InFile(file, np.sort(np.concatenate(at))) for file, at in kept.values()]
+    return found, [one for one in rows if len(one.rows)]
 
 
-def _divided(
-    packet: pa.Table, file: ChunkFile, others: pa.Array, *, may: bool, floor: bytes | None
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which records of a packet are read from their file, and which rows stay in it."""
-    count = packet.num_rows
-    none = np.zeros(count, bool)
-    if not count:
-        return none, none
-    position = packet.column("position")[0].as_py()
-    if floor is not None and positions.below_truncate(position, floor):
-        return none, none
-    if not may or not _stands_for(bytes.fromhex(file.position), position):
-        return ~none, none
-    net = _records(packet) == packets.NET
-    met = pc.is_in(packet.column("key"), value_set=others).to_numpy()
-    stay = net & ~met
-    if np.count_nonzero(stay) < count * _MOST:
-        return ~none, none
-    return ~stay, stay
+def _met(filed: Filed, others: pa.Array | None, *, may: bool) -> npt.NDArray[np.bool_] | None:
+    """Which rows other records concern, too; None if all go the way of every change."""
+    if not may:
+        return None
+    if others is None:
+        return np.zeros(0, bool)
+    met: npt.NDArray[np.bool_] = pc.is_in(filed.keys(), value_set=others).to_numpy()
+    return None if np.count_nonzero(met) > len(met) * _MOST else met
 
 
-def _stands_for(given: bytes, lo: bytes) -> bool:
+def _stands_for(file: ChunkFile, lo: bytes) -> bool:
     """Whether the rows of a file have a position that compares with events as `lo` does.
 
     See `visibility.Watermark.position`: it is `lo`, or above it with no event between.
     """
+    given = bytes.fromhex(file.position)
     return given >= lo and positions.epoch_of(given) == positions.epoch_of(lo)
 
 
-def _records(packet: pa.Table) -> npt.NDArray[np.int8]:
-    found: npt.NDArray[np.int8] = packet.column("record").to_numpy()
-    return found
-
-
-def _concerned(
-    parts: Sequence[Part], files: Sequence[ChunkFile | None], pending: pa.Table | None
-) -> pa.Array:
-    """Keys that other records than a single row of a chunk speak of."""
-    own = [part.packet for part, file in zip(parts, files, strict=True) if file is None]
+def _concerned(parts: Sequence[Part], pending: pa.Table | None) -> pa.Array | None:
+    """Keys that other records than a single row of a chunk speak of; None if there are none."""
+    own = [part.packet for part in parts if part.packet.num_rows]
     own += [] if pending is None else [pending]
-    names = [packet.column(name) for packet in own for name in ("key", "other_key")]
-    keys = [part.packet.column("key") for part, file in zip(parts, files, strict=True) if file]
-    counted = pc.value_counts(pa.chunked_array([c for k in keys for c in k.chunks], pa.binary()))
-    twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
-    chunks = [c for column in names for c in column.chunks]
-    return pa.concat_arrays([*(c.cast(pa.binary()) for c in chunks), twice]).unique().drop_null()
+    filed = [part.filed for part in parts if part.filed is not None]
+    runs = {one.file.run for one in filed}
+    alone = len(runs) == 1 and "" not in runs
+    if not own and alone:
+        return None
+    columns = [packet.column(name) for packet in own for name in ("key", "other_key")]
+    found = [chunk.cast(pa.binary()) for column in columns for chunk in column.chunks]
+    if not alone:
+        keys = [chunk for one in filed for chunk in one.keys().chunks]
+        counted = pc.value_counts(pa.chunked_array(keys, pa.binary()))
+        found.append(counted.field("values").filter(pc.greater(counted.field("counts"), 1)))
+    return pa.concat_arrays(found).unique().drop_null()
 
 
-def _loaded(
-    packet: pa.Table, wanted: npt.NDArray[np.bool_], file: ChunkFile, load: Load
-) -> pa.Table:
+def _loaded(packet: pa.Table, file: ChunkFile, load: Load) -> pa.Table:
     """Records of a packet with their images."""
-    places = packet.column(chunk_rows.AT).to_numpy().astype(np.int64)
-    chosen = np.flatnonzero(wanted)
-    chosen = chosen[np.argsort(places[chosen], kind="stable")]
-    if len(chosen):
-        rows = load(file, places[chosen])
+    if packet.num_rows:
+        packet = packet.sort_by(AT)
+        rows = load(file, packet.column(AT).to_numpy().astype(np.int64))
     else:
-        rows = pa.StructArray.from_arrays(
-            [pa.array([], f.type) for f in file.columns], fields=list(file.columns)
-        )
-    return chunk_rows.with_rows(packet.take(pa.array(chosen, pa.int64())), rows)
+        fields = list(file.columns)
+        rows = pa.StructArray.from_arrays([pa.array([], f.type) for f in fields], fields=fields)
+    return chunk_rows.with_rows(packet, rows)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -30,6 +30,7 @@ _STATISTICS_CHARACTERS: Final = 32
 # Statistics are JSON numbers: exact only up to the digits of a double.
 _EXACT_DIGITS: Final = 15
 _POSITION: Final = "position"
+_CHUNK: Final = "chunk-"  # with a uuid: no two files have the same name
 
 Places = npt.NDArray[np.int64]
 
@@ -148,7 +149,7 @@ def index_of(store: TableStore, file: DataFile, key: KeyColumns, table_id: str) 
     Raises:
         FileNotFoundError, OSError: as `read_rows`.
     """
-    name = index_cache.name_of(table_id, file.path, file.size, str(key))
+    name = _index_name(file.path, file.size, key, table_id)
     found = index_cache.get(name)
     if found is not None:
         return found
@@ -159,22 +160,6 @@ def index_of(store: TableStore, file: DataFile, key: KeyColumns, table_id: str) 
     built = key_index.build(key.words(conformed(table, schema)), newest_of([table]))
     index_cache.put(name, built)
     return built
-
-
-def keys_of(store: TableStore, file: DataFile, key: KeyColumns, table_id: str) -> pa.Table:
-    """The keys of a file that is about to go into the table; its index is made and kept.
-
-    Raises:
-        FileNotFoundError, OSError: as `read_rows`.
-    """
-    source = store.parquet(file.path)
-    schema = pa.schema(key.fields)
-    table = source.read(columns=[*_present(source, schema), f"{CDC}.{_POSITION}"])
-    keys = conformed(table, schema)
-    name = index_cache.name_of(table_id, file.path, file.size, str(key))
-    if index_cache.get(name) is None:
-        index_cache.put(name, key_index.build(key.words(keys), newest_of([table])))
-    return keys
 
 
 def newest_of(tables: Sequence[pa.Table]) -> bytes:
@@ -244,7 +229,7 @@ class NewFile:
         store.write(name, data)
         keys = pa.concat_tables(self._keys)
         index = key_index.build(self.key.words(keys), self._newest)
-        index_cache.put(index_cache.name_of(table_id, name, len(data), str(self.key)), index)
+        index_cache.put(_index_name(name, len(data), self.key, table_id), index)
         return {
             "add": {
                 "path": name,
@@ -267,9 +252,19 @@ def write_rows(store: TableStore, rows: pa.Table) -> tuple[str, int]:
     writer = _writer(sink, rows)
     writer.write_table(rows, row_group_size=_GROUP_ROWS)
     writer.close()
-    name, data = _name(), sink.getvalue()
+    name, data = f"{_CHUNK}{uuid4()}.zstd.parquet", sink.getvalue()
     store.write(name, data)
     return name, len(data)
+
+
+def keep_index(name: str, size: int, key: KeyColumns, index: KeyIndex) -> None:
+    """Keeps the index of a file that `write_rows` wrote."""
+    index_cache.put(_index_name(name, size, key, ""), index)
+
+
+def _index_name(path: str, size: int, key: KeyColumns, table_id: str) -> str:
+    """What the index of a file is called; a chunk's is made before its table may be there."""
+    return index_cache.name_of("" if path.startswith(_CHUNK) else table_id, path, size, str(key))
 
 
 def _name() -> str:
@@ -367,6 +362,23 @@ class KeyRange:
             return True
         first = np.searchsorted(self.values, low, side="left")
         return bool(first < np.searchsorted(self.values, high, side="right"))
+
+
+def may_meet(file: DataFile, other: DataFile, key: KeyColumns) -> bool:
+    """Whether two files may have rows of one key, as far as their statistics tell."""
+    for name in key.names:
+        low, high = _bounds(file, name)
+        first, last = _bounds(other, name)
+        if all(isinstance(b, int) for b in (low, high, first, last)) and (
+            last < low or high < first
+        ):
+            return False
+    return True
+
+
+def _bounds(file: DataFile, name: str) -> tuple[Any, Any]:
+    low, high = (file.stats.get(side) or {} for side in ("minValues", "maxValues"))
+    return low.get(name), high.get(name)
 
 
 def key_ranges(key: KeyColumns, rows: pa.Table) -> list[KeyRange]:

@@ -160,6 +160,15 @@ def build(keys: KeyWords, newest: bytes) -> KeyIndex:
     return KeyIndex(first[order], second, rows[order].astype(np.uint32), len(keys.first), newest)
 
 
+def is_unique(index: KeyIndex) -> bool:
+    """Whether no two rows have the same key."""
+    same = index.first[1:] == index.first[:-1]
+    if index.second is not None and same.any():  # equal halves may stand in any order
+        pairs = np.stack([index.first, index.second])
+        return int(np.unique(pairs, axis=1).shape[1]) == len(index.first)
+    return not same.any()
+
+
 def lookup(index: KeyIndex, keys: KeyWords, order: Places) -> tuple[Places, Places]:
     """Which keys have rows in the file.
 

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from lakemark import changes, packets, positions
 from lakemark.changes import Arrive, Leave, Net, Step
+from lakemark.chunk_rows import Filed
 from lakemark.sink.moves import Special, Waiting, below, net_of
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import Pool, cdc_type
@@ -43,12 +44,14 @@ class Part:
 
     Attributes:
         digest: checksum of the packet as it came.
+        filed: rows of a chunk beside the packet, in a data file.
     """
 
     partition: str
     order: int
     packet: pa.Table
     digest: int = 0
+    filed: Filed | None = None
 
 
 @dataclass(frozen=True, slots=True)

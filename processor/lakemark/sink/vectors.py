@@ -17,7 +17,6 @@ vectors are in the table's folder `_lakemark`, where delta-rs's full vacuum, whi
 orphans anywhere else, does not look.
 """
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -45,9 +44,8 @@ from lakemark.sink.data_files import (
     Places,
     index_of,
     key_ranges,
-    keys_of,
+    may_meet,
     read_rows,
-    statistics,
     whole,
 )
 from lakemark.sink.failures import Conflict, told
@@ -249,21 +247,30 @@ class _Batch:
 
     # -- finding ---------------------------------------------------------------------------------
 
-    def _hits(self, keys: pa.Table, words: KeyWords) -> Iterable[_Hits]:
+    def _hits(self) -> Iterable[_Hits]:
+        ranges = key_ranges(self.key, self.keys)
+        there = [f for f in self.before.files.values() if all(one.may_meet(f) for one in ranges)]
+        words = self.key.words(self.keys)
         order = np.argsort(words.first)
-        ranges = key_ranges(self.key, keys)
+        second = None if words.second is None else words.second[order]
+        yield from self._found(there, KeyWords(words.first[order], second), order)
+
+    def _found(self, files: Iterable[DataFile], words: KeyWords, source: Places) -> Iterable[_Hits]:
+        """Rows of files with keys that are given in order, `source` being theirs."""
         vectors = VectorReader(self.store)
-        for file in self.before.files.values():
-            if not all(one.may_meet(file) for one in ranges):
-                continue
+        order = np.arange(len(words.first))
+        for file in files:
             index = index_of(self.store, file, self.key, self.table_id)
-            source, rows = lookup(index, words, order)
+            which, rows = lookup(index, words, order)
             if not len(rows):
                 continue
             deleted = vectors.read(file)
             alive = ~among(rows, deleted)
             if alive.any():
-                yield _Hits(file, source[alive], rows[alive], deleted, index.newest, index.records)
+                yield _Hits(
+                    file, source[which[alive]], rows[alive], deleted,
+                    index.newest, index.records,
+                )  # fmt: skip
 
     # -- deciding --------------------------------------------------------------------------------
 
@@ -276,7 +283,7 @@ class _Batch:
         removes = row_rules.is_action(staged, DELETE)
         positions = whole(staged.table.column(CDC)).field("position")
         matched = np.zeros(staged.table.num_rows, bool)
-        for hits in self._hits(self.keys, self.key.words(self.keys)):
+        for hits in self._hits():
             source = hits.source
             matched[source] = True
             sure = forced | _newer(positions, hits.newest)
@@ -308,29 +315,43 @@ class _Batch:
         Of the table's rows only those stay that are newer than the chunk.
         """
         file = data_file(chunk.file)
+        count = len(chunk.rows)
+        met, lost = np.zeros(count, bool), np.zeros(count, bool)
+        whole = count == file.records
+        place = np.full(file.records, -1)
+        place[chunk.rows] = np.arange(count)
         with present(chunk.file):
-            keys = keys_of(self.store, file, self.key, self.table_id)
-        own = keys.take(pa.array(chunk.rows))
-        lost = np.zeros(len(chunk.rows), bool)
-        met = np.zeros(len(chunk.rows), bool)
-        for hits in self._hits(own, self.key.words(own)):
-            met[hits.source] = True
-            gone = hits.rows
+            if self.store.stamp(file.path)[0] != file.size:
+                raise FileNotFoundError
+            found = list(self._hits_of(file))
+        for hits in found:
+            source = hits.source if whole else place[hits.source]
+            counts = source >= 0
+            source, rows = source[counts], hits.rows[counts]
+            met[source] = True
             if hits.newest > chunk.position:
-                order = np.argsort(hits.rows, kind="stable")
-                rows, source = hits.rows[order], hits.source[order]
+                order = np.argsort(rows, kind="stable")
+                source, rows = source[order], rows[order]
                 old = read_rows(self.store, hits.file, rows, pa.schema([self.schema.field(CDC)]))
                 positions = pc.struct_field(old.column(CDC), "position").cast(pa.binary())
                 newer = pc.greater(positions, pa.scalar(chunk.position, pa.binary()))
                 stays = pc.fill_null(newer, False).to_numpy()  # noqa: FBT003
                 lost[source[stays]] = True
-                gone = rows[~stays]
-            effects.beat(hits, gone)
+                rows = rows[~stays]
+            effects.beat(hits, rows)
         effects.inserted += int((~met).sum())
-        stats = statistics(keys)
-        add = {**file.add, "modificationTime": now, "dataChange": True, "stats": json.dumps(stats)}
-        hidden = np.setdiff1d(np.arange(keys.num_rows), chunk.rows[~lost], assume_unique=True)
-        effects.adopted.append((DataFile(add, stats), hidden))
+        add = {**file.add, "modificationTime": now, "dataChange": True}
+        hidden = np.ones(file.records, bool)
+        hidden[chunk.rows[~lost]] = False
+        effects.adopted.append((DataFile(add, file.stats), np.flatnonzero(hidden)))
+
+    def _hits_of(self, file: DataFile) -> Iterable[_Hits]:
+        """Rows of the table with keys of a file that it has not yet; `source` is a row of that."""
+        there = [one for one in self.before.files.values() if may_meet(one, file, self.key)]
+        if not there:
+            return
+        own = index_of(self.store, file, self.key, self.table_id)
+        yield from self._found(there, KeyWords(own.first, own.second), own.row.astype(np.int64))
 
     def _seen(self, hits: _Hits, which: Places, names: list[str]) -> tuple[Places, Decision]:
         """What becomes of pairs, by the table's rows; and which of these go."""

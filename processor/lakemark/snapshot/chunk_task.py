@@ -15,7 +15,7 @@ never be read under its number.
 
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -43,7 +43,7 @@ from lakemark.snapshot.readers.postgres_chunks import (
 )
 from lakemark.snapshot.readers.postgres_keys import absent_keys, key_unreadable
 from lakemark.snapshot.readers.postgres_session import STATEMENT_TIMEOUT, Session, connect
-from lakemark.snapshot.visibility import Watermark, visible
+from lakemark.snapshot.visibility import visible
 from lakemark.source.modes import HandlingModes
 
 if TYPE_CHECKING:
@@ -63,8 +63,17 @@ class WriteFile(Protocol):
     def wanted(self, table: str) -> bool:
         """Whether rows of a table go to files."""
 
-    def __call__(self, table: str, rows: pa.Table, *, position: bytes, source_ts: int) -> ChunkFile:
-        """Writes them; raises DependencyError, TableError."""
+    def __call__(
+        self,
+        table: str,
+        rows: pa.Table,
+        *,
+        key: Sequence[str],
+        position: bytes,
+        source_ts: int,
+        run: str,
+    ) -> ChunkFile | None:
+        """Writes them; None if a key is there twice. Raises DependencyError, TableError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +153,9 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
         source_ts = clock(table)
         chunk, absent = _rows(ordered_by(table, spec.surrogate), spec)
     read = time.monotonic()
-    lo = _lo(chunk, spec, settings)
-    parts = (
-        _filed(spec, chunk, settings, lo, source_ts)
-        if lo
-        else chunks.parts(
+    lo, parts = _filed(spec, chunk, settings, source_ts) or (
+        "",
+        chunks.parts(
             spec,
             chunk.schema,
             Rows(chunk.keys, chunk.rows),
@@ -156,7 +163,7 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
             source_ts=source_ts,
             max_record_bytes=settings.config.dead_letters.max_record_bytes,
             told=settings.config.output is not None,
-        )
+        ),
     )
     counts = _write(parts, spec, settings.config)
     bad = [(key.decode(), code) for key, code, _ in chunk.bad[: chunks.MAX_BAD]]
@@ -170,38 +177,40 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
         bad=tuple(bad),
         bad_rows=len(chunk.bad),
         clamped=chunk.clamped,
-        lo=lo.window if lo else "",
+        lo=lo,
         bytes=chunk.keys.nbytes if lo else chunk.rows.nbytes,
         seconds=time.monotonic() - begun,
         read_seconds=read - begun,
     )
 
 
-def _lo(chunk: Chunk, spec: ChunkSpec, settings: ReadSettings) -> Watermark | None:
-    """The window whose position the rows get in a data file; None where they go as they are.
-
-    A file's rows cannot be changed afterwards, so the position must be known now. Rows of a list of
-    keys are few, and may come with keys that have none.
-    """
-    write = settings.write_file
-    if write is None or spec.keys is not None or not chunk.rows.num_rows:
-        return None
-    return visible(chunk.snapshot, spec.opens) if write.wanted(spec.table) else None
-
-
 def _filed(
-    spec: ChunkSpec, chunk: Chunk, settings: ReadSettings, lo: Watermark, source_ts: int
-) -> Iterator[Part]:
-    write = settings.write_file
-    if write is None:
-        return iter(())
-    return chunks.filed(
-        spec,
-        chunk.schema,
-        chunk.keys,
-        write(spec.table, chunk.rows, position=lo.position(spec.epoch), source_ts=source_ts),
+    spec: ChunkSpec, chunk: Chunk, settings: ReadSettings, source_ts: int
+) -> tuple[str, Iterator[Part]] | None:
+    """Writes the rows to a data file, where they may go to one: its window, and the parts.
+
+    A file's rows cannot be changed afterwards, so their position must be known now. Rows of a list
+    of keys are few, and may come with keys that have none.
+    """
+    write, rows = settings.write_file, chunk.rows
+    if write is None or spec.keys is not None or not rows.num_rows or not write.wanted(spec.table):
+        return None
+    lo = visible(chunk.snapshot, spec.opens)
+    if lo is None:
+        return None
+    file = write(
+        spec.table,
+        rows,
+        key=chunk.schema.key,
+        position=lo.position(spec.epoch),
         source_ts=source_ts,
-        max_record_bytes=settings.config.dead_letters.max_record_bytes,
+        run=spec.run if spec.surrogate is None else "",
+    )
+    if file is None:
+        return None
+    limit = settings.config.dead_letters.max_record_bytes
+    return lo.window, chunks.filed(
+        spec, chunk.schema, chunk.keys, file, source_ts=source_ts, max_record_bytes=limit
     )
 
 

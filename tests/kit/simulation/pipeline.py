@@ -270,7 +270,7 @@ class Pipeline:
             shards=decoded.shards, waters=decoded.waters, runs=decoded.runs,
         )  # fmt: skip
         survivors = [
-            Part(output.source, at, chunk_rows.decode(output.blob))
+            part_of(output, at)
             for at, (_, output) in enumerate(done.outputs)
             if output.kind == window.SURVIVORS
         ]
@@ -435,6 +435,11 @@ class _Decoded:
     taken: list[int] = field(default_factory=list)
     runs: frozenset[str] = frozenset()
     shards: tuple[bytes | None, ...] = ()
+
+
+def part_of(output: window.Output, at: int) -> Part:
+    packet, filed = chunk_rows.parted(output.blob)
+    return Part(output.source, at, packet, filed=filed)
 
 
 def _may_stay(file: ChunkFile) -> bool:
