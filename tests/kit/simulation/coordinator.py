@@ -11,7 +11,7 @@ keys are read again by runs of their own that are armed after they were listed.
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ class Coordinator:
     pipeline: Pipeline
     dice: random.Random
     order: bool = False
-    files: bool = True  # rows of every other attempt are in data files
+    files: ClassVar[bool] = True  # rows of every other attempt are in data files
     shared: bool = True
     runs: list[Run] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
@@ -108,7 +108,8 @@ class Coordinator:
     def begin_tick(self, chain: Chain) -> None:
         begun = self._tick()
         window = Window(f"w{len(self.windows)}", len(self.windows), chain.name, begun)
-        window.wal = self.source.lsn
+        # The log's end is behind the newest record; a commit may be named by where it ends.
+        window.wal = self.source.lsn + (window.number + 1) % 2
         self.windows.append(window)
         tick = Tick(self.source.begin(), chain.current, window)
         tick.transaction.durable = True

@@ -96,6 +96,7 @@ def _version_hi(patch: Patch) -> None:
                 outputs.append(output)
         return window.Folded(folded.state, outputs)
 
+    patch.setattr(Coordinator, "files", False)
     patch.setattr(window, "fold", at_hi)
 
 
