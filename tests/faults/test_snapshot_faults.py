@@ -40,6 +40,11 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 KILLS = 20 if NIGHTLY else 2
 RUN_S = 150.0 + 75.0 * KILLS
 """Within this a run over the shop ends, kills and restarts included."""
+BY_FILE = {
+    f"public.{table}": {"engine": "deletion-vectors"}
+    for table in ("orders", "products", "emptied", "ghosts")
+}
+"""Of these, rows of chunks go into data files; of the others through Kafka."""
 EVERYTHING = r"public\..*"
 RATE = {"writers": 2, "rows_per_s": 200}
 FAST = {"writers": 6, "rows_per_s": 2500, "sizes": (1, 1, 1, 1, 2)} if NIGHTLY else RATE
@@ -60,7 +65,8 @@ def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 " FROM generate_series(1, 300) AS n"
             )
         database.start_connector({"snapshot.mode": "no_data"})
-        with Running(database, tmp_path_factory.mktemp("pipeline"), SNAPSHOT) as running:
+        sections = {**SNAPSHOT, "lake": {"path": "./lake", "tables": BY_FILE}}
+        with Running(database, tmp_path_factory.mktemp("pipeline"), sections) as running:
             yield running
 
 

@@ -1,7 +1,8 @@
 """Snapshots beside the stream, on real servers: Debezium's cases, see debezium_cases.md.
 
 One pipeline serves all tests; each has tables of its own and leaves no run behind. The connector takes
-no snapshot itself (`no_data`): what a table holds came by a chunk or by the log.
+no snapshot itself (`no_data`): what a table holds came by a chunk or by the log. Tables have deletion
+vectors, so rows of chunks go straight into data files; `test_snapshots_more` has them in records.
 """
 
 import json
@@ -83,7 +84,8 @@ def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 "public.turned:pk2,pk1,pk4,pk3",
             }
         )
-        with Running(database, tmp_path_factory.mktemp("pipeline"), SNAPSHOT) as running:
+        sections = {**SNAPSHOT, "lake": {"path": "./lake", "engine": "deletion-vectors"}}
+        with Running(database, tmp_path_factory.mktemp("pipeline"), sections) as running:
             yield running
 
 
@@ -218,6 +220,27 @@ def test_a_chunk_whose_rows_are_all_changed_before_its_window_closes(
     equal(pipeline, "whole")
     rows = pipeline.rows("public.whole").to_pylist()
     assert {row["_cdc"]["op"] for row in rows} == {"u"}, "no row is the chunk's"
+
+
+def test_rows_go_into_data_files_and_their_table_takes_these(
+    pipeline: Running, snapshots: Snapshots
+):
+    """Of the changed ones, and of those of a second run, others hide the old."""
+    database, folder = pipeline.database, pipeline.directory / "lake" / "public" / "whole"
+    snapshots.completed(snapshots.start("public.whole"))
+    equal(pipeline, "whole")
+    database.execute("UPDATE whole SET aa = -aa WHERE pk % 10 = 0")
+    database.execute("DELETE FROM whole WHERE pk % 7 = 0")
+    snapshots.completed(snapshots.start("public.whole"))
+    equal(pipeline, "whole")
+    added = {
+        add["path"]
+        for line in (line for log in folder.glob("_delta_log/*.json") for line in log.open())
+        if (add := json.loads(line).get("add"))
+    }
+    written = {file.name for file in folder.glob("chunk-*.parquet")}
+    assert len(written) >= 20, "ten chunks, twice"
+    assert len(written & added) >= 15
 
 
 def test_rows_changed_meanwhile(pipeline: Running, snapshots: Snapshots):

@@ -155,7 +155,7 @@ def test_a_batch_that_runs_again_gives_the_same_bytes_and_those_of_the_pure_fold
     made = History(seed, World(Shape(partitions=2), shards=2, steps=100, before=5))
     history = made.run().pipeline
     pure = Pipeline(history.connector, random.Random(seed), history.shards, 0.0)
-    pure.control, pure.chunks = history.control, history.chunks
+    pure.control, pure.chunks, pure.files = history.control, history.chunks, history.files
     lane = Lane(spark, tmp_path, shards=history.shards, source=IDENTITY)
     lane.schemas = dict(SCHEMAS)
     for share in (0.5, 1.0):

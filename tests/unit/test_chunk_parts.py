@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark import changes, chunk_rows, packets, positions
+from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import TableError
 from lakemark.snapshot import chunks
 from lakemark.snapshot.boundaries import Condition, KeyRange
@@ -36,6 +37,10 @@ LIMIT = 11 * 1024**2
 def spec(**changed) -> ChunkSpec:
     given = {"run": "r1", "table": TABLE, "chunk": 3, "attempt": 17, "shards": 4}
     return ChunkSpec(**{**given, **changed})
+
+
+def at(number: int) -> bytes:
+    return positions.pack(0, number, number)
 
 
 def rows(notes: list[str], *, first: int = 0) -> Rows:
@@ -133,6 +138,41 @@ def test_shards_are_those_of_touches(keys, shards, table):
     assert chunks.shards_of(table, keys, shards).tolist() == [
         shard_of(table, key, shards) for key in keys
     ]
+
+
+def filed(found: Rows, what: ChunkSpec | None = None, **options) -> list[chunks.Part]:
+    options = {"source_ts": 1_700, "max_record_bytes": LIMIT, **options}
+    file = ChunkFile("chunk-1.parquet", 1, len(found.keys), at(7).hex(), SCHEMA.arrow(), "{}", "r1")
+    return list(chunks.filed(what or spec(), SCHEMA, found.keys, file, **options))
+
+
+@given(st.integers(1, 400), st.integers(1, 5), st.sampled_from([300, 5_000, 900_000]))
+def test_parts_of_a_file_have_every_key_once_with_its_place_in_it(count, shards, limit):
+    found = rows(["x"] * count)
+    parts = filed(found, spec(shards=shards), max_part_bytes=limit)
+    seen: dict[int, bytes] = {}
+    numbers: dict[int, list[int]] = {}
+    for part in parts:
+        assert part.value is None
+        assert json.loads(part.key)["shard"] == chunks.NO_SHARD
+        assert [shard for shard, _ in part.headers] == [str(shard) for shard in part.shards]
+        for shard, (_, framed) in zip(part.shards, part.headers, strict=True):
+            size = int.from_bytes(framed[:4])
+            header, packet = json.loads(framed[4 : 4 + size]), chunk_rows.decode(framed[4 + size :])
+            assert (header["shard"], header["attempt"]) == (shard, 17)
+            numbers.setdefault(shard, []).append(header["part"])
+            assert chunk_rows.file_of(packet).position == at(7).hex()
+            for row in packet.to_pylist():
+                assert shard_of(TABLE, row["key"], shards) == shard
+                seen[row["at"]] = row["key"]
+    assert [seen[n] for n in range(count)] == found.keys.to_pylist()
+    assert numbers == {shard: list(range(len(n))) for shard, n in numbers.items()}
+    assert len(parts) == 1 or limit < 900_000
+
+
+def test_a_key_that_no_record_can_hold_is_refused():
+    with pytest.raises(TableError, match="larger than a record may be"):
+        filed(rows(["x"] * 100), max_record_bytes=1500)
 
 
 def test_a_chunk_without_rows_is_one_empty_part_of_shard_0_with_the_schema():

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark import positions
 from lakemark.snapshot.visibility import Blocker, Server, Snapshot, Watermark, visible
 
 HERE = Server("2024-01-01T00:00:00.000000Z", 1)
@@ -25,6 +26,18 @@ def test_another_life_of_the_server_proves_nothing():
     mark = Watermark("a", snapshot(5, 8))
     for other in (Server("2024-01-02T00:00:00.000000Z", 1), Server(HERE.start, 2)):
         assert visible(snapshot(12, 20, other), [mark]) is None
+
+
+def test_a_watermarks_position_is_below_what_commits_behind_it_and_above_what_came_before():
+    """Events name the commit before their own transaction's: (last commit, own LSN)."""
+    position = Watermark("a", snapshot(5, 8), 1000).position(2)
+    before = [
+        positions.pack(2, 900, 5000),
+        positions.pack(2, 1000, 990),
+        positions.pack(1, 9999, 9),
+    ]
+    behind = [positions.pack(2, 1001, 10), positions.pack(2, 1001, 5000), positions.pack(3, 1, 1)]
+    assert max(before) < position < min(behind)
 
 
 @pytest.mark.parametrize("text", ["", "1:2", "a:2:", "1:2:3;4", "-1:2:"])

@@ -172,6 +172,16 @@ def test_windows_by_id_of_armed_runs_only():
     assert not shard.batch(marks=[marks(row("w1", "open", 10))])  # a connector restart repeats it
 
 
+@pytest.mark.parametrize(("wal", "lo"), [(99, 99), (100, 100), (120, 100), (0, 100)])
+def test_chunks_are_compared_with_where_the_log_ended_if_that_was_before_the_open_row(wal, lo):
+    shard = Shard()
+    data = json.dumps({"run": "r1", "oldest": "", "wal": wal})
+    image = {"id": "w-open", "type": "snapshot-window-open", "data": data}
+    opened = Mark(touches.WINDOW, "public.dbz_signal", at(100), json.dumps(image).encode())
+    shard.batch(control=[start()], marks=[opened])
+    assert shard.now.windows["w"].open == at(lo)
+
+
 def test_what_the_oldest_window_allows_is_forgotten():
     shard = Shard()
     shard.batch(control=[start()], marks=[marks(row("w1", "open", 10), row("w2", "open", 20))])

@@ -11,7 +11,7 @@ from lakemark import positions
 from lakemark.errors import StateVersionError
 from lakemark.reconcile.chunks import Attempt, Closed
 
-VERSION: Final = 2
+VERSION: Final = 3
 _MAGIC: Final = b"LKMW"
 
 TABLE_MODE: Final = "table"

@@ -9,7 +9,8 @@ While no run is armed nothing is remembered and the state is not rewritten. A ru
 * touches (`remembered`): per key its newest position and its *barrier*, that of the newest c or d;
 * floors (truncates), blind spots (changes whose key cannot be read) and snapshots of the
   connector's own: per table the newest position;
-* windows: id, position of the open row, position of the close row and the server that wrote it;
+* windows: id, position of the open row (or one before it: `_open`), position of the close row and
+  the server that wrote it;
 * attempts (`chunks`): parts and manifests of chunks that are not decided yet.
 
 A window row announces the oldest window that any chunk may still use: touches at or below that
