@@ -161,6 +161,21 @@ def test_both_ways_make_the_same_table(found, deletes):
         forget()
 
 
+def test_a_value_that_is_awaited_is_asked_for_when_an_older_row_of_a_chunk_comes(tmp_path):
+    """The key came from one that the table does not have; the chunk's row is older and no help."""
+    place = (120, 121)
+    leaves = Entry("d", place, 1, key=1, before=row(1), new_key=2)
+    arrives = Entry("c", place, 1, key=2, after=row(2, 120, PLACEHOLDER), old_key=1)
+    made = []
+    for filed in (False, True):
+        lake = Lake(tmp_path / str(filed), filed=filed)
+        lake.run([], [Entry("c", (80, 81), 1, key=2, after=row(2, 80, "x")), leaves, arrives])
+        lake.run([Chunk(110, {})], [])
+        made.append((lake.run([Chunk(110, {2: "read", 3: "read"})], []).reread, lake.rows()))
+    assert made[0] == made[1]
+    assert made[0][0] == ["[2]"]
+
+
 @pytest.fixture
 def lake(tmp_path):
     return Lake(tmp_path, filed=True)
