@@ -218,29 +218,31 @@ def placed(
     if not any(part.filed for part in parts):
         return list(parts), []
     found: list[Part] = []
+    filed: list[tuple[Part, pa.Table, ChunkFile]] = []
     kept: dict[str, tuple[ChunkFile, list[Places]]] = {}
     others = _concerned(parts, pending)
     may: dict[str, bool] = {}
     for part in parts:
-        filed = part.filed
-        if filed is None:
+        rows = part.filed
+        if rows is None:
             found.append(part)
             continue
-        packet, file = part.packet if fills else part.packet.slice(0, 0), filed.file
-        if floor is None or not positions.below_truncate(filed.position, floor):
+        packet, file = part.packet if fills else part.packet.slice(0, 0), rows.file
+        if floor is None or not positions.below_truncate(rows.position, floor):
             if file.path not in may:
-                may[file.path] = may_stay(file) and _stands_for(file, filed.position)
-            met = _met(filed, others, may=may[file.path])
+                may[file.path] = may_stay(file) and _stands_for(file, rows.position)
+            met = _met(rows, others, may=may[file.path])
             if met is None or met.any():
-                rows = filed.packet()
-                packet = pa.concat_tables([packet, rows if met is None else rows.filter(met)])
+                own = rows.packet()
+                packet = pa.concat_tables([packet, own if met is None else own.filter(met)])
             if met is not None:
-                places = filed.places()
+                places = rows.places()
                 at = places if not met.any() else places[~met]
                 kept.setdefault(file.path, (file, []))[1].append(at)
-        found.append(replace(part, packet=_loaded(packet, file, load), filed=None))
-    rows = [InFile(file, np.sort(np.concatenate(at))) for file, at in kept.values()]
-    return found, [one for one in rows if len(one.rows)]
+        filed.append((part, packet, file))
+    found += _loaded(filed, load)
+    stay = [InFile(file, np.sort(np.concatenate(at))) for file, at in kept.values()]
+    return found, [one for one in stay if len(one.rows)]
 
 
 def _met(filed: Filed, others: pa.Array | None, *, may: bool) -> npt.NDArray[np.bool_] | None:
@@ -280,15 +282,27 @@ def _concerned(parts: Sequence[Part], pending: pa.Table | None) -> pa.Array | No
     return pa.concat_arrays(found).unique().drop_null()
 
 
-def _loaded(packet: pa.Table, file: ChunkFile, load: Load) -> pa.Table:
-    """Records of a packet with their images."""
-    if packet.num_rows:
-        packet = packet.sort_by(AT)
-        rows = load(file, packet.column(AT).to_numpy().astype(np.int64))
-    else:
-        fields = list(file.columns)
-        rows = pa.StructArray.from_arrays([pa.array([], f.type) for f in fields], fields=fields)
-    return chunk_rows.with_rows(packet, rows)
+def _loaded(filed: Sequence[tuple[Part, pa.Table, ChunkFile]], load: Load) -> Iterator[Part]:
+    """Parts with packets whose records have their images; a file is read once for all its parts."""
+    wanted: dict[str, tuple[ChunkFile, list[Places]]] = {}
+    for _, packet, file in filed:
+        at = packet.column(AT).to_numpy().astype(np.int64)
+        wanted.setdefault(file.path, (file, []))[1].append(at)
+    read = {}
+    for path, (file, places) in wanted.items():
+        at = np.unique(np.concatenate(places))
+        read[path] = (at, load(file, at) if len(at) else _no_rows(file))
+    for part, packet, file in filed:
+        at, rows = read[file.path]
+        own = np.searchsorted(at, packet.column(AT).to_numpy())
+        yield replace(
+            part, packet=chunk_rows.with_rows(packet, rows.take(pa.array(own))), filed=None
+        )
+
+
+def _no_rows(file: ChunkFile) -> pa.StructArray:
+    fields = list(file.columns)
+    return pa.StructArray.from_arrays([pa.array([], f.type) for f in fields], fields=fields)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
