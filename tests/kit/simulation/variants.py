@@ -18,7 +18,7 @@ import pytest
 from lakemark import changes, chunk_rows, packets, positions, tasks
 from lakemark.reconcile import chunks, remembered, window
 from lakemark.reconcile.chunks import Settled
-from lakemark.sink import moves
+from lakemark.sink import chunk_files, moves
 from lakemark.sink import resolve as resolving
 from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.source import envelope, fold, stretch
@@ -334,6 +334,11 @@ def _carries_early(patch: Patch) -> None:
     patch.setattr(moves.Waiting, "settle", settle)
 
 
+def _nothing_concerns(patch: Patch) -> None:
+    """Rows of a chunk stay in their file, whatever else the batch has of their keys."""
+    patch.setattr(chunk_files, "_concerned", lambda parts, pending: None)
+
+
 def _new_partitions_are_past(patch: Patch) -> None:
     """A new partition begins with the highest high-water of the old ones."""
     real = Pipeline._decode
@@ -432,6 +437,7 @@ VARIANTS = {
     "incremental reads are newer": Variant(
         _reads_are_newer, {**_CALM, "slow": True, "before": 2, "plot": "stale_reads"}, _SIMPLE
     ),
+    "rows stay in files beside changes": Variant(_nothing_concerns, _TABLE, _SIMPLE),
     "chunks of a stopped table count": Variant(
         _stopped_counts, {**_CALM, **_UNKNOWN, "plot": "stopped"}, _SIMPLE
     ),
