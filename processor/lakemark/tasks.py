@@ -8,6 +8,7 @@ the `BatchPlan`; what the driver needs comes back as small reports.
 import operator
 import traceback
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -388,9 +389,11 @@ def merge(
     Nothing is applied to a table that a stretch of the batch stops: it is read again whole. Rows of
     snapshots are left alone where the table does not stream: their chunks are read again.
 
-    One table's error is its own: it comes back as an outcome, the other tables go on.
+    One table's error is its own: it comes back as an outcome, the other tables go on. Tables with
+    little to apply come first: they do not wait for a chunk of another.
     """
     parts: dict[str, list[Part]] = {}
+    sizes: Counter[str] = Counter()
     survivors: dict[str, list[pa.Table]] = {}
     stopped: set[str] = set()
     said: list[tuple[str, bytes]] = []
@@ -405,11 +408,11 @@ def merge(
                 packet, filed = chunk_rows.parted(blob)
                 part = Part(row["source"], row["first"], packet, crc32(blob), filed)
                 parts.setdefault(table, []).append(part)
+                sizes[table] += len(blob)
                 if kind == SURVIVORS:
                     survivors.setdefault(table, []).append(part.packet)
-    for table, found in parts.items():
-        if table in stopped:
-            continue
+    for table in sorted(parts.keys() - stopped, key=lambda name: (sizes[name], name)):
+        found = parts[table]
         rows = publish.of(table, survivors.get(table, []), found) if publish else None
         said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan, rows))))
     kinds, blobs = [kind for kind, _ in said], [blob for _, blob in said]

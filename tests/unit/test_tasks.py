@@ -118,6 +118,23 @@ def test_nothing_of_a_table_that_a_stretch_stops_reaches_the_lake(tmp_path):
     assert not (tmp_path / ORDERS).exists()
 
 
+@pytest.mark.parametrize("large", [ORDERS, ITEMS])
+def test_a_table_with_few_changes_does_not_wait_for_one_with_many(tmp_path, large):
+    broker = Broker()
+    for table, count in ((ORDERS, 1), (ITEMS, 1), (large, 50)):
+        for number in range(count):
+            key = msgspec.json.encode({"id": number})
+            value = event("c", 100 + number, {"id": number, "v": "a"}, table=table)
+            broker.put(f"shop.{table}", 0, key, value)
+    decoded = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN))
+    (batch,) = decoded.drop_columns("shard").combine_chunks().to_batches()
+    plan = LakePlan("q", 0, "stream", lambda table: TablePlan(str(tmp_path / table)))
+    (result,) = tasks.merge([batch], plan)
+    outcomes = [row["blob"] for row in result.to_pylist() if row["kind"] == tasks.OUTCOME]
+    order = [msgspec.msgpack.decode(o, type=TableOutcome).table for o in outcomes]
+    assert order == [ITEMS if large == ORDERS else ORDERS, large]
+
+
 @pytest.mark.parametrize("stopped", [frozenset(), frozenset([ORDERS])])
 def test_rows_of_a_chunk_wait_where_the_table_does_not_stream(tmp_path, stopped):
     """The chunk counts as not applied then, and is read again: its rows must not be there."""
