@@ -34,7 +34,6 @@ def log(*events: tuple) -> bytes:
 
 
 def marks(*found: Mark) -> bytes:
-
     return msgspec.msgpack.encode(list(found))
 
 
@@ -178,7 +177,7 @@ def test_chunks_are_compared_with_where_the_log_ended_if_that_was_before_the_ope
     data = json.dumps({"run": "r1", "oldest": "", "wal": wal})
     image = {"id": "w-open", "type": "snapshot-window-open", "data": data}
     opened = Mark(touches.WINDOW, "public.dbz_signal", at(100), json.dumps(image).encode())
-    shard.batch(control=[start()], marks=[opened])
+    shard.batch(control=[start()], marks=[marks(opened)])
     assert shard.now.windows["w"].open == at(lo)
 
 
