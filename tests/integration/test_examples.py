@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -39,17 +40,12 @@ def shop(stack: LocalStack) -> Iterator[Database]:
 @pytest.fixture
 def folder(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the example in which only addresses differ, and what else a test needs."""
-    stack = shop.stack
-    addresses = {
-        "localhost:9092": stack.kafka.bootstrap,
-        "http://localhost:8083": stack.connect.url,
-        "localhost:5432": f"127.0.0.1:{stack.postgres.port}",
-    }
     text = (LOCAL / "lakemark.yaml").read_text()
-    for theirs, ours in addresses.items():
-        assert theirs in text
-        text = text.replace(theirs, ours)
-    (tmp_path / "lakemark.yaml").write_text(text)
+    (tmp_path / "lakemark.yaml").write_text(with_names(text, addresses_of(shop)))
+    port = {'"5432"': f'"{shop.stack.postgres.port}"'}
+    connector = with_names((LOCAL / "connector.json").read_text(), port)
+    (tmp_path / "connector.json").write_text(connector)
+    shutil.copy(LOCAL / "setup.sql", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP_PASSWORD", re.search(r"SHOP_PASSWORD=(\w+)", PAGE)[1])
     monkeypatch.setenv("LAKEMARK_HTTP__BIND", "127.0.0.1:0")
@@ -58,10 +54,14 @@ def folder(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-def connector_of(shop: Database) -> dict[str, str]:
-    config = json.loads((LOCAL / "connector.json").read_text())
-    assert (config["database.hostname"], config["database.port"]) == ("localhost", "5432")
-    return {**config, "database.port": str(shop.stack.postgres.port)}
+def addresses_of(shop: Database) -> dict[str, str]:
+    """The servers' of this run, by those of the page."""
+    stack = shop.stack
+    return {
+        "localhost:9092": stack.kafka.bootstrap,
+        "http://localhost:8083": stack.connect.url,
+        "localhost:5432": f"127.0.0.1:{stack.postgres.port}",
+    }
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,18 +78,28 @@ def script(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path):
-    with shop.connect() as connection:  # 1
-        connection.execute((LOCAL / "setup.sql").read_text().encode())
-    shop.config = connector_of(shop)  # 2
-    shop.stack.connect.put_connector("shop", shop.config)
+    addresses, shell = addresses_of(shop), PageShell(folder / "shell", here=folder)
+
+    def step(command: str) -> str:
+        text = lines("examples/local/README.md", command)
+        return with_names(text, {a: ours for a, ours in addresses.items() if a in text})
+
+    assert shell.run(step("setup.sql")).splitlines()[-1].startswith("GRANT")  # 1
+    put, asked = step("curl").splitlines()  # 2
+    assert json.loads(shell.run(put))["name"] == "shop"
+    shop.config = json.loads((folder / "connector.json").read_text())
     shop.wait_streaming()
+    assert shell.run(asked).count('"state":"RUNNING"') == 2
+    valid, *_, counted = shell.run(step("lakemark doctor")).splitlines()  # 3
+    assert valid.startswith("ok: shop can be started")
+    assert counted.startswith("0 ✗")
 
     lakemark = LakemarkProcess(folder / "lakemark.yaml")
-    assert "ok: shop can be started" in lakemark.command("validate")  # 3
-    assert lakemark.command("doctor").splitlines()[-1].startswith("0 ✗")
     lakemark.start()  # 4
     try:
-        bootstrap = shop.stack.kafka.bootstrap  # 5
+        said = shell.run(step("lakemark snapshot start")).splitlines()  # 5
+        assert "completed" in said[-1]
+        bootstrap = shop.stack.kafka.bootstrap
         asked = script(
             "signals/send_signal.py", bootstrap, "shop", "public.customers", "public.orders"
         )
@@ -104,12 +114,12 @@ def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path
         assert (refused.returncode, refused.stdout.split()[0]) == (1, "REJECTED")
         signals_of_a_shell(shop, folder)
 
-        (change,) = re.findall(r'psql -c "([^"]+)"', PAGE)  # 6
-        for statement in change.split(";"):
-            shop.execute(statement)
+        shown_states = shell.run(step("psql -c"))  # 6
+        assert shown_states.count("streaming") >= 2
+        read = step("with_delta_rs.py").replace("../reading", str(EXAMPLES / "reading"))
 
         def shown() -> str:
-            found = script("reading/with_delta_rs.py", "lake/public/customers").stdout
+            found = shell.run(read)
             return found if "Decimal('99.00')" in found and "2 rows" in found else ""
 
         assert "Barbara" not in wait_for(shown, STATE_S, "the change in the lake")

@@ -9,6 +9,7 @@ import pytest
 from stack.local import Database
 from stack.processes import wait_for
 from tests.kit.http_side import HttpSide
+from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT
 
@@ -55,11 +56,15 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         assert chunk["state"] in {"read", "settling"}
         assert 0 < chunk["rows"] <= ROWS
 
-        def answered() -> list[dict[str, Any]]:
-            signals = [s for s in site.status()["signals"] if s["id"] == run]
-            return [s for s in signals if (s["answer"] or {}).get("type") == "COMPLETED"]
+        def completed(run: str) -> dict[str, Any]:
+            def answered() -> list[dict[str, Any]]:
+                signals = [s for s in site.status()["signals"] if s["id"] == run]
+                return [s for s in signals if (s["answer"] or {}).get("type") == "COMPLETED"]
 
-        (seen,) = wait_for(answered, STATE_S, "the run to have completed in /v1/status")
+            (found,) = wait_for(answered, STATE_S, "the run to have completed in /v1/status")
+            return found
+
+        seen = completed(run)
         assert (seen["type"], seen["tables"]) == ("execute-snapshot", [ORDERS])
         (scan,) = next(r for r in site.status()["snapshots"] if r["id"] == run)["tables"]
         assert (scan["status"], scan["rows"], scan["percent"]) == ("SUCCEEDED", ROWS, 100)
@@ -85,5 +90,10 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         wait_for(lambda: site.table(ORDERS)["state"] == "paused", STATE_S, "orders to be paused")
         assert site.ask(f"/v1/tables/{ORDERS}/resume", {})[0] == 202
         wait_for(lambda: site.table(ORDERS)["state"] == "streaming", STATE_S, "orders to go on")
+
+        shell = PageShell(tmp_path / "shell", here=tmp_path)
+        asking = lines("README.md", "curl -d")
+        said = shell.run(with_names(asking, {"http://127.0.0.1:8780": site.address}))
+        assert completed(json.loads(said)["id"])["tables"] == [ORDERS]
         running.lakemark.stop()
         assert not running.lakemark.is_running

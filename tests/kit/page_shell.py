@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stack.java import find_java, java_command
 from stack.kafka import kafka_jars
+from stack.postgres import find_binaries
 from stack.processes import wait_for
 from tests.kit import kcat
 from tests.kit.documents import ROOT, blocks
@@ -86,7 +87,7 @@ class Begun:
 
 @dataclass
 class PageShell:
-    """A bash that finds lakemark, its Python, Kafka's tools and kcat.
+    """A bash that finds lakemark, its Python, Kafka's tools, kcat and psql.
 
     Attributes:
         folder: an empty one, for the programs that are not on the machine, and for what is said.
@@ -104,6 +105,8 @@ class PageShell:
         self._program("kafka-acls.sh", acls)
         if shutil.which("kcat") is None:
             self._program("kcat", [sys.executable, "-I", kcat.__file__])
+        if shutil.which("psql") is None:
+            self._program("psql", [str(find_binaries() / "psql")])
 
     def _program(self, name: str, command: Sequence[str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

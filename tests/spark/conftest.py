@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.kit.running import SPARK
+
 
 @pytest.fixture(scope="session")
 def spark(java_home):
@@ -16,6 +18,7 @@ def spark(java_home):
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     session = (
         SparkSession.builder.master("local[2]")
+        .config(map=SPARK)
         .config("spark.jars", ",".join(map(str, runtime_jars())))
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config(
