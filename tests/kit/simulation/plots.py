@@ -394,11 +394,36 @@ def below_a_truncate(h: "History") -> Script:
     h.batch(everything=True)
 
 
+def unread_before_a_chunk(h: "History") -> Script:
+    """A large value changes unheard; the chunk that has it loses to an event that does not."""
+    keys = _pick(h)
+    if keys is None:
+        return
+    _, one = keys
+    writer = h.source.begin()
+    h.source.statement(writer, lambda to: h.source.update_at(to, key=one))
+    for _, change in writer.changes:
+        change["bad"] = "key"
+    _commit(h, writer)
+    h._deliver_all()
+    h.batch(everything=True)
+    yield
+    run = yield from _armed(h)
+    attempts = _read(h, run)
+    yield
+    _write(h, lambda to: h.source.update_at(to, key=one))
+    h.turn(run.chain)
+    _hand_over(h, attempts)
+    yield
+    h._deliver_all()
+    h.batch(everything=True)
+
+
 PLOTS: dict[str, Callable[["History"], Script]] = {
     plot.__name__: plot
     for plot in (
         across_a_delete, moved_and_replaced, late_events, replays, reads_in_the_window,
         stale_reads, stopped, shared_key, lost_commits, overtaking, void_and_complete, unarmed,
-        below_a_truncate, moved_behind_its_changes, lost_and_elsewhere,
+        below_a_truncate, moved_behind_its_changes, lost_and_elsewhere, unread_before_a_chunk,
     )
 }  # fmt: skip

@@ -339,6 +339,11 @@ def _nothing_concerns(patch: Patch) -> None:
     patch.setattr(chunk_files, "_concerned", lambda parts, pending: None)
 
 
+def _kept_unasked(patch: Patch) -> None:
+    """A row that may miss an event keeps what a chunk's losing row has otherwise."""
+    patch.setattr(moves.Waiting, "_checked", lambda self, key, row, fill: row)
+
+
 def _new_partitions_are_past(patch: Patch) -> None:
     """A new partition begins with the highest high-water of the old ones."""
     real = Pipeline._decode
@@ -421,6 +426,9 @@ VARIANTS = {
     ),
     "columns carried over too early": Variant(
         _carries_early, {**_TABLE, "plot": "moved_behind_its_changes"}, {**_MOVES, "partitions": 2}
+    ),
+    "losing rows are not compared": Variant(
+        _kept_unasked, {**_TABLE, "before": 9, "plot": "unread_before_a_chunk"}, _SIMPLE
     ),
     "new partitions are past": Variant(
         _new_partitions_are_past, {**_TABLE, "plot": "lost_and_elsewhere"},
