@@ -71,8 +71,9 @@ def mended(running: Running) -> None:
     running.lakemark.start()
     event = running.lakemark.wait_for_event("topic.begins_again", STATE_S)
     assert event["tables"] == [LOST]
-    running.wait_equal()
+    running.lakemark.wait_for_event("snapshot.ended", STATE_S)  # it may be equal before
     running.wait_progress(LOST, "the end of the repair", lambda r: not r.get("resnapshot"))
+    running.wait_equal()
 
 
 def deleted(running: Running) -> dict[int, int]:

@@ -3,9 +3,8 @@
 import json
 import os
 import random
+import shlex
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,10 +14,8 @@ from pathlib import Path
 import pytest
 
 from lakemark.config import load
-from lakemark.jars import runtime_jars
 from lakemark.source.modes import HandlingModes
 from stack import every_type, watchdog
-from stack.java import find_java
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.broken import revive
@@ -206,51 +203,32 @@ def test_consumers_of_the_examples_end_with_the_rows(
     pipeline.wait_equal("public.docs")
     topic = OutputTopic.of(pipeline, "public.docs")
     wanted = database.execute("SELECT id, n, big FROM docs ORDER BY id")
+    page, kafka = "examples/outputs/README.md", stack.kafka.bootstrap
+    names = {"localhost:9092": kafka, "shop.clean.public.orders": topic.name}
+    shell = PageShell(tmp_path / "shell", here=OUTPUTS)
     with stack.fresh_database() as other:
-        other.execute("CREATE TABLE copies (id int PRIMARY KEY, n int, big text)")
-        upsert = [sys.executable, OUTPUTS / "upsert.py", stack.kafka.bootstrap, topic.name]
-        upsert += [other.dsn, "copies"]
-        begun = subprocess.Popen(upsert)
+        installed, created, upsert = lines(page, "upsert.py").splitlines()
+        assert installed.startswith("pip install")
+        theirs = {"-d reports": f"-d {shlex.quote(other.dsn)}", "customer int, total": "n int, big"}
+        shell.run(with_names(created, theirs))
+        upsert = with_names(upsert, {"host=localhost dbname=reports": other.dsn, **names})
+        begun = shell.begin(upsert)
         wait_for(lambda: count_of(other, "applied"), STATE_S, "the first records to be applied")
         begun.kill()
-        begun.wait()
         database.execute("UPDATE docs SET n = n + 100 WHERE id % 2 = 0")
         database.execute("DELETE FROM docs WHERE id % 10 = 1")
         wanted = database.execute("SELECT id, n, big FROM docs ORDER BY id")
         arrived(pipeline, "public.docs")
-        done = subprocess.run(
-            [*upsert, "--until-end"], capture_output=True, text=True, check=False, timeout=STATE_S
-        )
-        assert done.returncode == 0, done.stderr
-        assert "records applied" in done.stdout
-        assert other.execute("SELECT id, n, big FROM copies ORDER BY id") == wanted
-    line = lines("examples/outputs/README.md", "kcat")
-    names = {"localhost:9092": stack.kafka.bootstrap, "shop.clean.public.orders": topic.name}
-    shell = PageShell(tmp_path / "shell", here=tmp_path)
-    shown = shell.run(with_names(line, names)).splitlines()
+        assert "records applied" in shell.run(f"{upsert} --until-end")
+        assert other.execute("SELECT id, n, big FROM orders ORDER BY id") == wanted
+    shown = shell.run(with_names(lines(page, "kcat"), names)).splitlines()
     assert sorted(shown) == sorted(
         f"{one.partition}/{one.offset} {one.key.decode()} {(one.value or b'').decode()}"
         for one in topic.read()
     )
-    jars = ",".join(map(str, runtime_jars()))
-    folder = Path(sys.executable).parent  # as in an environment that is activated
-    submit = [folder / "spark-submit", "--master", "local[1]"]
-    columns = "id INT, n INT, big STRING"
-    arguments = [OUTPUTS / "with_spark.py", stack.kafka.bootstrap, topic.name, columns]
-    shown = subprocess.run(
-        [*submit, "--jars", jars, *arguments],
-        env={
-            **os.environ,
-            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
-            "JAVA_HOME": str(find_java().parents[1]),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_S,
-    )
-    assert shown.returncode == 0, shown.stderr
-    rows = [json.loads(line) for line in shown.stdout.splitlines() if line.startswith("{")]
+    columns = {"id INT, customer INT, total STRING": "id INT, n INT, big STRING"}
+    shown = shell.run(with_names(lines(page, "spark-submit"), {**names, **columns})).splitlines()
+    rows = [json.loads(line) for line in shown if line.startswith("{")]
     assert [(row["id"], row["n"], row["big"]) for row in rows] == wanted
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakemark.jars import runtime_jars
 from stack.local import CONNECTOR, ROOT
 from stack.spark import HOME
+from tests.kit.page_shell import PageShell, lines, with_names
 
 pytestmark = pytest.mark.spark
 
-JARS = ("--jars", ",".join(map(str, runtime_jars())))
 MAIN = ROOT / "deploy" / "spark" / "lakemark_main.py"
 
 
@@ -52,8 +51,17 @@ def test_without_the_jars_it_says_how_they_are_given(settings, java_home):
     assert '--jars "$(lakemark jars)"' in done.stdout
 
 
-def test_with_the_jars_there_is_a_session(settings, java_home):
-    done = submit(java_home, *JARS, str(MAIN), "run", "--once", "-c", str(settings))
-    assert done.returncode == 1, done.stderr
-    assert "jars-unavailable" not in done.stdout
-    assert "kafka-unavailable" in done.stdout
+def test_as_the_page_says_there_is_a_session(settings, tmp_path):
+    """Brokers are asked for when there is one."""
+    shell = PageShell(tmp_path / "shell", here=ROOT)
+    names = {
+        "spark://head:7077": "local[1]",
+        "/opt/lakemark/bin/python": sys.executable,
+        "driver.example.com": "127.0.0.1",
+        "run -c lakemark.yaml": f"run --once -c {settings}",
+    }
+    command = with_names(lines("docs/spark-cluster.md", "head:7077"), names).strip()
+    said = shell.run(f"{command} || echo ended with $?")
+    assert said.splitlines()[-1] == "ended with 1"
+    assert "jars-unavailable" not in said
+    assert "kafka-unavailable" in said

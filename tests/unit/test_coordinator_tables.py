@@ -210,6 +210,17 @@ def test_no_run_of_its_own_while_another_covers_the_table_nor_right_after():
     world.go(REPAIR_AGAIN_S, until=lambda: len(world.records("run-start")) == 2)
 
 
+def test_after_a_start_a_table_waits_no_longer_than_it_would_have_without():
+    world = FakeWorld()
+    world.execute("r1", ITEMS)
+    world.finish("r1")
+    world.go(REPAIR_AGAIN_S * 2)
+    world.start()
+    world.stream.table(ITEMS, resnapshot_since=0)
+    world.go(REPAIR_AGAIN_S / 4)
+    assert len(world.records("run-start")) == 2
+
+
 def test_a_run_of_its_own_that_failed_is_repeated_after_a_pause():
     world = FakeWorld()
     world.answers[ITEMS] = [ChunkError(code="table-gone", message="gone", hint="look")]

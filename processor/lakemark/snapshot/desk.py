@@ -208,9 +208,11 @@ class Desk:
     # -- what the stream asks for ---------------------------------------------------------------
 
     def rest(self, run: Run) -> None:
-        """A run has ended: for some time its tables get none of their own."""
+        """A run has ended, perhaps before this start: for some time its tables get none."""
+        left = REPAIR_AGAIN_S - max(0, self.outside.now_ms() - run.ended) / 1000
         for name in run.names():
-            self._repairs[name] = self.outside.monotonic() + REPAIR_AGAIN_S
+            until = self.outside.monotonic() + left
+            self._repairs[name] = max(until, self._repairs.get(name, until))
 
     def queue_repairs(self) -> None:
         """Tables that need rows again get a run of their own, one at a time."""
