@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from lakemark import kafka
 from lakemark.config import load
+from lakemark.snapshot import jobs
 from stack.local import CONNECTOR, ROOT, LocalStack
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
@@ -68,6 +71,17 @@ def test_chunks_are_read_by_jobs_beside_the_stream(java_home, tmp_path):
     assert found["after"] == 1000
     assert (found["pool"], found["tags"]) == ("own", [])
     check_log(events)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_a_reader_leaves_the_processor_to_the_log_and_its_process_keeps_its_own():
+    def mine() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = mine()
+    with ThreadPoolExecutor(1, initializer=jobs._behind_the_log) as reader:
+        assert reader.submit(mine).result() == min(before + jobs.NICE, 19)
+    assert mine() == before
 
 
 def check_log(events: Path) -> None:
