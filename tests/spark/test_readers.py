@@ -1,6 +1,5 @@
 """The readers of the examples leave out what a deletion vector marks, as the page says."""
 
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from stack.local import ROOT
+from tests.kit.documents import blocks
+from tests.kit.page_shell import PageShell, lines, with_names
 
 pytestmark = pytest.mark.spark
 
@@ -58,11 +59,24 @@ def test_a_marked_row_is_not_read(lake, script, tables):
     assert "Barbara" not in done.stdout
 
 
-def test_spark_does_not_read_it_either(spark, lake, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["with_spark.py", f"{lake}/customers"])
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)  # the session is that of all tests
-    runpy.run_path(str(ROOT / "examples" / "reading" / "with_spark.py"))
-    shown = capsys.readouterr().out
+def test_spark_does_not_read_it_either(lake, tmp_path):
+    shell = PageShell(tmp_path / "shell", here=ROOT / "examples" / "reading")
+    line = lines("examples/reading/README.md", "spark-submit")
+    shown = shell.run(with_names(line, {"lake/public/customers": f"{lake}/customers"}))
     assert "|  1|  Ada|" in shown
     assert "Barbara" not in shown
     assert "|2   |NULL  |" in shown
+
+
+def test_a_session_reads_it_as_the_page_of_tables_says(spark, lake):
+    (code,) = [
+        block.text
+        for block in blocks("python")
+        if block.page == ROOT / "docs" / "tables.md" and "spark." in block.text
+    ]
+    names = {"spark": spark}
+    exec(with_names(code, {"lake/public/orders": f"{lake}/orders"}), names)
+    assert [row.asDict() for row in names["orders"].collect()] == [
+        {"id": 10, "customer": 1, "placed": None}
+    ]
+    assert [tuple(row) for row in names["newest"].collect()] == [(None,)]
