@@ -2,6 +2,7 @@
 are what other writers and readers of Delta expect."""
 
 import json
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -237,15 +238,18 @@ def test_indexes_are_only_a_help(path, cache):
     assert values(path) == {**{str(n): n for n in range(100)}, "1": -3, "2": -2}
 
 
-def test_the_oldest_indexes_make_room(cache):
-    import os
-
+@pytest.mark.parametrize(
+    ("most", "most_files", "left"),
+    [(100, 10, "0123456789"), (99, 10, "3456789"), (100, 9, "456789"), (39, 9, "89"), (0, 9, "")],
+)
+def test_the_oldest_indexes_make_room(cache, most, most_files, left):
+    """With some room to spare, so that the next ones need not look for it again."""
     cache.mkdir()
-    for number in range(5):
+    for number in range(10):
         (cache / str(number)).write_bytes(b"x" * 10)
         os.utime(cache / str(number), (number, number))
-    index_cache.prune(cache, 25)
-    assert sorted(p.name for p in cache.iterdir()) == ["3", "4"]
+    index_cache.prune(cache, most, most_files)
+    assert "".join(sorted(p.name for p in cache.iterdir())) == left
 
 
 def test_rows_of_a_file_beyond_its_first_group(path):

@@ -160,6 +160,20 @@ def test_checkpoints_come_whoever_commits_in_between(path):
     assert len(list(Path(path, "_delta_log").glob("*.checkpoint.parquet"))) == 5
 
 
+def test_workers_that_take_turns_make_one_checkpoint(path, monkeypatch):
+    """Each has its own memory of when it looked last."""
+    policy, workers = Policy(checkpoint_every=4), [dict[str, int]() for _ in range(4)]
+    for version in range(1, 24):
+        monkeypatch.setattr(
+            vectors_upkeep, "_looked", workers[version * 7 % 4 if version > 8 else 0]
+        )
+        merge(path, version, *numbered((version,), version))
+        vectors_upkeep.maintain(path, key=["id"], policy=policy)
+    assert all(workers)
+    found = [int(p.name[:20]) for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")]
+    assert sorted(at // 4 for at in found) == list(range(1, DeltaTable(path).version() // 4 + 1))
+
+
 def test_compaction_of_delta_rs_that_our_compaction_overtakes_fails(path):
     """Both would leave their copy of every row: delta-rs looks for removals that change data."""
     for version in (1, 2, 3):

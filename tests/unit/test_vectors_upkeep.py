@@ -36,6 +36,13 @@ def test_files_and_deleted_rows_stay_few(path):
     assert len(names) >= 5
 
 
+def test_indexes_of_files_that_are_joined_go(path, cache):
+    for version in range(1, 30):
+        merge(path, version, *numbered(range(version, version + 9), version, version))
+        vectors_upkeep.maintain(path, key=["id"], policy=EAGER)
+        assert len(list(cache.iterdir())) == len(DeltaTable(path).file_uris())
+
+
 def test_upkeep_that_comes_second_gives_up(path, monkeypatch):
     for version in range(1, 6):
         merge(path, version, *numbered(range(version, version + 9), version, version))

@@ -262,6 +262,11 @@ def keep_index(name: str, size: int, key: KeyColumns, index: KeyIndex) -> None:
     index_cache.put(_index_name(name, size, key, ""), index)
 
 
+def drop_index(file: DataFile, key: KeyColumns, table_id: str) -> None:
+    """Forgets the index of a file that has left the table; who still needs it builds it again."""
+    index_cache.drop(_index_name(file.path, file.size, key, table_id))
+
+
 def _index_name(path: str, size: int, key: KeyColumns, table_id: str) -> str:
     """What the index of a file is called; a chunk's is made before its table may be there."""
     return index_cache.name_of("" if path.startswith(_CHUNK) else table_id, path, size, str(key))

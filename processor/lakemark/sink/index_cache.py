@@ -21,6 +21,10 @@ from lakemark.sink.key_index import KeyIndex
 FOLDER: Final = "keys"
 # On disk, of all tables of this machine: about 300 million rows with one integer as key.
 MOST_BYTES: Final = 4 << 30
+# Whoever counts them takes a fifth of a second for so many.
+MOST_FILES: Final = 50_000
+# What is left after too many: the next count that finds too many is far.
+_LEFT: Final = 0.75
 # In memory, of one process: mapped pages that the kernel may drop, and what no disk would take.
 _MOST_MAPPED: Final = 1 << 30
 _MOST_ENTRIES: Final = 4096
@@ -71,23 +75,42 @@ def put(name: str, index: KeyIndex) -> None:
         found = _mapped(place)
         _writes[0] += 1
         if _writes[0] % _LOOK_EVERY == 1:
-            prune(place.parent, MOST_BYTES)
+            prune(place.parent, MOST_BYTES, MOST_FILES)
     _remember(name, found or index)
 
 
-def prune(folder: Path, most: int) -> None:
-    """Deletes the indexes that were used longest ago, until at most `most` bytes are left."""
+def drop(name: str) -> None:
+    """Deletes an index that is not wanted any more, as its data file has left the table."""
+    with _guard:
+        _entries.pop(name, None)
+    with suppress(OSError):
+        (_folder() / name).unlink(missing_ok=True)
+
+
+def prune(folder: Path, most: int, most_files: int) -> None:
+    """Deletes the indexes that were used longest ago, if there is more than is to be kept.
+
+    Args:
+        folder: where they are.
+        most: bytes.
+        most_files: of them.
+    """
     found = []
-    for place in folder.iterdir():
-        with suppress(FileNotFoundError):
-            stat = place.stat()
-            found.append((stat.st_mtime_ns, stat.st_size, place))
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                stat = entry.stat()
+                found.append((stat.st_mtime_ns, stat.st_size, entry.path))
     left = sum(size for _, size, _ in found)
+    if left <= most and len(found) <= most_files:
+        return
+    count = len(found)
     for _, size, place in sorted(found):
-        if left <= most:
+        if left <= _LEFT * most and count <= _LEFT * most_files:
             break
-        place.unlink(missing_ok=True)
+        Path(place).unlink(missing_ok=True)
         left -= size
+        count -= 1
 
 
 def forget() -> None:

@@ -234,8 +234,15 @@ def commit_name(version: int) -> str:
     return f"{LOG}/{version:020d}.json"
 
 
-def _from_checkpoint(store: TableStore, replay: _Replay, version: int) -> int:
-    """Fills in the newest whole checkpoint up to `version`; its version, -1 without any."""
+def newest_checkpoint(store: TableStore, version: int) -> tuple[int, list[str]]:
+    """The newest whole checkpoint up to a version, whoever wrote it, and its files.
+
+    Returns:
+        Its version, -1 without any; files by name, sorted.
+
+    Raises:
+        OSError: the store does not answer or refuses.
+    """
     parts: dict[tuple[int, int], list[str]] = {}
     for info in store.listing(LOG):
         match = _CHECKPOINT.search(info.base_name)
@@ -243,9 +250,15 @@ def _from_checkpoint(store: TableStore, replay: _Replay, version: int) -> int:
             parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(info.base_name)
     whole = [(at, count) for (at, count), names in parts.items() if len(names) == count]
     if not whole:
-        return -1
+        return -1, []
     at, count = max(whole)
-    for name in sorted(parts[at, count]):
+    return at, sorted(parts[at, count])
+
+
+def _from_checkpoint(store: TableStore, replay: _Replay, version: int) -> int:
+    """Fills in the newest whole checkpoint up to `version`; its version, -1 without any."""
+    at, names = newest_checkpoint(store, version)
+    for name in names:
         _read_checkpoint(store, f"{LOG}/{name}", replay)
     return at
 

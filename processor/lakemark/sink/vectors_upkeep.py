@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakemark.sink import index_cache, roaring, table_actions, table_log
 from lakemark.sink.commits import DELETION_VECTORS, Options, existing
-from lakemark.sink.data_files import NewFile, live_rows
+from lakemark.sink.data_files import NewFile, drop_index, live_rows
 from lakemark.sink.evolve import TARGET_FILE_BYTES
 from lakemark.sink.failures import Conflict, told
 from lakemark.sink.maintain import ORPHANS, Maintained
@@ -88,8 +88,11 @@ def maintain(
             if since is None:
                 since = version - joined.commits - 1
             if _crossed(version, since, policy.checkpoint_every):
-                table.create_checkpoint()
-                table.cleanup_metadata()
+                store = TableStore(path, dict(storage_options or {}))
+                newest, _ = table_log.newest_checkpoint(store, version)
+                if _crossed(version, newest, policy.checkpoint_every):  # no other worker made it
+                    table.create_checkpoint()
+                    table.cleanup_metadata()
             if _crossed(version, since, policy.vacuum_every):
                 removed = vacuum(path, storage_options=storage_options)
             _looked[path] = version
@@ -191,6 +194,8 @@ def _joined(path: str, key: Sequence[str], policy: Policy, options: Options) -> 
             for add in adds:
                 store.delete(add["add"]["path"])
             raise Conflict(f"version {before.version + 1} is another writer's")
+        for file in chosen:
+            drop_index(file, new.key, str(before.metadata["id"]))
     return _Joined(len(chosen), len(adds), 1)
 
 
