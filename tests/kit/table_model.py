@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakemark import packets, positions
-from lakemark.sink import delta, vectors
+from lakemark.sink import delta, vectors, vectors_rows
 from lakemark.sink import resolve as resolving
 from lakemark.sink.commits import TASK_MERGE
 from lakemark.sink.resolve import Part
@@ -143,7 +143,8 @@ class DeltaLake:
         merge(self.path, write_set, key=["id"], deletes=deletes, app_id=app_id, version=version)
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
-        return delta.read_rows(self.path, keys)
+        read = delta.read_rows if self.engine == TASK_MERGE else vectors_rows.read_rows
+        return read(self.path, keys)
 
     def rows(self) -> dict[int, dict[str, Any]]:
         table = pa.table(DeltaTable(self.path).scan()).to_pylist()

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.errors import TableError
-from lakemark.sink import delta, index_cache, table_log, vectors, vectors_upkeep
+from lakemark.errors import LakemarkError, TableError
+from lakemark.sink import delta, index_cache, table_log, vectors, vectors_rows, vectors_upkeep
 from lakemark.sink.apply import apply
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE
 from lakemark.sink.lake_plan import LakePlan, TablePlan
@@ -20,9 +20,9 @@ from lakemark.sink.table_store import TableStore
 from tests.kit.delta_table import actions, content, merged, numbered, refusals, values, vector_files
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.log_model import TABLE, Entry
-from tests.kit.sink_contract import COLUMNS, SinkContract
+from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract
 from tests.kit.sink_contract import row as of
-from tests.kit.write_sets import at, delete, table_schema, upsert
+from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 from tests.unit.test_resolve import parts, row
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -259,6 +259,54 @@ def test_rows_of_a_file_beyond_its_first_group(path):
     merge(path, 2, soft, *numbered((3, 66_000), 2, -1))
     found = values(path)
     assert (found["69999"], found["3"], found["66000"], len(found)) == (69_999, -1, -1, count)
+
+
+# -- rows by key ---------------------------------------------------------------------------------
+
+
+def test_rows_are_read_by_key_and_the_rest_is_not(path):
+    merge(path, 1, *numbered(range(1000), 1))
+    merge(path, 2, *numbered({*range(500, 1500)} - {700}, 2, -1), delete(of("700"), at(2)))
+    first, second = sorted(Path(path).glob("*.parquet"), key=lambda p: p.stat().st_mtime_ns)
+    assert first != second
+    wanted = ["7", "7", "499", "501", "700", "1499", "1500", "quote'"]
+    keys = pa.table({"id": wanted})
+    found = vectors_rows.read_rows(path, keys, ["b", "_cdc", "id"])
+    assert found.schema.names == ["b", "_cdc", "id"]
+    rows = {row["id"]: (row["b"], row["_cdc"]["position"]) for row in found.to_pylist()}
+    assert found.num_rows == len(rows)
+    assert rows == {"7": (7, at(1)), "499": (499, at(1)), "501": (-1, at(2)), "1499": (-1, at(2))}
+    first.unlink()
+    assert vectors_rows.read_rows(path, pa.table({"id": ["501"]})).num_rows == 1
+    with pytest.raises(LakemarkError):
+        vectors_rows.read_rows(path, keys)
+
+
+def test_rows_are_read_by_every_type_of_key_as_without_vectors(tmp_path):
+    path = str(tmp_path / "t")
+    columns = {**KEY_TYPES, "n": pa.int64(), "odd name": pa.list_(pa.int64())}
+    delta.ensure(path, table_schema(columns), key=list(KEY_TYPES), engine=DELETION_VECTORS)
+    given = [{n: v[i] for n, v in KEY_VALUES.items()} for i in (0, 1)]
+    changes = [upsert({**k, "n": i, "odd name": [i]}, at(1)) for i, k in enumerate(given)]
+    vectors.merge(
+        path,
+        write_set(changes, columns),
+        key=list(KEY_TYPES),
+        deletes="hard",
+        app_id="a",
+        version=1,
+    )
+    for number, one in enumerate(given):
+        keys = pa.table({n: pa.array([one[n]], t) for n, t in KEY_TYPES.items()})
+        for opened in (None, DeltaTable(path)):
+            found = vectors_rows.read_rows(path, keys, ["n", "odd name"], opened=opened)
+            assert found.to_pylist() == [{"n": number, "odd name": [number]}]
+        assert vectors_rows.read_rows(path, keys).equals(delta.read_rows(path, keys))
+    assert vectors_rows.read_rows(path, keys.slice(0, 0)).num_rows == 0
+
+
+def test_rows_are_read_without_a_table(tmp_path):
+    assert vectors_rows.read_rows(str(tmp_path / "none"), pa.table({"id": ["a"]})).num_rows == 0
 
 
 # -- evolution and truncates over vectors ----------------------------------------------------------

@@ -33,7 +33,7 @@ from deltalake import DeltaTable
 from lakemark import chunk_rows, crashpoints, packets
 from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import commits, delta, evolve, staging, vectors, vectors_upkeep
+from lakemark.sink import commits, delta, evolve, staging, vectors, vectors_rows, vectors_upkeep
 from lakemark.sink import resolve as resolving
 from lakemark.sink.chunk_files import InFile, fits, loader, placed
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
@@ -255,7 +255,7 @@ class _Work:
         if self.opened is None or self.own.engine != DELETION_VECTORS:
             return pa.schema([]), ()
         store = TableStore(self.own.path, self.plan.options)
-        files = vectors.files_of(self.opened, store).files
+        files = vectors_rows.files_of(self.opened, store).files
         return pa.schema(self.opened.schema().to_arrow()), {f.path for f in files.values()}
 
     def truncate(self) -> None:
@@ -279,11 +279,17 @@ class _Work:
         """Step 4."""
         own, options = self.own, self.plan.options
         sure = own.stale is not None and (own.pending < 0 or self.waiting is not None)
+
+        def read_rows(keys: pa.Table) -> pa.Table:
+            if own.engine == DELETION_VECTORS:
+                return vectors_rows.read_rows(own.path, keys, None, options, self.opened)
+            return delta.read_rows(own.path, keys, storage_options=options)
+
         return resolve(
             self.parts,
             floor=own.floor,
             pending=self.waiting,
-            read_rows=lambda keys: delta.read_rows(own.path, keys, storage_options=options),
+            read_rows=read_rows,
             deletes=own.deletes,
             settled=own.settled,
             stale=frozenset(map(str.encode, own.stale or ())) if sure else None,

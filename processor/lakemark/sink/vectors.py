@@ -43,17 +43,17 @@ from lakemark.sink.data_files import (
     NewFile,
     Places,
     index_of,
-    key_ranges,
     may_meet,
     read_rows,
     whole,
 )
 from lakemark.sink.failures import Conflict, told
-from lakemark.sink.key_index import KeyWords, lookup
-from lakemark.sink.names import CDC, sources_of
+from lakemark.sink.key_index import KeyWords
+from lakemark.sink.names import CDC
 from lakemark.sink.row_rules import Decision, Flags
 from lakemark.sink.table_log import Action, DataFile, TableFiles
 from lakemark.sink.table_store import TableStore
+from lakemark.sink.vectors_rows import Finder, Hits, files_of
 from lakemark.sink.write_set import DELETE, INSERT, UPSERT, Staged, prepare
 
 VECTORS_FOLDER: Final = "_lakemark"
@@ -111,11 +111,6 @@ def merge(
     return retried(path, attempt)
 
 
-def files_of(table: DeltaTable, store: TableStore) -> TableFiles:
-    """The files of the version that is open."""
-    return table_log.load(store, table.version(), table_id=str(table.metadata().id))
-
-
 def size_of(table: DeltaTable, path: str, storage_options: Options = None) -> TableSize:
     """Live rows, bytes and files of the version that is open, from the log alone.
 
@@ -125,18 +120,6 @@ def size_of(table: DeltaTable, path: str, storage_options: Options = None) -> Ta
     with told(path):
         found = files_of(table, TableStore(path, dict(storage_options or {})))
     return TableSize(rows=found.rows, bytes=found.bytes, files=len(found.files))
-
-
-def key_columns(key: Iterable[str], schema: pa.Schema) -> KeyColumns:
-    """The key under the table's column names.
-
-    Args:
-        key: source names.
-        schema: of the table.
-    """
-    by_source = {source: name for name, source in sources_of(schema).items()}
-    names = sorted(by_source[name] for name in key)
-    return KeyColumns(tuple(pa.field(n, schema.field(n).type) for n in names))
 
 
 def _result(
@@ -158,26 +141,6 @@ def _result(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Hits:
-    """Rows of one file that have keys of the write set; none of them is deleted.
-
-    Attributes:
-        source: row of the write set, of each.
-        rows: row of the file, of each.
-        deleted: the file's deleted rows.
-        newest: the highest position in the file.
-        records: rows in the file.
-    """
-
-    file: DataFile
-    source: Places
-    rows: Places
-    deleted: Places
-    newest: bytes
-    records: int
-
-
 @dataclass(slots=True)
 class _Effects:
     """What a batch does: counts, rows to add, rows to delete by file."""
@@ -187,10 +150,10 @@ class _Effects:
     deleted: int = 0
     given: list[Places] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)
-    gone: list[tuple[_Hits, Places]] = field(default_factory=list)
+    gone: list[tuple[Hits, Places]] = field(default_factory=list)
     adopted: list[tuple[DataFile, Places]] = field(default_factory=list)
 
-    def beat(self, hits: _Hits, rows: Places) -> None:
+    def beat(self, hits: Hits, rows: Places) -> None:
         """Rows of a file are replaced."""
         self.gone.append((hits, rows))
         self.updated += len(rows)
@@ -209,10 +172,10 @@ class _Batch:
     ) -> None:
         self.store, self.before, self.staged = store, before, staged
         self.schema, self.deletes = schema, deletes
-        self.table_id = str(before.metadata["id"])
         names = sorted((c.name, c.staged) for c in staged.shape.key)
         self.key = KeyColumns(tuple(pa.field(n, schema.field(n).type) for n, _ in names))
         self.keys = pa.table([staged.table.column(s) for _, s in names], names=self.key.names)
+        self.table = Finder(store, before, self.key)
 
     def commit(self, files: Sequence[InFile], app_id: str, version: int) -> MergeResult:
         """Steps 2 to 5.
@@ -245,33 +208,6 @@ class _Batch:
             deleted=effects.deleted,
         )
 
-    # -- finding ---------------------------------------------------------------------------------
-
-    def _hits(self) -> Iterable[_Hits]:
-        ranges = key_ranges(self.key, self.keys)
-        there = [f for f in self.before.files.values() if all(one.may_meet(f) for one in ranges)]
-        words = self.key.words(self.keys)
-        order = np.argsort(words.first)
-        second = None if words.second is None else words.second[order]
-        yield from self._found(there, KeyWords(words.first[order], second), order)
-
-    def _found(self, files: Iterable[DataFile], words: KeyWords, source: Places) -> Iterable[_Hits]:
-        """Rows of files with keys that are given in order, `source` being theirs."""
-        vectors = VectorReader(self.store)
-        order = np.arange(len(words.first))
-        for file in files:
-            index = index_of(self.store, file, self.key, self.table_id)
-            which, rows = lookup(index, words, order)
-            if not len(rows):
-                continue
-            deleted = vectors.read(file)
-            alive = ~among(rows, deleted)
-            if alive.any():
-                yield _Hits(
-                    file, source[which[alive]], rows[alive], deleted,
-                    index.newest, index.records,
-                )  # fmt: skip
-
     # -- deciding --------------------------------------------------------------------------------
 
     def _effects(self) -> _Effects:
@@ -283,7 +219,7 @@ class _Batch:
         removes = row_rules.is_action(staged, DELETE)
         positions = whole(staged.table.column(CDC)).field("position")
         matched = np.zeros(staged.table.num_rows, bool)
-        for hits in self._hits():
+        for hits in self.table.by_key(self.keys):
             source = hits.source
             matched[source] = True
             sure = forced | _newer(positions, hits.newest)
@@ -345,15 +281,15 @@ class _Batch:
         hidden[chunk.rows[~lost]] = False
         effects.adopted.append((DataFile(add, file.stats), np.flatnonzero(hidden)))
 
-    def _hits_of(self, file: DataFile) -> Iterable[_Hits]:
+    def _hits_of(self, file: DataFile) -> Iterable[Hits]:
         """Rows of the table with keys of a file that it has not yet; `source` is a row of that."""
         there = [one for one in self.before.files.values() if may_meet(one, file, self.key)]
         if not there:
             return
-        own = index_of(self.store, file, self.key, self.table_id)
-        yield from self._found(there, KeyWords(own.first, own.second), own.row.astype(np.int64))
+        own = index_of(self.store, file, self.key, self.table.table_id)
+        yield from self.table.hits(there, KeyWords(own.first, own.second), own.row.astype(np.int64))
 
-    def _seen(self, hits: _Hits, which: Places, names: list[str]) -> tuple[Places, Decision]:
+    def _seen(self, hits: Hits, which: Places, names: list[str]) -> tuple[Places, Decision]:
         """What becomes of pairs, by the table's rows; and which of these go."""
         which = which[np.argsort(hits.rows[which], kind="stable")]
         rows = hits.rows[which]
@@ -374,13 +310,13 @@ class _Batch:
             return []
         new = NewFile(self.schema, self.key)
         new.add(whole_set)
-        return [new.write(self.store, self.table_id, now, data_change=True)]
+        return [new.write(self.store, self.table.table_id, now, data_change=True)]
 
     def _marked(self, effects: _Effects, now: int) -> tuple[list[Action], list[str]]:
         """The actions that delete rows, and the file of vectors that was written for them."""
         writer = VectorWriter(self.store)
         actions: list[Action] = []
-        by_file: dict[str, tuple[_Hits, list[Places]]] = {}
+        by_file: dict[str, tuple[Hits, list[Places]]] = {}
         for hits, rows in effects.gone:
             if len(rows):
                 by_file.setdefault(hits.file.path, (hits, [hits.deleted]))[1].append(rows)
@@ -407,33 +343,6 @@ def _newer(positions: pa.Array, bound: bytes) -> Flags:
         zero_copy_only=False
     )
     return found
-
-
-def among(rows: Places, ordered: Places) -> Flags:
-    """Which rows are in a sorted set."""
-    if not len(ordered):
-        return np.zeros(len(rows), bool)
-    at = np.minimum(np.searchsorted(ordered, rows), len(ordered) - 1)
-    found: Flags = ordered[at] == rows
-    return found
-
-
-class VectorReader:
-    """Reads deletion vectors; a file that holds several is read once."""
-
-    def __init__(self, store: TableStore) -> None:
-        self.store = store
-        self._files: dict[str, bytes] = {}
-
-    def read(self, file: DataFile) -> Places:
-        """The rows of a file that are deleted.
-
-        Raises:
-            TableError, OSError: as `table_log.read_vector`.
-        """
-        if file.vector is None:
-            return np.empty(0, np.int64)
-        return table_log.read_vector(self.store, file.vector, self._files)
 
 
 class VectorWriter:

@@ -24,7 +24,8 @@ from lakemark.sink.failures import Conflict, told
 from lakemark.sink.maintain import ORPHANS, Maintained
 from lakemark.sink.table_log import Action, DataFile, TableFiles
 from lakemark.sink.table_store import TableStore
-from lakemark.sink.vectors import VECTORS_FOLDER, VectorReader, files_of, key_columns
+from lakemark.sink.vectors import VECTORS_FOLDER
+from lakemark.sink.vectors_rows import VectorReader, files_of, key_columns
 
 _VECTOR_FILE: Final = re.compile(r"^deletion_vector_[0-9a-f-]{36}\.bin$")
 
