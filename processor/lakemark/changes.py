@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lakemark import positions
+from lakemark.positions import one_transaction
 
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
@@ -243,11 +243,3 @@ def _leave(state: State, gone: Net, same: Callable[[Net, Net], bool]) -> tuple[S
     if same(other, gone):
         return State(replace(row, position=gone.position)), other
     return State(then(row, gone)), row
-
-
-def one_transaction(before: bytes, after: bytes) -> bool:
-    """Whether two positions of a key may be of one transaction: equal majors, or those of a slot's
-    first transaction, which has no last commit: there major is minor.
-    """
-    one, other = positions.unpack(before), positions.unpack(after)
-    return one[:2] == other[:2] or (one[1] == one[2] and other[1] == other[2])

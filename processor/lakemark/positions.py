@@ -4,6 +4,10 @@ A position is ``epoch (4) | major (8) | minor (8)``, big endian, 20 bytes. For P
 the LSN of the last commit before the event and minor the event's own LSN: the two numbers of
 ``source.sequence``. ``lsn`` alone is never a position: transactions arrive in commit order, a
 change's own LSN does not (Debezium's WalPositionLocator says the same).
+
+The first transaction of a new slot has no last commit. Its events have their own LSN as major, and
+as minor the same with the lowest bit set: LSNs are multiples of 8, so no other event has that.
+Equal numbers would not do: the first change of a transaction that follows another at once has them.
 """
 
 import re
@@ -44,6 +48,23 @@ def epoch_of(position: bytes) -> bytes:
 def major_of(position: bytes) -> bytes:
     """Epoch and major: equal for all changes of one transaction."""
     return position[:12]
+
+
+def one_transaction(before: bytes, after: bytes) -> bool:
+    """Whether two positions may be of one transaction: equal majors, or a slot's first one."""
+    one, other = unpack(before), unpack(after)
+    return one[:2] == other[:2] or (_is_first(*one[1:]) and _is_first(*other[1:]))
+
+
+def sequence_of(position: bytes) -> tuple[int | None, int]:
+    """Last commit and own LSN of a stream position, as `postgres` read them."""
+    _, major, minor = unpack(position)
+    return (None, major) if _is_first(major, minor) else (major, minor)
+
+
+def _is_first(major: int, minor: int) -> bool:
+    """Whether an event is of a slot's first transaction."""
+    return minor == major | 1
 
 
 def is_own_snapshot(position: bytes) -> bool:
@@ -103,14 +124,23 @@ def postgres(sequence: str | None, lsn: int | None) -> tuple[int, int] | None:
     """Major and minor of a PostgreSQL record: last commit and own LSN, both unsigned 64 bit.
 
     Args:
-        sequence: `source.sequence`, e.g. ``["26749936","26750304"]``. A null first number (the
-            first transaction of a new slot) counts as the own LSN; a null second one is taken
+        sequence: `source.sequence`, e.g. ``["26749936","26750304"]``. With a null first number
+            (the first transaction of a new slot) see the module; a null second one is taken
             from `lsn`.
         lsn: `source.lsn`; absent in incremental reads.
 
     Returns:
         None when there is no usable sequence. `lsn` alone never makes a position.
     """
+    numbers = _numbers(sequence, lsn)
+    if numbers is None:
+        return None
+    last, own = numbers
+    return (own, own | 1) if last is None else (last, own)
+
+
+def _numbers(sequence: str | None, lsn: int | None) -> tuple[int | None, int] | None:
+    """Last commit, if there was one, and own LSN."""
     match = _SEQUENCE.fullmatch(sequence) if sequence else None
     if match is None:
         return None
@@ -118,12 +148,12 @@ def postgres(sequence: str | None, lsn: int | None) -> tuple[int, int] | None:
     own = int(minor) if minor is not None else lsn
     if own is None:
         return None
-    last = int(major) if major is not None else own
+    last = int(major) if major is not None else None
     low = -(_WIDTH_64 >> 1)
-    if not (low <= last < _WIDTH_64 and low <= own < _WIDTH_64):
+    if not (low <= own < _WIDTH_64 and (last is None or low <= last < _WIDTH_64)):
         return None
     # Debezium prints a Java long: above 2**63 it is negative.
-    return last % _WIDTH_64, own % _WIDTH_64
+    return None if last is None else last % _WIDTH_64, own % _WIDTH_64
 
 
 def postgres_own_snapshot(sequence: str | None, lsn: int | None) -> tuple[int, int] | None:
@@ -131,9 +161,9 @@ def postgres_own_snapshot(sequence: str | None, lsn: int | None) -> tuple[int, i
 
     That LSN was sampled outside the stream, so it never stands beside stream positions.
     """
-    parts = postgres(sequence, lsn)
-    if parts is not None:
-        return 0, parts[1]
+    numbers = _numbers(sequence, lsn)
+    if numbers is not None:
+        return 0, numbers[1]
     if lsn is None or not -(_WIDTH_64 >> 1) <= lsn < _WIDTH_64:
         return None
     return 0, lsn % _WIDTH_64

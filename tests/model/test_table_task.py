@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import changes
+from lakemark import changes, positions
 from lakemark.sink import moves
 from lakemark.sink import resolve as resolving
 from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
@@ -202,7 +202,7 @@ def _shifts_everywhere(monkeypatch):
     def leave(state, gone, same):
         row = state.row
         arrived = row is not None and row.op == "c" and state.displaced is None
-        if arrived and changes.one_transaction(row.position, gone.position):
+        if arrived and positions.one_transaction(row.position, gone.position):
             return changes.State(row), None
         return old(state, gone, same)
 

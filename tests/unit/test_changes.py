@@ -151,11 +151,11 @@ def test_a_shift_of_deferrable_keys():
 
 
 def test_a_shift_as_a_slots_first_transaction():
-    """It has no last commit: major is minor, and differs inside the transaction."""
+    """It has no last commit: major is the own LSN, and differs inside the transaction."""
     state, taken = walk(
         event("c", 1),
-        Arrive(event("c", 5, position=at(5, 5)), b"[1]"),
-        Leave(gone(6, row=1, position=at(6, 6)), b"[3]"),
+        Arrive(event("c", 5, position=at(8, 9)), b"[1]"),
+        Leave(gone(6, row=1, position=at(16, 17)), b"[3]"),
     )
     assert (state.row.row, taken) == (5, [1])
 

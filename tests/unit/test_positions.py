@@ -19,7 +19,7 @@ def test_pack_and_unpack():
 
 def test_postgres_takes_last_commit_and_own_lsn():
     assert positions.postgres('["10","20"]', 20) == (10, 20)
-    assert positions.postgres('[null,"20"]', None) == (20, 20)
+    assert positions.postgres('[null,"24"]', None) == (24, 25)
     assert positions.postgres('["10",null]', 7) == (10, 7)
 
 
@@ -80,3 +80,21 @@ def test_real_records_of_a_partition_come_in_position_order(wrapped):
     for found in streams.values():
         in_offset_order = [at for _, at in sorted(found)]
         assert in_offset_order == sorted(in_offset_order)
+
+
+def test_only_changes_of_one_transaction_are_taken_for_such():
+    one, other = positions.pack(1, 16, 16), positions.pack(1, 240, 240)
+    assert not positions.one_transaction(one, other)  # the second followed the first at once
+    assert positions.one_transaction(one, positions.pack(1, 16, 80))
+    assert not positions.one_transaction(one, positions.pack(2, 16, 80))
+    first = [positions.pack(1, *positions.postgres(f'[null,"{n}"]', None)) for n in (16, 240)]
+    assert first[0] < first[1]
+    assert positions.one_transaction(*first)
+    assert not positions.one_transaction(first[0], other)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "shown"), [('["10","20"]', (10, 20)), ('[null,"24"]', (None, 24))]
+)
+def test_the_sequence_of_a_position_is_the_one_it_was_made_of(sequence, shown):
+    assert positions.sequence_of(positions.pack(3, *positions.postgres(sequence, None))) == shown

@@ -97,6 +97,26 @@ def test_an_insert_deleted_in_its_transaction_is_kept_apart_only_where_a_key_can
     assert packets.decode(packet).column("record").to_pylist()[-1] == kind
 
 
+@pytest.mark.parametrize(("created", "kind"), [((96, 96), packets.NET), (None, packets.LEAVE)])
+def test_transactions_that_follow_each_other_at_once_are_not_taken_for_one(created, kind):
+    """Then the first change's own LSN is that of the last commit: a delete needs no read for it.
+
+    Unlike in a slot's first transaction, which has no last commit.
+    """
+    sequences = [created, (144, 144)] if created else [(None, 96), (None, 144)]
+    broker = Broker()
+    for op, (last, lsn) in zip("cd", sequences, strict=True):
+        told = json.loads(event(op, lsn, {"id": 1, "v": "a"}, tx=last or lsn))
+        told["before" if op == "d" else "after"] = {"id": 1, "v": "a"}
+        told["source"]["sequence"] = json.dumps(
+            [last and str(last), str(lsn)], separators=(",", ":")
+        )
+        broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', json.dumps(told).encode())
+    rows = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN)).to_pylist()
+    (packet,) = (row["blob"] for row in rows if row["kind"] == tasks.PACKET)
+    assert packets.decode(packet).column("record").to_pylist()[-1] == kind
+
+
 def test_nothing_of_a_table_that_a_stretch_stops_reaches_the_lake(tmp_path):
     """Neither events of other partitions nor rows of chunks; other tables are not concerned."""
     broker = Broker()

@@ -159,7 +159,7 @@ class Waiting:
             and row.op == "c"
             and state.displaced is None
             and row.position < step.net.position
-            and changes.one_transaction(row.position, step.net.position)
+            and positions.one_transaction(row.position, step.net.position)
             and self._is_whole(step)
         )
 

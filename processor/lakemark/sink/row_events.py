@@ -124,8 +124,8 @@ class _Writing:
         style = self.style
         key_schema, value_schema = (schema or None for schema in style.wrapper or (b"", b""))
         schema, _, name = style.table.partition(".")
-        _, major, minor = positions.unpack(position)
-        reading = Reading(schema, name, read_us * 1000, style.written_ns, major, minor)
+        last_commit, lsn = positions.sequence_of(position)
+        reading = Reading(schema, name, read_us * 1000, style.written_ns, last_commit, lsn)
         rendered = self.rendering.keys(rows)
         keys = rendered.objects if rendered is not None else pa.array([], pa.binary())
         if gone:

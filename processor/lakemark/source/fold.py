@@ -172,7 +172,7 @@ class _Fold:
         for index, key in zip(run, named, strict=True):
             if heads.op[index] != "d" or heads.before[index] is None:
                 continue
-            if changes.one_transaction(self.raw.since.position, heads.position[index]):
+            if positions.one_transaction(self.raw.since.position, heads.position[index]):
                 found.add(key)
         return found
 
@@ -191,7 +191,7 @@ class _Fold:
                 continue  # sent twice
             if heads.op[one] == "d" and heads.op[other] in {"u", "d"}:
                 return True
-            if heads.op[other] == "d" and changes.one_transaction(
+            if heads.op[other] == "d" and positions.one_transaction(
                 heads.position[one], heads.position[other]
             ):
                 return True

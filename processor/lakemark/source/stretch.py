@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakemark import keys, packets
-from lakemark.changes import one_transaction
 from lakemark.errors import TableError
+from lakemark.positions import one_transaction
 from lakemark.source import circuit, envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
 from lakemark.source.fold import Folded, Raw, fold
