@@ -1,6 +1,6 @@
 """How much memory a snapshot of a large table takes while the table is being changed.
 
-    ./dev bench memory [--rows N] [--rate N] [--bound MB] [--json FILE]
+    ./dev bench memory [--rows N] [--rate N] [--engine NAME] [--bound MB] [--json FILE]
 
 One table, one signal with the default settings, and a workload on the same table all the time.
 Every few seconds the resident memory of lakemark with Spark's JVM and the Python workers is looked
@@ -42,7 +42,11 @@ def main(argv: list[str]) -> int:
         say(f"filling {options.rows:,} rows")
         fill(db, "orders", options.rows)
         db.start_connector({"snapshot.mode": "no_data"})
-        config = write_config(db, stack.directory / "lakemark", {"stream": {"trigger": "500ms"}})
+        settings = {
+            "stream": {"trigger": "500ms"},
+            "lake": {"path": "./lake", "engine": options.engine},
+        }
+        config = write_config(db, stack.directory / "lakemark", settings)
         process = LakemarkProcess(config)
         process.start()
         done = threading.Event()
@@ -127,6 +131,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rate", type=int, default=1000, help="transactions per second")
     parser.add_argument("--parallelism", type=int, default=4)
+    parser.add_argument(
+        "--engine", choices=("task-merge", "deletion-vectors"), default="task-merge"
+    )
     parser.add_argument("--bound", type=int, default=8000, help="MB that it may take at most")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)
