@@ -232,7 +232,8 @@ class StreamConfig(Section):
     """The streaming query. `shards` is fixed once a checkpoint exists."""
 
     trigger: Duration = Field(
-        timedelta(seconds=1), description="a batch begins that often, unless one still runs"
+        timedelta(seconds=1),
+        description="from one batch to the next; less after a silence and beside a snapshot",
     )
     max_events_per_batch: int = Field(200_000, ge=1, description="bounds memory and latency")
     shards: int = Field(

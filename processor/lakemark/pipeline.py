@@ -39,6 +39,7 @@ from lakemark.draining import Draining, QueryStoppedError
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.handover import Known
 from lakemark.ops.status import BatchDone
+from lakemark.pace import Pace
 from lakemark.plans import Waters
 from lakemark.reconcile import operator
 from lakemark.refresh import Catalog, Refresh
@@ -97,6 +98,7 @@ class Pipeline:
         planned: told which runs of snapshots are armed in the batch that begins, or were before.
         snapshots, done: told what a batch says of snapshots and what it did, once it is durable.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
+        pace: when the next batch begins.
     """
 
     spark: SparkSession
@@ -115,6 +117,7 @@ class Pipeline:
     planned: Callable[[frozenset[str]], None] = lambda _: None
     done: Callable[[BatchDone], None] = lambda _: None
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
+    pace: Pace = field(default_factory=Pace)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
@@ -169,6 +172,7 @@ class Pipeline:
             QueryStoppedError: it was cut short because the query is stopped.
         """
         self.draining.hold(self.spark._jvm)  # noqa: SLF001 - it has no public way to wait in Java
+        begun = monotonic()
         try:
             self.batch(frame, batch)
         except BaseException as error:
@@ -177,6 +181,7 @@ class Pipeline:
             if self.draining.asked:
                 raise QueryStoppedError from None
             raise BatchFailedError(type(error).__name__) from None
+        self.pace.rest(begun)
 
     def batch(self, frame: DataFrame, batch: int) -> None:
         """One micro-batch, in order:

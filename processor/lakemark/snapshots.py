@@ -1,6 +1,8 @@
 """Snapshots beside the stream: the coordinator in a thread of its own, told of every batch."""
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -19,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 _STEP_S: Final = 0.05  # how late a signal may be noticed; a step without work takes a fraction
 _AGAIN_S: Final = 5.0
+# A run that waits for a lock, a standby or Connect does not hurry the stream on and on.
+_HASTE_S: Final = 3.0
 _LEFT_OUT: Final = TableNow(
     streaming=False,
     code="not-selected",
@@ -33,6 +37,20 @@ class Snapshots:
     def __init__(self, world: World, settings: Settings, *, query: Callable[[], str]) -> None:
         self.coordinator = Coordinator(world, settings)
         self.query = query
+        self._steps: object = None
+        self._since = -math.inf
+
+    @property
+    def hasty(self) -> bool:
+        """Whether a run gets on, so that its steps wait for batches. From any thread."""
+        return time.monotonic() - self._since < _HASTE_S
+
+    def noticed(self, now: Flight) -> None:
+        """What is in flight after a step."""
+        steps = now.stages, now.chunks
+        if steps != self._steps:
+            self._steps = steps
+            self._since = time.monotonic() if any(steps) else -math.inf
 
     def planned(self, armed: frozenset[str]) -> None:
         """A batch with the starts of these runs has begun; returns at once."""
@@ -140,6 +158,7 @@ def _run(
                 started = True
             coordinator.step(_STEP_S)
             now = flight(coordinator)
+            snapshots.noticed(now)
             if now != told and not stopping.is_set():
                 tell(now)
                 told = now

@@ -40,6 +40,7 @@ from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Owner, Turn
+from lakemark.pace import Pace
 from lakemark.pipeline import Pipeline
 from lakemark.session import session
 from lakemark.settle import News
@@ -152,6 +153,7 @@ class Supervisor:
             except (StreamingQueryException, PySparkException, Py4JError) as error:
                 raise self._cause(pipeline, error) from error
             finally:
+                pipeline.pace.end()
                 if query.isActive:
                     self._drain(query, pipeline)
                     query.stop()
@@ -198,6 +200,7 @@ class Supervisor:
             snapshots=self._committed,
             done=self._done,
             schemas=schemas,
+            pace=Pace() if self.once else Pace(config.stream.trigger, self._hasty),
         )
 
     def _checkpoint(self, spark: SparkSession) -> Checkpoint:
@@ -283,6 +286,9 @@ class Supervisor:
         if self.snapshots is not None:
             self.snapshots.committed(state, news)
 
+    def _hasty(self) -> bool:
+        return self.snapshots is not None and self.snapshots.hasty
+
     def _start(self, pipeline: Pipeline) -> StreamingQuery:
         pipeline.failure = None
         writer = (
@@ -293,8 +299,7 @@ class Supervisor:
         )
         if self.once:
             return writer.trigger(availableNow=True).start()
-        interval = f"{int(self.config.stream.trigger.total_seconds() * 1000)} milliseconds"
-        return writer.trigger(processingTime=interval).start()
+        return writer.trigger(processingTime=pipeline.pace.trigger).start()
 
     def _watch(self, query: StreamingQuery, checkpoint: Checkpoint) -> None:
         """Until the query ends.

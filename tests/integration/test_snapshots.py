@@ -388,3 +388,19 @@ def test_runs_end_when_they_are_told_to(pipeline: Running, snapshots: Snapshots)
     pipeline.database.execute("UPDATE gone SET aa = -1")
     fill(pipeline.database, "gone", 1001, 2000)
     equal(pipeline, "stays", "gone")
+
+
+def test_a_long_trigger_holds_up_neither_a_snapshot_nor_a_stop(
+    pipeline: Running, snapshots: Snapshots
+):
+    config = pipeline.lakemark.config
+    pipeline.lakemark.stop()
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("trigger: 500ms", "trigger: 10h"), encoding="utf-8")
+    assert "trigger: 10h" in config.read_text(encoding="utf-8")
+    pipeline.lakemark.start()
+    fill(pipeline.database, "stays", 2001, 2010)  # a batch that rests for hours afterwards
+    equal(pipeline, "stays")
+    snapshots.completed(snapshots.start("public.stays", chunk_rows=500))
+    equal(pipeline, "stays")
+    pipeline.lakemark.stop()

@@ -1,0 +1,58 @@
+"""When batches begin: as `stream.trigger` says, and at once while a snapshot gets on.
+
+Spark looks for records several times in that interval, and a batch that is done rests until the
+next one is due. So what comes after a silence does not wait for the interval's end, and the rest
+can be cut short: the steps of a snapshot wait for batches, and what they take from the log's rows
+those get back by waiting less for the next batch.
+
+A batch that rests is done and durable; only Spark has not noted it yet. After a crash it is
+repeated, which changes nothing.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from threading import Event
+from typing import Final
+
+LOOKS: Final = 4  # in an interval
+LONGEST_MS: Final = 250  # between looks: one costs some milliseconds of a core, for 50 topics
+_POLL_S: Final = 0.02
+
+
+class Pace:
+    """The rest between two batches of one query.
+
+    Args:
+        interval: from the beginning of one batch to that of the next, at least.
+        hasty: whether the next is wanted now; asked many times a second, from the batch's thread.
+    """
+
+    def __init__(
+        self, interval: timedelta = timedelta(), hasty: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.interval = interval
+        self.hasty = hasty
+        self._over = Event()
+
+    @property
+    def trigger(self) -> str:
+        """How often Spark looks for records, in its words; 0 is as often as it can."""
+        looks = int(self.interval.total_seconds() * 1000) // LOOKS
+        return f"{min(LONGEST_MS, looks)} milliseconds"
+
+    def rest(self, begun: float) -> None:
+        """Waits until the next batch is due.
+
+        Args:
+            begun: when the one that is done began, by the monotonic clock.
+        """
+        due = begun + self.interval.total_seconds()
+        while not self.hasty():
+            left = due - time.monotonic()
+            if left <= 0 or self._over.wait(min(left, _POLL_S)):
+                return
+
+    def end(self) -> None:
+        """Nobody rests any more: the query is to end. From any thread."""
+        self._over.set()
