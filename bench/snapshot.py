@@ -1,7 +1,7 @@
 """A table of a million rows: how fast does a snapshot bring it where it belongs?
 
     ./dev bench snapshot [--rows N] [--rate N] [--parallelism 1,2,4] [--chunk-rows N]
-                         [--engine NAME] [--rounds N] [--only WHO] [--json FILE]
+                         [--engine NAME] [--trigger TIME] [--rounds N] [--only WHO] [--json FILE]
 
 One database, one contestant after the other:
 
@@ -209,7 +209,7 @@ def lakemark(database: Database, options: argparse.Namespace) -> Iterator[Row]:
         database.stack.directory / "lakemark",
         {
             "snapshot": {"parallelism": most, "chunk_rows": options.chunk_rows},
-            "stream": {"trigger": "500ms", "shards": 4},
+            "stream": {"trigger": options.trigger, "shards": 4},
             "lake": {"path": "./lake", "engine": options.engine},
         },
     )
@@ -352,7 +352,13 @@ def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any
             if who.startswith("lakemark") and theirs:
                 console.print(f"{who} / best of debezium: [bold]{rate / theirs:.1f} x[/]")
     if options.json:
-        names = {"rows": "rows", "rate": "rate", "chunk": "chunk_rows", "engine": "engine"}
+        names = {
+            "rows": "rows",
+            "rate": "rate",
+            "chunk": "chunk_rows",
+            "engine": "engine",
+            "trigger": "trigger",
+        }
         settings = {name: getattr(options, given) for name, given in names.items()}
         keep(options.json, "snapshot", settings, before, [row.data() for row in rows])
     return 1 if worst(rows) is False else 0
@@ -372,6 +378,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--engine", choices=("task-merge", "deletion-vectors"), default="task-merge"
     )
+    parser.add_argument("--trigger", default="500ms", help="of the log's batches")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=("copy", "debezium", "lakemark"))
     parser.add_argument("--json", type=Path, metavar="FILE")
