@@ -43,7 +43,7 @@ from lakemark.pace import Pace
 from lakemark.plans import Waters
 from lakemark.reconcile import operator
 from lakemark.refresh import Catalog, Refresh
-from lakemark.settle import Left, News
+from lakemark.settle import Left, News, Results
 from lakemark.sink import bigtable
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.sink.lake_plan import TableOutcome
@@ -52,7 +52,7 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
 from lakemark.tables import Offsets, PipelineState
-from lakemark.tasks import BatchPlan, DecodePlan, Report
+from lakemark.tasks import BatchPlan, DecodePlan
 
 log = structlog.get_logger(__name__)
 
@@ -64,24 +64,6 @@ CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a r
 CONTROL_RECORDS: Final = 10_000
 
 PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose seconds are shown
-
-
-@dataclass(slots=True)
-class Results:
-    """What the tasks of a step say: of stretches, of tables, and what the operator said."""
-
-    reports: list[Report] = field(default_factory=list)
-    outcomes: list[TableOutcome] = field(default_factory=list)
-    said: list[tuple[str, bytes]] = field(default_factory=list)
-
-    def take(self, kind: str, blob: bytes) -> None:
-        """Adds one row that a task gave."""
-        if kind == tasks.REPORT:
-            self.reports.append(msgspec.msgpack.decode(blob, type=Report))
-        elif kind == tasks.OUTCOME:
-            self.outcomes.append(msgspec.msgpack.decode(blob, type=TableOutcome))
-        else:
-            self.said.append((kind, blob))
 
 
 class BatchFailedError(Exception):
@@ -369,6 +351,7 @@ class Pipeline:
             state, before, start, reports, results.outcomes,
             catalog=self.catalog.live, forwarded=self.config.output is not None,
         )  # fmt: skip
+        settle.begun_anew(state, reports)
         news = settle.chunks(state, plan.lake.stopped, results.said)
         settle.high_waters(state, reports)
         self.loads.update(settle.loads(reports))

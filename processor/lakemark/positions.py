@@ -64,7 +64,14 @@ def sequence_of(position: bytes) -> tuple[int | None, int]:
 
 def _is_first(major: int, minor: int) -> bool:
     """Whether an event is of a slot's first transaction."""
-    return minor == major | 1
+    return not major & 7 and minor == major + 1
+
+
+def which_first(found: Sequence[bytes]) -> list[int]:
+    """Which of many stream positions are of a slot's first transaction."""
+    minors = np.frombuffer(b"".join(found), np.uint8)[WIDTH - 1 :: WIDTH]
+    odd = np.flatnonzero(minors & 1)  # LSNs are even
+    return [at for at in odd.tolist() if _is_first(*unpack(found[at])[1:])]
 
 
 def is_own_snapshot(position: bytes) -> bool:

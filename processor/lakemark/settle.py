@@ -13,11 +13,15 @@ from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.tables import Offsets, PipelineState, TableState, Water
-from lakemark.tasks import Report
+from lakemark.tasks import OUTCOME, REPORT, Report
 
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
 UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
+BEGUN_ANEW: Final = (
+    "the connector began without offsets, as one does that was deleted or lost its slot: changes "
+    "from before that may be missing, and rows deleted meanwhile still be here"
+)
 RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
 HALVES_LOST: Final = (
     "halves of key changes that waited beside the table are gone: rows may be missing or lack "
@@ -41,6 +45,24 @@ HINTS: Final = {
     "too-many-bad-records": "look at the topic's records, and at the connector's converters; then: "
     "lakemark table resume {table}, or, if they can never be read: lakemark table skip {table}",
 }
+
+
+@dataclass(slots=True)
+class Results:
+    """What the tasks of a step say: of stretches, of tables, and what the operator said."""
+
+    reports: list[Report] = field(default_factory=list)
+    outcomes: list[TableOutcome] = field(default_factory=list)
+    said: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def take(self, kind: str, blob: bytes) -> None:
+        """Adds one row that a task gave."""
+        if kind == REPORT:
+            self.reports.append(msgspec.msgpack.decode(blob, type=Report))
+        elif kind == OUTCOME:
+            self.outcomes.append(msgspec.msgpack.decode(blob, type=TableOutcome))
+        else:
+            self.said.append((kind, blob))
 
 
 @dataclass(slots=True)
@@ -232,6 +254,14 @@ def _own_snapshots(
         if entry is not None and found_lsns and not entry.code:
             rows = known_rows.get(table, rows_before.get(table, 0))
             tables.note_own_snapshot(entry, found_lsns, rows_before=rows, batch=state.batch)
+
+
+def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
+    """A connector that began without offsets may have missed changes of any table."""
+    if not any(report.anew for report in reports):
+        return
+    for entry in state.tables.values():
+        tables.resnapshot(entry, BEGUN_ANEW, state.batch)
 
 
 def chunks(

@@ -137,6 +137,7 @@ class Report(msgspec.Struct):
     creates: bool = False
     sample: bytes = b""
     wrappers: dict[str, tuple[bytes, bytes]] = {}
+    anew: bool = False
 
 
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:
@@ -353,6 +354,7 @@ def _packets(
         done.high_water.creates,
         sample,
         wrappers,
+        done.anew,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
 

@@ -291,22 +291,32 @@ def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby:
     assert facts.database.server.standby, "doctor says so"
 
 
+@pytest.mark.parametrize(("mode", "gone"), [("initial", 0), ("no_data", 1)])
 def test_rows_deleted_while_no_slot_was_there_go_by_themselves(
-    pipeline: Running, snapshots: Snapshots, stack: LocalStack
+    pipeline: Running, snapshots: Snapshots, stack: LocalStack, mode: str, gone: int
 ):
-    """No record of the deletes exists: the table asks for a run with a sweep, and gets it."""
+    """No record of the deletes exists: the table asks for a run with a sweep, and gets it.
+
+    Without a snapshot of the connector's own only its first transaction tells that it began anew.
+    """
     database = pipeline.database
     snapshots.run("public.ghosts")
     pipeline.wait_equal("public.ghosts")
     config = dict(database.config)
     forget(pipeline, stack)
-    database.execute("DELETE FROM ghosts WHERE id % 3 = 0")
-    database.execute("UPDATE ghosts SET note = 'while nobody looked' WHERE id % 3 = 1")
-    database.execute("INSERT INTO ghosts VALUES (1001, 'born unseen', 'x')")
-    database.start_connector({**config, "snapshot.mode": "initial"})
-    database.execute("UPDATE ghosts SET note = note || '.' WHERE id % 3 = 2")
-    pipeline.lakemark.wait_for_event(
-        "snapshot.queued", STATE_S, where=lambda event: event["table"] == "public.ghosts"
+    database.execute(f"DELETE FROM ghosts WHERE id % 4 = {gone}")
+    database.execute("UPDATE ghosts SET note = 'while nobody looked' WHERE id % 4 = 2")
+    database.execute(f"INSERT INTO ghosts VALUES ({1001 + 4 * gone}, 'born unseen', 'x')")
+    before = len(pipeline.lakemark.events("snapshot.queued"))
+    database.start_connector({**config, "snapshot.mode": mode})
+    database.execute("UPDATE ghosts SET note = note || '.' WHERE id % 4 = 3")
+    wait_for(
+        lambda: any(
+            event["table"] == "public.ghosts"
+            for event in pipeline.lakemark.events("snapshot.queued")[before:]
+        ),
+        STATE_S,
+        "the table's own run",
     )
     pipeline.wait_equal("public.ghosts")
     pipeline.wait_progress(

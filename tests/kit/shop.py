@@ -18,14 +18,16 @@ def schema_of(table, *, modes=None, **types):
     return from_catalog(table, columns, ["id"], modes or HandlingModes())
 
 
-def event(op, lsn, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop"):
+def event(
+    op, lsn, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop", anew=False
+):
     schema, _, bare = table.partition(".")
     source = {
         "version": "3.7.0.Final", "connector": "postgresql", "name": name, "ts_ms": ts or lsn,
         "ts_us": (ts or lsn) * 1000, "snapshot": snapshot, "db": "shop", "schema": schema,
         "table": bare, "txId": 1, "lsn": lsn, "xmin": None,
         "sequence": json.dumps(
-            [None if snapshot == "true" else str(tx or lsn), str(lsn)], separators=(",", ":")
+            [None if anew or snapshot == "true" else str(tx or lsn), str(lsn)], separators=(",", ":")
         ),
     }  # fmt: skip
     after = None if op in "dt" else row
@@ -38,7 +40,7 @@ class Shop(World):
     """Orders and items, each in a topic of its own."""
 
     def put(self, op, lsn, key, *, table=ORDERS, partition=0, headers=None, **rest):
-        options = {k: rest.pop(k) for k in ("ts", "snapshot", "tx", "name") if k in rest}
+        options = {k: rest.pop(k) for k in ("ts", "snapshot", "tx", "name", "anew") if k in rest}
         row = {"id": key, **rest}
         raw = None if op == "t" else json.dumps({"id": key}).encode()
         self.broker.put(

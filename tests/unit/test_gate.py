@@ -1,8 +1,10 @@
 """The replay gate, case by case."""
 
+import pytest
+
 from lakemark import positions
 from lakemark.source.envelope import Kind
-from lakemark.source.gate import HighWater, gate
+from lakemark.source.gate import HighWater, begins_anew, gate
 
 CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE
 
@@ -104,3 +106,32 @@ def test_other_kinds_concern_no_table():
     assert result.keep == []
     assert result.replays == 0
     assert result.after == HighWater(at(5), 1)
+
+
+def first(lsn):
+    return positions.pack(0, *positions.postgres(f'[null,"{lsn}"]', None))
+
+
+FIRST, OTHER = (first(1600), 50), (first(2400), 90)
+
+
+@pytest.mark.parametrize(
+    ("start", "events", "anew"),
+    [
+        (HighWater(at(800, 808), 40), [FIRST], True),
+        (HighWater(at(800, 808), 40), [(at(800, 816), 40), FIRST, (at(1640), 60)], True),
+        (HighWater(at(800, 808), 40), [(at(816), 45), (at(824, 832), 46)], False),
+        (HighWater(), [FIRST, (first(1608), 50), (at(1640, 1648), 60)], False),  # its first start
+        (HighWater(own(1592), 40), [FIRST], False),  # after a snapshot of its own
+        (HighWater(*FIRST), [(first(1608), 50), (at(1640), 60)], False),  # the same one goes on
+        (HighWater(*FIRST), [OTHER], True),  # nothing came in between
+        (HighWater(), [FIRST, OTHER], True),
+        (HighWater(at(800, 808), 40), [(own(1601), 45)], False),  # rows of its own snapshot tell
+        (HighWater(at(800, 808), 40), [], False),
+    ],
+)
+def test_a_connector_that_begins_without_offsets_is_told_by_its_first_transaction(
+    start, events, anew
+):
+    where, times = [b"", *(e[0] for e in events)], [0, *(e[1] for e in events)]
+    assert begins_anew(where, times, range(1, len(where)), start) is anew

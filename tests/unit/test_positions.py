@@ -98,3 +98,11 @@ def test_only_changes_of_one_transaction_are_taken_for_such():
 )
 def test_the_sequence_of_a_position_is_the_one_it_was_made_of(sequence, shown):
     assert positions.sequence_of(positions.pack(3, *positions.postgres(sequence, None))) == shown
+
+
+def test_a_slots_first_transaction_has_no_last_commit():
+    found = [positions.postgres(text, None) for text in (
+        '["800","808"]', '[null,"1600"]', '["1600","1600"]', '[null,"1608"]')]  # fmt: skip
+    own = positions.pack(0, 0, 1601)
+    assert positions.which_first([positions.pack(0, *at) for at in found] + [own]) == [1, 3]
+    assert positions.which_first([]) == []

@@ -139,3 +139,19 @@ def test_what_stops_the_table_is_said_when_it_goes_on():
     report = done.tables[ORDERS]
     assert (report.stop[0], report.unread, report.bad) == ("too-many-bad-records", 0, 0)
     assert done.dead == []
+
+
+def test_a_connector_that_began_without_offsets_leaves_no_table_out_of_doubt(shop):
+    shop.put("c", 80, 1, v="a")
+    shop.put("c", 88, 7, v="x", table=ITEMS)
+    shop.run()
+    shop.put("u", 160, 1, v="b", anew=True, ts=168)
+    shop.put("u", 168, 1, v="c", anew=True, ts=168)
+    shop.run()
+    assert {t: e.resnapshot_since for t, e in shop.state.tables.items()} == {ORDERS: 1, ITEMS: 1}
+    assert shop.state.tables[ITEMS].resnapshot.startswith("the connector began without offsets")
+    shop.put("u", 176, 1, v="d", anew=True, ts=168)  # its first transaction goes on
+    shop.put("u", 240, 1, v="e", tx=200)
+    shop.run()
+    assert {e.resnapshot_since for e in shop.state.tables.values()} == {1}
+    assert (shop.values(), shop.values(ITEMS)) == ({1: "e"}, {7: "x"})

@@ -117,3 +117,27 @@ def _in_order(
         return None
     newest = max(start.source_ts, *map(source_ts.__getitem__, keep))
     return Gated(keep, 0, None, HighWater(at[-1], newest))
+
+
+def begins_anew(
+    position: Sequence[bytes], source_ts: Sequence[int], keep: Sequence[int], start: HighWater
+) -> bool:
+    """Whether the connector has begun without offsets after it had sent something.
+
+    The first transaction that it sends then has no last commit. What was changed before may be in
+    no record. All events of a transaction have the same source time.
+
+    Args:
+        position: of the records of one partition.
+        source_ts: of the same.
+        keep: indices of the events that are new.
+        start: the partition's high-water before them.
+    """
+    first = positions.which_first([*map(position.__getitem__, keep)])
+    found = {source_ts[keep[at]] for at in first}
+    if not found:
+        return False
+    if start.position == positions.LOWEST or positions.is_own_snapshot(start.position):
+        return len(found) > 1
+    again = positions.which_first([start.position]) and max(found) <= start.source_ts
+    return not again
