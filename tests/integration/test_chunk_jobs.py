@@ -309,12 +309,57 @@ def test_a_range_that_is_too_large_or_too_slow_comes_back_as_its_halves(
     slow = ReadSettings(
         settings.config, settings.modes, {}, statement_timeout=timedelta(milliseconds=300)
     )
-    nap = Condition("pg_sleep(CASE WHEN id = 8 THEN 2 ELSE 0 END) IS NOT NULL")
-    late = run_chunk(spec(attempt=19, condition=nap), slow).error
-    assert (late.code, late.retried) == ("statement-timeout", True)
-    assert late.halves == ()  # looking for the middle is as slow
     naps = Condition("v <> '' OR pg_sleep(2) IS NOT NULL")
     assert good(run_chunk(spec(attempt=20, condition=naps), slow)).rows == 8
+
+
+def test_a_filter_that_takes_too_long_does_not_keep_its_chunk_from_being_halved(
+    source: Database, settings, spec, written, monkeypatch
+):
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute("INSERT INTO t SELECT generate_series(1, 16)")
+    slow = ReadSettings(
+        settings.config, settings.modes, {}, statement_timeout=timedelta(milliseconds=400)
+    )
+    every = Condition("pg_sleep(0.05) IS NOT NULL")  # 0.8 s, and the middle takes longer
+    first = run_chunk(spec(condition=every), slow).error
+    assert (first.code, first.retried) == ("statement-timeout", True)
+    assert list(first.halves) == halves(KeyRange(), ("8",))
+    found, attempt, waiting = [], 100, list(first.halves)
+    while waiting:
+        attempt, span = attempt + 1, waiting.pop()
+        result = run_chunk(spec(attempt=attempt, span=span, condition=every), slow)
+        if result.error is None:
+            found += [row["row"]["id"] for part in written(attempt).values() for row in part]
+        else:
+            assert len(result.error.halves) == 2
+            waiting += result.error.halves
+    assert sorted(found) == list(range(1, 17))
+
+    one = Condition("pg_sleep(CASE WHEN id = 8 THEN 2 ELSE 0 END) IS NOT NULL")
+    late = run_chunk(spec(attempt=200, condition=one), slow).error
+    assert list(late.halves) == halves(KeyRange(), ("8",))
+    alone = spec(attempt=201, span=KeyRange(("7",), ("8",)), condition=one)
+    assert run_chunk(alone, slow).error.halves == ()
+
+    # A chunk that is too large is halved by the rows that its filter leaves, where that is quick.
+    read = chunk_task.read_chunk
+    monkeypatch.setattr(
+        chunk_task, "read_chunk", lambda table, **given: read(table, **given, max_bytes=9)
+    )
+    few = Condition("id > %s", (12,))
+    large = run_chunk(spec(attempt=202, condition=few), slow).error
+    assert (large.code, list(large.halves)) == ("chunk-too-large", halves(KeyRange(), ("14",)))
+    look = chunk_task.middle
+
+    def middle(table, span, *, condition):
+        if condition is not None:
+            table.session.execute("SELECT pg_sleep(2)")
+        return look(table, span, condition=condition)
+
+    monkeypatch.setattr(chunk_task, "middle", middle)
+    large = run_chunk(spec(attempt=203, condition=few), slow).error
+    assert (large.code, list(large.halves)) == ("chunk-too-large", halves(KeyRange(), ("8",)))
 
 
 def test_errors_are_results_and_the_next_chunk_is_read(

@@ -19,6 +19,7 @@ from lakemark.snapshot.readers.postgres_chunks import (
     boundaries,
     middle,
     open_table,
+    ordered_by,
     read_chunk,
 )
 from lakemark.snapshot.readers.postgres_keys import absent_keys
@@ -235,6 +236,20 @@ def test_a_range_is_halved_down_to_single_rows(source: Database):
             waiting += parts if len(parts) > 1 else []
     assert len(found) == 13
     assert len({(row["a"], row["b"]) for row in found}) == 13
+
+
+def test_a_column_with_one_value_in_most_rows_is_halved_before_it(source: Database):
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, s int)")
+    source.execute("INSERT INTO t SELECT i, least(i, 3) FROM generate_series(1, 20) i")
+    with (
+        connect(config(source)) as session,
+        open_table(session, "public.t", DEFAULTS, settings={}) as opened,
+    ):
+        by = ordered_by(opened, "s")
+        assert middle(by, KeyRange()) == ("2",)
+        assert middle(by, KeyRange(("1",), ("3",))) == ("2",)
+        assert middle(by, KeyRange(("2",), ("3",))) is None
+        assert middle(by, KeyRange(("3",), None)) is None
 
 
 def test_condition_and_keys_narrow_a_range(source: Database):

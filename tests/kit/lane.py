@@ -1,6 +1,7 @@
 """The reconcile lane in a real query, over folders of files instead of topics."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ class Lane:
             for n in labels
         ))  # fmt: skip
 
-    def run(self, *, armed: bool = True) -> list[Any]:
+    def run(self, *, armed: bool = True, checkpoint: str = "checkpoint") -> list[Any]:
         """Everything there is, as one or more micro-batches; restarts from the checkpoint.
 
         Returns what comes out of the operator.
@@ -107,7 +108,7 @@ class Lane:
         self.spark.conf.set("spark.sql.shuffle.partitions", str(self.shards))
         query = (
             out.writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .option("checkpointLocation", str(self.folder / checkpoint))
             .trigger(availableNow=True)
             .start()
         )
@@ -115,18 +116,26 @@ class Lane:
         query.awaitTermination()
         return rows
 
-    def again(self) -> list[Any]:
-        """The last batch once more, as after a crash before its commit was noted."""
-        commits = self.folder / "checkpoint" / "commits"
-        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=_number)
-        last.unlink()
-        (commits / f".{last.name}.crc").unlink(missing_ok=True)
-        return self.run()
+    def again(self) -> tuple[list[Any], dict[int, bytes]]:
+        """The last batch once more, from a copy of the checkpoint as a crash in it would leave it.
 
-    def states(self) -> dict[int, bytes]:
+        The batch is planned; no state after it is written. Returns outputs and states.
+        """
+        commits = (self.folder / "checkpoint" / "commits").iterdir()
+        last = max(int(path.name) for path in commits if path.name.isdigit())
+        copy = f"again-{last}"
+        shutil.copytree(self.folder / "checkpoint", self.folder / copy)
+        written = [*(self.folder / copy / "state").rglob(f"{last + 1}.*")]
+        assert written
+        for path in [*written, self.folder / copy / "commits" / str(last)]:
+            path.unlink()
+            (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+        return self.run(checkpoint=copy), self.states(copy)
+
+    def states(self, checkpoint: str = "checkpoint") -> dict[int, bytes]:
         frame = (
             self.spark.read.format("statestore")
-            .load(str(self.folder / "checkpoint"))
+            .load(str(self.folder / checkpoint))
             .selectExpr(
                 "partition_id as partition", "key.place as place", "value.groupState.blob as blob"
             )
@@ -145,6 +154,3 @@ class Lane:
                 found.add(f"{row['table']} {row['key'].decode()}")
         return found
 
-
-def _number(path: Path) -> int:
-    return int(path.name)

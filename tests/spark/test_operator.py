@@ -2,10 +2,12 @@
 
 import json
 import random
+from collections import Counter
 
 import msgspec
 import pytest
 
+from lakemark import chunk_rows
 from lakemark.errors import StateVersionError
 from lakemark.reconcile import operator, outputs, window
 from lakemark.reconcile.state import decode_state
@@ -150,25 +152,38 @@ def test_chunk_records_go_to_the_shard_in_their_header(spark, tmp_path):
 
 
 def test_a_batch_that_runs_again_gives_the_same_bytes_and_those_of_the_pure_fold(spark, tmp_path):
-    """A simulated history through the real query, in two batches; the second runs twice."""
-    seed, kinds = 11, set()
-    made = History(seed, World(Shape(partitions=2), shards=2, steps=100, before=5))
+    """A simulated history through the real query, in five batches, and each once more."""
+    seed = 7
+    made = History(seed, World(Shape(partitions=2), shards=2, steps=150, before=5))
     history = made.run().pipeline
     pure = Pipeline(history.connector, random.Random(seed), history.shards, 0.0)
     pure.control, pure.chunks, pure.files = history.control, history.chunks, history.files
     lane = Lane(spark, tmp_path, shards=history.shards, source=IDENTITY)
     lane.schemas = dict(SCHEMAS)
-    for share in (0.5, 1.0):
+    held: Counter[str] = Counter()  # batches, by what they hold
+    for share in (0.2, 0.4, 0.6, 0.8, 1.0):
         begin, end = pure.state, ends_at(pure, share)
         put(lane, pure, begin, end)
         rows = lane.run()
         expected = pure.run(end).outputs
         assert spoken(rows) == sorted((shard, *of) for shard, of in map(told, expected))
         assert lane.states() == stored(pure.state)
-        kinds |= {output.kind for _, output in expected}
-    assert ordered(lane.again()) == ordered(rows)
-    assert lane.states() == stored(pure.state)
-    assert {outputs.SURVIVORS, outputs.SETTLED} <= kinds
+        repeated, states = lane.again()
+        assert ordered(repeated) == ordered(rows)
+        assert states == stored(pure.state)
+        held.update({record["type"] for record in pure.control[begin.control : end.control]})
+        held.update({output.kind for _, output in expected})
+        held.update({"touches" for blob in states.values() if window.touched(blob).num_rows})
+        held.update({"in files" for _, output in expected if in_file(output)})
+    assert held[window.MANIFEST] >= 4
+    assert held[outputs.SURVIVORS] >= 4
+    assert held["touches"] >= 4
+    assert {window.RUN_START, window.VOID, window.RUN_END, outputs.SETTLED, "in files"} <= {*held}
+
+
+def in_file(output: outputs.Output) -> bool:
+    """Whether rows that survived are in a data file."""
+    return output.kind == outputs.SURVIVORS and chunk_rows.parted(output.blob)[1] is not None
 
 
 def ends_at(pure: Pipeline, share: float) -> Ends:

@@ -31,7 +31,7 @@ from lakemark.client_errors import away
 from lakemark.config import Config, DatabaseConfig
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.snapshot import chunks
-from lakemark.snapshot.boundaries import KeyRange, halves
+from lakemark.snapshot.boundaries import Boundary, Condition, KeyRange, halves
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Part, Rows
 from lakemark.snapshot.readers.postgres_chunks import (
     Chunk,
@@ -345,7 +345,7 @@ def _failed(
     cut: tuple[KeyRange, ...] = ()
     if error.code in _HALVED and spec.keys is None:
         try:
-            cut = _halves(spec, settings)
+            cut = _halves(spec, settings, error.code)
         except LakemarkError:
             _drop()  # then the whole is read again
         except Exception:  # noqa: BLE001
@@ -363,12 +363,29 @@ def _failed(
     )
 
 
-def _halves(spec: ChunkSpec, settings: ReadSettings) -> tuple[KeyRange, ...]:
+def _halves(spec: ChunkSpec, settings: ReadSettings, code: str) -> tuple[KeyRange, ...]:
+    """The halves of the chunk's range; none if it has no two keys.
+
+    A filter that made the chunk slow makes its middle as slow: then keys count, whatever it says.
+    """
+    late = code == chunks.STATEMENT_TIMEOUT
+    for condition in dict.fromkeys((None, spec.condition) if late else (spec.condition, None)):
+        try:
+            found = halves(spec.span, _middle(spec, settings, condition))
+        except LakemarkError as error:
+            if error.code != chunks.STATEMENT_TIMEOUT:
+                raise
+        else:
+            return tuple(found) if len(found) > 1 else ()
+    return ()
+
+
+def _middle(
+    spec: ChunkSpec, settings: ReadSettings, condition: Condition | None
+) -> Boundary | None:
     session = _session(settings)
     with open_table(session, spec.table, settings.modes, settings=settings.connector) as opened:
-        table = ordered_by(opened, spec.surrogate)
-        found = halves(spec.span, middle(table, spec.span, condition=spec.condition))
-    return tuple(found) if len(found) > 1 else ()
+        return middle(ordered_by(opened, spec.surrogate), spec.span, condition=condition)
 
 
 def _trace(error: BaseException) -> str:

@@ -293,7 +293,8 @@ def middle(
 ) -> Boundary | None:
     """The key in the middle of a range, for `halves`; None if the range has no two keys.
 
-    Reads keys only, in most cases from the index alone, so it is much faster than the rows were.
+    Never the range's last key, of which a column that is no key may have most rows. Reads keys
+    only, in most cases from the index alone, so it is much faster than the rows were.
 
     Args:
         table: an open table.
@@ -303,13 +304,17 @@ def middle(
     wanted = all_of(_no_nulls(table), range_condition(table.parts, span), condition)
     names = ", ".join(escaped(part.name) for part in table.parts)
     source = table.source.replace("%", "%%")
+    last = ", ".join(f"{escaped(part.name)} DESC" for part in table.parts)
+    before = (
+        f"{wanted.sql} AND ({names}) < (SELECT {names} FROM {source}"  # noqa: S608 (see below)
+        f" WHERE {wanted.sql} ORDER BY {last} LIMIT 1)"
+    )
     query = (
         f"SELECT {_texts(table.parts)} FROM ("  # noqa: S608 (names are quoted, values bound)
-        f"SELECT {names} FROM {source} WHERE {wanted.sql} ORDER BY {names}"
-        f" OFFSET (SELECT (count(*) - 1) / 2 FROM {source} WHERE {wanted.sql}) LIMIT 1) AS found"
-        f" WHERE (SELECT count(*) FROM (SELECT FROM {source} WHERE {wanted.sql} LIMIT 2) AS n) = 2"
+        f"SELECT {names} FROM {source} WHERE {before} ORDER BY {names}"
+        f" OFFSET (SELECT count(*) / 2 FROM {source} WHERE {before}) LIMIT 1) AS found"
     )
-    row = table.session.execute(query.encode(), wanted.parameters * 3).fetchone()
+    row = table.session.execute(query.encode(), wanted.parameters * 4).fetchone()
     return None if row is None else tuple(row)
 
 
