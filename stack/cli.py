@@ -172,7 +172,7 @@ def down() -> int:
 
 
 def lock() -> int:
-    """Resolve the requirements again and write both locks: exact versions, hashes, no addresses."""
+    """Resolve the requirements again and write the locks: exact versions, hashes, no addresses."""
     compile_ = [
         *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--upgrade"),
         *("--python-version", "3.11", "--generate-hashes", "--no-emit-index-url"),
@@ -181,6 +181,7 @@ def lock() -> int:
     for inputs in (
         ["pyproject.toml", "requirements.in", "--extra", "dev", "-o", "requirements.lock"],
         ["requirements-servers.in", "-o", "requirements-servers.lock"],
+        ["requirements-paimon.in", "-o", "requirements-paimon.lock"],
     ):
         if code := run_child([*compile_, *inputs]):
             return code
