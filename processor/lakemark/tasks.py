@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import chunk_rows, crashpoints, packets, publishing
+from lakemark import causes, chunk_rows, crashpoints, packets, publishing
 from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
@@ -139,6 +139,7 @@ class Report(msgspec.Struct):
     wrappers: dict[str, tuple[bytes, bytes]] = {}
 
 
+@causes.carrying
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:
     """First stage: raw records of one or more Kafka partitions to packets, reports and touches.
 
@@ -381,6 +382,7 @@ def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
     )
 
 
+@causes.carrying
 def merge(
     batches: Iterable[pa.RecordBatch], plan: LakePlan, publish: Publishing | None = None
 ) -> Iterator[pa.RecordBatch]:
