@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from stack.browser import ensure_browser
 from stack.bundled import ensure_servers
 from stack.connect import connector_config
 from stack.import_rule import violations
@@ -83,6 +84,7 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:
         ensure_servers(say)
+        ensure_browser(say)
         say("making Java's archive of classes, if there is none")
         checked = run_child([sys.executable, "-m", "lakemark", "warm"]) or checked
     sys.stderr.flush()

@@ -1,9 +1,26 @@
-"""What stopped a query: an error of ours, or what a trace of Java says. Pure."""
+"""What stopped a query: an error of ours, or what a trace of Java says. Pure.
 
-from typing import Final
+Of an error in a Python worker Spark hands on the trace alone: it carries the rest as a note.
+"""
 
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, ParamSpec, TypeVar
+
+from lakemark import errors
 from lakemark.errors import DependencyError, LakemarkError
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NOTE: Final = "lakemark.error "
+_NOTED: Final = re.compile(rf"^\s*{re.escape(_NOTE)}(\{{.*\}})\s*$", re.MULTILINE)
+_BROKERS_AWAY: Final = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)Exception"
+    r"|No resolvable bootstrap urls"
+)
 _DATA_LOSS: Final = ("OffsetOutOfRange", "failOnDataLoss", "Some data may have been lost")
 
 
@@ -19,17 +36,53 @@ def cause(failure: BaseException | None, error: BaseException) -> LakemarkError:
             return DependencyError(failure.message, code=failure.code, hint=failure.hint)
         return failure
     text = f"{failure or ''}\n{error}"
+    if ours := carried(text):
+        return cause(ours, error)
     if any(sign in text for sign in _DATA_LOSS):
         return DependencyError(  # the next start says which, or goes over it: `recovery`
             "Kafka no longer has records that were not read yet: " + root_cause(text),
             code="source-data-expired",
             hint="it starts again, and says then what is missing; raise the topic's retention",
         )
+    if _BROKERS_AWAY.search(text):
+        return DependencyError(
+            f"the query stopped: {root_cause(text)}",
+            code="kafka-unavailable",
+            hint="start the brokers, or correct kafka.bootstrap_servers; it is tried again",
+        )
     return DependencyError(
         f"the query stopped: {root_cause(text)}",
         code="query-failed",
         hint="see the log; it is started again from its checkpoint",
     )
+
+
+def carrying(stage: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """A stage whose errors leave Spark's Python worker with code and hint; see `carried`.
+
+    Args:
+        stage: a generator function, run in a worker.
+    """
+
+    @functools.wraps(stage)
+    def carries(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        try:
+            yield from stage(*args, **kwargs)
+        except LakemarkError as error:
+            said = {name: getattr(error, name) for name in ("message", "code", "hint", "retried")}
+            error.add_note(_NOTE + json.dumps({"kind": type(error).__name__, **said}))
+            raise
+
+    return carries
+
+
+def carried(text: str) -> LakemarkError | None:
+    """The error of ours whose trace this is, as it was raised in the worker; None if of others."""
+    if (found := _NOTED.search(text)) is None:
+        return None
+    said = json.loads(found[1])
+    kind: type[LakemarkError] = getattr(errors, said.pop("kind"), LakemarkError)
+    return kind(**said)
 
 
 def root_cause(text: str) -> str:

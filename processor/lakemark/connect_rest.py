@@ -66,10 +66,9 @@ class ConnectRest:
         self, connect: ConnectConfig, *, transport: httpx.BaseTransport | None = None
     ) -> None:
         self._connect = connect
-        password = connect.password.get_secret_value() if connect.password else ""
         self._client = httpx.Client(
             base_url=connect.url,
-            auth=(connect.username, password) if connect.username else None,
+            auth=self._signed if connect.username else None,
             timeout=connect.timeout.total_seconds(),
             transport=transport,
         )
@@ -147,6 +146,12 @@ class ConnectRest:
         return Worker(
             str(found["version"]), str(found.get("kafka_cluster_id", "")), said + 0.5 - middle
         )
+
+    def _signed(self, request: httpx.Request) -> httpx.Request:
+        """A request with the password as it is now: its file may have been written anew."""
+        user, password = self._connect.username, self._connect.password
+        basic = httpx.BasicAuth(user or "", password.get_secret_value() if password else "")
+        return next(basic.auth_flow(request))
 
     def _path(self) -> str:
         return f"/connectors/{quote(self._connect.connector, safe='')}"

@@ -38,6 +38,7 @@ from lakemark.errors import ConfigError, DependencyError, LakemarkError
 from lakemark.ops import feeds, server
 from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
+from lakemark.ops.progress import CAPTURED, Captured
 from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pace import Pace
@@ -75,6 +76,7 @@ class Supervisor:
         self.stopping = threading.Event()
         self.hurry = threading.Event()
         self.state = PipelineState()
+        self.captured: tuple[str, ...] = ()
         self.published: dict[str, bytes | None] = {}
         self.progress: Producer | None = None
         self.snapshots: Snapshots | None = None
@@ -182,7 +184,8 @@ class Supervisor:
         self.state = recovery.go_over(config, checkpoint, connector)
         self.board.began(self.state)
         schemas = {t: s for t, s in schemas.items() if t in connector.tables}
-        self.board.captured(set(schemas) - {connector.signal_table})
+        self.captured = tuple(sorted(set(schemas) - {connector.signal_table}))
+        self.board.captured(self.captured)
         return Pipeline(
             spark=spark,
             config=config,
@@ -407,8 +410,9 @@ class Supervisor:
         now = int(time.time() * 1000)
         record = {"state": state, "batch": self.state.batch, **why, "ts_ms": now}
         said = [(b"_pipeline", json.dumps(record).encode())]
-        if state == "streaming":  # what `lakemark plan` compares a changed configuration with
+        if state == "streaming":  # for `lakemark plan` and `lakemark status`
             said.append((settings_record.KEY, settings_record.encode(self.config, ts_ms=now)))
+            said.append((CAPTURED, msgspec.json.encode(Captured(self.captured, now))))
         try:
             self._say(said)
         except DependencyError as unreachable:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import chunk_rows, crashpoints, packets, publishing
+from lakemark import causes, chunk_rows, crashpoints, packets, publishing
 from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
@@ -140,6 +140,7 @@ class Report(msgspec.Struct):
     anew: bool = False
 
 
+@causes.carrying
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:
     """First stage: raw records of one or more Kafka partitions to packets, reports and touches.
 
@@ -383,6 +384,7 @@ def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
     )
 
 
+@causes.carrying
 def merge(
     batches: Iterable[pa.RecordBatch], plan: LakePlan, publish: Publishing | None = None
 ) -> Iterator[pa.RecordBatch]:

@@ -56,6 +56,7 @@ def edited(file: Path, name: str, **sections: Any) -> Path:
 
 def created(database: Database) -> None:
     database.execute("CREATE TABLE orders (id serial PRIMARY KEY, note text)")
+    database.execute("CREATE TABLE returns (id serial PRIMARY KEY)")
     database.execute(
         f"INSERT INTO orders (note) SELECT 'n' || n FROM generate_series(1, {ROWS}) AS n"
     )
@@ -86,8 +87,9 @@ def before_the_first_run(file: Path) -> None:
     assert (table["key"], table["waiting"], table["target"]["action"]) == (["id"], ROWS, "create")
     assert {topic["action"] for topic in found["topics"]} == {"create"}
     assert {start["basis"] for start in found["starts"]} == {"earliest"}
-    (scan,) = found["snapshot"]["tables"]
-    assert (scan["table"], scan["rows"], scan["chunks"]) == (ORDERS, ROWS, 10)
+    scans = {scan["table"]: scan for scan in found["snapshot"]["tables"]}
+    assert scans.keys() == {ORDERS, "public.returns"}
+    assert (scans[ORDERS]["rows"], scans[ORDERS]["chunks"]) == (ROWS, 10)
     with Cluster(config) as cluster:
         assert cluster.partition_counts(config.topics.all()) == {}
     assert not Path(config.lake.path).exists()
@@ -153,6 +155,9 @@ def the_state_by_topics_is_that_of_the_page(
     _, asked = command(file, "status")
     _, by_topics = command(quiet, "status")
     assert (asked["asked"], by_topics["asked"]) == ("pipeline", "topics")
+    for found in (said, asked, by_topics):
+        states = {table["name"]: table["state"] for table in found["tables"]}
+        assert states == {ORDERS: "streaming", "public.returns": "waiting"}
     for field in ("state", "rows", "events", "dead_letters", "lag", "newest_source_ms"):
         assert orders(by_topics)[field] == orders(asked)[field] == orders(said)[field]
     assert by_topics["pipeline"]["state"] == asked["pipeline"]["state"] == "streaming"

@@ -1,7 +1,6 @@
 """The machine's own Chromium, driven by Playwright, and what a page did that nobody sees."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +8,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from stack.browser import find_browser
 
 ARGUMENTS = [
     "--headless",
@@ -20,24 +21,25 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_MS = 20_000
 """How long an effect is waited for: a deadline for a loaded machine, no duration."""
 
 
-def found() -> str:
-    """The browser's path; empty where there is none."""
-    return os.environ.get("LAKEMARK_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), "")
-
-
 def chromium() -> str:
-    """The browser's path; skips the test where there is none."""
-    path = found()
+    """The browser's path.
+
+    Where there is none the test is skipped, or fails if `LAKEMARK_REQUIRE_BROWSER` is set.
+    """
+    path = find_browser()
     if not path:
-        pytest.skip(
-            "no Chromium on this machine: apt-get install -y chromium (or LAKEMARK_CHROMIUM)"
-        )
+        missing = "no Chromium on this machine: apt-get install -y chromium (or LAKEMARK_CHROMIUM)"
+        (pytest.fail if required() else pytest.skip)(missing)
     return path
+
+
+def required() -> bool:
+    """Whether tests of the page must not be skipped, as in continuous integration."""
+    return bool(os.environ.get("LAKEMARK_REQUIRE_BROWSER"))
 
 
 @contextmanager
@@ -108,7 +110,7 @@ def visit(
 
 def badge(address: str) -> str | None:
     """What a page that is opened now says of the pipeline; None on a machine without a browser."""
-    if not found():
+    if not find_browser() and not required():
         return None
     with browser() as started, visit(started, address) as seen:
         seen.page.wait_for_function("() => document.querySelector('#figures .value')")

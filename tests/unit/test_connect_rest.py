@@ -1,6 +1,7 @@
 """The connector's settings from a file and from Connect's REST API."""
 
 import json
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -11,6 +12,7 @@ from lakemark import connector
 from lakemark.config import ConnectConfig
 from lakemark.connect_rest import ConnectorStatus, ConnectRest, TaskStatus
 from lakemark.errors import ConfigError, DependencyError
+from lakemark.settings.file_secret import FileSecret, FromFiles, Template
 from lakemark.settings.layers import InvalidConfig
 from tests.kit.connector_settings import POSTGRES, config
 
@@ -64,6 +66,29 @@ def test_rest_reads_settings_and_offsets():
         b"/connectors/my%20shop%2Feu/offsets",
     ]
     assert all(auth.startswith("Basic ") for _, auth in asked)
+
+
+def test_a_password_whose_file_is_written_anew_is_that_of_the_next_request(tmp_path):
+    """Also of the next attempt of a request that the old one did not get through."""
+    file, asked = tmp_path / "password", []
+    file.write_text("old one\n")
+    password = FileSecret(FromFiles.of("old one", Template((file,))))
+
+    def answer(request):
+        asked.append(request.headers["authorization"])
+        if len(asked) == 2:
+            file.write_text("third\n")
+            return httpx.Response(503)
+        return httpx.Response(200, json=POSTGRES)
+
+    connect = ConnectConfig(url="http://c:8083", connector="c", username="u", password=password)
+    with ConnectRest(connect, transport=httpx.MockTransport(answer)) as client:
+        client.backoff = 0
+        client.settings()
+        file.write_text("new: one\n")
+        client.settings()
+    signed = [f"u:{word}".encode() for word in ("old one", "new: one", "third")]
+    assert asked == [f"Basic {b64encode(one).decode()}" for one in signed]
 
 
 def test_rest_reads_the_states_and_who_answers():

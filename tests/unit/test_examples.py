@@ -21,7 +21,9 @@ from lakemark.settings.check import check
 from lakemark.sink.pool import cdc_type
 from lakemark.snapshot import signals
 from lakemark.suitability import problems_with
+from tests.kit import object_store
 from tests.kit.documents import ROOT, Block, blocks
+from tests.kit.page_shell import with_names
 
 EXAMPLES = ROOT / "examples"
 SECRETS = {"SHOP_PASSWORD": "s", "STORE_USER": "u", "STORE_PASSWORD": "p"}
@@ -243,3 +245,26 @@ def test_the_snippet_for_the_store_asks_as_the_pipeline_writes(both):
     port = store["AWS_ENDPOINT_URL"].rpartition(":")[2]
     assert f"127.0.0.1:{port}:{port}" in over["services"]["store"]["ports"]
     assert f'"{config.lake.path}/public/customers"' in block.text
+
+
+def test_the_snippet_for_the_store_prints_the_rows():
+    (block,) = of("s3", "python")
+    rows = [{"id": n, "name": name} for n, name in enumerate(("Ada", "Grace", "Barbara"), 1)]
+    with object_store.serving() as store:
+        path = load(EXAMPLES / "s3" / "lakemark.yaml", SECRETS).lake.path
+        write_deltalake(
+            f"{path}/public/customers", pa.Table.from_pylist(rows), storage_options=store.options
+        )
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                with_names(block.text, {"http://localhost:9000": store.address}),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert sorted(ast.literal_eval(done.stdout), key=lambda row: row["id"]) == rows

@@ -113,6 +113,8 @@ def test_progress_records():
     entry = msgspec.to_builtins(TableState(state="errored", code="no-key", floor=LO))
     assert fits("progress", {"table": "public.a", "batch": 3, **entry})
     assert fits("progress", {"state": "degraded", "batch": 3, "code": "", "ts_ms": 1})
+    assert fits("progress", {"tables": ["public.a"], "ts_ms": 1})
+    assert not fits("progress", {"tables": [1], "ts_ms": 1})
     assert not fits("progress", {"table": "public.a"})
     assert not fits("progress", {"table": "public.a", "batch": 3, "floor": "xyz"})
 

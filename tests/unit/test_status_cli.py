@@ -93,6 +93,18 @@ def test_json_is_that_of_the_page_and_more(folder, kafka):
     Draft202012Validator(SCHEMA).validate(shown)
 
 
+def test_captured_tables_of_which_nothing_has_come_wait(folder, kafka):
+    captured = b'{"tables": ["public.empty", "public.orders"], "ts_ms": 1}'
+    kafka.records = {**STATES, b"_captured": captured}
+    shown = json.loads(invoke("status", "-o", "json").stdout)
+    states = {table["name"]: table["state"] for table in shown["tables"]}
+    assert states["public.empty"] == "waiting"
+    assert states["public.orders"] == "errored"
+    kafka.records = {**STATES, b"_captured": b"{"}
+    shown = json.loads(invoke("status", "-o", "json").stdout)
+    assert "public.empty" not in {table["name"] for table in shown["tables"]}
+
+
 def test_before_the_first_start(folder, kafka):
     assert "no state yet: shop.progress is empty" in invoke("status").output
     shown = json.loads(invoke("status", "-o", "json").stdout)

@@ -1,11 +1,15 @@
 """What the supervisor makes of failures."""
 
-import pytest
+import io
 
-from lakemark import connector, kafka, settings_record
-from lakemark.causes import root_cause
+import pytest
+from pyspark.util import handle_worker_exception
+
+from lakemark import causes, connector, kafka, settings_record
+from lakemark.causes import cause, root_cause
 from lakemark.config import load
-from lakemark.errors import ConfigError, DependencyError
+from lakemark.errors import ConfigError, DependencyError, StateVersionError
+from lakemark.ops.progress import Kept
 from lakemark.settings.layers import LoginRefused, Problem
 from lakemark.supervisor import Supervisor, any_state
 from lakemark.tables import CATCHING_UP, PAUSED, PipelineState, TableState
@@ -37,6 +41,68 @@ def test_our_own_error_in_a_workers_trace_goes_first():
 def test_a_text_without_causes_says_its_first_line():
     assert root_cause("\n boom \n") == "boom"
     assert root_cause("") == "unknown"
+
+
+def trace_of(error):
+    """What a Python worker of Spark hands on of an error in a stage of ours."""
+
+    @causes.carrying
+    def stage():
+        yield
+        raise error
+
+    told = io.BytesIO()
+    try:
+        list(stage())
+    except type(error) as failed:
+        handle_worker_exception(failed, told)
+    return told.getvalue()[8:].decode()
+
+
+def spark_says(trace):
+    return RuntimeError(
+        JAVA + "Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent"
+        f" call last):\n{trace}\n\tat org.apache.spark.api.python.BasePythonRunner\n" + trace
+    )
+
+
+AWAY = DependencyError(
+    'the topic "clean.public.a" takes nothing:\n  no answer', code="output-unavailable", hint="start it"
+)  # fmt: skip
+
+
+def test_an_error_in_a_worker_keeps_its_code_and_its_hint():
+    found = cause(None, spark_says(trace_of(AWAY)))
+    assert (type(found), found.code, found.message, found.hint, found.retried) == (
+        DependencyError,
+        "output-unavailable",
+        AWAY.message,
+        "start it",
+        True,
+    )
+
+
+def test_an_error_in_a_worker_that_is_final_stays_so():
+    newer = StateVersionError("version 9, this one reads up to 1", hint="run the newer one")
+    found = cause(spark_says(trace_of(newer)), RuntimeError("the batch failed"))
+    assert (type(found), found.code, found.hint, found.retried) == (
+        StateVersionError,
+        "state-version",
+        "run the newer one",
+        False,
+    )
+
+
+def test_an_error_of_others_in_a_worker_is_a_query_that_failed():
+    found = cause(None, RuntimeError(trace_of(ValueError("no such thing"))))
+    assert (found.code, found.retried) == ("query-failed", True)
+
+
+def test_brokers_that_do_not_answer_sparks_client_have_the_same_name_as_for_ours():
+    found = cause(None, RuntimeError(JAVA))
+    assert (found.code, found.retried) == ("kafka-unavailable", True)
+    assert "no broker" in found.message
+    assert "start the brokers" in found.hint
 
 
 def test_any_state():
@@ -79,13 +145,17 @@ def test_a_refusal_ends_a_start_and_degrades_what_has_streamed(folder, monkeypat
     assert (state, error.code, error.retried) == ("degraded", "database-refused", True)
 
 
-def test_only_a_process_whose_query_runs_says_with_which_settings(folder, monkeypatch):
+def test_only_a_process_whose_query_runs_says_with_which_settings_and_for_which_tables(
+    folder, monkeypatch
+):
     supervisor, said = Supervisor(load(folder / "lakemark.yaml"), once=False), {}
     monkeypatch.setattr(supervisor, "_say", said.update)
     supervisor._publish_pipeline("standby")
     supervisor._publish_pipeline("degraded")
     assert said.keys() == {b"_pipeline"}
+    supervisor.captured = ("public.a", "public.b")
     supervisor._publish_pipeline("streaming")
+    assert Kept({}, said).captured() == ("public.a", "public.b")
     record = settings_record.decode(said[settings_record.KEY])
     assert record is not None
     assert record.settings["name"] == "shop"

@@ -103,6 +103,7 @@ class Lookout:
             state.batch, state.offsets = self._place()
         (self._board.tables if self._began else self._board.began)(state)
         self._began = True
+        self._board.captured(found.captured())
         self._board.ends(self._ends(state.offsets))
         for one in self._notifications():
             self._board.notification(one)

@@ -1,6 +1,7 @@
 """The progress topic's records as somebody outside the process reads them; pure."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from lakemark.tables import TableState
 
 PIPELINE: Final = b"_pipeline"
+CAPTURED: Final = b"_captured"
 
 
 class Record(Protocol):
@@ -22,6 +24,13 @@ class Record(Protocol):
         """JSON; None takes back what was said before."""
 
 
+class Captured(msgspec.Struct, frozen=True):
+    """Value of `CAPTURED`: the tables that the query is for, also those of which nothing came."""
+
+    tables: tuple[str, ...]
+    ts_ms: int = 0
+
+
 class Kept(msgspec.Struct):
     """The newest of every key.
 
@@ -34,6 +43,12 @@ class Kept(msgspec.Struct):
     tables: dict[str, TableState]
     others: dict[bytes, bytes]
     unreadable: tuple[str, ...] = ()
+
+    def captured(self) -> tuple[str, ...]:
+        """Tables that the query is for; none where the pipeline has never said so."""
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.json.decode(self.others.get(CAPTURED, b""), type=Captured).tables
+        return ()
 
 
 def kept(records: Iterable[Record]) -> Kept:

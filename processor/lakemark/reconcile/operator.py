@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from lakemark import causes
 from lakemark.reconcile import window
 from lakemark.reconcile.outputs import SURVIVORS
 
@@ -152,6 +153,7 @@ def _place() -> list[Any]:
     ]
 
 
+@causes.carrying
 def fold_group(
     shard: int,
     frames: Iterable["pd.DataFrame"],
