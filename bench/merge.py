@@ -7,7 +7,7 @@ in random order, so that every file has every range of keys. *random*: the batch
 from the whole table; *hot*: from the same 1 % of it (or as many as the batch has), spread over all of it. 90 % of a batch are
 updates, 5 % deletes, 5 % new rows. The first batch of each run is not counted: it builds the
 indexes that the engine keeps, and that is shown as `first`. What the engine does between batches
-(`vectors_upkeep`) is part of its time, as compaction is of task merge's.
+(`upkeep`) is part of its time.
 
 `read`: seconds in which delta-rs reads the whole table afterwards; `MB/batch`: bytes written, log
 and upkeep included. Both tables must be equal in the end: else the exit code is 1.
@@ -37,7 +37,7 @@ from rich.table import Table
 
 from bench.report import machine
 from lakemark import positions
-from lakemark.sink import delta, vectors, vectors_upkeep
+from lakemark.sink import delta, upkeep, vectors
 from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.evolve import TARGET_FILE_BYTES
 from lakemark.sink.names import CDC
@@ -74,11 +74,12 @@ class Contestant:
         more: dict[str, Any] = {"key": ["id"], "deletes": "hard", "app_id": "bench"}
         if self.engine == TASK_MERGE:
             merged = delta.merge(self.path, rows, version=version, **more)
-            if delta.wants_maintenance(merged):
-                delta.maintain(self.path)
+            due = upkeep.wants_upkeep(self.path, merged)
         else:
             vectors.merge(self.path, rows, version=version, **more)
-            vectors_upkeep.maintain(self.path, key=["id"])
+            due = True
+        if due:
+            upkeep.maintain(self.path, key=["id"], engine=self.engine)
         self.seconds.append(time.perf_counter() - begun)
         after = sizes(self.path)
         self.bytes.append(sum(n for name, n in after.items() if before.get(name) != n))

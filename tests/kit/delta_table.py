@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, vectors
-from lakemark.sink.commits import MergeResult
+from lakemark.sink import delta, upkeep, vectors
+from lakemark.sink.commits import TASK_MERGE, MergeResult
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import Change, at, table_schema, upsert, write_set
 
@@ -59,7 +59,7 @@ def refusals(path: str) -> list[TableError]:
         lambda: merged(delta, path, [upsert(row("a"), at(1))], 3),
         lambda: delta.truncate(path, at(1), deletes="hard", app_id="a", version=1),
         lambda: delta.ensure(path, table_schema(COLUMNS)),
-        lambda: delta.maintain(path),
+        lambda: upkeep.maintain(path, key=["id"], engine=TASK_MERGE),
     ):
         with pytest.raises(TableError) as caught:
             call()

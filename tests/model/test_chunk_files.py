@@ -23,7 +23,7 @@ from lakemark.sink.apply import apply
 from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part
-from lakemark.sink.vectors_upkeep import forget
+from lakemark.sink.upkeep import forget
 from tests.kit.delta_table import actions, content
 from tests.kit.log_model import PLACEHOLDER, TABLE, Entry, table_schema
 from tests.unit.test_resolve import at, parts, row

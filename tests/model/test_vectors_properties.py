@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from lakemark.sink import delta, key_index, roaring, vectors, vectors_upkeep
+from lakemark.sink import delta, key_index, roaring, upkeep, vectors
 from lakemark.sink.commits import DELETION_VECTORS
 from tests.kit.write_sets import content, table_schema, write_set
 from tests.model.test_merge_properties import COLUMNS, KEY, batches, news, places
@@ -42,14 +42,14 @@ def between(path: str, what: str) -> None:
     if what == "optimize":
         DeltaTable(path).optimize.compact()
     if what == "upkeep":
-        vectors_upkeep.maintain(path, key=KEY, policy=EAGER)
+        upkeep.maintain(path, key=KEY, engine=DELETION_VECTORS, policy=EAGER)
     if what == "checkpoint":
         DeltaTable(path).create_checkpoint()
     if what == "another process":
-        vectors_upkeep.forget()
+        upkeep.forget()
 
 
-EAGER = vectors_upkeep.Policy(spare_files=1, dirty_share=0.0, dirty_bytes=0)
+EAGER = upkeep.Policy(spare_files=1, dirty_share=0.0, dirty_bytes=0)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

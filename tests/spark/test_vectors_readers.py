@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, vectors, vectors_upkeep
+from lakemark.sink import delta, upkeep, vectors
 from lakemark.sink.commits import DELETION_VECTORS
-from lakemark.sink.vectors_upkeep import Policy
+from lakemark.sink.upkeep import Policy
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, TYPES, VALUES, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
@@ -72,12 +72,15 @@ def test_spark_reads_writes_and_compacts_what_we_wrote(spark, tmp_path):
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     spark.sql(f"VACUUM {sql} RETAIN 0 HOURS")
     expected["604"] = 8
-    vectors_upkeep.forget()
+    upkeep.forget()
     put(path, 9, delete(row("605"), at(9)))
     del expected["605"]
     assert {k: r["b"] for k, r in same(spark, path).items()} == expected
-    vectors_upkeep.maintain(
-        path, key=["id"], policy=Policy(spare_files=0, dirty_bytes=0, checkpoint_every=1)
+    upkeep.maintain(
+        path,
+        key=["id"],
+        engine=DELETION_VECTORS,
+        policy=Policy(spare_files=0, dirty_bytes=0, checkpoint_every=1),
     )
     put(path, 10, delete(row("606"), at(10)))
     del expected["606"]
@@ -101,11 +104,13 @@ def test_our_upkeep_leaves_what_spark_wrote(spark, tmp_path):
     assert list(Path(path).glob("*.bin")), "Spark keeps its vectors elsewhere now"
     for file in Path(path).iterdir():
         os.utime(file, (0, 0))
-    vectors_upkeep.forget()
-    assert vectors_upkeep.vacuum(path) == 0
+    upkeep.forget()
+    assert upkeep.vacuum(path, engine=DELETION_VECTORS) == 0
     put(path, 20, upsert(row("18", b=-8), at(20), patch=("t",)), columns=columns)
     # delta-rs itself reads Spark's files wrong after the year 2262; it reads what upkeep made of them.
-    vectors_upkeep.maintain(path, key=["id"], policy=Policy(spare_files=0, dirty_bytes=0))
+    upkeep.maintain(
+        path, key=["id"], engine=DELETION_VECTORS, policy=Policy(spare_files=0, dirty_bytes=0)
+    )
     found = same(spark, path)
     assert (len(found), found["18"]["b"]) == (197, -8)
     assert {each["t"] for each in found.values()} == {last}

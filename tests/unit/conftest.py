@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from lakemark.sink import dead_letter, index_cache, vectors_upkeep
+from lakemark.sink import dead_letter, index_cache, upkeep
 from tests.kit import delta_table
 from tests.kit.command_line import folder, kafka
 from tests.kit.memory_pipeline import Broker
@@ -48,6 +48,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The indexes of tables with deletion vectors: a folder of each test's own."""
     folder = tmp_path / "cache"
     monkeypatch.setattr(index_cache, "_folder", lambda: folder)
-    vectors_upkeep.forget()
+    upkeep.forget()
     yield folder
-    vectors_upkeep.forget()
+    upkeep.forget()

@@ -1,6 +1,7 @@
 """One table, one batch: the order of effects, with the real engine."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,11 +9,12 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, maintain, pending
+from lakemark.sink import delta, pending, upkeep
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.names import table_path
 from lakemark.sink.resolve import Part
+from lakemark.sink.upkeep import Policy
 from tests.kit.log_model import TABLE, Entry
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ORDERS
@@ -21,7 +23,9 @@ from tests.unit.test_resolve_snapshots import PLACEHOLDER
 
 
 def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, monkeypatch):
-    monkeypatch.setattr(maintain, "_SPARE_FILES", 3)
+    for name in ("wants_upkeep", "maintain"):
+        eager = partial(getattr(upkeep, name), policy=Policy(spare_files=3))
+        monkeypatch.setattr(upkeep, name, eager)
     path = table_path(shop.config.lake.path, ORDERS)
     shop.put("c", 1, 1, v="a")
     shop.run()

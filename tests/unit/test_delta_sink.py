@@ -1,4 +1,3 @@
-from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +6,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 
 from lakemark.errors import DependencyError, TableError
-from lakemark.sink import delta, evolve, failures, merge_sql, names
+from lakemark.sink import delta, evolve, failures, merge_sql, names, upkeep
+from lakemark.sink.commits import TASK_MERGE
+from lakemark.sink.upkeep import Policy
 from lakemark.sink.write_set import Column
 from tests.kit.delta_table import merged, refusals
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, row
@@ -43,7 +44,9 @@ def test_task_merge_tables_use_no_feature_that_readers_refuse(path, tmp_path):
     merge(path, upsert(row("a"), at(2)), version=2)
     wide = {**COLUMNS, "when": pa.timestamp("us"), "b": pa.decimal128(20, 0)}
     delta.ensure(path, table_schema(wide))
-    delta.maintain(path)
+    merge(path, upsert(row("b"), at(3)), version=3)
+    eager = Policy(spare_files=0)
+    assert upkeep.maintain(path, key=["id"], engine=TASK_MERGE, policy=eager).compacted
     protocol = DeltaTable(path).protocol()
     assert set(protocol.reader_features or ()) <= {"timestampNtz"}
     assert set(protocol.writer_features or ()) <= {"timestampNtz", "appendOnly", "invariants"}
@@ -317,36 +320,6 @@ def test_ranges_are_cut_at_the_widest_gaps():
     assert found.count(" or ") == 3
     many = pa.chunked_array([pa.array(range(0, 100_000, 10))])
     assert merge_sql.key_ranges([(column, many)], dialect=merge_sql.DATAFUSION).count(" or ") < 32
-
-
-# -- maintenance -----------------------------------------------------------------------------------
-
-
-def test_maintenance_joins_files_and_forgets_nothing(path):
-    for version in range(1, 9):
-        merge(path, upsert(row(str(version)), at(1)), version=version)
-    assert delta.size_of(DeltaTable(path)).files == 8
-    pending = Path(path) / "_lakemark" / "pending" / "x.arrow"
-    pending.parent.mkdir(parents=True)
-    pending.write_bytes(b"x")
-    unfinished = Path(path) / "part-of-a-merge-that-runs.parquet"
-    unfinished.write_bytes(b"x")
-    done = delta.maintain(path, retention=timedelta(0))
-    assert unfinished.exists()
-    unfinished.unlink()
-    assert (done.compacted, done.added, done.removed) == (8, 1, 8)
-    assert delta.size_of(DeltaTable(path)).rows == 8
-    assert len(list(Path(path).glob("*.parquet"))) == 1
-    assert pending.exists()
-    assert delta.committed(path, "q/t/s") == 8
-    assert merge(path, delete(row("1"), at(5)), version=8).skipped
-    # Records survive checkpoints, too.
-    DeltaTable(path).create_checkpoint()
-    assert merge(path, delete(row("1"), at(5)), version=8).skipped
-    assert delta.wants_maintenance(delta.MergeResult(files=100, bytes=1000))
-    assert not delta.wants_maintenance(
-        delta.MergeResult(files=100, bytes=100 * evolve.TARGET_FILE_BYTES)
-    )
 
 
 # -- failures --------------------------------------------------------------------------------------

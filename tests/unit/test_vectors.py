@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import delta, index_cache, table_log, vectors, vectors_rows, vectors_upkeep
+from lakemark.sink import delta, index_cache, table_log, upkeep, vectors, vectors_rows
 from lakemark.sink.apply import apply
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE
 from lakemark.sink.lake_plan import LakePlan, TablePlan
@@ -226,11 +226,11 @@ def test_storage_options_of_delta_rs_are_those_of_commits(address):
 
 def test_indexes_are_only_a_help(path, cache):
     merge(path, 1, *numbered(range(100), 1))
-    vectors_upkeep.forget()
+    upkeep.forget()
     for kept in cache.iterdir():
         kept.write_bytes(kept.read_bytes()[:-1] + b"\xff")
     merge(path, 2, *numbered((1,), 2, -1))
-    vectors_upkeep.forget()
+    upkeep.forget()
     shutil.rmtree(cache)
     cache.write_text("not a folder")
     merge(path, 3, *numbered((2,), 3, -2))

@@ -13,13 +13,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 from pyarrow import parquet as pq
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, key_index, table_actions, table_log, vectors, vectors_upkeep
+from lakemark.sink import delta, key_index, table_actions, table_log, upkeep, vectors
+from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.table_store import TableStore
-from lakemark.sink.vectors_upkeep import Policy
+from lakemark.sink.upkeep import Policy
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.delta_table import merged, numbered
 from tests.kit.delta_table import values as rows
@@ -70,7 +70,7 @@ def test_a_commit_whose_answer_is_lost_is_ours_on_a_disk(path, monkeypatch, what
         assert (done.skipped, done.updated) == (False, 1)
         expected["1"] = -1
     else:
-        assert vectors_upkeep.maintain(path, key=["id"], policy=EAGER).compacted
+        assert upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER).compacted
     assert rows(path) == expected
 
 
@@ -105,8 +105,8 @@ def test_vacuum_leaves_vectors_that_spark_wrote(path):
     long_ago = time.time() - timedelta(days=30).total_seconds()
     for file in Path(path).iterdir():
         os.utime(file, (long_ago, long_ago))
-    vectors_upkeep.forget()
-    vectors_upkeep.vacuum(path)
+    upkeep.forget()
+    upkeep.vacuum(path, engine=DELETION_VECTORS)
     assert rows(path) == {str(n): n for n in range(10) if n != 1}
 
 
@@ -142,10 +142,10 @@ def test_vacuum_keeps_what_the_table_says(path):
     files = [*Path(path).glob("*.parquet"), *Path(path, vectors.VECTORS_FOLDER).iterdir()]
     for file in files:
         os.utime(file, (long_ago, long_ago))
-    vectors_upkeep.forget()
-    assert vectors_upkeep.vacuum(path) == 0
+    upkeep.forget()
+    assert upkeep.vacuum(path, engine=DELETION_VECTORS) == 0
     set_property(path, "delta.deletedFileRetentionDuration", "interval 2 days")
-    assert vectors_upkeep.vacuum(path) > 0
+    assert upkeep.vacuum(path, engine=DELETION_VECTORS) > 0
     assert set(rows(path)) == {str(n) for n in range(10)} - {"1"}
 
 
@@ -155,7 +155,7 @@ def test_checkpoints_come_whoever_commits_in_between(path):
     for version in range(1, 12):
         merge(path, version, *numbered((version,), version))
         assert DeltaTable(path).version() % 2
-        vectors_upkeep.maintain(path, key=["id"], policy=policy)
+        upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=policy)
         set_property(path, "x", str(version))
     assert len(list(Path(path, "_delta_log").glob("*.checkpoint.parquet"))) == 5
 
@@ -164,26 +164,12 @@ def test_workers_that_take_turns_make_one_checkpoint(path, monkeypatch):
     """Each has its own memory of when it looked last."""
     policy, workers = Policy(checkpoint_every=4), [dict[str, int]() for _ in range(4)]
     for version in range(1, 24):
-        monkeypatch.setattr(
-            vectors_upkeep, "_looked", workers[version * 7 % 4 if version > 8 else 0]
-        )
+        monkeypatch.setattr(upkeep, "_looked", workers[version * 7 % 4 if version > 8 else 0])
         merge(path, version, *numbered((version,), version))
-        vectors_upkeep.maintain(path, key=["id"], policy=policy)
+        upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=policy)
     assert all(workers)
     found = [int(p.name[:20]) for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")]
     assert sorted(at // 4 for at in found) == list(range(1, DeltaTable(path).version() // 4 + 1))
-
-
-def test_compaction_of_delta_rs_that_our_compaction_overtakes_fails(path):
-    """Both would leave their copy of every row: delta-rs looks for removals that change data."""
-    for version in (1, 2, 3):
-        merge(path, version, *numbered((version, version + 10), version))
-    other, expected = DeltaTable(path), rows(path)
-    eager = Policy(spare_files=0, dirty_bytes=0)
-    assert vectors_upkeep.maintain(path, key=["id"], policy=eager).compacted == 3
-    with pytest.raises(CommitFailedError):
-        other.optimize.compact()
-    assert rows(path) == expected
 
 
 # -- files that others wrote -----------------------------------------------------------------------
@@ -204,13 +190,13 @@ def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
     )
     text = log_file(path).read_text()
     log_file(path).write_text(text.replace(f'"size":{size}', f'"size":{file.stat().st_size}'))
-    vectors_upkeep.forget()
+    upkeep.forget()
     changes = [upsert({"id": "a", "a": 2}, at(2), patch=("t",))]
     merged(vectors, path, changes, 2, columns=columns)
     merged(vectors, path, [upsert({"id": "c", "t": last}, at(3))], 3, columns=columns)
     # delta-rs itself reads such files wrong; it reads what upkeep made of them.
     eager = Policy(spare_files=0, dirty_bytes=0)
-    vectors_upkeep.maintain(path, key=["id"], policy=eager)
+    upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=eager)
     assert len(DeltaTable(path).file_uris()) == 1
     found = pa.table(DeltaTable(path).scan(columns=["id", "a", "t"])).to_pylist()
     expected = {"a": (2, last), "b": (None, first), "c": (None, last)}
@@ -244,7 +230,7 @@ def test_a_vector_that_is_gone_stops_the_table(path):
 def test_indexes_of_another_way_to_hash_are_not_used(path, monkeypatch):
     """Keys that are not found would be there twice from then on."""
     merge(path, 1, *numbered(range(10), 1))
-    vectors_upkeep.forget()
+    upkeep.forget()
     hashed = pd.util.hash_array
 
     def other(cells, **options):
@@ -283,7 +269,7 @@ def test_checkpoints_with_sidecars_are_refused_before_the_log_is_read(path):
         if file.stem.isdigit():
             file.unlink()
     Path(path, table_log.commit_name(version + 1)).write_text(json.dumps({"protocol": protocol}))
-    vectors_upkeep.forget()
+    upkeep.forget()
     assert DeltaTable(path).version() == version + 1
     with pytest.raises(TableError) as caught:
         merge(path, 2, *numbered((1,), 2))

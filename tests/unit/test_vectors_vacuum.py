@@ -14,11 +14,12 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink import key_index, vectors, vectors_upkeep
+from lakemark.sink import key_index, upkeep, vectors
+from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.data_files import KeyRange
 from lakemark.sink.table_log import data_file
 from lakemark.sink.table_store import TableStore
-from lakemark.sink.vectors_upkeep import Policy
+from lakemark.sink.upkeep import Policy
 from tests.kit.delta_table import merge_vectors, numbered
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -51,7 +52,7 @@ def test_versions_of_the_last_day_keep_their_vectors_however_old_these_are(path)
     past = time.time() - 9 * DAY
     for file in files(path).values():
         os.utime(file, (past, past))
-    vectors_upkeep.vacuum(path)
+    upkeep.vacuum(path, engine=DELETION_VECTORS)
     assert {version: rows(path, version) for version in before} == before
 
 
@@ -64,7 +65,7 @@ def test_a_vector_that_nobody_names_yet_may_be_a_commit_under_way(path):
         file.write_bytes(b"\x01")
     past = time.time() - 9 * DAY
     os.utime(old, (past, past))
-    vectors_upkeep.vacuum(path, retention=timedelta(days=8))
+    upkeep.vacuum(path, engine=DELETION_VECTORS, retention=timedelta(days=8))
     assert young.name in files(path)
     assert old.name not in files(path)
 
@@ -81,7 +82,7 @@ def test_a_commit_whose_answer_was_lost_is_our_own(path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(TableStore, "put_absent", twice)
         merge(path, 2, range(3))
-    vectors_upkeep.forget()
+    upkeep.forget()
     assert rows(path, DeltaTable(path).version()) == {str(n): 2 if n < 3 else 1 for n in range(9)}
     merge(path, 3, [8])
     assert rows(path, DeltaTable(path).version())["8"] == 3
@@ -92,7 +93,7 @@ def test_rows_deleted_far_down_a_file_stay_deleted_when_it_is_written_again(path
     merge(path, 2, range(0, 70_000, 3))
     table = DeltaTable(path)
     before = rows(path, table.version())
-    vectors_upkeep.maintain(path, key=["id"], policy=Policy(dirty_bytes=0))
+    upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=Policy(dirty_bytes=0))
     assert DeltaTable(path).version() > table.version(), "it was written again"
     assert rows(path, DeltaTable(path).version()) == before
 

@@ -13,7 +13,7 @@
 A crash between any two of them is followed by the whole batch again, with the same outcome; or, if
 the batch has become another one (`commits.version_of`), with the outcome of that one.
 
-Tables of the engine with deletion vectors differ in 6 and 7 only (`vectors`, `vectors_upkeep`).
+Tables of the engine with deletion vectors differ in 6 only (`vectors`).
 Tables of the Spark MERGE engine take the same way up to 5; then the write set is staged beside the
 table, and the driver truncates and merges by SQL. A table that Spark has to create or change first
 comes back with what it `needs`, and is read again.
@@ -33,7 +33,7 @@ from deltalake import DeltaTable
 from lakemark import chunk_rows, crashpoints, packets
 from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import commits, delta, evolve, staging, vectors, vectors_rows, vectors_upkeep
+from lakemark.sink import commits, delta, evolve, staging, upkeep, vectors, vectors_rows
 from lakemark.sink import resolve as resolving
 from lakemark.sink.chunk_files import InFile, fits, loader, placed
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
@@ -325,11 +325,14 @@ class _Work:
 
     def keep(self, merged: MergeResult) -> None:
         """Step 7."""
-        path, options = self.own.path, self.plan.options
-        if self.own.engine == DELETION_VECTORS:
-            vectors_upkeep.maintain(path, key=self.outcome.key, storage_options=options)
-        elif delta.wants_maintenance(merged):
-            delta.maintain(path, storage_options=options)
+        own = self.own
+        if own.engine == DELETION_VECTORS or upkeep.wants_upkeep(own.path, merged):
+            upkeep.maintain(
+                own.path,
+                key=self.outcome.key,
+                engine=own.engine,
+                storage_options=self.plan.options,
+            )
 
     def _size(self, opened: DeltaTable) -> TableSize:
         if self.own.engine == DELETION_VECTORS:

@@ -90,6 +90,7 @@ class MergeResult:
         inserted, updated, deleted: rows; a row marked deleted counts as updated.
         skipped: the version was committed before, so nothing was done.
         rows, bytes, files: see `TableSize`.
+        at: the table's version after it; -1 if that is not known.
     """
 
     inserted: int = 0
@@ -99,6 +100,7 @@ class MergeResult:
     rows: int = 0
     files: int = 0
     bytes: int = 0
+    at: int = -1
 
 
 def is_adopted(table: DeltaTable) -> bool:
@@ -269,8 +271,9 @@ def once(
             if not skipped:
                 counts = work(table, _conditional(app_id, version))
             size = size_of(table)
+            at = table.version()
         return MergeResult(
-            *counts, skipped=skipped, rows=size.rows, files=size.files, bytes=size.bytes
+            *counts, skipped=skipped, rows=size.rows, files=size.files, bytes=size.bytes, at=at
         )
 
     return retried(path, attempt)

@@ -183,10 +183,12 @@ class NewFile:
     Attributes:
         schema: of the table.
         key: its key columns.
+        indexed: whether its rows are going to be looked for by key: their index is kept.
     """
 
     schema: pa.Schema
     key: KeyColumns
+    indexed: bool = True
     _sink: io.BytesIO = field(default_factory=io.BytesIO)
     _writer: pq.ParquetWriter | None = None
     _keys: list[pa.Table] = field(default_factory=list)
@@ -211,7 +213,7 @@ class NewFile:
         self._newest = max(self._newest, newest_of([rows]))
 
     def write(self, store: TableStore, table_id: str, now: int, *, data_change: bool) -> Action:
-        """Writes it, keeps its index, and gives the action that adds it to the table.
+        """Writes it, keeps its index if it has one, and gives the action that adds it to the table.
 
         Args:
             store: the table's folder.
@@ -228,8 +230,9 @@ class NewFile:
         name = _name()
         store.write(name, data)
         keys = pa.concat_tables(self._keys)
-        index = key_index.build(self.key.words(keys), self._newest)
-        index_cache.put(_index_name(name, len(data), self.key, table_id), index)
+        if self.indexed:
+            index = key_index.build(self.key.words(keys), self._newest)
+            index_cache.put(_index_name(name, len(data), self.key, table_id), index)
         return {
             "add": {
                 "path": name,

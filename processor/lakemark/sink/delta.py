@@ -24,24 +24,20 @@ from lakemark.sink.commits import (
 )
 from lakemark.sink.evolve import ensure
 from lakemark.sink.failures import told
-from lakemark.sink.maintain import Maintained, maintain, wants_maintenance
 from lakemark.sink.names import CDC, quoted, sources_of
 from lakemark.sink.write_set import Column, Staged, key_cells, prepare
 
 __all__ = [
-    "Maintained",
     "MergeResult",
     "TableSize",
     "committed",
     "ensure",
     "keys_below",
-    "maintain",
     "merge",
     "open_table",
     "read_rows",
     "size_of",
     "truncate",
-    "wants_maintenance",
 ]
 
 # A list of keys this long still prunes by value; longer ones only by range.
@@ -94,8 +90,9 @@ def merge(
 
     if not write_set.num_rows:
         with told(path):
-            size = size_of(existing(path, storage_options, opened))
-        return MergeResult(rows=size.rows, files=size.files, bytes=size.bytes)
+            table = existing(path, storage_options, opened)
+            size = size_of(table)
+        return MergeResult(rows=size.rows, files=size.files, bytes=size.bytes, at=table.version())
     return once(
         path, work, app_id=app_id, version=version, storage_options=storage_options, opened=opened
     )

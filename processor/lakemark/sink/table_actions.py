@@ -51,30 +51,35 @@ _SWITCHES: Final = ("delta.appendOnly", "delta.enableChangeDataFeed", "delta.ena
 _IN_SCHEMA: Final = ("delta.invariants", "delta.generationExpression", '"variant"')
 
 
+def refused(found: TableFiles) -> list[str]:
+    """What the table asks of its writers that is not done here; empty if it may be written."""
+    features = {
+        *(found.protocol.get("readerFeatures") or ()),
+        *(found.protocol.get("writerFeatures") or ()),
+    }
+    settings = found.metadata.get("configuration") or {}
+    names = sorted(features - _KNOWN)
+    if (writer := int(found.protocol["minWriterVersion"])) in _TOO_MUCH:
+        names.append(f"writer version {writer}")
+    names += [name for name in _SWITCHES if settings.get(name, "").lower() == "true"]
+    names += [name for name in settings if name.startswith("delta.constraints.")]
+    if settings.get("delta.columnMapping.mode", "none") != "none":
+        names.append("delta.columnMapping.mode")
+    schema = found.metadata.get("schemaString", "")
+    names += [name for name in _IN_SCHEMA if name in schema]
+    if found.metadata.get("partitionColumns"):
+        names.append("partitionColumns")
+    return names
+
+
 def check_writable(path: str, found: TableFiles) -> None:
     """Refuses a table that asks more of its writers than is done here.
 
     Raises:
         TableError: `unsupported-table-feature`.
     """
-    features = {
-        *(found.protocol.get("readerFeatures") or ()),
-        *(found.protocol.get("writerFeatures") or ()),
-    }
-    settings = found.metadata.get("configuration") or {}
-    refused = sorted(features - _KNOWN)
-    if (writer := int(found.protocol["minWriterVersion"])) in _TOO_MUCH:
-        refused.append(f"writer version {writer}")
-    refused += [name for name in _SWITCHES if settings.get(name, "").lower() == "true"]
-    refused += [name for name in settings if name.startswith("delta.constraints.")]
-    if settings.get("delta.columnMapping.mode", "none") != "none":
-        refused.append("delta.columnMapping.mode")
-    schema = found.metadata.get("schemaString", "")
-    refused += [name for name in _IN_SCHEMA if name in schema]
-    if found.metadata.get("partitionColumns"):
-        refused.append("partitionColumns")
-    if refused:
-        raise unsupported_feature(path, ", ".join(refused))
+    if names := refused(found):
+        raise unsupported_feature(path, ", ".join(names))
 
 
 def adoption(found: TableFiles) -> list[Action]:

@@ -40,6 +40,9 @@ _PREFIX: Final = re.compile(r"^(aws|azure|google)_")
 # Spark's timestamps: nanoseconds, which they would be otherwise, end in the year 2262.
 _INT96: Final = "us"
 _LOCKS: Final = "aws_s3_locking_provider"
+# With these delta-rs commits without a condition: the user answers for there being one writer.
+_UNSAFE: Final = ("aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename")
+_TRUE: Final = frozenset({"1", "true", "on", "yes", "y"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,17 @@ class TableStore:
         if self.path.startswith("file://"):
             return Path(unquote(self.path.removeprefix("file://")))
         return None if "://" in self.path else Path(self.path)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether `put_absent` and commits of delta-rs respect each other here.
+
+        Not where delta-rs takes a lock, was told to do without a condition, or knows the store
+        alone. It looks into the environment, too.
+        """
+        given = {name.lower(): value for name, value in {**os.environ, **self.options}.items()}
+        unsafe = any(given.get(name, "").lower() in _TRUE for name in _UNSAFE)
+        return not (self.path.startswith("hdfs:") or given.get(_LOCKS) or unsafe)
 
     def _handler(self) -> Any:
         return DeltaFileSystemHandler(self.path, dict(self.options))

@@ -1,18 +1,21 @@
-"""Compaction, checkpoints and vacuum of tables with deletion vectors change no row."""
+"""Compaction, checkpoints and vacuum change no row."""
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.sink import delta, table_log, vectors_upkeep
+from lakemark.sink import delta, table_log, upkeep
+from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.evolve import TARGET_FILE_BYTES
 from lakemark.sink.table_store import TableStore
-from lakemark.sink.vectors_upkeep import Policy
+from lakemark.sink.upkeep import Policy
 from tests.kit.delta_table import merge_vectors as merge
-from tests.kit.delta_table import numbered, values, vector_files
+from tests.kit.delta_table import merged, numbered, values, vector_files
 from tests.kit.sink_contract import row
-from tests.kit.write_sets import at, delete
+from tests.kit.write_sets import at, delete, upsert
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -25,7 +28,7 @@ def test_files_and_deleted_rows_stay_few(path):
         numbers = range(version * 7 % 40, version * 7 % 40 + 20)
         merge(path, version, *numbered(numbers, version, version))
         expected.update({str(n): version for n in numbers})
-        vectors_upkeep.maintain(path, key=["id"], policy=EAGER)
+        upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
         assert values(path) == expected
         files = table_log.load(TableStore(path), DeltaTable(path).version(), table_id="").files
         assert len(files) <= 4
@@ -39,7 +42,7 @@ def test_files_and_deleted_rows_stay_few(path):
 def test_indexes_of_files_that_are_joined_go(path, cache):
     for version in range(1, 30):
         merge(path, version, *numbered(range(version, version + 9), version, version))
-        vectors_upkeep.maintain(path, key=["id"], policy=EAGER)
+        upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
         assert len(list(cache.iterdir())) == len(DeltaTable(path).file_uris())
 
 
@@ -53,11 +56,11 @@ def test_upkeep_that_comes_second_gives_up(path, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(table_log, "commit", overtaken)
-    done = vectors_upkeep.maintain(path, key=["id"], policy=EAGER)
+    done = upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
     assert (done.compacted, values(path)) == (0, before)
     assert set(Path(path).glob("*.parquet")) == files
     monkeypatch.undo()
-    assert vectors_upkeep.maintain(path, key=["id"], policy=EAGER).compacted
+    assert upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER).compacted
     assert values(path) == before
 
 
@@ -76,7 +79,7 @@ def test_the_state_from_a_checkpoint_is_that_from_the_commits(path):
     assert set(by_checkpoint.protocol["writerFeatures"]) == set(
         by_commits.protocol["writerFeatures"]
     )
-    vectors_upkeep.forget()
+    upkeep.forget()
     merge(path, 6, delete(row("1"), at(6)))
     assert "1" not in values(path)
 
@@ -88,11 +91,11 @@ def test_what_compaction_reads_is_bounded_and_the_dirtiest_comes_first():
 
     large = 32 << 20
     files = [file(str(n), large, n) for n in range(0, 100, 10)]
-    assert [f.path for f in vectors_upkeep.due(files)] == ["90", "80"]
-    assert vectors_upkeep.due([file("a", large, 24), file("b", 1000, 90)]) == []
+    assert [f.path for f in upkeep.due(files)] == ["90", "80"]
+    assert upkeep.due([file("a", large, 24), file("b", 1000, 90)]) == []
     small = [file(str(n), 1000, 0) for n in range(33)]
-    assert len(vectors_upkeep.due(small)) == 33
-    assert vectors_upkeep.due(small[:32]) == []
+    assert len(upkeep.due(small)) == 33
+    assert upkeep.due(small[:32]) == []
 
 
 def test_vacuum_keeps_what_is_needed_and_nothing_else(path):
@@ -100,11 +103,45 @@ def test_vacuum_keeps_what_is_needed_and_nothing_else(path):
         merge(path, version, *numbered(range(version, version + 9), version, version))
     before = values(path)
     assert len(vector_files(path)) == 4
-    assert vectors_upkeep.vacuum(path) == 0, "older versions can still be read"
+    assert upkeep.vacuum(path, engine=DELETION_VECTORS) == 0, "older versions can still be read"
     DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert values(path) == before, "delta-rs takes no vector for an orphan"
-    vectors_upkeep.vacuum(path, retention=timedelta())
+    upkeep.vacuum(path, engine=DELETION_VECTORS, retention=timedelta())
     assert values(path) == before
     files = table_log.load_whole(TableStore(path), DeltaTable(path).version()).files
     named = {file.vector["pathOrInlineDv"] for file in files.values() if file.vector}
     assert len(vector_files(path)) == len(named)
+
+
+def test_compaction_of_task_merge_forgets_nothing_and_leaves_what_is_not_its_own(path, cache):
+    for version in range(1, 9):
+        merged(delta, path, [upsert(row(str(version)), at(1))], version)
+    waiting = Path(path) / "_lakemark" / "pending" / "x.arrow"
+    unfinished = Path(path) / "part-of-a-merge-that-runs.parquet"
+    for file in (waiting, unfinished):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    ours = {"key": ["id"], "engine": TASK_MERGE}
+    done = upkeep.maintain(path, policy=Policy(spare_files=3), **ours)
+    assert (done.compacted, done.added, done.removed) == (8, 1, 0)
+    assert upkeep.vacuum(path, engine=TASK_MERGE, retention=timedelta()) == 8
+    assert unfinished.exists()
+    assert waiting.exists()
+    unfinished.unlink()
+    assert delta.size_of(DeltaTable(path)).rows == 8
+    assert len(list(Path(path).glob("*.parquet"))) == 1
+    assert not cache.exists(), "its rows are not looked for by key"
+    assert delta.committed(path, "q/t/s") == 8
+    again = [delete(row("1"), at(5))]
+    assert merged(delta, path, again, 8).skipped
+    # Records survive checkpoints, too.
+    DeltaTable(path).create_checkpoint()
+    assert merged(delta, path, again, 8).skipped
+
+
+def test_a_task_merge_table_is_due_when_its_bytes_need_fewer_files_or_at_a_period(path):
+    result = partial(delta.MergeResult, at=7)
+    assert upkeep.wants_upkeep(path, result(files=100, bytes=1000))
+    assert not upkeep.wants_upkeep(path, result(files=100, bytes=100 * TARGET_FILE_BYTES))
+    assert not upkeep.wants_upkeep(path, delta.MergeResult(at=49))
+    assert upkeep.wants_upkeep(path, delta.MergeResult(at=51))

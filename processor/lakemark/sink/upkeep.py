@@ -1,8 +1,9 @@
-"""Keeps tables with deletion vectors small: few files, few deleted rows, a short log.
+"""Keeps tables small: few files, few deleted rows, a short log, and no files that nobody needs.
 
-A file that is small, or much of which is deleted, is read and written again without its deleted
+Files that are small, or much of which is deleted, are read and written again without their deleted
 rows; a call rewrites a bounded number of bytes, so that no batch waits long for it. It changes no
-row: a merge that commits in between makes it give up, and the next call begins again.
+row: whoever commits in between makes it give up, and the next call begins again. It in turn makes
+every other writer's work that it overtakes fail, delta-rs's compaction included.
 """
 
 import math
@@ -15,19 +16,39 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakemark.sink import index_cache, roaring, table_actions, table_log
-from lakemark.sink.commits import DELETION_VECTORS, Options, existing
+from lakemark.sink.commits import DELETION_VECTORS, MergeResult, Options, existing
 from lakemark.sink.data_files import NewFile, drop_index, live_rows
 from lakemark.sink.evolve import TARGET_FILE_BYTES
 from lakemark.sink.failures import Conflict, told
-from lakemark.sink.maintain import ORPHANS, Maintained
 from lakemark.sink.table_log import Action, DataFile, TableFiles
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors import VECTORS_FOLDER
 from lakemark.sink.vectors_rows import VectorReader, files_of, key_columns
 
 _VECTOR_FILE: Final = re.compile(r"^deletion_vector_[0-9a-f-]{36}\.bin$")
+# Files that no version names are left by killed writers, or belong to one that has not committed
+# yet: no merge takes this long.
+ORPHANS: Final = timedelta(days=1)
+# The app id under which the log says at which version files were looked through last.
+_VACUUMED: Final = "lakemark/vacuum"
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What upkeep did.
+
+    Attributes:
+        compacted: data files that were written again.
+        added: files these became.
+        removed: files deleted from storage.
+    """
+
+    compacted: int = 0
+    added: int = 0
+    removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +75,39 @@ class Policy:
 
 
 DEFAULT: Final = Policy()
+_ONCE: Final = CommitProperties(max_commit_retries=0)
+
+
+def wants_upkeep(path: str, merged: MergeResult, policy: Policy = DEFAULT) -> bool:
+    """Whether anything may be due in a task-merge table, as its newest commit says.
+
+    Args:
+        path: folder of the table.
+        merged: the table after that commit.
+        policy: when what is due.
+    """
+    since = _looked.setdefault(path, merged.at - 1)
+    many = merged.files > policy.spare_files + 2 * merged.bytes // policy.target
+    return many or _at_a_period(merged.at, since, policy)
 
 
 def maintain(
     path: str,
     *,
     key: Sequence[str],
+    engine: str,
     policy: Policy = DEFAULT,
     storage_options: Options = None,
 ) -> Maintained:
-    """Does what is due, as the log says; after a batch in the same process looking costs nothing.
+    """Does what is due, as the log says.
+
+    Of a table with deletion vectors looking costs nothing after a batch in the same process; of
+    others ask `wants_upkeep` first.
 
     Args:
         path: folder of the table.
         key: source names of the primary key's columns.
+        engine: `task-merge` or `deletion-vectors`.
         policy: when what is due.
         storage_options: of delta-rs.
 
@@ -75,16 +115,16 @@ def maintain(
         TableError: `table-missing`, `engine-mismatch`, `unsupported-table-feature`.
         DependencyError: the lake does not answer or refuses.
     """
-    known = table_log.last_known(path)
+    known = table_log.last_known(path) if engine == DELETION_VECTORS else None
     since = _looked_at(path, known)
     if known is not None and not _is_due(known, since, policy):
         _looked[path] = known.version
-        return Maintained(0, 0, 0)
+        return Maintained()
     joined, removed = _Joined(), 0
     with suppress(Conflict):
-        joined = _joined(path, key, policy, storage_options)
+        joined = _joined(path, key, engine, policy, storage_options)
         with told(path):
-            table = existing(path, storage_options, engine=DELETION_VECTORS)
+            table = existing(path, storage_options, engine=engine)
             version = table.version()
             if since is None:
                 since = version - joined.commits - 1
@@ -94,8 +134,8 @@ def maintain(
                 if _crossed(version, newest, policy.checkpoint_every):  # no other worker made it
                     table.create_checkpoint()
                     table.cleanup_metadata()
-            if _crossed(version, since, policy.vacuum_every):
-                removed = vacuum(path, storage_options=storage_options)
+            if _crossed(version, since, policy.vacuum_every) and _begins(table, policy):
+                removed = vacuum(path, engine=engine, storage_options=storage_options)
             _looked[path] = version
     return Maintained(joined.read, joined.written, removed)
 
@@ -108,23 +148,44 @@ _looked: dict[str, int] = {}
 def _looked_at(path: str, known: TableFiles | None) -> int | None:
     """The version up to which nothing is due any more; None if nothing is known of the table."""
     if known is None:
-        return None
+        return _looked.get(path)
     return min(_looked.get(path, known.version), known.version - 1)
 
 
 def _is_due(known: TableFiles, since: int | None, policy: Policy) -> bool:
     """Whether there is anything to do, as far as this process knows."""
-    periods = (policy.checkpoint_every, policy.vacuum_every)
     return bool(
         due(list(known.files.values()), policy)
         or since is None
-        or any(_crossed(known.version, since, every) for every in periods)
+        or _at_a_period(known.version, since, policy)
     )
+
+
+def _at_a_period(version: int, since: int, policy: Policy) -> bool:
+    periods = (policy.checkpoint_every, policy.vacuum_every)
+    return any(_crossed(version, since, every) for every in periods)
 
 
 def _crossed(version: int, since: int, every: int) -> bool:
     """Whether a multiple of `every` is among the commits after `since`."""
     return version // every > since // every
+
+
+def _begins(table: DeltaTable, policy: Policy) -> bool:
+    """Whether it is this worker's turn to look for files that nobody needs: then the log says so.
+
+    Raises:
+        CommitFailedError: somebody else committed first; it may have been for this.
+    """
+    version = table.version()
+    if not _crossed(version, table.transaction_version(_VACUUMED) or 0, policy.vacuum_every):
+        return False
+    said = CommitProperties(
+        app_transactions=[Transaction(_VACUUMED, version)], max_commit_retries=0
+    )
+    nothing = pa.schema(table.schema().to_arrow()).empty_table()
+    write_deltalake(table, nothing, mode="append", commit_properties=said)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +230,22 @@ def _live_bytes(file: DataFile) -> float:
     return file.size * (1 - file.deleted / file.records)
 
 
-def _joined(path: str, key: Sequence[str], policy: Policy, options: Options) -> _Joined:
+def _joined(
+    path: str, key: Sequence[str], engine: str, policy: Policy, options: Options
+) -> _Joined:
     with told(path):
-        table = existing(path, options, engine=DELETION_VECTORS)
+        table = existing(path, options, engine=engine)
         store = TableStore(path, dict(options or {}))
         before = files_of(table, store)
-        if not before.vectors_on:
-            return _Joined()
         chosen = due(list(before.files.values()), policy)
         if not chosen:
             return _Joined()
+        vectors = engine == DELETION_VECTORS
+        if not vectors and not (store.is_conditional and not table_actions.refused(before)):
+            return _joined_by_delta_rs(table)
         table_actions.check_writable(path, before)
         schema = pa.schema(table.schema().to_arrow())
-        new = NewFile(schema, key_columns(key, schema))
+        new = NewFile(schema, key_columns(key, schema), indexed=vectors)
         adds = _rewritten(store, before, chosen, new, policy.target)
         now = time.time_ns() // 1_000_000
         actions = [
@@ -195,9 +259,18 @@ def _joined(path: str, key: Sequence[str], policy: Policy, options: Options) -> 
             for add in adds:
                 store.delete(add["add"]["path"])
             raise Conflict(f"version {before.version + 1} is another writer's")
-        for file in chosen:
+        for file in chosen if vectors else ():
             drop_index(file, new.key, str(before.metadata["id"]))
     return _Joined(len(chosen), len(adds), 1)
+
+
+def _joined_by_delta_rs(table: DeltaTable) -> _Joined:
+    """Where only delta-rs can commit, or keep what the table asks of its writers."""
+    version = table.version()
+    found = table.optimize.compact(commit_properties=_ONCE)
+    return _Joined(
+        int(found["numFilesRemoved"]), int(found["numFilesAdded"]), table.version() - version
+    )
 
 
 def _rewritten(
@@ -219,19 +292,24 @@ def _rewritten(
             new.add(rows)
             if new.bytes >= target:
                 adds.append(new.write(store, table_id, now, data_change=False))
-                new = NewFile(new.schema, new.key)
+                new = NewFile(new.schema, new.key, indexed=new.indexed)
     if new.rows:
         adds.append(new.write(store, table_id, now, data_change=False))
     return adds
 
 
 def vacuum(
-    path: str, *, retention: timedelta | None = None, storage_options: Options = None
+    path: str,
+    *,
+    engine: str,
+    retention: timedelta | None = None,
+    storage_options: Options = None,
 ) -> int:
     """Deletes data files and deletion vectors that no version within `retention` needs.
 
     Args:
         path: folder of the table.
+        engine: as `maintain`.
         retention: None: as the table says (`table_actions.retention`).
         storage_options: of delta-rs.
 
@@ -242,7 +320,7 @@ def vacuum(
         TableError, DependencyError: as `maintain`.
     """
     with told(path):
-        table = existing(path, storage_options, engine=DELETION_VECTORS)
+        table = existing(path, storage_options, engine=engine)
         store = TableStore(path, dict(storage_options or {}))
         found = table_log.load_whole(store, table.version())
         if retention is None:
