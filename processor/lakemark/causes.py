@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from lakemark.errors import DependencyError, LakemarkError
+from lakemark.errors import DependencyError, LakemarkError, StateVersionError
 
+# Of a shard's state, which is read in a worker: all that comes out of there is a text.
+_STATE: Final = f"{StateVersionError.__module__}.{StateVersionError.__name__}: "
 _DATA_LOSS: Final = ("OffsetOutOfRange", "failOnDataLoss", "Some data may have been lost")
 
 
@@ -19,6 +21,12 @@ def cause(failure: BaseException | None, error: BaseException) -> LakemarkError:
             return DependencyError(failure.message, code=failure.code, hint=failure.hint)
         return failure
     text = f"{failure or ''}\n{error}"
+    if _STATE in text:
+        return StateVersionError(
+            root_cause(text).removeprefix(_STATE),
+            hint="run the version of lakemark that wrote the checkpoint, or put a copy of it back;"
+            " or start a new one and snapshot the tables again",
+        )
     if any(sign in text for sign in _DATA_LOSS):
         return DependencyError(  # the next start says which, or goes over it: `recovery`
             "Kafka no longer has records that were not read yet: " + root_cause(text),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from lakemark import chunk_rows
+from lakemark.causes import cause
 from lakemark.errors import StateVersionError
 from lakemark.reconcile import operator, outputs, window
 from lakemark.reconcile.state import decode_state
@@ -127,8 +128,10 @@ def test_a_state_of_a_newer_version_stops_the_query_by_name(spark, tmp_path, mon
         patch.setattr(operator, "fold_group", older_fold())
         with pytest.raises(StreamingQueryException) as caught:
             lane.run()
-    assert StateVersionError.__name__ in str(caught.value)
-    assert "reads up to 0" in str(caught.value)
+    found = cause(caught.value, caught.value)
+    assert type(found) is StateVersionError
+    assert found.message.endswith("reads version 0: it was written by a newer one")
+    assert (found.retried, "new one and snapshot" in found.hint) == (False, True)
     assert lane.states() == before
     lane.run()  # the newer one goes on where it was
     assert lane.touches() == {"public.orders [3]"}
