@@ -1,7 +1,6 @@
 """What the supervisor makes of failures."""
 
 import pytest
-
 from pyspark.errors import StreamingQueryException
 
 from lakemark import connector, kafka, recovery, settings_record
