@@ -4,7 +4,7 @@
     ├── ConfigError               the configuration is wrong: exit code 3, nothing was started
     ├── TableError                one table cannot go on; the others do (shown as `errored`)
     ├── PipelineError             the whole pipeline cannot go on
-    │   └── StateVersionError     the checkpoint was written by a newer lakemark
+    │   └── StateVersionError     the checkpoint was written by another version
     └── DependencyError           broker, lake, Connect or database is away: tried again; `degraded`
 
 Each can be pickled: errors cross from Python workers to the driver.
@@ -59,7 +59,7 @@ class PipelineError(LakemarkError):
 
 
 class StateVersionError(PipelineError):
-    """The checkpoint or a state blob was written by a newer version of lakemark."""
+    """The checkpoint or a state blob was written by another version of lakemark."""
 
     code = "state-version"
 

@@ -133,6 +133,8 @@ def no_window(database: Database) -> bool:
 def test_unknown_tables_patterns_and_tables_named_twice(pipeline: Running, snapshots: Snapshots):
     unknown = snapshots.start("public.invalid1", "public.good", "public.invalid2")
     nothing = snapshots.start(".*notExist")
+    pipeline.database.execute("CREATE VIEW some_good AS SELECT * FROM good")
+    view = snapshots.start("public.some_good")
     family = snapshots.start(r"public\.re_.*")
     twice = snapshots.start("public.twice", "public.twice", r"public\.(twice|good)")
 
@@ -144,6 +146,7 @@ def test_unknown_tables_patterns_and_tables_named_twice(pipeline: Running, snaps
         "public.invalid2": "UNKNOWN_SCHEMA",
     }
     assert snapshots.rejected(nothing)["code"] == "unknown-table"
+    assert snapshots.rejected(view)["code"] == "not-a-table"
     assert len(snapshots.notes(nothing)) == 1
     assert snapshots.commands("run-start", nothing) == []
 

@@ -153,4 +153,3 @@ class Lane:
                 assert shard_of(row["table"], row["key"], self.shards) == shard
                 found.add(f"{row['table']} {row['key'].decode()}")
         return found
-

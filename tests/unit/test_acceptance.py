@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pytest
 
+from lakemark.errors import ConfigError, DependencyError, TableError
 from lakemark.snapshot import signals
 from lakemark.snapshot.acceptance import Known, accept
 from lakemark.snapshot.boundaries import Condition
@@ -174,3 +175,41 @@ def test_keys_are_of_one_table_that_can_be_read():
     assert refused(ORDERS, ITEMS, keys=keys((1,))).code == "bad-value"
     assert refused(LOG, keys=keys((1,))).code == "no-key"
     assert refused(ITEMS, keys=keys((1,)), against={ITEMS: FILTERED}).code == "filtered"
+
+
+def answers(errors):
+    """What the database says of names, when it is asked."""
+
+    def against(name):
+        if name in errors:
+            raise errors[name]
+
+    return against
+
+
+VIEW = TableError("public.v is no table", code="not-a-table", hint="name the table behind it")
+
+
+@pytest.mark.parametrize(
+    ("names", "errors", "code"),
+    [
+        (["public.v"], {"public.v": VIEW}, "not-a-table"),
+        (["no.such", "public.v"], {"public.v": VIEW}, "not-a-table"),
+        (["public.v.*"], {"public.v.*": VIEW}, "unknown-table"),
+        (["no.such"], {"no.such": TableError("gone", code="table-gone")}, "unknown-table"),
+        (["no.such"], {"no.such": ConfigError("no rights")}, "unknown-table"),
+        (["no.such"], {"no.such": DependencyError("x", code="table-locked")}, "unknown-table"),
+    ],
+)
+def test_a_view_is_told_from_a_table_that_the_connector_does_not_capture(names, errors, code):
+    found = accept(ExecuteSnapshot("s1", tuple(names)), Known(SCHEMAS, condition, answers(errors)))
+    assert isinstance(found, Rejection)
+    assert found.code == code
+    if code == "not-a-table":
+        assert (found.id, found.message, found.hint) == ("s1", VIEW.message, VIEW.hint)
+
+
+def test_a_database_that_is_away_is_asked_again_whether_it_is_a_view():
+    away = {"no.such": DependencyError("away", code="database-unavailable")}
+    with pytest.raises(DependencyError):
+        accept(ExecuteSnapshot("s1", ("no.such",)), Known(SCHEMAS, condition, answers(away)))

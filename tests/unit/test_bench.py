@@ -7,11 +7,13 @@ import sys
 import msgspec
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from bench import snapshot
-from bench.events import COLUMNS, CONNECTOR, Orders, as_table, zoned
-from bench.runs import Batch, Run, Watch, compare
+from bench import delta_rs, events, paimon, report, snapshot, stream
+from bench.events import ARROW, COLUMNS, CONNECTOR, Orders, as_table, zoned, zoned_batches
+from bench.ours import stamped
+from bench.runs import Batch, Run, Used, Watch, compare, differences, median
+from lakemark.sink.names import CDC
 from lakemark.source.envelope import Kind, SourceIdentity, decode
 
 SOURCE = SourceIdentity(connector="postgresql", logical_name=CONNECTOR)
@@ -97,16 +99,130 @@ def test_compare_sees_what_is_wrong(tmp_path):
     write_deltalake(tmp_path / "changed", changed)
     assert compare(str(tmp_path / "good"), rows) == ""
     assert "rows" in compare(str(tmp_path / "short"), rows)
-    assert compare(str(tmp_path / "changed"), rows) == "column amount differs"
+    said = compare(str(tmp_path / "changed"), rows)
+    assert said == f"column amount differs in 1 of {rows.num_rows} rows"
     assert compare(str(tmp_path / "absent"), rows)
 
 
+@pytest.mark.parametrize("hot", [0.0, 0.8])
+def test_events_go_on_from_the_rows_of_the_start(hot):
+    orders = Orders("a", events=3000, keys=13_000, start=10_000, hot=hot)
+    rows = {row["id"]: row for row in orders.base().read_all().to_pylist()}
+    assert rows.keys() == set(range(1, 10_001))
+    for (key, value), op in zip(orders.records(), orders.op, strict=True):
+        number = json.loads(key)["id"]
+        assert (number in rows) == (op != "c")
+        if op == "d":
+            del rows[number]
+        else:
+            after = json.loads(value)["after"]
+            rows[number] = {**after, "amount": f"{after['amount']:.2f}"}
+    expected = orders.rows()
+    assert expected["id"].to_pylist() == sorted(rows)
+    for row in expected.to_pylist():
+        assert str(row["amount"]) == str(rows[row["id"]]["amount"])
+        assert row["note"] == rows[row["id"]]["note"]
+    changed = [key for op, key in zip(orders.op, orders.id, strict=True) if op == "u"]
+    assert (len(set(changed)) < len(changed) / 2) == bool(hot)
+
+
+def test_events_have_the_row_before_if_asked():
+    orders = Orders("a", events=600, keys=400, start=200, before=True)
+    rows = {row["id"]: row for row in orders.base().read_all().to_pylist()}
+    images = {key: json.loads(events._image(events._base_row(key))) for key in rows}
+    for key, row in rows.items():
+        micros = pa.scalar(row["updated_at"], pa.timestamp("us")).cast(pa.int64()).as_py()
+        image = {**row, "amount": float(row["amount"]), "updated_at": micros}
+        assert images[key] == image
+    for _, value in orders.records():
+        event = json.loads(value)
+        key = (event["after"] or event["before"])["id"]
+        assert event["before"] == images.get(key)
+        images[key] = event["after"]
+
+
+def test_hot_rows_are_spread_over_the_table():
+    orders = Orders("a", events=2000, keys=12_000, start=10_000, hot=1.0, mix={"u": 1.0})
+    assert len(set(orders.id)) <= 100
+    assert max(orders.id) - min(orders.id) > 5000
+
+
+def test_all_contestants_start_with_the_same_rows():
+    orders = Orders("a", events=10, keys=20, start=50)
+    whole = orders.base().read_all()
+    assert zoned_batches(orders.base()).read_all().cast(ARROW).equals(whole)
+    (batch,) = orders.base()
+    assert stamped(batch).drop_columns([CDC]).equals(batch)
+    assert differences(pa.Table.from_batches([paimon.as_texts(batch)]), whole) == ""
+
+
+def test_values_count_and_not_types():
+    orders = Orders("a", events=100, keys=30)
+    rows = orders.rows()
+    (batch,) = rows.combine_chunks().to_batches()
+    texts = pa.Table.from_batches([paimon.as_texts(batch)])
+    assert differences(texts.take(list(range(texts.num_rows))[::-1]), rows) == ""
+    wrong = texts.set_column(2, "status", pa.repeat(pa.scalar("lost"), texts.num_rows))
+    assert differences(wrong, rows).startswith("column status differs in")
+
+
+def test_delta_rs_leaves_the_expected_rows(tmp_path):
+    orders = Orders("a", events=900, keys=120)
+    schemas = tmp_path / "tables.yaml"
+    schemas.write_text(json.dumps({"public.a": {"key": ["id"], "columns": COLUMNS}}))
+    (schema,) = delta_rs.schemas_from_file(schemas, delta_rs.MODES).values()
+    table = DeltaTable.create(tmp_path / "lake", ARROW)
+    records = list(orders.records())
+    for at in range(0, len(records), 300):
+        delta_rs.merge(table, delta_rs.newest(records[at : at + 300], schema))
+    assert compare(str(tmp_path / "lake"), orders.rows()) == ""
+    delta_rs.merge(table, delta_rs.newest(records[:300], schema))
+    assert compare(str(tmp_path / "lake"), orders.rows()) != ""
+
+
+def test_the_figures_of_rounds_are_medians_and_one_wrong_round_is_wrong():
+    rounds = [
+        Run(
+            "usual",
+            Used(seconds, written=3000),
+            [Batch(100, 300)],
+            correct=correct,
+            input_bytes=1000,
+        )
+        for seconds, correct in ((10.0, True), (30.0, False), (20.0, True))
+    ]
+    row = median(rounds)
+    assert (row["seconds"], row["events_per_s"], row["written_per_byte"]) == (20.0, 15, 3.0)
+    assert row["correct"] is False
+    assert row["read_seconds"] is None
+
+
+def test_each_engine_is_compared_with_each_other_contestant():
+    def row(who, rate, seconds, start=0):
+        return {"start_rows": start, "who": who, "events_per_s": rate, "cpu_seconds": seconds}
+
+    rows = [row("lakemark-a", 400, 10), row("usual", 100, 30), row("paimon", 200, None)]
+    found = report.ratios([*rows, row("usual", 1, 1, start=5)], ("events_per_s", "cpu_seconds"))
+    assert [(one["other"], one["events_per_s"], one["cpu_seconds"]) for one in found] == [
+        ("usual", 4.0, 3.0),
+        ("paimon", 2.0, None),
+    ]
+
+
+def test_contestants_are_chosen_by_name():
+    options = stream.parse(["--only", "lakemark", "--only", "paimon", "--start-rows", "10,20"])
+    chosen = [one.who for one in stream.CONTESTANTS if stream.is_chosen(one.who, options.only)]
+    assert chosen == ["lakemark-task-merge", "lakemark-deletion-vectors", "paimon"]
+    assert options.start_rows == [10, 20]
+    assert all(stream.is_chosen(one.who, None) for one in stream.CONTESTANTS)
+
+
 def test_the_first_batch_is_left_out_of_the_steady_figures():
-    run = Run("usual", 20.0, [Batch(100, 50), Batch(104, 200), Batch(108, 200)], 1)
+    run = Run("usual", Used(20.0), [Batch(100, 50), Batch(104, 200), Batch(108, 200)])
     assert run.row()["events_per_s"] == 22
     assert run.row()["steady_events_per_s"] == 50
     assert run.row()["seconds_per_batch"] == 4
-    assert Run("usual", 20.0, [Batch(100, 50)], 1).row()["steady_events_per_s"] is None
+    assert Run("usual", Used(20.0), [Batch(100, 50)]).row()["steady_events_per_s"] is None
 
 
 def test_a_process_is_watched_with_its_children():
@@ -116,10 +232,10 @@ def test_a_process_is_watched_with_its_children():
         watch = Watch(child.pid)
         watch.start()
         child.wait()
-        peak, cpu = watch.stop()
+        used = watch.stop()
     assert len(watch.cpu) >= 2
-    assert 5 < peak < 500
-    assert cpu > 0
+    assert 5 < used.peak_rss_mb < 500
+    assert used.cpu_seconds > 0
 
 
 @pytest.mark.parametrize(

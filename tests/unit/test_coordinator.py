@@ -164,6 +164,29 @@ def test_more_chunks_at_once_from_now_on():
     assert len(world.held) == 3
 
 
+def test_more_chunks_at_once_and_a_delay_outlive_the_coordinator():
+    world = with_settings(parallelism=4, chunk_rows=1)
+    world.execute("r1", parallelism=1, delay="30s")
+    reading(world)
+    world.send("set", "s", id="r1", parallelism=3, delay="2s")
+    world.go(3, until=lambda: "CHANGED" in world.said("s"))
+    world.start()
+    world.go(20, until=lambda: bool(world.stream.armed))
+    read = len(world.reads)
+    world.go(20)
+    assert 8 <= len(world.reads) - read <= 11, "one every two seconds"
+    world.send("set", "t", id="r1", delay="0s")
+    world.hold = True
+    world.go(3, until=lambda: "CHANGED" in world.said("t"))
+    world.start()
+    world.go(10, until=lambda: len(world.held) == 3)
+    world.go(3)
+    assert len(world.held) == 3
+    world.hold = False
+    world.release()
+    world.finish("r1")
+
+
 def test_a_pause_outlives_the_coordinator():
     world = with_settings(parallelism=1, chunk_rows=2)
     world.execute("r1")
@@ -385,3 +408,44 @@ def test_the_oldest_runs_are_forgotten(monkeypatch):
     world.execute("r0", ITEMS)
     world.finish("r0")
     assert runs.run_key("r0") in world.progress
+
+
+def test_rows_a_second_and_time_to_go_count_the_time_spent_reading():
+    world = with_settings(parallelism=2, chunk_rows=10)
+    world.hold = True
+    world.execute("r1")
+    world.go(60, until=lambda: bool(world.held))
+    begun = world.clock - 1  # a table's time begins with the step before the one that cuts it
+    world.release()
+    world.go(5, until=lambda: bool(world.held))
+    world.release()
+
+    def settled(rows):
+        """One more chunk, ten seconds of reading after the one before."""
+        attempt = min(world.coordinator.reading.attempts)
+        for shard in range(world.settings.shards):
+            world.coordinator.reading.settled(
+                attempt, shard, rows=rows // world.settings.shards, lo="01", void=""
+            )
+        world.coordinator.step()
+        return world.note("r1", "IN_PROGRESS")
+
+    world.clock = begun + 10
+    said = settled(80)
+    assert (said["chunk_index"], said["total_chunks"]) == ("1", "4")
+    assert (said["rows_per_second"], said["eta_seconds"]) == ("8", "30")
+
+    world.send("pause", "p")
+    world.coordinator.step()
+    world.clock += 100
+    world.coordinator.step()
+    stands = world.note("r1", "PAUSED")
+    assert (stands["rows_per_second"], stands.get("eta_seconds")) == ("8", None)
+    world.send("resume", "q")
+    world.coordinator.step()
+    goes_on = world.note("r1", "RESUMED")
+    assert (goes_on["rows_per_second"], goes_on["eta_seconds"]) == ("8", "30")
+
+    world.clock += 10
+    said = settled(20)
+    assert (said["rows_per_second"], said["eta_seconds"]) == ("5", "20")

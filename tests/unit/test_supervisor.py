@@ -3,17 +3,20 @@
 import io
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.util import handle_worker_exception
 
-from lakemark import causes, connector, kafka, settings_record
+from lakemark import causes, connector, kafka, recovery, settings_record
 from lakemark.causes import cause, root_cause
 from lakemark.config import load
 from lakemark.errors import ConfigError, DependencyError, StateVersionError
 from lakemark.ops.progress import Kept
+from lakemark.pace import Pace
 from lakemark.settings.layers import LoginRefused, Problem
 from lakemark.supervisor import Supervisor, any_state
 from lakemark.tables import CATCHING_UP, PAUSED, PipelineState, TableState
 from lakemark.takeover import StoppedError
+from tests.kit.command_line import invoke
 
 REFUSED = LoginRefused(
     Problem("database", "the database refuses us", "check it"), code="database-refused"
@@ -36,6 +39,73 @@ def test_our_own_error_in_a_workers_trace_goes_first():
         JAVA + "\nTraceback\n  lakemark.errors.DependencyError: dead letters could not be written"
     )
     assert root_cause(text).endswith("dead letters could not be written")
+
+
+# What Spark says of a shard's state that a worker refused, with fewer lines of Python and Java.
+REFUSED_STATE = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function \
+in foreach batch sink. Reason: An exception was raised by the Python Proxy. Return Message: Traceback
+  File "/venv/lib/pyspark/sql/utils.py", line 163, in call
+    self.func(DataFrame(jdf, wrapped_session_jdf), batch_id)
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/venv/lib/lakemark/reconcile/window.py", line 105, in fold
+    now = decode_state(state)
+          ^^^^^^^^^^^^^^^^^^^
+  File "/venv/lib/lakemark/reconcile/state.py", line 105, in decode_state
+    raise StateVersionError(
+lakemark.errors.StateVersionError: the checkpoint's reconcile state has version 4, this lakemark \
+reads version 3: it was written by a newer one
+lakemark.error {"kind": "StateVersionError", "message": "the checkpoint's reconcile state has \
+version 4, this lakemark reads version 3: it was written by a newer one", "code": "state-version", \
+"hint": "run the version of lakemark that wrote the checkpoint, or a newer one", "retried": false}
+ SQLSTATE: 39000 SQLSTATE: XXKST
+=== Streaming Query ===
+Caused by: org.apache.spark.SparkException: Job aborted
+"""
+
+
+def test_a_state_of_another_version_ends_the_run_and_is_not_tried_again(folder, monkeypatch):
+    """A query whose worker refuses the state, up to what `lakemark run` shows."""
+    said = []
+
+    class Query:
+        isActive = False  # noqa: N815 (Spark's)
+        id = "q"
+
+        def awaitTermination(self, _):  # noqa: N802
+            raise StreamingQueryException(REFUSED_STATE)
+
+    class Batches:
+        failure = RuntimeError(REFUSED_STATE)
+        pace = Pace()
+
+        class checkpoint:  # noqa: N801
+            check_owner = staticmethod(lambda: None)
+
+    def started(config, *, once):
+        supervisor = Supervisor(config, once=once)
+        monkeypatch.setattr(supervisor, "_start", lambda pipeline: Query())
+        monkeypatch.setattr(supervisor, "_publish_pipeline", lambda *told: said.append(told))
+        monkeypatch.setattr(supervisor, "_stream", lambda spark: supervisor._queries(Batches()))
+        monkeypatch.setattr(supervisor.stopping, "wait", lambda _: supervisor.stopping.set())
+        monkeypatch.setattr(recovery, "still_there", lambda *_: set())
+        return supervisor._supervise(None)
+
+    monkeypatch.setattr("lakemark.supervisor.run", started)
+    result = invoke("run")
+    assert result.exit_code == 1
+    said_by_the_worker = (
+        "\nthe checkpoint's reconcile state has version 4, this lakemark reads version 3: it was"
+        " written by a newer one\n"
+    )
+    for words in (
+        "state-version:",
+        said_by_the_worker,
+        "→ run the version of lakemark that wrote the checkpoint",
+    ):
+        assert words in result.output
+    assert "tries again" not in result.output
+    assert said == [("streaming",)]  # and never degraded
 
 
 def test_a_text_without_causes_says_its_first_line():

@@ -234,16 +234,34 @@ def test_an_own_snapshot_of_a_table_under_a_run_restarts_it_once():
     assert shard.outputs == [window.Output(window.RESTART, A, A.encode())]
 
 
-def test_state_of_a_newer_version_is_refused_by_name():
-    newer = b"LKMW" + (state.VERSION + 1).to_bytes(2) + b"anything"
+NOTHING = b"\xc4\x14" + bytes(20)
+# An armed run, as these versions wrote it.
+STATES_OF_OTHERS = {
+    1: b"LKMW\x00\x01\x89\xa4runs\x81\xa2r1\x91\xa8public.a\xafforgotten_below" + NOTHING
+    + b"\xa7highest" + NOTHING
+    + b"\xa8segments\x90\xa4rows\x90\xa6floors\x80\xa5blind\x80\xa3own\x80\xa7windows\x80",
+    2: b"LKMW\x00\x02\x8d\xa4runs\x81\xa2r1\x83\xa6tables\x91\xa8public.a\xa4mode\xa5table"
+    b"\xa7windows\xa2r1\xafforgotten_below" + NOTHING + b"\xa7highest" + NOTHING
+    + b"\xa8segments\x90\xa4rows\x90\xa6floors\x80\xa5blind\x80\xa3own\x80\xa7windows\x80"
+    b"\xa8attempts\x80\xa6closed\x82\xa5below\x00\xa5above\x90\xa5fence" + NOTHING + b"\xa7decided\x80",
+    state.VERSION + 1: b"LKMW" + (state.VERSION + 1).to_bytes(2) + b"anything",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "blob"), STATES_OF_OTHERS.items())
+def test_a_state_of_another_version_is_refused_by_name(version, blob):
     with pytest.raises(StateVersionError) as caught:
-        window.fold(newer, {}, shard=0)
-    assert f"up to {state.VERSION}" in caught.value.message
-    assert "newer" in caught.value.hint
+        window.fold(blob, {}, shard=0)
+    assert f"has version {version}, this lakemark reads version {state.VERSION}" in str(
+        caught.value
+    )
+    newer = version > state.VERSION
+    assert caught.value.message.endswith("a newer one" if newer else "an older one")
+    assert caught.value.hint.endswith("a newer one" if newer else "snapshot the tables again")
 
 
 @pytest.mark.parametrize(
-    "blob", [b"", b"LKMW", b"XXXX\x00\x01\x80", b"LKMW\x00\x01\xff", b"LKMW\x00\x00\x80"]
+    "blob", [b"", b"LKMW", b"XXXX\x00\x01\x80", b"LKMW\x00\x03\xff", b"LKMW\x00\x00\x80"]
 )
 def test_a_damaged_state_is_refused(blob):
     with pytest.raises(StateVersionError) as caught:

@@ -51,7 +51,7 @@ def reconciled(
         slot_of: the merge task of a table; asked in the tasks.
 
     Raises (in the query):
-        StateVersionError: the checkpoint was written by a newer lakemark.
+        StateVersionError: the checkpoint was written by another version of lakemark.
     """
     rows = (
         decoded.select(*COLUMNS)

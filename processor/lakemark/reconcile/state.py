@@ -1,6 +1,7 @@
 """What one shard remembers between batches, as one blob: magic, version, msgpack.
 
-Older versions are read, newer ones refused.
+Blobs of any other version are refused. Versions 1 and 2 lack what decisions need now, and shards
+were grouped by other numbers while they were written, which no blob says.
 """
 
 from typing import Final
@@ -13,6 +14,9 @@ from lakemark.reconcile.chunks import Attempt, Closed
 
 VERSION: Final = 3
 _MAGIC: Final = b"LKMW"
+# Who wrote a blob of another version, and what to do.
+_NEWER: Final = ("a newer one", "a newer one")
+_OLDER: Final = ("an older one", "start a new checkpoint and snapshot the tables again")
 
 TABLE_MODE: Final = "table"
 ORDER_MODE: Final = "order"
@@ -86,7 +90,7 @@ def decode_state(blob: bytes | None) -> State:
     """Inverse of `encode_state`; None is the empty state.
 
     Raises:
-        StateVersionError: the blob is of a newer version, or no state at all.
+        StateVersionError: the blob is of another version, damaged, or no state at all.
     """
     if blob is None:
         return State()
@@ -96,11 +100,12 @@ def decode_state(blob: bytes | None) -> State:
             "the checkpoint's reconcile state was not written by lakemark",
             hint="point `checkpoint` at a folder of its own",
         )
-    if version > VERSION:
+    if version != VERSION:
+        other = _NEWER if version > VERSION else _OLDER
         raise StateVersionError(
-            f"the checkpoint's reconcile state has version {version}, this lakemark reads up to "
-            f"{VERSION}: it was written by a newer one",
-            hint="run the version of lakemark that wrote the checkpoint, or a newer one",
+            f"the checkpoint's reconcile state has version {version}, this lakemark reads version"
+            f" {VERSION}: it was written by {other[0]}",
+            hint=f"run the version of lakemark that wrote the checkpoint, or {other[1]}",
         )
     try:
         return msgspec.msgpack.decode(blob[6:], type=State)

@@ -100,7 +100,7 @@ def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: 
     forgotten.
 
     Raises:
-        StateVersionError: the state was written by a newer lakemark.
+        StateVersionError: the state was written by another version of lakemark.
     """
     now = decode_state(state)
     if not now.runs and not records.get(CONTROL):

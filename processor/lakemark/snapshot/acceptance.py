@@ -3,6 +3,7 @@
 Pure: what the database and the connector say is an argument.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +17,8 @@ from lakemark.snapshot.runs import FAILED, Run, TableRun
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, matching
 from lakemark.source.schema import TableSchema
 
+_PLAIN_NAME: Final = re.compile(r"[\w$]+\.[\w$]+")  # no pattern that could mean several
+_NOT_A_TABLE: Final = "not-a-table"
 _NO_KEY: Final = Rejection(
     "",
     "no-key",
@@ -31,7 +34,8 @@ class Known:
     Attributes:
         schemas: the tables that the connector captures.
         condition: parses a filter for a table; raises RefusedError.
-        against: why a table must not be read beside its events.
+        against: why a table must not be read beside its events; raises what the database says of
+            it, and of a name that is no table's.
     """
 
     schemas: Mapping[str, TableSchema]
@@ -54,6 +58,7 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     chosen = matching(signal.data_collections, known.schemas)
     if not chosen.tables:
         first = signal.data_collections[0]
+        _check_is_table(signal.data_collections, known)
         raise RefusedError(
             "no table that the connector captures (table.include.list) matches data-collections",
             code="unknown-table",
@@ -97,6 +102,18 @@ def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
         table.state, table.code = FAILED, reason.code
         table.reason, table.hint = f"{name}: {reason.message}", reason.hint
     return table
+
+
+def _check_is_table(names: Sequence[str], known: Known) -> None:
+    """Refuses names of views and the like; what else keeps them from being read does not matter."""
+    for name in filter(_PLAIN_NAME.fullmatch, names):
+        try:
+            known.against(name)
+        except LakemarkError as error:
+            if error.code == _NOT_A_TABLE:
+                raise RefusedError(error.message, code=error.code, hint=error.hint) from None
+            if error.retried and error.code not in OF_A_TABLE:
+                raise
 
 
 def _check_conditions(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:
