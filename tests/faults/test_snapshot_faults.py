@@ -49,6 +49,12 @@ EVERYTHING = r"public\..*"
 RATE = {"writers": 2, "rows_per_s": 200}
 FAST = {"writers": 6, "rows_per_s": 2500, "sizes": (1, 1, 1, 1, 2)} if NIGHTLY else RATE
 """About 500 transactions a second; not beside other tests, whose deadlines would not stand it."""
+LEAST_PACE = 400.0 if NIGHTLY else 0.0
+BESIDE = {
+    "key changes": ("move_customers", "chain_customers", "move_lines", "shift_shelves"),
+    "changes that leave out columns outside the row": ("rename_customers",),
+    "long transactions": ("long",),
+}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +107,12 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
             pipeline.lakemark.start()
         snapshots.completed(run, deadline_s=RUN_S)
         written, seconds = workload.stop(), time.monotonic() - begun
-    print(f"{KILLS} kills; {written} in {seconds:.0f} s: {written.transactions / seconds:.0f} tx/s")
+    pace = written.transactions / seconds
+    print(f"{KILLS} kills; {written} in {seconds:.0f} s: {pace:.0f} tx/s")
+    for what, actions in BESIDE.items():
+        assert sum(written.actions[one] for one in actions), f"no {what}"
+    assert written.rolled_back
+    assert pace >= LEAST_PACE
     pipeline.wait_equal()
 
 

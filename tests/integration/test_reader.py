@@ -169,6 +169,25 @@ def test_what_cannot_be_read_is_refused(source: Database, name, code):
     assert caught.value.code == code
 
 
+def test_nothing_can_be_written_where_a_chunk_is_read(source: Database):
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    for write in (
+        "INSERT INTO public.t VALUES (1)",
+        "TRUNCATE public.t",
+        "CREATE TABLE public.x ()",
+    ):
+        with connect(config(source)) as session:
+            with (
+                pytest.raises(TableError, match="25006"),
+                open_table(session, "public.t", DEFAULTS, settings={}),
+            ):
+                session.execute(write.encode())
+            session.execute(
+                "INSERT INTO public.t VALUES (2) ON CONFLICT DO NOTHING"
+            )  # the session can
+    assert source.execute("SELECT id FROM t") == [(2,)]
+
+
 def test_a_key_that_events_lack_and_a_text_that_is_no_utf8_are_refused(source: Database):
     source.execute("CREATE TABLE t (id pg_lsn PRIMARY KEY)")
     with pytest.raises(TableError, match="leaves out") as caught:

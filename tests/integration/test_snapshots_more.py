@@ -414,6 +414,34 @@ def test_partitions_are_read_and_their_root_is_not(pipeline: Running, snapshots:
     equal(pipeline, "part_low", "part_high")
 
 
+def test_a_partitioned_table_is_read_through_its_root(pipeline: Running, snapshots: Snapshots):
+    """Rows move between partitions, and one is added, while the root is read."""
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE rooted (pk int, aa int, PRIMARY KEY (pk, aa)) PARTITION BY RANGE (aa)"
+    )
+    database.execute("CREATE TABLE rooted_low PARTITION OF rooted FOR VALUES FROM (0) TO (500)")
+    database.execute("CREATE TABLE rooted_high PARTITION OF rooted FOR VALUES FROM (500) TO (1000)")
+    database.execute("INSERT INTO rooted SELECT n, n - 1 FROM generate_series(1, 1000) n")
+    publication = f"ALTER PUBLICATION {database.name}"
+    database.execute(f"{publication} ADD TABLE rooted")
+    database.execute(f"{publication} SET (publish_via_partition_root = true)")
+    run = snapshots.start("public.rooted", chunk_rows=50, delay="100ms")
+    snapshots.wait_settled(run, "public.rooted", 2)
+    database.execute("UPDATE rooted SET aa = aa + 500 WHERE pk % 20 = 0 AND aa < 500")
+    database.execute("CREATE TABLE rooted_new PARTITION OF rooted FOR VALUES FROM (1000) TO (5000)")
+    database.execute("UPDATE rooted SET aa = aa + 1000 WHERE pk % 20 = 1")
+    database.execute("INSERT INTO rooted SELECT n, n + 1000 FROM generate_series(1001, 1050) n")
+    database.execute("DELETE FROM rooted WHERE pk % 20 = 2")
+    assert len(snapshots.settled(run, "public.rooted")) < 20, "all of it while it is read"
+    snapshots.completed(run)
+    equal(pipeline, "rooted")
+    assert pipeline.rows("public.rooted").num_rows == 1000
+    leaves = {f"{database.name}.public.rooted_{name}" for name in ("low", "high", "new")}
+    assert not leaves & database.stack.kafka.topics().keys()
+    database.execute(f"{publication} SET (publish_via_partition_root = false)")
+
+
 def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Snapshots):
     """Windows are closed, runs disarmed, and what comes later is none of a snapshot's business."""
     snapshots.run("public.last")

@@ -168,9 +168,12 @@ def test_more_chunks_at_once_and_a_delay_outlive_the_coordinator():
     world = with_settings(parallelism=4, chunk_rows=1)
     world.execute("r1", parallelism=1, delay="30s")
     reading(world)
+    world.go(10)
+    world.hold = True  # nothing else is kept of the run meanwhile
     world.send("set", "s", id="r1", parallelism=3, delay="2s")
     world.go(3, until=lambda: "CHANGED" in world.said("s"))
     world.start()
+    world.hold = False
     world.go(20, until=lambda: bool(world.stream.armed))
     read = len(world.reads)
     world.go(20)
