@@ -7,16 +7,23 @@ from deltalake import DeltaTable
 
 from stack.local import Database
 from stack.processes import wait_for
+from tests.kit.documents import ROOT, typed
+from tests.kit.page_shell import PageShell
 from tests.kit.running import STATE_S, Running, header
-from tests.kit.snapshots import SNAPSHOT
+from tests.kit.snapshots import SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
+README, LETTER = ROOT / "README.md", "shop.public.orders-0-4711"
 ORDERS, LINES, ITEMS = "public.orders", "public.lines", "public.items"
 
 
 def create(database: Database) -> None:
-    database.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
+    database.execute(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, note text, status text DEFAULT 'open',"
+        " placed date DEFAULT '2026-02-01')"
+    )
+    database.execute("CREATE TABLE customers (id int PRIMARY KEY)")
     database.execute(
         "CREATE TABLE lines (sku text, at timestamp, amount numeric(8, 2), PRIMARY KEY (at, sku))"
     )
@@ -59,7 +66,11 @@ def test_rows_of_dead_letters_come_back(database: Database, tmp_path):
         wait_for(lambda: read_again_by_itself(running), STATE_S, "the keys to be read again")
         ids = {header(m, "topic").split(".", 1)[1]: header(m, "id") for m in running.dead_letters()}
 
-        listed = running.lakemark.command("dlq", "ls", "--since", "1h", "--table", ORDERS)
+        ls, show, raw, replay = (
+            line.replace(LETTER, ids[ORDERS]) for line in typed(README, "lakemark dlq")
+        )
+        shell = PageShell(tmp_path / "shell", here=running.directory)
+        listed = shell.run(ls)
         assert ids[ORDERS] in listed
         assert ids[LINES] not in listed
         assert f"{ORDERS}  invalid-json: 1" in listed
@@ -67,6 +78,9 @@ def test_rows_of_dead_letters_come_back(database: Database, tmp_path):
         shown = json.loads(running.lakemark.command("dlq", "show", ids[ORDERS], "-o", "json"))
         assert (shown["reason"], shown["table"]) == ("invalid-json", ORDERS)
         assert shown["key"]["data"].encode() == bad[ORDERS]
+        assert ids[ORDERS] in shell.run(show)
+        shell.run(raw)
+        assert (running.directory / "record.json").read_bytes() == letter(running, ids[ORDERS])
 
         # As if the rows had been lost: nothing but the replay brings them back.
         for table in (ORDERS, LINES):
@@ -78,10 +92,38 @@ def test_rows_of_dead_letters_come_back(database: Database, tmp_path):
             )
         assert not running.compare(ORDERS, LINES).is_equal
 
-        replayed = running.lakemark.command("dlq", "replay", ids[ORDERS], ids[LINES], "--wait")
+        replayed = shell.run(replay)
+        replayed += running.lakemark.command("dlq", "replay", ids[LINES], "--wait")
         assert replayed.count(": completed") == 2
         found = running.compare()
         assert found.is_equal, str(found)
+        snapshots_as_readme_starts_them(running, shell)
+
+
+def letter(running: Running, name: str) -> bytes:
+    """The bytes of a dead letter."""
+    (found,) = [m for m in running.dead_letters() if header(m, "id") == name]
+    return found.value() or b""
+
+
+def snapshots_as_readme_starts_them(running: Running, shell: PageShell) -> None:
+    """Whole tables, rows by condition, rows by key; and one that is changed while it runs."""
+    database = running.database
+    database.execute("UPDATE orders SET status = 'closed' WHERE id <= 5")
+    database.execute("UPDATE orders SET placed = '2025-12-31' WHERE id = 6")
+    database.execute("INSERT INTO orders VALUES (42, 'asked for'), (43, 'asked for')")
+    running.wait_equal()
+    whole, some, keys, change = typed(README, "lakemark snapshot")
+    assert "completed" in shell.run(whole)
+    with Snapshots(running) as snapshots:
+        for line, rows in ((some, 20 + 2 - 6), (keys, 2)):
+            shell.run(f"{line} --wait")
+            ended = [note for note in snapshots.notes() if note.type == "COMPLETED"][-1]
+            assert ended.additional_data["total_rows_scanned"] == str(rows)
+        run = snapshots.start(ORDERS, chunk_rows=5, delay="1h")
+        snapshots.wait_note(run, "STARTED")
+        shell.run(change.replace("RUN", run))
+        wait_for(lambda: snapshots.kept()[run][0].parallelism == 8, STATE_S, "eight at once")
 
 
 def test_a_table_that_skips_is_read_again(database: Database, tmp_path):

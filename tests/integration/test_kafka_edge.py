@@ -198,6 +198,25 @@ def test_a_topic_that_is_gone_is_looked_for_once_where_no_table_misses_it(ours: 
         recovery.still_there(ours, ids, state)
 
 
+def test_a_topic_that_is_made_again_while_it_is_read_is_told_by_its_id(
+    ours: Config, stack: LocalStack
+):
+    """Offsets say nothing: nothing was read of it yet, or it has as many records again."""
+    topic, ids, admin = f"{ours.name}.read", Ids(), stack.kafka.admin()
+    stack.kafka.create_topic(topic)
+    state = PipelineState(offsets={topic: {0: 0}}, tables={"a.b": TableState(topics=[topic])})
+    assert recovery.still_there(ours, ids, state) == {topic}
+    admin.delete_topics([topic])[topic].result(30)
+    wait_for(lambda: topic not in stack.kafka.topics(), 30, "the topic to be gone")
+    stack.kafka.create_topic(topic)
+    before = dict(ids)
+    with pytest.raises(PipelineError) as caught:
+        recovery.still_there(ours, ids, state)
+    assert caught.value.code == "topic-recreated"
+    assert "lakemark recover --resnapshot a.b" in caught.value.hint
+    assert ids == before, "the next start must see it too"
+
+
 def ask_once(config: Config, ask: Callable[[Cluster], object]) -> None:
     with Cluster(config) as cluster:
         ask(cluster)

@@ -61,6 +61,12 @@ def commands(page: Path) -> Iterator[list[str]]:
             yield words[1:]
 
 
+def typed(page: Path, beginning: str) -> list[str]:
+    """The indented lines of a page that begin like this, in its order."""
+    plain = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    return [line for line in _INDENTED.findall(plain) if line.startswith(beginning)]
+
+
 def _words(line: str) -> list[str]:
     if not line.startswith("lakemark "):
         return []

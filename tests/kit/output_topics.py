@@ -129,6 +129,24 @@ class OutputTopic:
             last[one.key] = one
         return found
 
+    def falls(self, column: str) -> list[str]:
+        """Where a key has a row whose number is below the one of a row before it.
+
+        For a column that one writer sets to a growing number: unlike `steps_back` it takes no
+        header's word for the order.
+        """
+        found: list[str] = []
+        highest: dict[bytes, int] = {}
+        for one in self.seen:
+            row = one.event.get("after") if one.value is not None else None
+            if row is None:
+                continue
+            number, before = row[column], highest.get(one.key, row[column])
+            if number < before:
+                found.append(f"{one.key!r} fell from {before} to {number}: {one}"[:500])
+            highest[one.key] = max(number, before)
+        return found
+
     def repeated(self) -> list[str]:
         """Ids that come more than once; `steps_back` tells those that others stand between."""
         times = Counter(one.headers["lakemark.id"].decode() for one in self.seen)
