@@ -238,7 +238,7 @@ class Supervisor:
             return
         config, connector = self.config, pipeline.connector
         with (
-            feeds.running(config, self.board, connector.topic_pattern),
+            feeds.running(config, self.board, connector.topic_pattern, self.stopping),
             Watch(config, connector).running() as self.connector,
         ):
             yield

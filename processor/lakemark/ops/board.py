@@ -4,7 +4,7 @@
 |---|---|
 | supervisor | the pipeline's state, the tables' states after a batch, captured tables |
 | pipeline | what a batch did |
-| feeds | Kafka's end offsets, or that it is away; signals and notifications |
+| feeds | Kafka's end offsets, or that it is away; signals, notifications; the last hour as kept |
 | snapshots | windows and chunks in flight |
 
 Nothing here decides anything: the states are the pipeline's, shown in the words of `status`.
@@ -21,7 +21,16 @@ from lakemark.errors import LakemarkError
 from lakemark.ops import lag, status
 from lakemark.ops.answers import Answers, delay_of, windows_of
 from lakemark.ops.history import Batches, Pace
-from lakemark.ops.status import BatchDone, History, Lag, PipelineNow, PipelineWord, Status, TableNow
+from lakemark.ops.status import (
+    BatchDone,
+    History,
+    Lag,
+    PipelineNow,
+    PipelineWord,
+    Status,
+    Stretch,
+    TableNow,
+)
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
 from lakemark.tables import PipelineState, TableState
@@ -127,6 +136,11 @@ class Board:
         """A record of the notifications topic."""
         with self._lock:
             self._answers.notification(found)
+
+    def recalled(self, kept: Iterable[Stretch]) -> None:
+        """The last hour as it was kept before this process, or by another one meanwhile."""
+        with self._lock:
+            self._batches.recall(kept, self._now_ms())
 
     # -- what is read ---------------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
-"""What the board learns from Kafka, in a thread of its own: end offsets, signals, notifications.
+"""What the board learns from Kafka, in threads of its own: end offsets, signals, notifications.
+
+The last hour is read when the pipeline becomes this process's, and kept once a minute.
 
 Nothing waits for it. While the brokers are away the lag is unknown and the board says why: Spark's
 own client tries for minutes before the query fails. Of signals and notifications it begins with the
@@ -6,7 +8,7 @@ newest records that are there, so that a restart forgets little.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -19,8 +21,9 @@ from lakemark.client_settings import by_offset
 from lakemark.config import Config
 from lakemark.errors import LakemarkError
 from lakemark.kafka import Cluster
-from lakemark.ops import lag
+from lakemark.ops import history_record, lag
 from lakemark.ops.board import Board
+from lakemark.records import publish, read_compacted
 from lakemark.snapshot import notifications
 
 log = structlog.get_logger(__name__)
@@ -31,21 +34,28 @@ _BACK: Final = 2000  # records of a partition read again at the start
 _POLL_S: Final = 0.5
 _AGAIN_S: Final = 5.0
 _STOP_WITHIN_S: Final = 5.0
+_KEEP_EVERY_S: Final = 60.0
 
 
 @contextmanager
-def running(config: Config, board: Board, pattern: str) -> Iterator[None]:
+def running(config: Config, board: Board, pattern: str, leaving: threading.Event) -> Iterator[None]:
     """Tells the board while the block runs.
 
     Args:
         config: says where the brokers are.
         board: is told.
         pattern: Java regular expression of the change topics.
+        leaving: set when the process is about to end as it was told to: then the last minute is
+            kept too. Whoever stops for another reason may not own the pipeline any more.
     """
     stopping = threading.Event()
     threads = [
         threading.Thread(target=run, args=(config, board, stopping, *more), name=name, daemon=True)
-        for name, run, more in (("ends", _ends, (pattern,)), ("answers", _answers, ()))
+        for name, run, more in (
+            ("ends", _ends, (pattern,)),
+            ("answers", _answers, ()),
+            ("history", _history, (leaving,)),
+        )
     ]
     for thread in threads:
         thread.start()
@@ -142,3 +152,42 @@ def _tell(config: Config, board: Board, message: Message) -> None:
         return  # of another pipeline
     unnamed = f"{message.topic()}-{message.partition()}-{message.offset()}"
     board.signal(blob, sent_ms=message.timestamp()[1], unnamed=unnamed)
+
+
+def _history(
+    config: Config, board: Board, stopping: threading.Event, leaving: threading.Event
+) -> None:
+    """The last hour: what was kept of it first, and only then what there is to keep."""
+    while not _tried(_recall, config, board):
+        if stopping.wait(_AGAIN_S):
+            return
+    while not stopping.wait(_KEEP_EVERY_S):
+        _tried(_keep, config, board)
+    if leaving.is_set():
+        _tried(_keep, config, board)
+
+
+def _tried(step: Callable[[Config, Board], None], config: Config, board: Board) -> bool:
+    """Whether it went well; nothing depends on it, so it is only said."""
+    try:
+        step(config, board)
+    except LakemarkError as error:
+        log.warning("history.unkept", code=error.code, reason=error.message, retried=True)
+        return False
+    except Exception:
+        log.exception("history.internal_error")
+        return False
+    return True
+
+
+def _recall(config: Config, board: Board) -> None:
+    value = read_compacted(config, config.topics.progress).get(history_record.KEY)
+    try:
+        board.recalled(history_record.decode(value))
+    except history_record.UnreadableError as error:
+        log.warning("history.ignored", reason=str(error), hint="the charts begin anew")
+
+
+def _keep(config: Config, board: Board) -> None:
+    value = history_record.encode(board.history().stretches)
+    publish(config, config.topics.progress, [(history_record.KEY, value)])

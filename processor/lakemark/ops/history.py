@@ -1,6 +1,7 @@
 """The batches of the last hour, in a bounded ring of ten-second stretches; a table's pace; pure."""
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from lakemark.ops.status import BatchDone, History, Lag, SlowestStep, Stretch
 
 STRETCH_S: Final = 10
-_STRETCHES: Final = 3600 // STRETCH_S
+STRETCHES: Final = 3600 // STRETCH_S
 PACE_S: Final = 60.0
 _NEWEST: Final = 20  # batches shown one by one; the slowest step is one of these
 
@@ -17,7 +18,7 @@ class Batches:
     """What batches did; not thread-safe: the board holds the lock."""
 
     def __init__(self) -> None:
-        self._stretches: deque[Stretch] = deque(maxlen=_STRETCHES)
+        self._stretches: deque[Stretch] = deque(maxlen=STRETCHES)
         self._newest: deque[BatchDone] = deque(maxlen=_NEWEST)
         self.count = self.events = self.rows = 0
         self.seconds: Counter[str] = Counter()
@@ -46,6 +47,13 @@ class Batches:
             lag_s=_higher(now.lag_s, lag.seconds),
             lag_records=_higher(now.lag_records, lag.records),
         )
+
+    def recall(self, kept: Iterable[Stretch], now_ms: int) -> None:
+        """Stretches that were kept, of this process or another; what this one has seen counts."""
+        own = {stretch.at_ms: stretch for stretch in self._stretches}
+        found = {stretch.at_ms: stretch for stretch in kept if stretch.at_ms <= now_ms} | own
+        self._stretches.clear()
+        self._stretches.extend(found[at] for at in sorted(found))
 
     def _at(self, ms: int) -> Stretch:
         """The stretch of a time; a clock that went back stays in the newest."""
