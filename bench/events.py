@@ -40,6 +40,8 @@ ARROW: Final = pa.schema(
         ("note", pa.string()),
     ]
 )
+SLICE: Final = 100_000  # rows that are made at once
+HOT: Final = 0.01  # of the rows are hot, if any
 STATUS: Final = ("new", "paid", "packed", "shipped", "delivered", "returned")
 NOTES: Final = (
     "null",
@@ -60,7 +62,13 @@ class Orders:
         events: how many events follow the load.
         keys: most rows alive at a time; beyond it an insert becomes an update.
         load: how many inserts, of ids 1 to `load`, come before the events.
+        start: how many rows, of ids 1 to `start`, the table has before the first event. They are
+            no events: whoever takes part fills the table by `base`.
+        hot: share of the updates and deletes that go to the same 1 % of the rows, which are spread
+            over all of the table; 0 spreads them evenly over all rows.
         mix: shares of the operations. Every fifth insert takes the id of a deleted row.
+        before: whether updates and deletes have the row as it was, as with REPLICA IDENTITY FULL;
+            else updates have none, and deletes only the key.
         full: the whole envelope as Debezium 3.7 writes it (about 565 bytes a value) instead of
             one without the fields that no pipeline reads (about 450 bytes).
         seed: of the random numbers.
@@ -79,16 +87,23 @@ class Orders:
         events: int,
         keys: int,
         load: int = 0,
+        start: int = 0,
+        hot: float = 0.0,
         mix: dict[str, float] | None = None,
+        before: bool = False,
         full: bool = False,
         seed: int = 7,
     ) -> None:
-        self.table = table
+        self.table, self.start = table, start
         random = np.random.default_rng(seed)
         count = load + events
         shares = mix or MIX
         wanted = random.choice(list(shares), size=events, p=list(shares.values())).tolist()
-        self.op, self.id, self.expected = _history(load, wanted, keys, random.random(events))
+        draws = random.random(events)
+        if hot:
+            draws = _heated(draws, hot, np.random.default_rng(seed + 1).random(events))
+        self.op, self.id, self.expected = _history(load, start, wanted, keys, draws)
+        self._last = _last(self.op, self.id, start) if before else [None] * count
         self._customer = random.integers(1, 1 + max(1, keys // 4), count).tolist()
         self._status = random.integers(0, len(STATUS), count).tolist()
         self._quantity = random.integers(1, 20, count).tolist()
@@ -122,19 +137,14 @@ class Orders:
 
     def _images(self, n: int) -> str:
         """Before and after; with the default replica identity a delete keeps only the key."""
-        key = self.id[n]
-        if self.op[n] == "d":
-            return (
-                f'{{"id":{key},"customer_id":0,"status":"","quantity":0,"amount":0.00,'
-                f'"updated_at":0,"note":null}},"after":null'
-            )
-        cents = self._cents[n]
-        return (
-            f'null,"after":{{"id":{key},"customer_id":{self._customer[n]},'
-            f'"status":"{STATUS[self._status[n]]}","quantity":{self._quantity[n]},'
-            f'"amount":{cents // 100}.{cents % 100:02d},"updated_at":{FIRST_MS + n}000,'
-            f'"note":{NOTES[self._note[n]]}}}'
-        )
+        key, op, last = self.id[n], self.op[n], self._last[n]
+        if last is not None:
+            before = _image(self.row(last) if last >= 0 else _base_row(key))
+        elif op == "d":
+            before = _image((key, 0, "", 0, 0, 0, None))
+        else:
+            before = "null"
+        return f'{before},"after":{"null" if op == "d" else _image(self.row(n))}'
 
     def row(self, n: int) -> Row:
         """The row that event `n` writes: amount in cents, time in microseconds since 1970."""
@@ -151,11 +161,40 @@ class Orders:
 
     def rows(self) -> pa.Table:
         """The rows that are left, by id, with the types of `ARROW`."""
-        return as_table([self.row(n) for _, n in sorted(self.expected.items())])
+        written = as_table([self.row(n) for _, n in sorted(self.expected.items())])
+        if not self.start:
+            return written
+        kept = np.ones(self.start + 1, dtype=bool)
+        kept[[0, *(key for key in self.id if key <= self.start)]] = False
+        untouched = pa.Table.from_batches(
+            batch.filter(pa.array(kept[batch.column("id").to_numpy()])) for batch in self.base()
+        )
+        return pa.concat_tables([untouched, written]).sort_by("id")
+
+    def base(self) -> pa.RecordBatchReader:
+        """The rows that the table has before the first event, by id."""
+        ends = range(1, self.start + 1, SLICE)
+        parts = (_base(np.arange(at, min(at + SLICE, self.start + 1))) for at in ends)
+        return pa.RecordBatchReader.from_batches(ARROW, parts)
 
     def loaded(self, count: int) -> pa.Table:
         """The rows of the first `count` events, which must be inserts."""
         return as_table([self.row(n) for n in range(count)])
+
+
+def _base(ids: Any) -> pa.RecordBatch:
+    """Rows of these ids as they are before the first event."""
+    notes = pa.array([None if note == "null" else note[1:-1] for note in NOTES])
+    columns = [
+        pa.array(ids),
+        pa.array(1 + ids * 7919 % 50_021),
+        pa.array(STATUS).take(pa.array(ids % len(STATUS))),
+        pa.array(1 + ids % 19, pa.int32()),
+        _moved_point(100 + ids * 104_729 % 9_999_900),
+        pa.array((FIRST_MS * 1000) - ids, pa.timestamp("us")),
+        notes.take(pa.array(ids * 31 % 7 % len(NOTES))),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW)
 
 
 def as_table(rows: list[Row]) -> pa.Table:
@@ -169,11 +208,20 @@ def as_table(rows: list[Row]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=ARROW)
 
 
+ZONED: Final = ARROW.set(
+    ARROW.get_field_index("updated_at"), pa.field("updated_at", pa.timestamp("us", "UTC"))
+)
+"""The types with times in UTC, as a pipeline that knows but one type of timestamp has it."""
+
+
 def zoned(rows: pa.Table) -> pa.Table:
-    """The rows with their times in UTC, as a pipeline that knows but one type of timestamp has it."""
-    at = ARROW.get_field_index("updated_at")
-    times = rows.column(at).cast(pa.timestamp("us", "UTC"))
-    return rows.set_column(at, "updated_at", times)
+    """The rows with the types of `ZONED`."""
+    return rows.cast(ZONED)
+
+
+def zoned_batches(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The rows with the types of `ZONED`, batch by batch."""
+    return pa.RecordBatchReader.from_batches(ZONED, (batch.cast(ZONED) for batch in rows))
 
 
 def _moved_point(cents: Any) -> pa.Array:
@@ -181,15 +229,56 @@ def _moved_point(cents: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.decimal128(12, 2), len(whole), whole.buffers())
 
 
+def _base_row(key: int) -> Row:
+    """The same for one id."""
+    note = NOTES[key * 31 % 7 % len(NOTES)]
+    return (
+        key,
+        1 + key * 7919 % 50_021,
+        STATUS[key % len(STATUS)],
+        1 + key % 19,
+        100 + key * 104_729 % 9_999_900,
+        FIRST_MS * 1000 - key,
+        None if note == "null" else note[1:-1],
+    )
+
+
+def _image(row: Row) -> str:
+    """A row as JSON."""
+    key, customer, status, quantity, cents, updated_at, note = row
+    said = "null" if note is None else f'"{note}"'
+    return (
+        f'{{"id":{key},"customer_id":{customer},"status":"{status}","quantity":{quantity},'
+        f'"amount":{cents // 100}.{cents % 100:02d},"updated_at":{updated_at},'
+        f'"note":{said}}}'
+    )
+
+
+def _last(ops: list[str], ids: list[int], start: int) -> list[int | None]:
+    """Number of the event that wrote the row before each event: -1 is the start, None no row."""
+    last: dict[int, int | None] = {}
+    found = []
+    for n, (op, key) in enumerate(zip(ops, ids, strict=True)):
+        found.append(last.get(key, -1 if key <= start else None))
+        last[key] = None if op == "d" else n
+    return found
+
+
+def _heated(draws: Any, hot: float, which: Any) -> Any:
+    """Draws of which a share falls below `HOT`: those are the places of the hot rows."""
+    return np.where(which < hot, draws * HOT, draws)
+
+
 def _history(
-    load: int, wanted: list[str], keys: int, draws: Any
+    load: int, start: int, wanted: list[str], keys: int, draws: Any
 ) -> tuple[list[str], list[int], dict[int, int]]:
-    """Operations and ids such that each is possible, and what is left at the end."""
-    ops, ids = ["c"] * load, list(range(1, load + 1))
-    alive = ids.copy()
+    """Operations and ids such that each is possible, and what is left of them at the end."""
+    ops, ids = ["c"] * load, list(range(start + 1, start + load + 1))
+    # Neighbours in this list are no neighbours in the table: see `hot`.
+    alive = (np.random.default_rng(start).permutation(start) + 1).tolist() + ids
     expected = {key: n for n, key in enumerate(ids)}
     dead: list[int] = []
-    fresh = load + 1
+    fresh = start + load + 1
     for n, (want, draw) in enumerate(zip(wanted, draws.tolist(), strict=True), start=load):
         op = want
         if not alive:
@@ -210,7 +299,7 @@ def _history(
                 alive.pop()
                 dead.append(key)
         if op == "d":
-            del expected[key]
+            expected.pop(key, None)  # a row of the start is no event's
         else:
             expected[key] = n
         ops.append(op)

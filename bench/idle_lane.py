@@ -16,19 +16,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.events import Orders
+from bench.events import SCHEMA, Orders
+from bench.ours import run_lakemark, write_config
 from bench.report import machine, versions
-from bench.runs import (
-    SCHEMA,
-    Run,
-    check,
-    limit_for,
-    local_kafka,
-    produce,
-    run_lakemark,
-    topic_of,
-    write_config,
-)
+from bench.runs import Run, check, limit_for, local_kafka, produce, topic_of
 
 PARTITIONS = 4
 MODULES = {"lakemark": "lakemark", "without": "bench.without_lane"}
@@ -73,8 +64,8 @@ def show(runs: dict[str, list[Run]], options: argparse.Namespace, before: dict[s
             "steady_events_per_s": round(
                 statistics.median(run.steady_events_per_s or 0.0 for run in found)
             ),
-            "seconds": round(statistics.median(run.seconds for run in found), 1),
-            "cpu_seconds": round(statistics.median(run.cpu_seconds for run in found), 1),
+            "seconds": round(statistics.median(run.used.seconds for run in found), 1),
+            "cpu_seconds": round(statistics.median(run.used.cpu_seconds for run in found), 1),
         }
         console.print(f"{who:10}", medians[who])
     share = medians["lakemark"]["steady_events_per_s"] / medians["without"]["steady_events_per_s"]

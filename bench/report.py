@@ -14,21 +14,23 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench.runs import Run
 from stack.java import find_java
 
 PACKAGES: Final = ("lakemark", "pyspark", "delta-spark", "deltalake", "pyarrow", "msgspec")
 HEADINGS: Final = {
+    "start_rows": "rows",
     "who": "",
-    "events": "events",
-    "seconds": "seconds",
+    "correct": "correct",
     "events_per_s": "events/s",
     "steady_events_per_s": "steady",
     "batches": "batches",
     "seconds_per_batch": "s/batch",
+    "seconds_for_batch": "s for as many",
+    "seconds": "seconds",
     "cpu_seconds": "CPU s",
     "peak_rss_mb": "peak MB",
-    "correct": "correct",
+    "written_per_byte": "written",
+    "read_seconds": "read s",
 }
 
 
@@ -78,64 +80,103 @@ def keep(
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
-def ratio(runs: Sequence[Run], measure: str) -> float | None:
-    """How many times lakemark's figure is the usual pipeline's (for seconds: the other way)."""
-    found = {run.who: run.row()[measure] for run in runs}
-    ours, usual = found.get("lakemark"), found.get("usual")
-    if not ours or not usual:
+def ratios(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> list[dict[str, Any]]:
+    """How many times lakemark's figure is each other's (for seconds: the other way).
+
+    lakemark with several engines is shown for each.
+    """
+    found = []
+    for ours in (row for row in rows if is_ours(row)):
+        for other in rows:
+            if is_ours(other) or ours.get("start_rows") != other.get("start_rows"):
+                continue
+            times = {measure: times_of(ours, other, measure) for measure in measures}
+            found.append({**_size(ours), "ours": ours["who"], "other": other["who"], **times})
+    return found
+
+
+def is_ours(row: Mapping[str, Any]) -> bool:
+    """Whether a row is one of lakemark."""
+    return str(row["who"]).startswith("lakemark")
+
+
+def times_of(ours: Mapping[str, Any], other: Mapping[str, Any], measure: str) -> float | None:
+    """How many times better one figure of ours is; None if there is none."""
+    one, two = ours[measure], other[measure]
+    if not one or not two:
         return None
-    times: float = usual / ours if "seconds" in measure else ours / usual
-    return round(times, 2)
+    return round(float(two / one if "seconds" in measure else one / two), 2)
 
 
 def show(
     bench: str,
-    runs: Sequence[Run],
+    rows: Sequence[Mapping[str, Any]],
     *,
     settings: dict[str, Any],
     before: dict[str, Any],
+    wrong: Sequence[tuple[str, Mapping[str, str]]],
     measures: Sequence[str],
     json_file: Path | None,
+    rounds: Sequence[Mapping[str, Any]] = (),
+    also: Mapping[str, str] | None = None,
 ) -> int:
     """Prints the table, writes the JSON file; the exit code: 1 if any result is wrong.
 
     Args:
         bench: the benchmark's name.
-        runs: one per contestant.
+        rows: `Run.row` of each contestant, or `median` of its rounds.
         settings: sizes and limits, as they were.
         before: `machine()`, taken before the runs.
-        measures: keys of `Run.row` whose ratio is shown, the most important one first.
+        wrong: what differs in whose tables, by table.
+        measures: keys of the rows whose ratio is shown, the most important one first.
         json_file: where to write, if anywhere.
+        rounds: `Run.row` of every round, for the JSON file.
+        also: more versions than `versions`.
     """
-    ratios = {measure: ratio(runs, measure) for measure in measures}
+    compared, found = ratios(rows, measures), {**versions(), **(also or {})}
     report = {
         "bench": bench,
         "settings": settings,
         "machine": before,
-        "versions": versions(),
-        "rows": [run.row() for run in runs],
-        "ratio": ratios,
+        "versions": found,
+        "rows": list(rows),
+        "ratios": compared,
+        "rounds": list(rounds),
     }
     console = Console()
     if not console.is_terminal:
-        console = Console(width=100)
+        console = Console(width=150)
     console.print(f"[bold]{bench}[/]: " + ", ".join(f"{k} {v}" for k, v in settings.items()))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for key, heading in HEADINGS.items():
-        table.add_column(heading, justify="left" if key == "who" else "right", no_wrap=True)
-    for run in runs:
-        row = run.row()
-        table.add_row(*(_cell(row[key]) for key in HEADINGS))
-    console.print(table)
-    for measure, times in ratios.items():
-        if times is not None:
-            console.print(f"lakemark / usual, {HEADINGS[measure] or measure}: [bold]{times} x[/]")
-    for run in runs:
-        for name, difference in run.wrong.items():
-            console.print(f"[red]{run.who} {name}: {difference}[/]")
+    console.print(", ".join(f"{name} {number}" for name, number in found.items()))
+    _print(rows, HEADINGS, console)
+    _print(compared, {"start_rows": "rows before", "ours": "", "other": "times better than",
+                      **{measure: HEADINGS[measure] for measure in measures}}, console)  # fmt: skip
+    for who, tables in wrong:
+        for name, difference in tables.items():
+            console.print(f"[red]{who} {name}: {difference}[/]")
     if json_file:
         json_file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(run.correct for run in runs) else 1
+    return 0 if all(row["correct"] for row in rows) else 1
+
+
+def _size(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"start_rows": row["start_rows"]} if "start_rows" in row else {}
+
+
+def _print(
+    rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str], console: Console
+) -> None:
+    """Rows as a table; headings that no row has are left out."""
+    if not rows:
+        return
+    shown = [key for key in headings if key in rows[0]]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for key in shown:
+        texts = isinstance(rows[0][key], str)
+        table.add_column(headings[key], justify="left" if texts else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_cell(row[key]) for key in shown))
+    console.print(table)
 
 
 def _cell(value: Any) -> str:

@@ -80,7 +80,7 @@ class Row:
             "rows": self.rows,
             "seconds": round(self.seconds, 1),
             "rows_per_s": round(self.rows / self.seconds),
-            "lag_s": round(statistics.median(self.lags), 2) if self.lags else None,
+            "lag_s": round(lag, 2) if (lag := lag_of(self)) else None,
             "correct": self.correct,
         }
 
@@ -328,6 +328,28 @@ def beating(database: Database, process: LakemarkProcess) -> Iterator[list[float
             thread.join()
 
 
+def against(rows: Sequence[Row]) -> dict[str, tuple[float | None, float | None]]:
+    """For each row of lakemark: times Debezium's best rows/s, and times the log's lag alone."""
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for busy in (False, True):
+        alike = [row for row in rows if ("busy" in row.who) is busy]
+        theirs = max((r.rows / r.seconds for r in alike if r.who.startswith("debezium")), default=0)
+        alone = next((lag_of(r) for r in alike if r.who.startswith("log alone")), None)
+        for row in alike:
+            if row.who.startswith("lakemark"):
+                lag, speed = lag_of(row), row.rows / row.seconds
+                found[row.who] = (
+                    speed / theirs if theirs else None,
+                    lag / alone if lag and alone else None,
+                )
+    return found
+
+
+def lag_of(row: Row) -> float | None:
+    """The median; None if nothing was looked at."""
+    return statistics.median(row.lags) if row.lags else None
+
+
 def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any]) -> int:
     """Prints the table and writes the JSON file."""
     console = Console() if Console().is_terminal else Console(width=100)
@@ -345,21 +367,16 @@ def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any
             {True: "yes", False: "NO", None: "-"}[one["correct"]],
         )
     console.print(table)
-    for busy in (False, True):
-        rates = {r.who: r.rows / r.seconds for r in rows if r.rows and ("busy" in r.who) is busy}
-        theirs = max((rate for who, rate in rates.items() if who.startswith("debezium")), default=0)
-        for who, rate in rates.items():
-            if who.startswith("lakemark") and theirs:
-                console.print(f"{who} / best of debezium: [bold]{rate / theirs:.1f} x[/]")
+    for who, (speed, lag) in against(rows).items():
+        if speed:
+            console.print(f"{who} / best of debezium, rows/s: [bold]{speed:.1f} x[/]")
+        if lag:
+            console.print(f"{who} / log alone, lag: [bold]{lag:.2f} x[/]")
     if options.json:
-        names = {
-            "rows": "rows",
-            "rate": "rate",
-            "chunk": "chunk_rows",
-            "engine": "engine",
-            "trigger": "trigger",
+        settings = {
+            name: getattr(options, name)
+            for name in ("rows", "rate", "chunk_rows", "engine", "trigger")
         }
-        settings = {name: getattr(options, given) for name, given in names.items()}
         keep(options.json, "snapshot", settings, before, [row.data() for row in rows])
     return 1 if worst(rows) is False else 0
 
@@ -378,7 +395,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--engine", choices=("task-merge", "deletion-vectors"), default="task-merge"
     )
-    parser.add_argument("--trigger", default="500ms", help="of the log's batches")
+    parser.add_argument("--trigger", default="1s", help="of the log's batches")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=("copy", "debezium", "lakemark"))
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -1,68 +1,151 @@
 """One busy table: how many events a second, and is the result right?
 
-    ./dev bench stream [--events N] [--keys N] [--batch N] [--full] [--only WHO] [--json FILE]
+    ./dev bench stream [--events N] [--keys N] [--batch N] [--rounds N] [--only WHO] [--json FILE]
+    ./dev bench stream --start-rows 100000,1000000,10000000 [--hot 0.8]
 
-The same topic, one contestant after the other, on the same machine. See bench/README.md.
+The same topic, one contestant after the other, on the same machine. With `--start-rows` the table
+has so many rows before the first event; several numbers are a series. See bench/README.md.
 """
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any, Final
 
 from bench import report
+from bench.delta_rs import DeltaRs
 from bench.events import Orders
-from bench.runs import contest, limit_for, warm_up
+from bench.ours import ENGINES, Lakemark
+from bench.paimon import Paimon
+from bench.runs import Contestant, Run, contest, median
+from bench.usual import Usual
+from stack import flink
 
-TABLE = "orders"
+TABLE: Final = "orders"
+CONTESTANTS: Final[tuple[Contestant, ...]] = (
+    *map(Lakemark, ENGINES),
+    Usual(),
+    Paimon(),
+    DeltaRs(),
+)
+MEASURES: Final = ("events_per_s", "steady_events_per_s", "cpu_seconds", "read_seconds")
 
 
 def main(argv: list[str]) -> int:
     """Runs the benchmark; 1 if a result is wrong."""
     options = parse(argv)
-    keys = options.keys or max(1, options.events // 5)
-    orders = Orders(TABLE, events=options.events, keys=keys, full=options.full)
+    chosen = [one for one in CONTESTANTS if is_chosen(one.who, options.only)]
+    if any(isinstance(one, Paimon) for one in chosen):
+        flink.ensure_flink(say)
     if options.warm_up:
-        say("both run once over a few events (not measured)")
-        warm_up(options.memory)
+        say("each runs once over a few events (not measured)")
+        warm_up(chosen, options.memory)
     before = report.machine()
-    runs = contest(
-        orders,
-        partitions=options.partitions,
-        max_events=limit_for(options.batch, options.partitions),
-        memory=options.memory,
-        only=options.only,
-        keep=options.keep,
-        say=say,
-    )
-    settings = {
-        "events": options.events,
-        "keys": keys,
-        "partitions": options.partitions,
-        "batch": options.batch,
-        "value_bytes": next(len(value) for _, value in orders.records(len(orders) // 2)),
-        "driver_memory": options.memory,
-    }
+    runs: list[list[Run]] = []
+    rows: list[dict[str, Any]] = []
+    for start in options.start_rows:
+        orders = orders_of(options, start)
+        found = contest(
+            chosen,
+            orders,
+            partitions=options.partitions,
+            batch=options.batch,
+            memory=options.memory,
+            fresh_s=options.fresh,
+            rounds=options.rounds,
+            keep=options.keep,
+            say=say,
+        )
+        runs += found
+        rows += [{"start_rows": start, **timed(median(rounds), options.batch)} for rounds in found]
     return report.show(
         "stream",
-        runs,
-        settings=settings,
+        rows,
+        settings=settings_of(options, orders),
         before=before,
-        measures=("events_per_s", "steady_events_per_s", "cpu_seconds"),
+        wrong=[(run.who, run.wrong) for rounds in runs for run in rounds],
+        measures=MEASURES,
+        rounds=[run.row() for rounds in runs for run in rounds],
+        also=flink.versions(),
         json_file=options.json,
     )
 
 
+def timed(row: dict[str, Any], batch: int) -> dict[str, Any]:
+    """The row with the seconds that a batch's events take, which checkpoints do not hide."""
+    steady = row["steady_events_per_s"]
+    return {**row, "seconds_for_batch": round(batch / steady, 2) if steady else None}
+
+
+def orders_of(options: argparse.Namespace, start: int) -> Orders:
+    """The events over a table of so many rows; without rows, over so many keys."""
+    keys = options.keys or max(1, options.events // 5)
+    return Orders(
+        TABLE,
+        events=options.events,
+        keys=start + options.events if start else keys,
+        start=start,
+        hot=options.hot,
+        before=options.replica_identity == "full",
+        full=options.full,
+    )
+
+
+def settings_of(options: argparse.Namespace, orders: Orders) -> dict[str, Any]:
+    """Sizes and limits for the report."""
+    return {
+        "events": options.events,
+        "keys": options.keys or max(1, options.events // 5),
+        "hot": options.hot,
+        "replica_identity": options.replica_identity,
+        "partitions": options.partitions,
+        "batch": options.batch,
+        "fresh_s": options.fresh,
+        "rounds": options.rounds,
+        "value_bytes": next(len(value) for _, value in orders.records(len(orders) // 2)),
+        "memory": options.memory,
+    }
+
+
+def is_chosen(who: str, only: list[str] | None) -> bool:
+    """Whether a contestant is among these; `lakemark` is lakemark with all engines."""
+    return not only or who in only or ("lakemark" in only and who.startswith("lakemark-"))
+
+
+def warm_up(contestants: list[Contestant], memory: str) -> None:
+    """Runs all of them once over a few events, not measured.
+
+    Jars, Python's byte code and lakemark's archive of Java classes are then where they are on any
+    machine that has run them before.
+    """
+    orders = Orders("warmup", events=20_000, keys=4_000, before=True)
+    contest(contestants, orders, partitions=4, batch=20_000, memory=memory, fresh_s=1)
+
+
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in text.split(",")]
+
     parser = argparse.ArgumentParser(prog="./dev bench stream", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, help="default: a fifth of the events")
+    parser.add_argument("--start-rows", type=numbers, default=[0], metavar="N[,N…]")
+    parser.add_argument("--hot", type=float, default=0.0, help="share of changes to 1 %% of rows")
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--batch", type=int, default=200_000, help="events per micro-batch")
-    parser.add_argument("--memory", default="2g", help="of Spark's driver, for both")
+    parser.add_argument("--fresh", type=float, default=3.0, help="Paimon's checkpoints, seconds")
+    parser.add_argument("--memory", default="2g", help="of every JVM")
+    parser.add_argument("--rounds", type=int, default=1, help="the figures are medians")
+    parser.add_argument(
+        "--replica-identity", choices=("full", "default"), default="full",
+        help="whether events have the row before; without it Paimon cannot take part",
+    )  # fmt: skip
     parser.add_argument("--full", action="store_true", help="every field that Debezium 3.7 writes")
     parser.add_argument("--no-warm-up", dest="warm_up", action="store_false")
-    parser.add_argument("--only", choices=("usual", "lakemark"))
+    names = ["lakemark", *(one.who for one in CONTESTANTS)]
+    parser.add_argument("--only", action="append", choices=names, help="may be given repeatedly")
     parser.add_argument("--keep", action="store_true", help="keep logs and tables")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)

@@ -14,19 +14,10 @@ from deltalake import write_deltalake
 
 from bench import report
 from bench.events import SCHEMA, Orders, zoned
-from bench.runs import (
-    Run,
-    check,
-    limit_for,
-    local_kafka,
-    produce,
-    run_lakemark,
-    run_usual,
-    topic_of,
-    write_config,
-)
+from bench.ours import run_lakemark, write_config
+from bench.runs import Run, check, limit_for, local_kafka, produce, topic_of
 from bench.stream import say
-from bench.usual import Spec
+from bench.usual import Spec, run_usual
 from stack.kafka import Kafka
 
 
@@ -67,9 +58,10 @@ def main(argv: list[str]) -> int:
     }
     return report.show(
         "tables",
-        runs,
+        [run.row() for run in runs],
         settings=settings,
         before=before,
+        wrong=[(run.who, run.wrong) for run in runs],
         measures=("seconds_per_batch", "cpu_seconds"),
         json_file=options.json,
     )

@@ -9,6 +9,7 @@ of lakemark and not of this file: replays, key changes, unavailable values, trun
 a batch that is repeated after a crash (the last one it survives, because MERGE is repeatable).
 
 Prints one line of JSON per batch, and at the end the records of each batch as Spark counted them.
+`Usual` is the same as a contestant.
 """
 
 import json
@@ -18,13 +19,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
 from delta.tables import DeltaTable
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from bench.events import COLUMNS
+from bench.checks import read_delta
+from bench.events import COLUMNS, zoned_batches
+from bench.runs import Batch, Run, Task, execute
 from lakemark import jars
 
 ROW = (
@@ -32,6 +37,7 @@ ROW = (
     "amount: DECIMAL(12,2), updated_at: BIGINT, note: STRING>"
 )
 ENVELOPE = f"before {ROW}, after {ROW}, source STRUCT<lsn: BIGINT>, op STRING"
+LAKE: Final = "lake"
 DDL = (
     "id BIGINT, customer_id BIGINT, status STRING, quantity INT, amount DECIMAL(12,2), "
     "updated_at TIMESTAMP, note STRING"
@@ -66,7 +72,43 @@ class Spec:
         return path
 
 
-def main(arguments: list[str]) -> int:
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The usual pipeline as a contestant."""
+
+    who: str = "usual"
+
+    def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
+        """By delta-rs."""
+        write_deltalake(task.home / LAKE, zoned_batches(rows), mode="append")
+
+    def run(self, task: Task) -> Run:
+        """Runs to the end of the topic."""
+        spec = Spec(
+            bootstrap=task.kafka.bootstrap,
+            tables={task.topic: str(task.home / LAKE)},
+            checkpoint=str(task.home / "checkpoint"),
+            max_events=task.limit,
+            memory=task.memory,
+        )
+        return run_usual(spec, task.home)
+
+    def read(self, task: Task) -> tuple[pa.Table, float]:
+        """By delta-rs."""
+        return read_delta(task.home / LAKE)
+
+
+def run_usual(spec: Spec, work: Path) -> Run:
+    """Runs the usual pipeline over what is in the topics."""
+    work.mkdir(parents=True, exist_ok=True)
+    file = spec.write(work / "spec.json")
+    used, lines = execute("bench.usual", str(file), log=work / "usual.log")
+    records: dict[str, int] = next((line["records"] for line in lines if "records" in line), {})
+    batches = [Batch(x["end"], records.get(str(x["batch"]), 0)) for x in lines if "end" in x]
+    return Run("usual", used, [b for b in batches if b.events])
+
+
+def consume(arguments: list[str]) -> int:
     """Applies what is in the topics, then stops."""
     spec = Spec(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
     spark = session(spec)
@@ -193,4 +235,4 @@ def say(line: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(consume(sys.argv[1:]))

@@ -10,9 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bench import delta_rs, events, paimon, report, snapshot, stream
+from bench.checks import compare, differences
 from bench.events import ARROW, COLUMNS, CONNECTOR, Orders, as_table, zoned, zoned_batches
 from bench.ours import stamped
-from bench.runs import Batch, Run, Used, Watch, compare, differences, median
+from bench.runs import Batch, Run, Used, Watch, median
 from lakemark.sink.names import CDC
 from lakemark.source.envelope import Kind, SourceIdentity, decode
 

@@ -1,0 +1,137 @@
+"""lakemark itself as a contestant: `lakemark run --once` with one of its write engines."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from bench.checks import read_delta
+from bench.events import COLUMNS, CONNECTOR, SCHEMA
+from bench.runs import Batch, Run, Task, execute
+from lakemark import positions
+from lakemark.sink import delta
+from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.evolve import TARGET_FILE_BYTES
+from lakemark.sink.names import CDC
+from lakemark.sink.pool import cdc_type
+from stack.kafka import Kafka
+
+ENGINES: Final = (TASK_MERGE, DELETION_VECTORS)
+
+
+@dataclass(frozen=True, slots=True)
+class Lakemark:
+    """lakemark with one engine."""
+
+    engine: str
+
+    @property
+    def who(self) -> str:
+        """Its name with the engine's."""
+        return f"lakemark-{self.engine}"
+
+    def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
+        """Writes the files as a snapshot leaves them, with a position before the first event's."""
+        path, kind = folder(task), rows.schema.append(pa.field(CDC, cdc_type(deletes="hard")))
+        delta.ensure(path, kind, key=["id"])
+        marked = pa.RecordBatchReader.from_batches(kind, map(stamped, rows))
+        write_deltalake(path, marked, mode="append", target_file_size=TARGET_FILE_BYTES)
+
+    def run(self, task: Task) -> Run:
+        """Runs to the end of the topic."""
+        config = write_config(
+            task.home,
+            task.kafka,
+            [task.table],
+            max_events=task.limit,
+            memory=task.memory,
+            engine=self.engine,
+        )
+        return run_lakemark(config, task.home, who=self.who)
+
+    def read(self, task: Task) -> tuple[pa.Table, float]:
+        """By delta-rs."""
+        return read_delta(folder(task))
+
+
+def folder(task: Task) -> str:
+    """Where lakemark keeps the table."""
+    return str(task.home / "lake" / SCHEMA / task.table)
+
+
+def stamped(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with lakemark's own column."""
+    count = rows.num_rows
+    at = pa.scalar(datetime(2026, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC"))
+    cdc = [
+        pa.repeat(pa.scalar(positions.pack(0, 1, 0), pa.binary()), count),
+        pa.repeat(pa.scalar("r"), count),
+        pa.repeat(at, count),
+        pa.nulls(count, pa.list_(pa.string())),
+        pa.nulls(count, pa.binary()),
+    ]
+    own = pa.StructArray.from_arrays(cdc, fields=list(cdc_type(deletes="hard")))
+    return rows.append_column(CDC, own)
+
+
+def run_lakemark(
+    config: Path, work: Path, *, module: str = "lakemark", who: str = "lakemark"
+) -> Run:
+    """Runs `lakemark run --once`, or a variant of it, over what is in the topics."""
+    log = work / "lakemark.log"
+    used, lines = execute(module, "run", "--once", "-c", str(config), log=log)
+    batches = [
+        Batch(datetime.fromisoformat(line["timestamp"]).timestamp(), line["events"])
+        for line in lines
+        if line.get("event") == "batch.done"
+    ]
+    return Run(who, used, [b for b in batches if b.events])
+
+
+def write_config(
+    work: Path,
+    kafka: Kafka,
+    tables: Iterable[str],
+    *,
+    max_events: int,
+    memory: str,
+    engine: str = "auto",
+) -> Path:
+    """Writes a lakemark configuration with its connector and schema file; returns its path.
+
+    Calling it again with other limits keeps lake and checkpoint: the next run goes on there.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    connector = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "topic.prefix": CONNECTOR,
+        "plugin.name": "pgoutput",
+        "skipped.operations": "none",
+        "tombstones.on.delete": "false",
+        "key.converter": converter,
+        "key.converter.schemas.enable": "false",
+        "value.converter": converter,
+        "value.converter.schemas.enable": "false",
+        "value.converter.decimal.format": "NUMERIC",
+    }
+    schemas = {f"{SCHEMA}.{table}": {"key": ["id"], "columns": COLUMNS} for table in tables}
+    config = {
+        "name": CONNECTOR,
+        "kafka": {"bootstrap_servers": kafka.bootstrap},
+        "source": {"connector_file": "connector.json", "schema_file": "tables.yaml"},
+        "lake": {"path": "lake", "engine": engine},
+        "stream": {"max_events_per_batch": max_events},
+        "checkpoint": "checkpoint",
+        "log": {"format": "json"},
+        "spark": {"spark.driver.memory": memory},
+    }
+    path = work / "lakemark.yaml"  # JSON is YAML
+    for file, data in (("connector.json", connector), ("tables.yaml", schemas), (path, config)):
+        (work / file).write_text(json.dumps(data, indent=1), encoding="utf-8")
+    return path
