@@ -245,3 +245,18 @@ def test_a_process_is_watched_with_its_children():
 def test_what_was_not_looked_at_is_not_called_right(found, said):
     words = {"y": True, "n": False, "-": None}
     assert snapshot.worst([snapshot.Row("w", 1, 1.0, correct=words[c]) for c in found]) is said
+
+
+def test_a_snapshot_is_seen_beside_debezium_and_beside_the_log_alone():
+    rows = [
+        snapshot.Row("debezium 1024", 100, 10.0),
+        snapshot.Row("debezium 10240", 100, 5.0),
+        snapshot.Row("debezium 1024 busy", 100, 20.0),
+        snapshot.Row("log alone", 0, 1, [0.5, 0.4, 9.0]),
+        snapshot.Row("lakemark 2", 100, 1.0, [0.6]),
+        snapshot.Row("lakemark 2 busy", 100, 2.0, [0.7]),
+    ]
+    assert snapshot.against(rows) == {
+        "lakemark 2": (5.0, pytest.approx(1.2)),
+        "lakemark 2 busy": (10.0, None),
+    }

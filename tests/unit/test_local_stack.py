@@ -188,7 +188,9 @@ def test_cluster_ids_are_what_kafka_accepts():
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", _kafka_id())
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-servers.lock"])
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "requirements-servers.lock", "requirements-paimon.lock"]
+)
 def test_locks_are_exact_hashed_and_name_no_address(name):
     text = (ROOT / name).read_text()
     assert "://" not in text
