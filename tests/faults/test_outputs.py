@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lakemark.config import load
 from lakemark.source.modes import HandlingModes
@@ -19,6 +20,7 @@ from stack import every_type, watchdog
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.broken import revive
+from tests.kit.http_side import HttpSide
 from tests.kit.output_topics import OutputTopic, came_again, schema_of, settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.rendered_rows import assert_read_as_written
@@ -35,7 +37,14 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 CONNECT_RESTARTS = 4 if NIGHTLY else 2
 PLACEHOLDER = b"__debezium_unavailable_value"
 LIMITS = every_type.Limits.of({})
-UPSERT = "INSERT INTO docs VALUES (%s, 1, repeat('b', 2500)) ON CONFLICT (id) DO UPDATE SET n = docs.n + 1"
+# One writer, so the order of its numbers is that of the commits.
+NEXT = "nextval('told')::int"
+WRITES = (
+    f"INSERT INTO docs VALUES (%s, {NEXT}, repeat('b', 2500)) ON CONFLICT (id) DO UPDATE SET n = {NEXT}",
+    f"UPDATE docs SET n = {NEXT} WHERE id = %s",
+    f"UPDATE docs SET n = {NEXT}, big = repeat(n::text, 600) WHERE id = %s",
+    "DELETE FROM docs WHERE id = %s",
+)
 
 
 @pytest.fixture(scope="module")
@@ -242,23 +251,14 @@ def test_killed_while_it_writes(pipeline: Running, snapshots: Snapshots, stack: 
     """lakemark and the connector, nightly all of Connect too, beside a snapshot and a workload."""
     database, rng = pipeline.database, random.Random(3)
     stop = threading.Event()
+    database.execute("CREATE SEQUENCE told START 1000000")
 
     def write() -> None:
         dice = random.Random(4)
         with database.connect() as connection:
             while not stop.is_set():
                 key = dice.randrange(400)
-                connection.execute(
-                    dice.choice(
-                        [
-                            UPSERT,
-                            "UPDATE docs SET n = n + 1 WHERE id = %s",
-                            "UPDATE docs SET big = repeat(n::text, 2500) WHERE id = %s",
-                            "DELETE FROM docs WHERE id = %s",
-                        ]
-                    ),
-                    (key,),
-                )
+                connection.execute(dice.choice(WRITES), (key,))
                 stop.wait(0.005)
 
     writer = threading.Thread(target=write)
@@ -287,7 +287,42 @@ def test_killed_while_it_writes(pipeline: Running, snapshots: Snapshots, stack: 
         stop.set()
         writer.join()
     topic = arrived(pipeline, "public.docs")
+    assert topic.falls("n") == []
+    ops = Counter(one.event["op"] for one in topic.seen if one.value)
+    assert min(ops[op] for op in "cur") > 0
     # An event at the very position up to which a partition was written may come once more.
     again = [name for name in topic.repeated() if not name.endswith(("/r", "/tombstone"))]
     bound = CONNECT_RESTARTS * len(stack.kafka.end_offsets(topic.name))
     assert len(again) <= bound, f"{again} of {came_again(database, 'docs')} that came again"
+
+
+def test_without_connect_chunks_wait_for_a_later_event_in_every_partition(
+    pipeline: Running, snapshots: Snapshots
+):
+    """As `source.connector_file` does it; the last of the tests that share the pipeline."""
+    database, table = pipeline.database, "public.quiet"
+    snapshots.completed(snapshots.start(table), deadline_s=RUN_S)
+    config = pipeline.lakemark.config
+    file = config.with_name("connector.json")
+    file.write_text(json.dumps(database.config))
+    sections = {**yaml.safe_load(config.read_text()), "source": {"connector_file": str(file)}}
+    pipeline.lakemark.stop()
+    config.write_text(yaml.safe_dump(sections))
+    pipeline.lakemark.start()
+    side = HttpSide(pipeline)
+    run = snapshots.start(table, chunk_rows=1000)
+    wait_for(
+        lambda: (side.status()["snapshot_delay"] or {}).get("code") == "waits-for-connector",
+        STATE_S,
+        "the state to say what the chunk waits for",
+    )
+    assert snapshots.settled(run, table) == set()
+    before = {(one.partition, one.offset) for one in OutputTopic.of(pipeline, table).read()}
+    database.execute("UPDATE quiet SET n = n + 1 WHERE id % 2 = 0")
+    snapshots.completed(run, deadline_s=RUN_S)
+    assert side.status()["snapshot_delay"] is None
+    topic = arrived(pipeline, table)
+    new = [one for one in topic.seen if (one.partition, one.offset) not in before]
+    after = Counter(one.event["op"] for one in new)
+    ((odd,),) = database.execute("SELECT count(*) FROM quiet WHERE id % 2 = 1")
+    assert after == {"u": len(topic.newest()) - odd, "r": odd}, "rows that an event is newer than"
