@@ -108,6 +108,7 @@ def _stream(spark: SparkSession, place: str) -> None:
             f.col("value").alias("offset"),
             f.lit(None).cast("binary").alias("key"),
             f.lit(None).cast("binary").alias("value"),
+            f.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"),
         )
     )
     decoded = records.mapInArrow(nothing, tasks.DECODED_DDL)

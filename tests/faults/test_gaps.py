@@ -12,6 +12,7 @@ from lakemark import records
 from lakemark.config import load
 from stack.local import LocalStack
 from stack.processes import wait_for
+from tests.kit.http_side import HttpSide
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -65,10 +66,23 @@ def refused(running: Running, code: str) -> str:
     return said
 
 
+def has_older_charts(running: Running) -> None:
+    """The last hour of the process before it is there too."""
+    site = HttpSide(running)
+    started = site.status()["pipeline"]["started_ms"]
+
+    def older() -> bool:
+        stretches = json.loads(site.ask("/v1/history")[1])["stretches"]
+        return any(s["at_ms"] + 10_000 <= started and s["batches"] for s in stretches)
+
+    wait_for(older, STATE_S, "what the process before has done in /v1/history")
+
+
 def mended(running: Running) -> None:
     said = running.lakemark.command("recover", "--resnapshot", LOST)
     assert LOST in said
     running.lakemark.start()
+    has_older_charts(running)
     event = running.lakemark.wait_for_event("topic.begins_again", STATE_S)
     assert event["tables"] == [LOST]
     running.lakemark.wait_for_event("snapshot.ended", STATE_S)  # it may be equal before

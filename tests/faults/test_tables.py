@@ -7,14 +7,16 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewPartitions
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
+from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from stack import every_type, shop
 from stack.local import LocalStack
 from stack.processes import wait_for
@@ -24,6 +26,10 @@ from tests.kit.running import STATE_S, Running
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
 ORDERS, PRODUCTS = "public.orders", "public.products"
+# One table for each engine: only its own test writes to them.
+OTHERS = {f"others_{e.replace('-', '_')}": e for e in (TASK_MERGE, DELETION_VECTORS, SPARK_MERGE)}
+ROWS = 36_000  # delta-rs writes a file for each thousand, if it is asked for tiny ones
+CHANGE = "UPDATE {} SET n = n + 1 WHERE id BETWEEN 5 AND 50"
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +38,12 @@ def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
         with database.connect() as connection:
             shop.create(connection, every=every_type.Limits.of({}))
             shop.fill(connection, scale=0.02)
+            for table in OTHERS:
+                connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)".encode())
         database.start_connector({"producer.override.metadata.max.age.ms": "500"})
-        with Running(database, tmp_path_factory.mktemp("pipeline")) as running:
+        engines = {f"public.{table}": {"engine": engine} for table, engine in OTHERS.items()}
+        lake = {"path": "./lake", "tables": engines}
+        with Running(database, tmp_path_factory.mktemp("pipeline"), {"lake": lake}) as running:
             yield running
 
 
@@ -121,38 +131,6 @@ def unwritable(*folders: Path) -> Iterator[None]:
             subprocess.run([str(change), "-i", str(folder)], check=False)
 
 
-def test_others_that_write_to_a_table_do_no_harm(running: Running):
-    """Somebody's OPTIMIZE and DELETE in a loop; what they deleted comes back with its next change."""
-    database, path = running.database, running.table(ORDERS).table_uri
-    gone: list[int] = []
-    over = threading.Event()
-
-    def meddle() -> None:
-        keys = [key for (key,) in database.execute("SELECT id FROM orders ORDER BY id LIMIT 50")]
-        while not over.wait(0.05):
-            with suppress(DeltaError):
-                DeltaTable(path).optimize.compact()
-            with suppress(DeltaError):
-                key = keys[len(gone) % len(keys)]
-                DeltaTable(path).delete(f"id = {key}")
-                gone.append(key)
-
-    meddler = threading.Thread(target=meddle)
-    meddler.start()
-    try:
-        with Workload(database.dsn, writers=2, rows_per_s=300, seed=5) as workload:
-            for _ in range(5):
-                running.lakemark.wait_for_batch(STATE_S)
-            workload.stop()
-    finally:
-        over.set()
-        meddler.join()
-    assert gone
-    database.execute("UPDATE orders SET id = id WHERE id = ANY(%s)", [gone])
-    running.wait_drained()
-    running.wait_equal()
-
-
 def test_an_incompatible_change_stops_its_table_only_and_its_hint_leads_on(running: Running):
     database, products = running.database, Path(running.table(PRODUCTS).table_uri.split("://")[-1])
     before = running.version(PRODUCTS)
@@ -194,3 +172,94 @@ def skipped(running: Running) -> None:
         lambda r: r.get("state", "streaming") == "streaming" and not r.get("resnapshot"),
     )
     running.wait_equal()
+
+
+def test_others_that_write_to_a_table_do_no_harm(running: Running):
+    """Somebody's OPTIMIZE and DELETE in a loop; what they deleted comes back with its next change."""
+    database = running.database
+    for table, engine in OTHERS.items():
+        rows = 1000 if engine == SPARK_MERGE else ROWS
+        database.execute(f"INSERT INTO {table} SELECT n, 0 FROM generate_series(1, {rows}) n")
+    running.wait_drained()
+    running.wait_equal(*(f"public.{table}" for table in OTHERS))
+    meddlers = [
+        Meddler(running.table(f"public.{table}").table_uri, compacted=engine != SPARK_MERGE)
+        for table, engine in OTHERS.items()
+    ]
+    with ExitStack() as stack:
+        for meddler in meddlers:
+            stack.enter_context(meddler.at_work())
+
+        def met() -> bool:
+            """A batch that only adds rows, and one that changes some; until all have met ours."""
+            for change in ("INSERT INTO {} SELECT max(id) + 1, 0 FROM {}", CHANGE):
+                for table in OTHERS:
+                    database.execute(change.replace("{}", table))
+                running.lakemark.wait_for_batch(STATE_S)
+            return all(m.refused > 1 for m in meddlers if m.compacted)
+
+        wait_for(met, STATE_S, "compactions of two to meet")
+    for table, meddler in zip(OTHERS, meddlers, strict=True):
+        assert not (meddler.compacted and meddler.landed), "it was overtaken, and committed"
+        assert meddler.gone
+        database.execute(f"UPDATE {table} SET n = n + 1 WHERE id = ANY(%s)", [meddler.gone])
+    running.wait_drained()
+    running.wait_equal()
+
+
+@dataclass
+class Meddler:
+    """Writes a table beside lakemark, by delta-rs.
+
+    Attributes:
+        path: of the table.
+        compacted: whether lakemark compacts it.
+        gone: keys that it deleted.
+        refused, landed: compactions of its own that one of ours, or else a merge, overtook.
+    """
+
+    path: str
+    compacted: bool
+    gone: list[int] = field(default_factory=list)
+    refused: int = 0
+    landed: int = 0
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """In a thread, until the end."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._meddle, args=(over,))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _meddle(self, over: threading.Event) -> None:
+        while not over.wait(0.05):
+            with suppress(DeltaError):  # a file for each thousand rows: reason to compact them
+                DeltaTable(self.path).optimize.z_order(["id"], target_size=1)
+            with suppress(DeltaError):
+                key = 1 + 7 * len(self.gone)
+                DeltaTable(self.path).delete(f"id = {key}")
+                self.gone.append(key)
+            stale = DeltaTable(self.path)
+            if not self._is_overtaken(stale.version(), over):
+                continue
+            try:
+                stale.optimize.compact()
+                self.landed += 1
+            except CommitFailedError:
+                self.refused += 1
+
+    def _is_overtaken(self, version: int, over: threading.Event) -> bool:
+        """Whether lakemark compacts the table, or else merges, before the end; waits for it."""
+        operation = "OPTIMIZE" if self.compacted else "MERGE"
+        while not over.wait(0.02):
+            newest = DeltaTable(self.path)
+            for said in newest.history(newest.version() - version):
+                ours = not str(said.get("engineInfo", "")).startswith("delta-rs")
+                if ours and said["operation"] == operation:
+                    return True
+        return False

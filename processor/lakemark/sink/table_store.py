@@ -41,7 +41,7 @@ _PREFIX: Final = re.compile(r"^(aws|azure|google)_")
 _INT96: Final = "us"
 _LOCKS: Final = "aws_s3_locking_provider"
 # With these delta-rs commits without a condition: the user answers for there being one writer.
-_UNSAFE: Final = ("aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename")
+_UNSAFE: Final = tuple(f"{of}allow_unsafe_rename" for of in ("", "aws_s3_", "mount_"))
 _TRUE: Final = frozenset({"1", "true", "on", "yes", "y"})
 
 
