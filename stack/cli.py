@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="the whole thing on this machine")
     demo.add_argument("--keep", action="store_true", help="leave everything running at the end")
+    demo.add_argument("--scale", type=float, default=1.0, help="size of the shop; 1: 65,000 rows")
     test = commands.add_parser("test", help="lint, types and tests", add_help=False)
     test.add_argument("--quick", action="store_true", help="no Java, no servers")
     bench = commands.add_parser("bench", help="a benchmark", add_help=False)
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     if rest and options.command not in {"test", "bench"}:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     actions: dict[str, Callable[[], int]] = {
-        "demo": lambda: run_demo(keep=options.keep),
+        "demo": lambda: run_demo(keep=options.keep, scale=options.scale),
         "test": lambda: run_tests(rest, quick=options.quick),
         "bench": lambda: run_bench(options.name, rest),
         "up": up,
@@ -63,10 +64,10 @@ def say(text: str) -> None:
     print(f"dev: {text}", file=sys.stderr, flush=True)
 
 
-def run_demo(*, keep: bool) -> int:
+def run_demo(*, keep: bool, scale: float) -> int:
     """Run `stack/demo.py`."""
     ensure_servers(say)
-    code: int = importlib.import_module("stack.demo").run(keep=keep)
+    code: int = importlib.import_module("stack.demo").run(keep=keep, scale=scale)
     return code
 
 

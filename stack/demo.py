@@ -40,7 +40,6 @@ from stack.processes import Identity, StackError
 CATCH_UP_S: Final = 300.0
 """Deadline for the tables to be equal; a busy machine needs a minute."""
 KEPT: Final = "demo"
-SCALE: Final = 1.0
 
 
 class Demo:
@@ -49,11 +48,13 @@ class Demo:
     Args:
         console: where it is shown.
         keep: leave everything running at the end.
+        scale: how large the shop is; 1 is 65,000 rows.
     """
 
-    def __init__(self, console: Console, *, keep: bool) -> None:
+    def __init__(self, console: Console, *, keep: bool, scale: float = 1.0) -> None:
         self._screen = Screen(console)
         self._keep = keep
+        self._scale = scale
         self._stack: LocalStack | None = None
         self._lakemark: LakemarkProcess | None = None
         self._load: Load | None = None
@@ -86,7 +87,7 @@ class Demo:
         )
         with self._screen.doing("starting lakemark (Spark takes most of it)"):
             lakemark.start()
-        self._load = Load(database, lakemark, self._screen, self._seen)
+        self._load = Load(database, lakemark, self._screen, self._seen, scale=self._scale)
         self._load.run()
         found = self._catch_up(database, lakemark)
         self._report(found, lakemark)
@@ -109,7 +110,7 @@ class Demo:
             database = stack.fresh_database(*PULSE_SQL, name="shop")
             with database.connect() as connection:
                 shop.create(connection)
-                rows = shop.fill(connection, scale=SCALE)
+                rows = shop.fill(connection, scale=self._scale)
         self._screen.say(f"  {rows:,} rows in {len(shop.TABLES)} tables")
         return database
 
@@ -249,18 +250,19 @@ def stop(say: Any = print) -> int:
     return 0
 
 
-def run(*, keep: bool) -> int:
+def run(*, keep: bool, scale: float = 1.0) -> int:
     """Run the demo; the exit code is 0 only if all tables are equal.
 
     Args:
         keep: leave everything running at the end, and say how to stop it.
+        scale: how large the shop is.
     """
 
     def terminated(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, terminated)
-    demo = Demo(Console(highlight=False), keep=keep)
+    demo = Demo(Console(highlight=False), keep=keep, scale=scale)
     try:
         code = demo.run()
         if keep:

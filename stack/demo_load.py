@@ -36,9 +36,10 @@ PULSE_SQL: Final = (
 )
 BEAT_S: Final = 0.25
 LOOK_S: Final = 0.1
+CHUNK_ROWS: Final = 1000
 SIGNAL: Final = {
     "data-collections": ["public.line_items", "public.orders", r"public\..*"],
-    "chunk-rows": 1000,
+    "chunk-rows": CHUNK_ROWS,
     "parallelism": 2,
     "delay": "250ms",
 }
@@ -69,14 +70,22 @@ class Load:
         lakemark: runs.
         screen: where it is shown.
         seen: what is measured goes there.
+        scale: how large the shop is; there are as many chunks in a small one.
 
     Attributes:
         workload: the writers.
     """
 
     def __init__(
-        self, database: Database, lakemark: LakemarkProcess, screen: Screen, seen: Measured
+        self,
+        database: Database,
+        lakemark: LakemarkProcess,
+        screen: Screen,
+        seen: Measured,
+        *,
+        scale: float = 1.0,
     ) -> None:
+        self._signal = {**SIGNAL, "chunk-rows": max(1, round(CHUNK_ROWS * scale))}
         self.workload = Workload(database.dsn)
         self._lakemark = lakemark
         self._screen = screen
@@ -111,9 +120,9 @@ class Load:
 
     def _ask(self) -> None:
         self._screen.say("the lake is empty; this signal asks for all tables:")
-        shown = json.dumps({"id": RUN, "type": "execute-snapshot", "data": SIGNAL})
+        shown = json.dumps({"id": RUN, "type": "execute-snapshot", "data": self._signal})
         self._screen.console.print(f"          {shown}", markup=False, soft_wrap=True)
-        self._loading.send("execute-snapshot", SIGNAL, RUN)
+        self._loading.send("execute-snapshot", self._signal, RUN)
         self._until(lambda: self._loading.run.state == "running", "the answer STARTED")
 
     def _pause(self) -> None:

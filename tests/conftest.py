@@ -35,6 +35,7 @@ SPLIT = {
         ),
         "more servers",
     ),
+    "integration/test_demo.py": "demo",  # has servers of its own
 }  # fmt: skip
 
 
