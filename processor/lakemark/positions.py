@@ -8,6 +8,9 @@ change's own LSN does not (Debezium's WalPositionLocator says the same).
 The first transaction of a new slot has no last commit. Its events have their own LSN as major, and
 as minor the same with the lowest bit set: LSNs are multiples of 8, so no other event has that.
 Equal numbers would not do: the first change of a transaction that follows another at once has them.
+
+Two majors are no LSNs and mark what was read outside the stream's order: 0 the connector's own
+snapshot, 1 Debezium's incremental reads (`outside_stream`).
 """
 
 import re
@@ -23,6 +26,8 @@ import pyarrow.compute as pc
 WIDTH: Final = 20
 _LAYOUT: Final = struct.Struct(">IQQ")
 LOWEST: Final = bytes(WIDTH)
+OWN_SNAPSHOT: Final = 0
+INCREMENTAL: Final = 1
 _PARTS: Final = np.dtype([("epoch", ">u4"), ("major", ">u8"), ("minor", ">u8")])
 
 
@@ -83,19 +88,26 @@ def outside_stream(position: bytes) -> bytes:
     """The position of a read that was not taken in the stream: older than any event.
 
     Debezium's incremental reads carry the position of their close row, which is newer than what
-    they saw; in a table nothing must lose against them.
+    they saw; in a table nothing must lose against them. What is kept is the commit before the close
+    row's: a truncate that commits later removes the row, also one that was written before the close
+    row, by a transaction that was still open then.
     """
-    return position[:4] + bytes(8) + position[12:]
+    return position[:4] + INCREMENTAL.to_bytes(8) + position[4:12]
 
 
 def below_truncate(position: bytes, truncate: bytes) -> bool:
     """Whether a truncate at `truncate` removes a row at `position`.
 
     A row of the connector's own snapshot carries an LSN sampled outside the stream, so only that
-    LSN is compared with the truncate's own.
+    LSN is compared with the truncate's own. An incremental read carries a commit, which is compared
+    with the commit before the truncate.
     """
-    if is_own_snapshot(position) and position[:4] == truncate[:4]:
-        return position[12:] < truncate[12:]
+    epoch, major, minor = unpack(position)
+    if epoch == unpack(truncate)[0]:
+        if major == OWN_SNAPSHOT:
+            return minor < unpack(truncate)[2]
+        if major == INCREMENTAL:
+            return minor < unpack(truncate)[1]
     return position < truncate
 
 
@@ -118,8 +130,10 @@ def which_below_truncate(parts: npt.NDArray[np.void], truncate: bytes) -> npt.ND
     epoch, major, minor = unpack(truncate)
     same = parts["epoch"] == epoch
     earlier = (parts["major"] < major) | ((parts["major"] == major) & (parts["minor"] < minor))
-    own = same & (parts["major"] == 0)
-    return np.where(own, parts["minor"] < minor, (parts["epoch"] < epoch) | (same & earlier))
+    found: npt.NDArray[np.bool_] = (parts["epoch"] < epoch) | (same & earlier)
+    for read, bound in ((OWN_SNAPSHOT, minor), (INCREMENTAL, major)):
+        found = np.where(same & (parts["major"] == read), parts["minor"] < bound, found)
+    return found
 
 
 _SEQUENCE: Final = re.compile(r'\[(?:"(-?[0-9]{1,20})"|null),(?:"(-?[0-9]{1,20})"|null)\]')

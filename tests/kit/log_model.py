@@ -7,9 +7,10 @@ The events are those of Debezium 3.7 on PostgreSQL 15 (tests/golden has real one
 placeholders, key changes in two halves, truncates without a key, JSON with and without the schema
 wrapper.
 
-Facts that shape it: own LSNs of transactions interleave while commits do not; PostgreSQL refuses
-updates of a published table whose primary key is deferrable unless its replica identity is FULL,
-and with FULL the connector knows every column.
+Facts that shape it: LSNs are multiples of 8; own LSNs of transactions interleave while commits do
+not, and the first change of a transaction that follows at once has the LSN at which the commit
+before it ends; PostgreSQL refuses updates of a published table whose primary key is deferrable
+unless its replica identity is FULL, and with FULL the connector knows every column.
 """
 
 import base64
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from lakemark.source.schema import TableSchema, from_connect
 
+STEP = 8  # PostgreSQL aligns its records
 TABLE = "public.things"
 TOPIC = "shop.public.things"
 COLUMNS = ("id", "a", "b", "c")
@@ -47,6 +49,7 @@ VALUE_SCHEMA = {
 }
 KEY_SCHEMA = {"type": "struct", "fields": [_FIELDS[0]], "optional": False, "name": "Key"}
 
+GRID = 2 * STEP * 64  # in it every transaction has a place of its own
 Row = dict[str, Any]
 
 
@@ -127,7 +130,7 @@ class Database:
     log: list[Entry] = field(default_factory=list)
     fences: list[int] = field(default_factory=list)  # log indices that no restart goes behind
     transaction: int = 0
-    committed: int = 10_000
+    committed: int = 10_000 + STEP  # unlike the changes' LSNs no multiple of 16
     fresh_slot: bool = False
     sampled: int = 0  # LSN of the last snapshot
 
@@ -244,7 +247,7 @@ class Database:
     def truncate(self, to: "_Transaction") -> None:
         self.rows.clear()
         # Its lock waits for the snapshot's reads, or they for it: it is not older than they are.
-        to.place = max(to.place, self.sampled + 64)
+        to.place = max(to.place, self.sampled + GRID)
         to.add("t")
 
     # -- only under a deferrable key --------------------------------------------------------------
@@ -319,7 +322,6 @@ class Database:
                 self.log.append(
                     Entry("r", sequence, close.ts, key, after=row, snapshot="incremental")
                 )
-        close.place = where
         self.committed = close.end()
         self.fresh_slot = False
 
@@ -328,7 +330,7 @@ class Database:
         for _ in range(self.dice.choice([0, 0, 1])):
             self.commit(lost=True)
         for _ in range(self.dice.choice([1, 1, 2])):  # the second: it died in the first
-            self.sampled = self.committed = self.committed + 640
+            self.sampled = self.committed = self.committed + 10 * GRID
             ts = self.transaction * 1000
             keys = sorted(self.rows)
             for key in keys:
@@ -346,7 +348,7 @@ class _Transaction:
     def __init__(self, database: Database) -> None:
         dice = database.dice
         self.database = database
-        self.place = database.committed - 64 * dice.choice([0, 0, 2, 9])
+        self.place = database.committed - GRID * dice.choice([0, 0, 2, 9])
         if database.fresh_slot:  # a slot's first transaction begins after it
             self.place = database.committed
         self.ts = database.transaction * 1000 + dice.randrange(1500)
@@ -354,9 +356,11 @@ class _Transaction:
 
     def number(self) -> int:
         """The next LSN of this transaction; no other transaction has the same."""
-        step = 64 * self.database.dice.randint(1, 3)
-        self.place += step
-        return self.place - self.place % 64 + self.database.transaction % 64
+        database = self.database
+        if self.place == database.committed and not self.changes and database.dice.random() < 0.3:
+            return self.place  # it follows at once
+        self.place += GRID * database.dice.randint(1, 3)
+        return self.place - self.place % GRID + 2 * STEP * (database.transaction % 64)
 
     def add(self, op: str, *, same_record: bool = False, **rest: Any) -> None:
         where = self.changes[-1][0] if same_record else self.number()
@@ -368,7 +372,7 @@ class _Transaction:
 
     def end(self) -> int:
         """LSN of the commit."""
-        return max(self.place, self.database.committed) + 64
+        return max(self.place, self.database.committed) + GRID
 
 
 # -- the connector ---------------------------------------------------------------------------------

@@ -84,8 +84,14 @@ def key_json(key: int, *, wrapped: bool) -> bytes:
     return (f"{_KEY_PREFIX}{plain}}}" if wrapped else plain).encode()
 
 
+def sequence_json(sequence: tuple[int | None, int]) -> str:
+    """`source.sequence`: the last commit before the event, if there was one, and its own LSN."""
+    last, own = sequence
+    return f'[null,"{own}"]' if last is None else f'["{last}","{own}"]'
+
+
 def value_json(entry: Entry, *, wrapped: bool) -> bytes:
-    last, own = entry.sequence
+    own = entry.sequence[1]
     streamed = entry.snapshot == "false"
     source = {
         "version": "3.7.0.Final",
@@ -94,7 +100,7 @@ def value_json(entry: Entry, *, wrapped: bool) -> bytes:
         "ts_ms": entry.ts,
         "snapshot": entry.snapshot,
         "db": "shop",
-        "sequence": _dump([None if last is None else str(last), str(own)]),
+        "sequence": sequence_json(entry.sequence),
         "ts_us": entry.ts * 1000,
         "ts_ns": entry.ts * 1000000,
         "schema": "public",

@@ -5,6 +5,7 @@ from typing import Any
 
 from lakemark import changes, positions
 from lakemark.changes import Net
+from tests.kit.log_model import STEP
 
 COLUMNS = ("a", "b", "c")
 
@@ -29,7 +30,8 @@ class Event:
 
     @property
     def position(self) -> bytes:
-        return positions.pack(0, 0 if self.kind == "own" else self.number, self.number)
+        at = STEP * self.number
+        return positions.pack(0, 0 if self.kind == "own" else at, at)
 
 
 def happen(row: Row | None, event: Event) -> Row | None:

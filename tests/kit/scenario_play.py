@@ -20,9 +20,9 @@ from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.snapshot.visibility import Server, Snapshot, Watermark
 from lakemark.snapshot.windows import Windows
 from lakemark.source.touches import shard_of
-from tests.kit.log_model import TABLE, Row, Shape
+from tests.kit.log_model import STEP, TABLE, Row, Shape
 from tests.kit.scenarios import Arrival, Entry, Marker, Reading, Scenario, cells_of, row_of
-from tests.kit.simulation.connector import SIGNAL_TOPIC, TOPIC, Connector, Event
+from tests.kit.simulation.connector import SIGNAL_TOPIC, TOPIC, Connector, Event, stream_position
 from tests.kit.simulation.pipeline import Done, Pipeline
 from tests.kit.simulation.runs import packet_of
 from tests.kit.simulation.source import new_source
@@ -97,7 +97,7 @@ class Play:
         self.connector = Connector(new_source(Shape(), dice), dice, partitions + 1)
         self.pipeline = Pipeline(self.connector, dice, shards, crashes, deletes)
         self.windows = Windows()
-        self.at, self.last_commit = LOADED, 10 * LOADED + 5
+        self.at, self.last_commit = LOADED, _lsn(LOADED) + STEP
         self.numbers: dict[bytes, int] = {}
         self.attempts: list[Attempt] = []
         self.ended: list[str] = []
@@ -146,20 +146,20 @@ class Play:
 
     def _append_reads(self, rows: list[tuple[int, str]]) -> None:
         """The connector's own snapshot."""
-        position = positions.pack(0, 0, 10 * LOADED)
+        position = positions.pack(0, 0, _lsn(LOADED))
         self.numbers[position] = LOADED
         for left, (key, cells) in enumerate(rows, 1 - len(rows)):
             change = {"op": "r", "key": key, "after": row_of(key, cells)}
             mark = "true" if left else "last"
-            event = Event(-1, 0, change, (None, 10 * LOADED), position, 0, mark)
+            event = Event(-1, 0, change, (None, _lsn(LOADED)), position, 0, mark)
             self.connector.stream.append(event)
 
     def _append(self, entry: Entry) -> int:
         """An entry's event at the end of the stream; its place there."""
         if entry.at != self.at:
-            self.last_commit, self.at = 10 * self.at + 5, entry.at
-        sequence = self.last_commit, 10 * entry.lsn
-        position = positions.pack(0, *sequence)
+            self.last_commit, self.at = _lsn(self.at) + STEP, entry.at
+        sequence = self.last_commit, _lsn(entry.lsn)
+        position = stream_position(sequence)
         stream = self.connector.stream
         place = len(stream)
         oldest = next(e.window for e in self.scenario.log if isinstance(e, Marker))
@@ -386,6 +386,11 @@ class Play:
             if len(runs) > 1 and all(self._counts(attempt) for attempt in mine):
                 self._say(type=window.RUN_END, run=run)
                 self.ended.append(run)
+
+
+def _lsn(number: int) -> int:
+    """A scenario's place in the log as an LSN; commits stand between."""
+    return 2 * STEP * number
 
 
 def uuid(label: str) -> str:

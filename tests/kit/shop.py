@@ -8,6 +8,7 @@ from deltalake import DeltaTable
 from lakemark.sink import names
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.schema import HandlingModes, from_catalog
+from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import World
 
 ORDERS, ITEMS = "public.orders", "public.items"
@@ -19,32 +20,32 @@ def schema_of(table, *, modes=None, **types):
 
 
 def event(
-    op, lsn, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop", anew=False
+    op, at, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop", anew=False
 ):
+    """An event at place `at` of the log, of the transaction after the commit at place `tx`."""
+    lsn, last = STEP * at, None if anew or snapshot == "true" else str(STEP * (tx or at))
     schema, _, bare = table.partition(".")
     source = {
-        "version": "3.7.0.Final", "connector": "postgresql", "name": name, "ts_ms": ts or lsn,
-        "ts_us": (ts or lsn) * 1000, "snapshot": snapshot, "db": "shop", "schema": schema,
+        "version": "3.7.0.Final", "connector": "postgresql", "name": name, "ts_ms": ts or at,
+        "ts_us": (ts or at) * 1000, "snapshot": snapshot, "db": "shop", "schema": schema,
         "table": bare, "txId": 1, "lsn": lsn, "xmin": None,
-        "sequence": json.dumps(
-            [None if anew or snapshot == "true" else str(tx or lsn), str(lsn)], separators=(",", ":")
-        ),
+        "sequence": json.dumps([last, str(lsn)], separators=(",", ":")),
     }  # fmt: skip
     after = None if op in "dt" else row
     before = {"id": row["id"]} if op == "d" else None
-    value = {"before": before, "after": after, "source": source, "op": op, "ts_ms": lsn}
+    value = {"before": before, "after": after, "source": source, "op": op, "ts_ms": at}
     return json.dumps(value).encode()
 
 
 class Shop(World):
     """Orders and items, each in a topic of its own."""
 
-    def put(self, op, lsn, key, *, table=ORDERS, partition=0, headers=None, **rest):
+    def put(self, op, at, key, *, table=ORDERS, partition=0, headers=None, **rest):
         options = {k: rest.pop(k) for k in ("ts", "snapshot", "tx", "name", "anew") if k in rest}
         row = {"id": key, **rest}
         raw = None if op == "t" else json.dumps({"id": key}).encode()
         self.broker.put(
-            f"shop.{table}", partition, raw, event(op, lsn, row, table=table, **options), headers
+            f"shop.{table}", partition, raw, event(op, at, row, table=table, **options), headers
         )
 
     def rows(self, table=ORDERS):

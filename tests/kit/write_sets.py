@@ -31,6 +31,11 @@ def own(number: int) -> bytes:
     return positions.pack(0, 0, number)
 
 
+def read(number: int) -> bytes:
+    """The position of a row of Debezium's incremental snapshot, after the `number`-th commit."""
+    return positions.outside_stream(at(number))
+
+
 def cdc_type(deletes: str = "hard") -> pa.DataType:
     return pa.struct([*CDC_FIELDS, DELETED] if deletes == "soft" else CDC_FIELDS)
 

@@ -18,6 +18,7 @@ from tests.kit.write_sets import (
     fill,
     insert,
     own,
+    read,
     table_schema,
     upsert,
     write_set,
@@ -29,7 +30,10 @@ OPEN = ("a", "b")
 
 # Few keys and few positions, so that everything meets everything.
 keys = st.tuples(st.integers(0, 4), st.sampled_from(["", "x"]))
-places = st.one_of(st.integers(1, 6).map(at), st.integers(1, 6).map(own))
+numbers = st.integers(2, 7)
+places = st.one_of(
+    st.builds(at, numbers, st.sampled_from([0, 4])), numbers.map(own), numbers.map(read)
+)
 names = st.sets(st.sampled_from(OPEN), min_size=1).map(tuple)
 cells = st.fixed_dictionaries(
     {"a": st.none() | st.text(max_size=3), "b": st.none() | st.integers(-5, 5)}

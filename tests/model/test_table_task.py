@@ -253,7 +253,10 @@ _MOVES = replace(_PLAIN, truncates=False, snapshots=False, reads=False, keys=4, 
 _MUTANTS = {
     "no replay gate": (_no_gate, _PLAIN),
     "truncates dropped as replays": (_truncates_gated, replace(_PLAIN, partitions=3)),
-    "no truncate floor": (_no_floor, replace(_PLAIN, partitions=3, snapshots=False)),
+    "no truncate floor": (
+        _no_floor,
+        replace(_PLAIN, partitions=3, full=True, snapshots=False, reads=False),
+    ),
     "no columns from the old key": (_no_carried_columns, _MOVES),
     "no columns from later batches": (_no_late_columns, _MOVES),
     "no deferred shift": (_no_shift_rule, _DEFERRABLE),

@@ -57,6 +57,23 @@ def test_truncate_compares_the_own_snapshot_by_lsn_only():
     assert positions.below_truncate(positions.pack(0, 0, 99), truncate)
 
 
+def test_truncate_compares_incremental_reads_by_commit():
+    """Its record may be before the close row's, its commit behind: then it came after the read."""
+    truncate = positions.pack(1, 80, 56)
+    for own in (48, 72):
+        before, behind = positions.pack(1, 64, own), positions.pack(1, 96, own)
+        assert positions.below_truncate(positions.outside_stream(before), truncate)
+        assert not positions.below_truncate(positions.outside_stream(behind), truncate)
+    assert positions.below_truncate(positions.outside_stream(positions.pack(0, 96, 8)), truncate)
+    assert not positions.below_truncate(positions.outside_stream(positions.pack(2, 8, 8)), truncate)
+
+
+def test_incremental_reads_are_older_than_any_event_and_no_own_snapshot():
+    read = positions.outside_stream(positions.pack(1, 64, 72))
+    assert read < positions.pack(1, 8, 8)
+    assert not positions.is_own_snapshot(read)
+
+
 def test_packed_equals_one_by_one():
     sequences = ['["10","20"]', '["0","0"]', '["999999999999999999","1"]']
     assert positions.postgres_packed(sequences, 7) == [

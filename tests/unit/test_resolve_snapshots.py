@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lakemark import chunk_rows, packets
+from lakemark import chunk_rows, packets, positions
 from lakemark.packets import KeyColumns
 from lakemark.sink.resolve import Part, resolve
 from tests.kit.log_model import PLACEHOLDER, TABLE, Entry, table_schema
@@ -41,6 +41,23 @@ def values(lake):
 
 def update(key, position, b=PLACEHOLDER):
     return Entry("u", position, 1, key=key, after=row(key, 1, b))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_incremental_read_is_removed_by_a_truncate_that_commits_behind_it(together):
+    """Also by one that was written before the close row, whose position the read has."""
+    lake = DictLake()
+    earlier, later = Entry("t", (48, 56), 1), Entry("t", (104, 80), 1)
+    read = Entry("r", (64, 96), 1, key=1, after=row(1), snapshot="incremental")
+    if together:
+        result = apply(lake, parts(earlier, read, later), version=1)
+    else:
+        apply(lake, parts(earlier, read), version=1)
+        assert lake.rows().keys() == {1}
+        result = apply(lake, parts(later), version=2)
+        lake.truncate(result.truncate, version=2)
+    assert result.truncate == positions.pack(0, 104, 80)
+    assert lake.rows() == {}
 
 
 def test_a_survivor_loses_against_a_newer_row_and_replaces_an_older_one():

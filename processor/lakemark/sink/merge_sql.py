@@ -193,11 +193,13 @@ def _fill(shape: Shape, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # no
 
 def below_truncate(position: bytes) -> str:
     """SQL for `positions.below_truncate` on the unaliased `_cdc` column."""
-    epoch, _, minor = positions.unpack(position)
-    own = positions.pack(epoch, 0, minor)
-    own_end = positions.pack(epoch, 0, 2**64 - 1)
-    at = "_cdc['position']"
-    return f"{at} < X'{own.hex()}' or ({at} > X'{own_end.hex()}' and {at} < X'{position.hex()}')"
+    epoch, major, minor = positions.unpack(position)
+    at, found, before = "_cdc['position']", "", b""
+    for read, bound in ((positions.OWN_SNAPSHOT, minor), (positions.INCREMENTAL, major)):
+        below = f"{at} < X'{positions.pack(epoch, read, bound).hex()}'"
+        found += f"({at} > X'{before.hex()}' and {below}) or " if before else f"{below} or "
+        before = positions.pack(epoch, read, 2**64 - 1)
+    return f"{found}({at} > X'{before.hex()}' and {at} < X'{position.hex()}')"
 
 
 def truncated(cdc_fields: Iterable[str], position: bytes) -> str:

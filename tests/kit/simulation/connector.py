@@ -1,8 +1,8 @@
 """The connector of a simulated history: from the durable log to Kafka, late, twice, with gaps.
 
 Records wait in a queue per Kafka partition and are stored from any of them: order holds within a
-partition only. The topic may get partitions: keys then go elsewhere. A restart empties the queues and begins again at or before the first record that
-was not stored. The connector may lose its slot: it reads the table anew (op r at an LSN sampled
+partition only. The topic may get partitions: keys then go elsewhere. A restart empties the queues
+and begins again at or before the first record that was not stored. The connector may lose its slot: it reads the table anew (op r at an LSN sampled
 outside the stream), and what was committed in between is in no record. Debezium's own incremental
 reads carry the position of their close row, which is newer than what they saw.
 """
@@ -14,8 +14,8 @@ from typing import Any
 from zlib import crc32
 
 from lakemark import positions
-from tests.kit.log_model import TABLE, TOPIC, Entry, Record
-from tests.kit.log_records import key_json, value_json
+from tests.kit.log_model import STEP, TABLE, TOPIC, Entry, Record
+from tests.kit.log_records import key_json, sequence_json, value_json
 from tests.kit.simulation.source import Change, Committed, Source
 
 SIGNAL_TABLE = "public.debezium_signal"
@@ -93,11 +93,9 @@ class Connector:
     def _append(
         self, index: int, number: int, change: Change, lsn: int, ts: int, *, snapshot: str = "false"
     ) -> None:
-        major = lsn if self.last_commit is None else self.last_commit
-        position = positions.pack(0, major, lsn)
         sequence = (self.last_commit, lsn)
-        event = Event(index, number, change, sequence, position, ts, snapshot)
-        self.stream.append(event)
+        position = stream_position(sequence)
+        self.stream.append(Event(index, number, change, sequence, position, ts, snapshot))
 
     def can_emit(self) -> bool:
         self.pull()
@@ -192,7 +190,6 @@ class Connector:
         for queue in self.queues.values():
             queue.clear()
         source.flush()
-        source.lsn += 1
         source.sampled = source.lsn
         self.read, self.last_commit = len(source.history), None
         rows, _ = source.state(self.read)
@@ -208,17 +205,23 @@ class Connector:
         self.snapshots += 1
 
 
+def stream_position(sequence: tuple[int | None, int]) -> bytes:
+    """The position of an event of the stream, as lakemark computes it."""
+    assert all(number % STEP == 0 for number in sequence if number is not None), sequence
+    parts = positions.postgres(sequence_json(sequence), None)
+    assert parts is not None
+    return positions.pack(0, *parts)
+
+
 def _signal_record(event: Event, index: int) -> Record:
     uuid, kind, data = event.change["signal"]
-    last, own = event.sequence
-    sequence = json.dumps([None if last is None else str(last), str(own)], separators=(",", ":"))
     value = {
         "before": None,
         "after": {"id": uuid, "type": kind, "data": data},
         "source": {
             "connector": "postgresql", "name": "shop", "ts_us": event.ts * 1000,
             "snapshot": "false", "db": "shop", "schema": "public", "table": "debezium_signal",
-            "sequence": sequence, "lsn": own,
+            "sequence": sequence_json(event.sequence), "lsn": event.sequence[1],
         },
         "op": "c",
         "ts_ms": event.ts,

@@ -108,8 +108,7 @@ class Coordinator:
     def begin_tick(self, chain: Chain) -> None:
         begun = self._tick()
         window = Window(f"w{len(self.windows)}", len(self.windows), chain.name, begun)
-        # The log's end is behind the newest record; a commit may be named by where it ends.
-        window.wal = self.source.lsn + (window.number + 1) % 2
+        window.wal = self.source.end_of_log()
         self.windows.append(window)
         tick = Tick(self.source.begin(), chain.current, window)
         tick.transaction.durable = True

@@ -271,7 +271,7 @@ class History(Writes, Reads):
             found.append((3.0, self._lose_slot))
         if places or connector.can_emit():
             found.append((2.0, self._deliver_all))
-        if self.world.reads and self.source.can_read():
+        if self.world.reads and (self.incremental is not None or self.source.can_read()):
             found.append((1.5, self._incremental))
         return found
 

@@ -275,6 +275,26 @@ def stale_reads(h: "History") -> Script:
         h._incremental()
 
 
+def truncated_reads(h: "History") -> Script:
+    """A truncate waits for its commit while an incremental snapshot of Debezium's ends."""
+    h.incremental = None
+    if not h.source.can_read():
+        return
+    h._incremental()
+    writer = h.source.begin()
+    h.source.statement(writer, h.source.truncate)
+    yield
+    if h.incremental is not None:
+        h._incremental()
+    if h.dice.random() < 0.5:
+        h._deliver_all()
+        h.batch(everything=True)
+    if writer in h.source.open:
+        _commit(h, writer)
+    if writer.alone and h.coordinator.ghosts_since == 0:
+        h.coordinator.ghosts_since = -1  # of the rows from before the connector none is left
+
+
 def stopped(h: "History") -> Script:
     """The table stops in the batch that decides the chunks."""
     run = yield from _armed(h)
@@ -423,7 +443,7 @@ PLOTS: dict[str, Callable[["History"], Script]] = {
     plot.__name__: plot
     for plot in (
         across_a_delete, moved_and_replaced, late_events, replays, reads_in_the_window,
-        stale_reads, stopped, shared_key, lost_commits, overtaking, void_and_complete, unarmed,
+        stale_reads, truncated_reads, stopped, shared_key, lost_commits, overtaking, void_and_complete, unarmed,
         below_a_truncate, moved_behind_its_changes, lost_and_elsewhere, unread_before_a_chunk,
     )
 }  # fmt: skip

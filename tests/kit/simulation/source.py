@@ -2,7 +2,9 @@
 
 Facts that shape it, each of them a reason why a simpler reconciliation is wrong:
 
-* Own LSNs of transactions interleave; the log holds whole transactions in commit order.
+* LSNs are multiples of 8. Own LSNs of transactions interleave; the log holds whole transactions in
+  commit order. A change is named by where its record begins, a commit by where its record ends:
+  the first change of a transaction that follows at once has the number of the commit before it.
 * A commit is in the log first and visible later (flush, synchronous standby, a descheduled
   backend), and transactions do not become visible in the order of their commits. Its row locks,
   and a truncate's table lock, last until then.
@@ -19,9 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakemark.snapshot.visibility import Server, Snapshot
-from tests.kit.log_model import Database, Row, Shape
+from tests.kit.log_model import STEP, Database, Row, Shape
 
 FIRST_XID = 700
+FIRST_LSN = 1_000
 Change = dict[str, Any]
 
 
@@ -51,8 +54,9 @@ class Transaction:
     def add(self, op: str, *, same_record: bool = False, **rest: Any) -> None:
         """One event; events of one WAL record share its LSN."""
         if not (same_record and self.changes):
-            self.source.lsn += self.source.dice.randint(1, 3)
-        where = self.changes[-1][0] if same_record and self.changes else self.source.lsn
+            where = self.source.new_record()
+        else:
+            where = self.changes[-1][0]
         if self.xid is None:
             self.xid = self.source.new_xid()
         self.changes.append((where, {"op": op, **rest}))
@@ -82,7 +86,7 @@ class Source(Database):
     seen_at: dict[int, int] = field(default_factory=dict)  # newest visible commit per key
     open: list[Transaction] = field(default_factory=list)
     hidden: list[Transaction] = field(default_factory=list)
-    lsn: int = 1_000
+    lsn: int = FIRST_LSN  # where our newest record ends
     durable: int = 0  # commits of the log that are flushed
     next_xid: int = FIRST_XID
     newest_ended: int = FIRST_XID - 1
@@ -170,7 +174,7 @@ class Source(Database):
         self.open.remove(of)
         if of.xid is None:
             return
-        self.lsn += 1
+        self.lsn += STEP
         ts = len(self.history) * 1000 + self.dice.randrange(1500)
         self.history.append(Committed(of.xid, self.lsn, ts, of.changes, of.rows, of.reads))
         of.index = len(self.history) - 1
@@ -204,7 +208,7 @@ class Source(Database):
         del self.history[self.durable :]
         self.open, self.hidden = [], []
         self.seen, self.seen_at = self.state(self.durable)
-        self.lsn = max([self.sampled, *(c.commit for c in self.history[-1:]), 1_000]) + 1
+        self.lsn = max([self.sampled, *(c.commit for c in self.history[-1:]), FIRST_LSN]) + STEP
         self.newest_ended = max([FIRST_XID, *(c.xid for c in self.history)])
         self.next_xid = self.newest_ended + 1
         self.starts += 1
@@ -220,6 +224,17 @@ class Source(Database):
                 else:
                     rows[key] = row
         return rows, newest
+
+    def end_of_log(self) -> int:
+        """Where the log ends; it has records of others, too."""
+        self.lsn += STEP * self.dice.randint(0, 2)
+        return self.lsn
+
+    def new_record(self) -> int:
+        """Where one more record begins."""
+        where = self.end_of_log()
+        self.lsn += STEP
+        return where
 
     # -- proofs ---------------------------------------------------------------------------------
 

@@ -289,6 +289,15 @@ def _reads_are_newer(patch: Patch) -> None:
     patch.setattr(fold._Fold, "_event", event)
 
 
+def _reads_by_lsn(patch: Patch) -> None:
+    """Truncates remove Debezium's incremental reads with a lower LSN, as the own snapshot's rows."""
+
+    def outside_stream(position: bytes) -> bytes:
+        return position[:4] + bytes(8) + position[12:]
+
+    patch.setattr(positions, "outside_stream", outside_stream)
+
+
 def _drops(patch: Patch) -> None:
     """Losing rows give nothing, and nobody lists what is missing."""
 
@@ -444,6 +453,10 @@ VARIANTS = {
     ),
     "incremental reads are newer": Variant(
         _reads_are_newer, {**_CALM, "slow": True, "before": 2, "plot": "stale_reads"}, _SIMPLE
+    ),
+    "incremental reads are truncated by lsn": Variant(
+        _reads_by_lsn, {**_CALM, "before": 9, "loaded": False, "plot": "truncated_reads"},
+        {**_SIMPLE, "truncates": True},
     ),
     "rows stay in files beside changes": Variant(_nothing_concerns, _TABLE, _SIMPLE),
     "chunks of a stopped table count": Variant(
