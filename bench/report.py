@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from stack.java import find_java
 
+ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("lakemark", "pyspark", "delta-spark", "deltalake", "pyarrow", "msgspec")
 HEADINGS: Final = {
     "start_rows": "rows",
@@ -35,8 +37,9 @@ HEADINGS: Final = {
 
 
 def machine() -> dict[str, Any]:
-    """What the figures hang on; names no host."""
+    """What the figures hang on, and when they were begun; names no host."""
     return {
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "memory_mb": int(_field("/proc/meminfo", "MemTotal").split(" ")[0] or 0) // 1024,
@@ -142,6 +145,11 @@ def show(
         "rows": list(rows),
         "ratios": compared,
         "rounds": list(rounds),
+        "wrong": [
+            {"who": who, "table": table, "difference": difference.replace(str(ROOT), ".")}
+            for who, tables in wrong
+            for table, difference in tables.items()
+        ],
     }
     console = Console()
     if not console.is_terminal:
@@ -175,11 +183,12 @@ def _print(
         texts = isinstance(rows[0][key], str)
         table.add_column(headings[key], justify="left" if texts else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(row[key]) for key in shown))
+        table.add_row(*(cell(row[key]) for key in shown))
     console.print(table)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A figure as text, as exact as it is."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "NO", None: "-"}[value]
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -184,7 +184,7 @@ def lock() -> int:
     for inputs in (
         ["pyproject.toml", "requirements.in", "--extra", "dev", "-o", "requirements.lock"],
         ["requirements-servers.in", "-o", "requirements-servers.lock"],
-        ["requirements-paimon.in", "-o", "requirements-paimon.lock"],
+        ["requirements-bench.in", "-o", "requirements-bench.lock"],
     ):
         if code := run_child([*compile_, *inputs]):
             return code

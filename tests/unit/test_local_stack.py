@@ -189,7 +189,7 @@ def test_cluster_ids_are_what_kafka_accepts():
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.lock", "requirements-servers.lock", "requirements-paimon.lock"]
+    "name", ["requirements.lock", "requirements-servers.lock", "requirements-bench.lock"]
 )
 def test_locks_are_exact_hashed_and_name_no_address(name):
     text = (ROOT / name).read_text()
