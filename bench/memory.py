@@ -10,6 +10,7 @@ largest state. The run fails above `--bound`, or if the table is not as the data
 
 import argparse
 import json
+import statistics
 import sys
 import threading
 import time
@@ -30,12 +31,13 @@ from stack.local import LocalStack
 EVERY_S: Final = 5.0
 SHOWN: Final = 20  # lines of the table
 LONGEST_S: Final = 3600.0
+GROWTH: Final = 1.5  # of the state: it follows the length of batches, which merges make longer
 
 Sample = dict[str, float]
 
 
 def main(argv: list[str]) -> int:
-    """Runs the benchmark; 1 if it takes too much, or the table is not as the database's."""
+    """Runs the benchmark; 1 if it takes too much, the state grows, or the table is not as the database's."""
     options = parse(argv)
     before, samples = machine(), list[Sample]()
     with LocalStack(name="bench-memory", quick=False) as stack, stack.fresh_database(*PULSE) as db:
@@ -85,6 +87,18 @@ def look(process: LakemarkProcess, samples: list[Sample], done: threading.Event)
         )
 
 
+def growth(samples: list[Sample]) -> float | None:
+    """The largest state of a shard in the last third of a run, by that in the middle third.
+
+    None where there are too few samples, or nothing was remembered.
+    """
+    states = [sample["largest_state_kb"] for sample in samples]
+    third = len(states) // 3
+    if third < 2 or not (middle := statistics.median(states[third : 2 * third])):
+        return None
+    return statistics.median(states[2 * third :]) / middle
+
+
 def show(
     samples: list[Sample],
     options: argparse.Namespace,
@@ -109,6 +123,10 @@ def show(
         f" {rate:,.0f} transactions/s; peak [bold]{peak:,} MB[/]{verdict};"
         f" {'equal to the database' if correct else 'NOT as the database'}"
     )
+    grown = growth(samples)
+    if grown is not None:
+        flat = "flat" if grown <= GROWTH else "[red]it grows[/]"
+        console.print(f"state of a shard, last third by middle third: {grown:.2f} ({flat})")
     if options.json:
         report = {
             "bench": "memory",
@@ -118,11 +136,12 @@ def show(
             "seconds": seconds,
             "transactions_per_s": rate,
             "peak_mb": peak,
+            "state_growth": grown,
             "correct": correct,
             "samples": samples,
         }
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return 0 if correct and peak <= options.bound else 1
+    return 0 if correct and peak <= options.bound and (grown or 0) <= GROWTH else 1
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

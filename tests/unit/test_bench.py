@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from bench import delta_rs, events, paimon, report, snapshot, stream
+from bench import delta_rs, events, idle_lane, memory, paimon, report, snapshot, stream
 from bench.checks import compare, differences
 from bench.events import ARROW, COLUMNS, CONNECTOR, Orders, as_table, zoned, zoned_batches
 from bench.ours import stamped
@@ -260,3 +261,29 @@ def test_a_snapshot_is_seen_beside_debezium_and_beside_the_log_alone():
         "lakemark 2": (5.0, pytest.approx(1.2)),
         "lakemark 2 busy": (10.0, None),
     }
+
+
+@pytest.mark.parametrize(
+    ("states", "grown"),
+    [
+        ([0, 100, 200, 200, 210, 190, 200], 1.0),
+        ([0, 100, 200, 210, 400, 400, 390], 2.0),
+        ([0, 0, 0, 0, 0, 0], None),
+        ([100, 900], None),
+    ],
+)
+def test_the_state_of_a_snapshot_is_seen_to_grow(states, grown):
+    found = memory.growth([{"largest_state_kb": state} for state in states])
+    assert found == (None if grown is None else pytest.approx(grown, rel=0.06))
+
+
+@pytest.mark.parametrize(("share", "code"), [(0.95, 0), (0.85, 1)])
+def test_the_operator_may_cost_a_tenth_at_most(share, code):
+    used = SimpleNamespace(seconds=1.0, cpu_seconds=1.0)
+
+    def ran(speed):
+        return SimpleNamespace(steady_events_per_s=speed, used=used, correct=True)
+
+    options = SimpleNamespace(json=None)
+    runs = {"lakemark": [ran(1000 * share)], "without": [ran(1000.0)]}
+    assert idle_lane.show(runs, options, {}) == code
