@@ -22,7 +22,7 @@ def ensure_browser(progress: Callable[[str], None]) -> None:
     """Install Chromium where there is none, this process is root and apt-get is there.
 
     A failure is said and nothing more: the tests of the page are then skipped, or fail where
-    `LAKEMARK_REQUIRE_BROWSER` is set.
+    `REQUIRE_BROWSER` is set.
     """
     if find_browser() or os.geteuid() or not shutil.which("apt-get"):
         return

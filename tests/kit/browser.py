@@ -28,7 +28,7 @@ PATIENCE_MS = 20_000
 def chromium() -> str:
     """The browser's path.
 
-    Where there is none the test is skipped, or fails if `LAKEMARK_REQUIRE_BROWSER` is set.
+    Where there is none the test is skipped, or fails if `REQUIRE_BROWSER` is set.
     """
     path = find_browser()
     if not path:
@@ -39,7 +39,7 @@ def chromium() -> str:
 
 def required() -> bool:
     """Whether tests of the page must not be skipped, as in continuous integration."""
-    return bool(os.environ.get("LAKEMARK_REQUIRE_BROWSER"))
+    return bool(os.environ.get("REQUIRE_BROWSER"))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def machine(tmp_path: Path, monkeypatch) -> Path:
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("LOG", str(tmp_path / "asked"))
     monkeypatch.delenv("LAKEMARK_CHROMIUM", raising=False)
-    monkeypatch.delenv("LAKEMARK_REQUIRE_BROWSER", raising=False)
+    monkeypatch.delenv("REQUIRE_BROWSER", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("stack.browser.NAMES", ("chromium",))
     _program(tmp_path / "apt-get", APT.replace("chmod", "/bin/chmod"))
@@ -94,6 +94,6 @@ def test_tests_of_the_page_are_skipped_without_one_and_fail_where_it_is_required
 ):
     with pytest.raises(pytest.skip.Exception, match="no Chromium on this machine"):
         chromium()
-    monkeypatch.setenv("LAKEMARK_REQUIRE_BROWSER", "1")
+    monkeypatch.setenv("REQUIRE_BROWSER", "1")
     with pytest.raises(pytest.fail.Exception, match="no Chromium on this machine"):
         chromium()
