@@ -23,7 +23,6 @@ from stack.local import Database, LocalStack
 from stack.processes import free_port, wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
-from tests.kit.output_topics import settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
@@ -143,7 +142,7 @@ def test_the_next_connection_has_the_new_password(database: Database, tmp_path: 
 # --- the brokers' -----------------------------------------------------------------------------
 
 MECHANISM = "SCRAM-SHA-256"
-SHOP, CLEAN, PRINCIPAL = "shop", "shop.clean", "lakemark"  # as the pages have them
+SHOP, PRINCIPAL = "shop", "lakemark"  # as the page has them
 OWN = ("signals", "notifications", "control", "progress", "chunks", "dead-letters")
 
 
@@ -182,12 +181,11 @@ def let_in(stack: LocalStack, password: str) -> None:
 def shop(
     guarded: tuple[LocalStack, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """A pipeline with output topics that has a password, the rights of the pages, and no others."""
+    """A pipeline that has a password and the rights of the page on security, and no others."""
     stack, address = guarded
     folder = tmp_path_factory.mktemp("shop")
     shell = PageShell(folder / "shell", here=folder)
-    pages = ("docs/security.md", "docs/outputs.md")
-    block = "\n".join(lines(page, "kafka-acls.sh") for page in pages)
+    block = lines("docs/security.md", "kafka-acls.sh")
     granted = shell.begin(with_names(block, {"localhost:9092": stack.kafka.bootstrap}))
     let_in(stack, FIRST)
     (folder / "password").write_text(FIRST)
@@ -198,7 +196,6 @@ def shop(
         "sasl_password": "${file:password}",
     }
     kafka = {"bootstrap_servers": address, "timeout": "10s", "security": security}
-    sections = {**SNAPSHOT, "kafka": kafka, "output": {"topic_prefix": CLEAN}}
     try:
         with stack.fresh_database(
             "CREATE TABLE orders (id serial PRIMARY KEY)", name=SHOP
@@ -206,7 +203,7 @@ def shop(
             database.execute("INSERT INTO orders SELECT FROM generate_series(1, 100)")
             database.start_connector()
             granted.wait()
-            with Running(database, folder, sections) as running:
+            with Running(database, folder, {**SNAPSHOT, "kafka": kafka}) as running:
                 running.lakemark.start()
                 yield running
     finally:
@@ -233,7 +230,6 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
     shop.wait_equal()
     with Snapshots(shop) as snapshots:
         assert snapshots.run(ORDERS)
-    assert len(settled(shop, ORDERS).newest()) == 100
     assert denied(kafka) == set()
     assert shop.lakemark.command("doctor").splitlines()[-1].startswith("0 ✗")
     assert ORDERS in shop.lakemark.command("plan")
@@ -244,9 +240,7 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
     admin, producer = AdminClient(client), Producer(client)
     captured = {name for name in kafka.topics() if name.startswith(f"{SHOP}.public.")}
     seen = set(admin.list_topics(timeout=STATE_S).topics)
-    told = {name for name in kafka.topics() if name.startswith(f"{CLEAN}.")}
-    assert told >= {f"{CLEAN}.{ORDERS}"}
-    assert seen == {*captured, *told, *(f"{SHOP}.{name}" for name in OWN)}
+    assert seen == {*captured, *(f"{SHOP}.{name}" for name in OWN)}
 
     def write(topic: str) -> None:
         said: list[KafkaError | None] = []
@@ -277,8 +271,6 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
         partial(write, changes): topic,
         partial(write, foreign): topic,
         partial(join, f"{SHOP}.owners"): group,
-        partial(join, f"{SHOP}.outputs"): group,
-        partial(make, f"{SHOP}.cleaner"): topic,
         partial(make, f"{SHOP}.public.more"): topic,
         partial(make, f"{SHOP}.more"): topic,
         partial(remove, changes): topic,
@@ -290,13 +282,6 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
 def test_the_brokers_get_the_new_password(shop: Running):
     database = shop.database
     stack, file = database.stack, shop.directory / "password"
-    shop.lakemark.stop()
-    config = shop.lakemark.config
-    written = config.read_text(encoding="utf-8")
-    plain = re.sub(r"^output:\n(?: .*\n)+", "", written, flags=re.MULTILINE)  # tables alone
-    assert plain != written
-    config.write_text(plain, encoding="utf-8")
-    shop.lakemark.start()
     with Snapshots(shop) as snapshots:
         shop.wait_equal()
         side = HttpSide(shop)
