@@ -99,13 +99,14 @@ def below_truncate(position: bytes, truncate: bytes) -> bool:
     """Whether a truncate at `truncate` removes a row at `position`.
 
     A row of the connector's own snapshot carries an LSN sampled outside the stream, so only that
-    LSN is compared with the truncate's own. An incremental read carries a commit, which is compared
-    with the commit before the truncate.
+    LSN is compared with the truncate's own: where the log ended then is where the next record
+    begins, so that equal means later. An incremental read carries a commit, which is compared with
+    the commit before the truncate.
     """
     epoch, major, minor = unpack(position)
     if epoch == unpack(truncate)[0]:
         if major == OWN_SNAPSHOT:
-            return minor < unpack(truncate)[2]
+            return minor <= unpack(truncate)[2]
         if major == INCREMENTAL:
             return minor < unpack(truncate)[1]
     return position < truncate
@@ -131,9 +132,9 @@ def which_below_truncate(parts: npt.NDArray[np.void], truncate: bytes) -> npt.ND
     same = parts["epoch"] == epoch
     earlier = (parts["major"] < major) | ((parts["major"] == major) & (parts["minor"] < minor))
     found: npt.NDArray[np.bool_] = (parts["epoch"] < epoch) | (same & earlier)
-    for read, bound in ((OWN_SNAPSHOT, minor), (INCREMENTAL, major)):
-        found = np.where(same & (parts["major"] == read), parts["minor"] < bound, found)
-    return found
+    own, incremental = (same & (parts["major"] == read) for read in (OWN_SNAPSHOT, INCREMENTAL))
+    found = np.where(own, parts["minor"] <= minor, found)
+    return np.where(incremental, parts["minor"] < major, found)
 
 
 _SEQUENCE: Final = re.compile(r'\[(?:"(-?[0-9]{1,20})"|null),(?:"(-?[0-9]{1,20})"|null)\]')

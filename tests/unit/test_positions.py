@@ -51,10 +51,16 @@ def test_own_snapshot_has_major_zero():
 def test_truncate_compares_the_own_snapshot_by_lsn_only():
     truncate = positions.pack(1, 50, 60)
     assert positions.below_truncate(positions.pack(1, 0, 59), truncate)
-    assert not positions.below_truncate(positions.pack(1, 0, 60), truncate)
+    assert not positions.below_truncate(positions.pack(1, 0, 61), truncate)
     assert positions.below_truncate(positions.pack(1, 50, 59), truncate)
     assert not positions.below_truncate(positions.pack(1, 51, 1), truncate)
     assert positions.below_truncate(positions.pack(0, 0, 99), truncate)
+
+
+def test_a_truncate_that_is_the_first_record_after_a_snapshot_comes_after_it():
+    """`pg_current_wal_lsn()` is the end of the last record, where the next one begins."""
+    truncate = positions.pack(1, 50, 60)
+    assert positions.below_truncate(positions.pack(1, 0, 60), truncate)
 
 
 def test_truncate_compares_incremental_reads_by_commit():

@@ -194,12 +194,17 @@ def _fill(shape: Shape, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # no
 def below_truncate(position: bytes) -> str:
     """SQL for `positions.below_truncate` on the unaliased `_cdc` column."""
     epoch, major, minor = positions.unpack(position)
-    at, found, before = "_cdc['position']", "", b""
-    for read, bound in ((positions.OWN_SNAPSHOT, minor), (positions.INCREMENTAL, major)):
-        below = f"{at} < X'{positions.pack(epoch, read, bound).hex()}'"
-        found += f"({at} > X'{before.hex()}' and {below}) or " if before else f"{below} or "
-        before = positions.pack(epoch, read, 2**64 - 1)
-    return f"{found}({at} > X'{before.hex()}' and {at} < X'{position.hex()}')"
+
+    def literal(read: int, number: int) -> str:
+        return f"X'{positions.pack(epoch, read, number).hex()}'"
+
+    at, last = "_cdc['position']", 2**64 - 1
+    own, incremental = positions.OWN_SNAPSHOT, positions.INCREMENTAL
+    return (
+        f"{at} <= {literal(own, minor)}"
+        f" or ({at} > {literal(own, last)} and {at} < {literal(incremental, major)})"
+        f" or ({at} > {literal(incremental, last)} and {at} < X'{position.hex()}')"
+    )
 
 
 def truncated(cdc_fields: Iterable[str], position: bytes) -> str:
