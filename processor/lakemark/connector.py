@@ -7,8 +7,8 @@ lakemark needs should be a secret.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -120,6 +120,7 @@ class Connector:
         topic_pattern: Java regular expression of the topics to subscribe to, future tables
             included. It matches at least the chosen tables' topics and the signal table's, and
             none of lakemark's own; what it matches beyond is sorted out by the source block.
+        output_prefixes: of lakemark's output topics, those of an earlier configuration included.
         tables: which tables are captured and chosen, as of this configuration.
         chosen: which tables are chosen of whatever comes: the connector has applied its own lists,
             whichever it had at the time.
@@ -132,6 +133,7 @@ class Connector:
     topic_prefix: str
     signal_table: str | None
     topic_pattern: str
+    output_prefixes: tuple[str, ...]
     tables: TableChoice
     chosen: TableChoice
     problems: tuple[Problem, ...]
@@ -196,16 +198,35 @@ class Connector:
         if mistakes:
             raise InvalidConfig(mistakes, source=f"the connector {self.name}")
 
-    def require_visible(self, config: Config, tables: Iterable[str]) -> None:
+    def having_written(self, prefixes: Iterable[str]) -> "Connector":
+        """The same, of a pipeline that wrote output topics of these prefixes, and may do no more.
+
+        Their records are events of this connector, too: read again they would be counted twice.
+        """
+        new = [prefix for prefix in prefixes if prefix not in self.output_prefixes]
+        if not new:
+            return self
+        return replace(
+            self,
+            output_prefixes=(*self.output_prefixes, *new),
+            topic_pattern=_without([_below(prefix) for prefix in new], self.topic_pattern),
+        )
+
+    def require_visible(self, tables: Iterable[str]) -> None:
         """Raises `InvalidConfig` if change topics would be taken for output topics."""
-        if config.output is None:
-            return
-        prefix = config.output.topic_prefix
-        hidden = output_names.hidden(prefix, [f"{self.topic_prefix}.", *map(self.topic_of, tables)])
-        if hidden:
-            message = f"change topics begin with {prefix}, too ({hidden[0]}): none would be read"
-            hint = "choose a prefix that no change topic begins with"
-            raise InvalidConfig([Problem("output.topic_prefix", message, hint)])
+        topics = [f"{self.topic_prefix}.", *map(self.topic_of, tables)]
+        for prefix in self.output_prefixes:
+            hidden = output_names.hidden(prefix, topics)
+            if hidden:
+                message = (
+                    f"change topics begin with {prefix}, as output topics of this pipeline do or"
+                    f" did ({hidden[0]}): none would be read"
+                )
+                hint = (
+                    "choose a prefix that no change topic begins with; where one was used before,"
+                    " begin a new pipeline: another name and another checkpoint"
+                )
+                raise InvalidConfig([Problem("output.topic_prefix", message, hint)])
 
 
 def read(config: Config) -> Connector:
@@ -275,6 +296,7 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         topic_prefix=settings.get("topic.prefix", ""),
         signal_table=signal,
         topic_pattern=_topic_pattern(settings, config=config, signal=signal),
+        output_prefixes=(config.output.topic_prefix,) if config.output else (),
         tables=tables,
         chosen=TableChoice({}, config.source.tables),
         problems=tuple(problems_with(settings, config, kinds=CONNECTORS)),
@@ -310,10 +332,16 @@ def _topic_pattern(settings: Mapping[str, str], *, config: Config, signal: str |
     wanted = compile_java(body)
     unwanted = [quoted(topic) + "$" for topic in dict.fromkeys(others) if wanted.fullmatch(topic)]
     if config.output:
-        unwanted.append(quoted(config.output.topic_prefix) + r"\.")
-    if unwanted:
-        return f"(?!{'|'.join(unwanted)})(?:{body})"
-    return body
+        unwanted.append(_below(config.output.topic_prefix))
+    return _without(unwanted, body)
+
+
+def _below(prefix: str) -> str:
+    return quoted(prefix) + r"\."
+
+
+def _without(unwanted: Sequence[str], body: str) -> str:
+    return f"(?!{'|'.join(unwanted)})(?:{body})" if unwanted else body
 
 
 def _table_topics(settings: Mapping[str, str], config: Config, signal: str | None) -> str:

@@ -219,6 +219,7 @@ class Pipeline:
         ends = self.checkpoint.offsets(batch)
         state = msgspec.json.decode(tables.encode(before), type=PipelineState)
         state.batch = batch
+        state.output_prefixes = list(self.connector.output_prefixes)
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
         start = settle.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)

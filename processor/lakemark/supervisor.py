@@ -170,7 +170,9 @@ class Supervisor:
         if created:
             log.info("topics.created", topics=created)
         checkpoint = self._checkpoint(spark)
-        connector = connectors.read(config)  # as it is now: the turn may have come after weeks
+        # As it is now: the turn may have come after weeks.
+        written = checkpoint.newest().output_prefixes
+        connector = connectors.read(config).having_written(written)
         connector.require()
         for problem in connector.problems:
             log.warning(
@@ -180,7 +182,7 @@ class Supervisor:
         modes = HandlingModes.from_connector(connector.settings)
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
-        connector.require_visible(config, [t for t in schemas if t in connector.chosen])
+        connector.require_visible([t for t in schemas if t in connector.chosen])
         self.state = recovery.go_over(config, checkpoint, connector)
         self.board.began(self.state)
         schemas = {t: s for t, s in schemas.items() if t in connector.tables}

@@ -19,12 +19,14 @@ from psycopg import sql
 from lakemark.client_settings import librdkafka_options
 from lakemark.config import load
 from stack.kafka import Kafka
+from stack.lakemark_process import write_config
 from stack.local import Database, LocalStack
 from stack.processes import free_port, wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
+from tests.kit.output_topics import settled
 from tests.kit.page_shell import PageShell, lines, with_names
-from tests.kit.running import STATE_S, Running
+from tests.kit.running import SPARK, STATE_S, STREAM, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 from tests.kit.strict_kafka import AUTHORIZER
 
@@ -142,7 +144,7 @@ def test_the_next_connection_has_the_new_password(database: Database, tmp_path: 
 # --- the brokers' -----------------------------------------------------------------------------
 
 MECHANISM = "SCRAM-SHA-256"
-SHOP, PRINCIPAL = "shop", "lakemark"  # as the page has them
+SHOP, CLEAN, PRINCIPAL = "shop", "shop.clean", "lakemark"  # as the pages have them
 OWN = ("signals", "notifications", "control", "progress", "chunks", "dead-letters")
 
 
@@ -181,11 +183,12 @@ def let_in(stack: LocalStack, password: str) -> None:
 def shop(
     guarded: tuple[LocalStack, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """A pipeline that has a password and the rights of the page on security, and no others."""
+    """A pipeline with output topics that has a password, the rights of the pages, and no others."""
     stack, address = guarded
     folder = tmp_path_factory.mktemp("shop")
     shell = PageShell(folder / "shell", here=folder)
-    block = lines("docs/security.md", "kafka-acls.sh")
+    pages = ("docs/security.md", "docs/outputs.md")
+    block = "\n".join(lines(page, "kafka-acls.sh") for page in pages)
     granted = shell.begin(with_names(block, {"localhost:9092": stack.kafka.bootstrap}))
     let_in(stack, FIRST)
     (folder / "password").write_text(FIRST)
@@ -196,6 +199,7 @@ def shop(
         "sasl_password": "${file:password}",
     }
     kafka = {"bootstrap_servers": address, "timeout": "10s", "security": security}
+    sections = {**SNAPSHOT, "kafka": kafka, "output": {"topic_prefix": CLEAN}}
     try:
         with stack.fresh_database(
             "CREATE TABLE orders (id serial PRIMARY KEY)", name=SHOP
@@ -203,7 +207,7 @@ def shop(
             database.execute("INSERT INTO orders SELECT FROM generate_series(1, 100)")
             database.start_connector()
             granted.wait()
-            with Running(database, folder, {**SNAPSHOT, "kafka": kafka}) as running:
+            with Running(database, folder, sections) as running:
                 running.lakemark.start()
                 yield running
     finally:
@@ -230,6 +234,7 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
     shop.wait_equal()
     with Snapshots(shop) as snapshots:
         assert snapshots.run(ORDERS)
+    assert len(settled(shop, ORDERS).newest()) == 100
     assert denied(kafka) == set()
     assert shop.lakemark.command("doctor").splitlines()[-1].startswith("0 ✗")
     assert ORDERS in shop.lakemark.command("plan")
@@ -240,7 +245,9 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
     admin, producer = AdminClient(client), Producer(client)
     captured = {name for name in kafka.topics() if name.startswith(f"{SHOP}.public.")}
     seen = set(admin.list_topics(timeout=STATE_S).topics)
-    assert seen == {*captured, *(f"{SHOP}.{name}" for name in OWN)}
+    told = {name for name in kafka.topics() if name.startswith(f"{CLEAN}.")}
+    assert told >= {f"{CLEAN}.{ORDERS}"}
+    assert seen == {*captured, *told, *(f"{SHOP}.{name}" for name in OWN)}
 
     def write(topic: str) -> None:
         said: list[KafkaError | None] = []
@@ -271,6 +278,8 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
         partial(write, changes): topic,
         partial(write, foreign): topic,
         partial(join, f"{SHOP}.owners"): group,
+        partial(join, f"{SHOP}.outputs"): group,
+        partial(make, f"{SHOP}.cleaner"): topic,
         partial(make, f"{SHOP}.public.more"): topic,
         partial(make, f"{SHOP}.more"): topic,
         partial(remove, changes): topic,
@@ -314,3 +323,16 @@ def test_the_brokers_get_the_new_password(shop: Running):
         assert shop.lakemark.identity == identity, "lakemark was started again"
         log = shop.lakemark.log.read_text()
         assert not [word for word in (FIRST, SECOND) if word in log]
+
+
+def test_output_topics_are_not_read_once_they_are_taken_out_of_the_configuration(shop: Running):
+    """Their names begin as those of change topics do, and hold events of the same connector."""
+    kafka = shop.database.stack.kafka
+    shop.lakemark.stop()
+    before = denied(kafka)
+    sections = {"spark": SPARK, "stream": STREAM, **shop.overrides, "output": None}
+    write_config(shop.database, shop.directory, sections)
+    shop.lakemark.start()
+    shop.database.execute("INSERT INTO orders SELECT FROM generate_series(1, 10)")
+    shop.wait_equal()
+    assert {what for what in denied(kafka) - before if CLEAN in what} == set()

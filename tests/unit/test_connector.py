@@ -237,9 +237,17 @@ def test_the_signal_table_may_be_quoted(written, table):
     ],
 )
 def test_an_output_prefix_that_hides_change_topics_is_refused(prefix, tables, hidden):
-    ours = config(output={"topic_prefix": prefix})
-    if hidden is None:
-        parse().require_visible(ours, tables)
-        return
-    with pytest.raises(InvalidConfig, match=re.escape(f"({hidden})")):
-        parse().require_visible(ours, tables)
+    for found in (parse(output={"topic_prefix": prefix}), parse().having_written([prefix])):
+        if hidden is None:
+            found.require_visible(tables)
+            continue
+        with pytest.raises(InvalidConfig, match=re.escape(f"({hidden})")):
+            found.require_visible(tables)
+
+
+def test_output_topics_of_an_earlier_configuration_are_no_change_topics():
+    found = parse(output={"topic_prefix": "shop.new"}).having_written(["shop.clean", "shop.other"])
+    assert reads(found, "shop.public.orders")
+    assert reads(found, "shop.cleaner.orders")
+    for prefix in ("shop.new", "shop.clean", "shop.other"):
+        assert not reads(found, f"{prefix}.public.orders")

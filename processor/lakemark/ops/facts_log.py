@@ -61,6 +61,7 @@ def log_facts(config: Config, connector: Connector) -> LogFacts:
         except (DependencyError, StateVersionError) as error:
             missing = error
         if stored and stored.state:
+            connector = connector.having_written(stored.state.output_prefixes)
             back = select(stored.state, connector.wanted).back  # as the next start does
         read = list(stored.state.offsets) if stored and stored.state else []
         names = list(dict.fromkeys([*cluster.topics(connector.topic_pattern), *read]))

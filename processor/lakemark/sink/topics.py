@@ -158,6 +158,8 @@ def write(target: Target, source: Source, upto: int, messages: Sequence[Message]
     fenced, deadline = 0, time.monotonic() + TIMEOUT_S
     while True:
         lane = _lanes.pop(key, None)
+        if lane is not None and lane.client != target.client:
+            lane = None  # a password was changed: this producer would ask with the old one for ever
         try:
             lane = lane or _Lane(key, target, source)
             count = lane.write(target, source, upto, messages)
@@ -187,6 +189,7 @@ class _Lane:
 
     def __init__(self, key: str, target: Target, source: Source) -> None:
         _ensure(target)
+        self.client = target.client
         self.producer = Producer(
             {
                 **target.client,
@@ -230,6 +233,7 @@ class _Lane:
         try:
             for message in messages:
                 self._produce(target.topic, message, delivered)
+            self._flush()
             mark_at = TopicPartition(
                 source.topic, source.partition, upto, metadata=f"{source.note} {source.content}"
             )
@@ -259,6 +263,15 @@ class _Lane:
                 self.producer.poll(0.1)
             else:
                 return
+
+    def _flush(self) -> None:
+        """Waits until the records are with the brokers.
+
+        Offsets that are sent while records are under way wait for 0.1 s more, and for brokers that
+        are away or refuse us as long as a transaction may last, whatever their time limit.
+        """
+        if self.producer.flush(TIMEOUT_S):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
 
 
 def _committed(consumer: Consumer, place: TopicPartition) -> TopicPartition:
