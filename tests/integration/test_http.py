@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
+from stack.browser import find_browser
 from stack.local import Database
 from stack.processes import wait_for
+from tests.kit.browser import Visit, browser, required, visit
 from tests.kit.http_side import HttpSide
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import STATE_S, Running
@@ -28,9 +31,46 @@ def create(database: Database) -> None:
     database.start_connector({"snapshot.mode": "no_data"})
 
 
+def answered(site: HttpSide, run: str, kind: str) -> dict[str, Any]:
+    """A signal as the page lists it, once its answer is of this kind."""
+
+    def found() -> list[dict[str, Any]]:
+        signals = [s for s in site.status()["signals"] if s["id"] == run]
+        return [s for s in signals if (s["answer"] or {}).get("type") == kind]
+
+    return wait_for(found, STATE_S, f"{run} to be answered by {kind} in /v1/status")[0]
+
+
+def steered_from_the_page(running: Running, site: HttpSide, seen: Visit) -> None:
+    """A person's clicks, and what becomes of them; the page must show it by itself."""
+    page, patience = seen.page, STATE_S * 1000
+    row = page.locator("#tables tr", has_text=ORDERS)
+    page.get_by_role("button", name=f"Pause {ORDERS}", exact=True).click()
+    expect(row).to_contain_text("paused", timeout=patience)
+    running.database.execute("INSERT INTO orders (note) VALUES ('while paused')")
+    page.get_by_role("button", name=f"Resume {ORDERS}", exact=True).click()
+    expect(row).to_contain_text("streaming", timeout=patience)
+    running.wait_equal()
+
+    page.get_by_role("button", name="New snapshot").click()
+    dialog = page.get_by_role("dialog", name="New snapshot")
+    dialog.get_by_label(ORDERS).check()
+    dialog.get_by_role("button", name="Start").click()
+    expect(dialog).to_be_hidden()
+    run = wait_for(lambda: page.locator("#said").inner_text(), STATE_S, "an answer").split()[-1]
+    page.get_by_role("button", name="Pause all").click()
+    answered(site, run, "PAUSED")
+    page.get_by_role("button", name="Resume all").click()
+    answered(site, run, "COMPLETED")
+    listed = page.locator("#signals li", has_text=run)
+    expect(listed).to_contain_text("completed", timeout=patience)
+    assert seen.errors == []
+
+
 def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
     create(database)
-    with Running(database, tmp_path, SNAPSHOT) as running:
+    slowly = {**SNAPSHOT, "snapshot": {**SNAPSHOT["snapshot"], "chunk_delay": "1s"}}
+    with Running(database, tmp_path, slowly) as running:
         running.lakemark.start()
         site = HttpSide(running)
         assert site.ask("/healthz")[0] == 200
@@ -56,15 +96,7 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         assert chunk["state"] in {"read", "settling"}
         assert 0 < chunk["rows"] <= ROWS
 
-        def completed(run: str) -> dict[str, Any]:
-            def answered() -> list[dict[str, Any]]:
-                signals = [s for s in site.status()["signals"] if s["id"] == run]
-                return [s for s in signals if (s["answer"] or {}).get("type") == "COMPLETED"]
-
-            (found,) = wait_for(answered, STATE_S, "the run to have completed in /v1/status")
-            return found
-
-        seen = completed(run)
+        seen = answered(site, run, "COMPLETED")
         assert (seen["type"], seen["tables"]) == ("execute-snapshot", [ORDERS])
         (scan,) = next(r for r in site.status()["snapshots"] if r["id"] == run)["tables"]
         assert (scan["status"], scan["rows"], scan["percent"]) == ("SUCCEEDED", ROWS, 100)
@@ -94,6 +126,10 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         shell = PageShell(tmp_path / "shell", here=tmp_path)
         asking = lines("README.md", "curl -d")
         said = shell.run(with_names(asking, {"http://127.0.0.1:8780": site.address}))
-        assert completed(json.loads(said)["id"])["tables"] == [ORDERS]
+        assert answered(site, json.loads(said)["id"], "COMPLETED")["tables"] == [ORDERS]
+
+        if find_browser() or required():
+            with browser() as chrome, visit(chrome, site.address) as seen:
+                steered_from_the_page(running, site, seen)
         running.lakemark.stop()
         assert not running.lakemark.is_running
