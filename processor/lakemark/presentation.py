@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
@@ -64,8 +65,8 @@ def show_error(console: Console, error: LakemarkError, *, hide: Hide) -> None:
 
 
 def show_unexpected(console: Console, error: Exception, *, hide: Hide, debug: bool) -> None:
-    """An error that nobody foresaw."""
-    lines = [hide(f"{type(error).__name__}: {error}")]
+    """An error that nobody foresaw, also one that cannot say what it is."""
+    lines = [hide("".join(traceback.format_exception_only(error)).strip())]
     if not debug:
         lines.append("    → run `lakemark --debug …` for the traceback, and please report it")
     _say(console, "unexpected error", lines, colour="red")

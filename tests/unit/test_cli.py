@@ -149,6 +149,13 @@ def test_run_hands_over_to_the_supervisor(folder, supervisor, arguments, once):
     assert result.exit_code == supervisor.outcome
 
 
+class Speechless(RuntimeError):
+    """As one of a Java gateway that has ended: its text would be asked for there."""
+
+    def __str__(self) -> str:
+        raise ConnectionError
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -165,6 +172,7 @@ def test_run_hands_over_to_the_supervisor(folder, supervisor, arguments, once):
             RuntimeError("who knows hush-hush"),
             ["unexpected error", "RuntimeError: who knows •••", "--debug"],
         ),
+        (Speechless(), ["unexpected error", "Speechless", "--debug"]),
     ],
 )
 def test_an_error_is_one_screen_and_exit_code_1(folder, supervisor, error, words):
