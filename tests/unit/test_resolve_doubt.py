@@ -173,6 +173,20 @@ def test_without_whole_before_images_no_key_has_two_rows():
     assert set(table.lake.table) == {3}
 
 
+@pytest.mark.parametrize("leaves", ["for a row with values", "for good"])
+def test_a_row_of_nulls_that_should_be_gone_is_not_what_a_key_alone_means(leaves):
+    """Key 1 has a row that a truncate in another partition removes, which is still on its way."""
+    table = Table(
+        Entry("c", (1, 1), 1, 1, after=row(1, None, None)),
+        Entry("c", (50, 1), 1, 3, after=row(3, 1, "a")),
+    )
+    second = moved(100, 1, 3, "b", minor=2)
+    if leaves == "for good":
+        second = (Entry("d", (100, 2), 1, key=1, before=row(1)),)
+    assert table.batch(*moved(100, 3, 1, "a"), *second) >= {b"[1]"}
+    assert set(table.lake.table) == ({3} if len(second) == 2 else set())
+
+
 def test_the_same_key_in_the_next_transaction_is_a_delete_like_any():
     table = Table(Entry("c", (100, 1), 1, 1, after=row(1, 1, "a")))
     assert table.batch(Entry("d", (101, 1), 1, key=1, before=row(1, 1, "a"))) == set()

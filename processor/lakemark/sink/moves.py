@@ -6,7 +6,7 @@ arrived with unavailable columns take them from their move, and what is still mi
 chunk's row that lost (`packets.FILL`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from lakemark import changes, packets, positions
 from lakemark.changes import Arrive, Leave, Net, State, Step
 from lakemark.sink.pool import Pool
 
+Same = Callable[[Net, Net], bool]
 KeyChange = tuple[bytes, bytes]  # new key and position name it
 
 
@@ -125,7 +126,12 @@ class Waiting:
         shared = bool(position)
         state = State(row, displaced)
         for step in steps:
-            after, left = changes.advance(state, step, same=self.pool.same)
+            same: Same = self.pool.same
+            if self._is_of_two(state, step) and not self.pool.whole(net_of(step)):
+                same = same if self._is_whole(step) else _unlike
+                if not self.full:  # only likely, then
+                    self._doubt(key, step)
+            after, left = changes.advance(state, step, same=same)
             if not isinstance(step, Net) and step.net.position <= self.horizon:
                 left = None  # the row may be ahead of this step
                 self._doubt(key, step)
@@ -145,6 +151,17 @@ class Waiting:
             self.displaced[key] = (position, state.displaced)
         return state.row
 
+    def _is_of_two(self, state: State, step: Step) -> bool:
+        """Whether a delete finds the row that a create brought and the one that it displaced."""
+        row, gone = state.row, net_of(step)
+        return (
+            gone.action == changes.DELETE
+            and row is not None
+            and row.action != changes.DELETE
+            and state.displaced is not None
+            and positions.one_transaction(row.position, gone.position)
+        )
+
     def _may_be_of_another(self, state: State, step: Step) -> bool:
         """Whether a delete may mean a row that the table does not know, not the one it finds.
 
@@ -163,7 +180,7 @@ class Waiting:
             and self._is_whole(step)
         )
 
-    def _is_whole(self, step: Leave) -> bool:
+    def _is_whole(self, step: Step) -> bool:
         """Whether a delete shows the whole row it means, and not its key alone.
 
         A row of nulls shows no more than its key. Then others of the batch tell, or the row as it
@@ -172,7 +189,7 @@ class Waiting:
         if self.full is None:
             steps = (other for one in self.special.values() for other in one.steps)
             self.full = any(isinstance(s, Leave) and self.pool.whole(s.net) for s in steps)
-        if self.full or step.new_key is None:
+        if self.full or not isinstance(step, Leave) or step.new_key is None:
             return self.full
         arriving = self.special.get(step.new_key)
         return not any(
@@ -182,11 +199,12 @@ class Waiting:
             for other in (arriving.steps if arriving else ())
         )
 
-    def _doubt(self, key: bytes, step: Leave | Arrive) -> None:
+    def _doubt(self, key: bytes, step: Step) -> None:
         self.reread.add(key)
-        other = step.new_key if isinstance(step, Leave) else step.old_key
-        if other:
-            self.reread.add(other)
+        if not isinstance(step, Net):
+            other = step.new_key if isinstance(step, Leave) else step.old_key
+            if other:
+                self.reread.add(other)
 
     def _leave(self, change: KeyChange, old_key: bytes, image: Net | None) -> None:
         """A delete that comes again finds nothing: what it found the first time counts."""
@@ -272,6 +290,10 @@ class Waiting:
         if not items:
             return None
         return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
+
+
+def _unlike(_row: Net, _image: Net) -> bool:
+    return False
 
 
 def _is_back(row: Net | None, step: Step) -> bool:
