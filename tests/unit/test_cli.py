@@ -149,7 +149,7 @@ def test_run_hands_over_to_the_supervisor(folder, supervisor, arguments, once):
     assert result.exit_code == supervisor.outcome
 
 
-class Speechless(RuntimeError):
+class SpeechlessError(RuntimeError):
     """As one of a Java gateway that has ended: its text would be asked for there."""
 
     def __str__(self) -> str:
@@ -172,7 +172,7 @@ class Speechless(RuntimeError):
             RuntimeError("who knows hush-hush"),
             ["unexpected error", "RuntimeError: who knows •••", "--debug"],
         ),
-        (Speechless(), ["unexpected error", "Speechless", "--debug"]),
+        (SpeechlessError(), ["unexpected error", "Speechless", "--debug"]),
     ],
 )
 def test_an_error_is_one_screen_and_exit_code_1(folder, supervisor, error, words):
