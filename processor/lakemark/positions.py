@@ -84,6 +84,11 @@ def is_own_snapshot(position: bytes) -> bool:
     return position[4:12] == bytes(8)
 
 
+def is_of_stream(position: bytes) -> bool:
+    """Whether an event of the stream has this position: not LOWEST, and of no snapshot."""
+    return position != LOWEST and not is_own_snapshot(position)
+
+
 def outside_stream(position: bytes) -> bytes:
     """The position of a read that was not taken in the stream: older than any event.
 
@@ -93,6 +98,15 @@ def outside_stream(position: bytes) -> bytes:
     row, by a transaction that was still open then.
     """
     return position[:4] + INCREMENTAL.to_bytes(8) + position[4:12]
+
+
+def taken_before(own_snapshot: bytes, position: bytes) -> bool:
+    """Whether the connector's own snapshot was taken before an event; if in doubt it was not.
+
+    Its LSN was sampled outside the stream, at or before the moment that its rows show: so it is
+    compared with the event's own LSN, and equal says nothing.
+    """
+    return (own_snapshot[:4], own_snapshot[12:]) < (position[:4], position[12:])
 
 
 def below_truncate(position: bytes, truncate: bytes) -> bool:

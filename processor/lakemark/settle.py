@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lakemark import tables
+from lakemark import positions, tables
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
@@ -257,8 +257,24 @@ def _own_snapshots(
 
 
 def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
-    """A connector that began without offsets may have missed changes of any table."""
-    if not any(report.anew for report in reports):
+    """A connector that began without offsets may have missed changes of any table.
+
+    Its slot is new: the first transaction of one is newer than that of the slot before. Where none
+    is known, it is newer than what was streamed before it; that of a pipeline's first slot is not.
+
+    Args:
+        state: the state being made, with the high-waters of the batch before.
+        reports: of the batch.
+    """
+    times = {time for report in reports for time in report.first_times}
+    newest = max(times, default=0)
+    if newest <= state.begun:
+        return  # it goes on, or comes again
+    known, state.begun = state.begun, newest
+    waters = [water for found in state.high_waters.values() for water in found.values()]
+    streamed = [water for water in waters if positions.is_of_stream(bytes.fromhex(water.position))]
+    older = any(water.source_ts < newest for water in streamed)
+    if not (known or older or len(times) > 1):
         return
     for entry in state.tables.values():
         tables.resnapshot(entry, BEGUN_ANEW, state.batch)

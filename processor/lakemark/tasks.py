@@ -137,7 +137,7 @@ class Report(msgspec.Struct):
     creates: bool = False
     sample: bytes = b""
     wrappers: dict[str, tuple[bytes, bytes]] = {}
-    anew: bool = False
+    first_times: list[int] = []
 
 
 @causes.carrying
@@ -355,7 +355,7 @@ def _packets(
         done.high_water.creates,
         sample,
         wrappers,
-        done.anew,
+        done.first_times,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
 

@@ -62,16 +62,16 @@ def test_another_server_begins_anew():
 def test_a_tick_that_is_not_acknowledged_leaves_no_current_window():
     windows = Windows()
     windows.open(mark(1, 10, 10), [])
-    windows.leave()
+    windows.leave(0)
     assert (windows.current, windows.readable) == ("", True)  # what is read waits for its `hi`
     assert windows.lost() == "w1"
     assert (windows.current, windows.readable) == ("", False)
     windows.open(mark(2, 20, 20), [])
     assert windows.current == "w2"
-    windows.leave()
+    windows.leave(0)
     windows.open(mark(3, 30, 30), [])
     assert (windows.current, windows.closing) == ("w3", "")
-    windows.leave(last=True)
+    windows.leave(0, last=True)
     assert not windows.readable  # nothing would be open when it has been read
     assert windows.lost() == "w3"
     assert windows.oldest([]) == ""
@@ -143,7 +143,7 @@ class Chunks(RuleBasedStateMachine):
         oldest = self.windows.oldest(in_use) or self.tick or self.windows.current
         self.announce(oldest)
         self.closed = self.windows.current
-        self.windows.leave(last=not busy)
+        self.windows.leave(0, last=not busy)
 
     def announce(self, oldest: str) -> None:
         assert oldest in self.names

@@ -166,8 +166,7 @@ class Bounds:
             return FORGOTTEN
         if self.blind > lo:
             return BLIND
-        # An LSN sampled outside the stream: compared with the open row's own one.
-        if self.own and not positions.below_truncate(self.own, lo):
+        if self.own and not positions.taken_before(self.own, lo):
             return OWN_SNAPSHOT
         if self.other > lo:
             return OVERLAP

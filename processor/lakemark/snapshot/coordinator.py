@@ -11,6 +11,7 @@ Guarantees: a chunk whose settling was kept is never read again. An attempt numb
 twice: its upper half counts the coordinators of the pipeline.
 """
 
+import math
 import queue
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ _REPORT: Final = "this is a defect of lakemark: please report it with the log"
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 SHORTEST_S: Final = 0.1  # between window rows
+# While all runs are paused: shards remember what was changed since the window before.
+PAUSED_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Coordinator:
         self.reading = Reading(self)
         self.fence = Fence(self)
         self.finishing = Finishing(self)
-        self.next_tick = 0.0
+        self.ticked = -math.inf
         self.ticking = False
         self.not_before = 0.0
         self.wait = FIRST_WAIT_S
@@ -302,17 +305,21 @@ class Coordinator:
 
         In the meantime chunks are read on, but none of them gets its `hi`.
         """
-        busy = bool(self.reading.attempts) or any(not run.paused for run in self.active())
+        runs_on = self.active()
+        busy = bool(self.reading.attempts or runs_on)
         early = self.settings.early if self.reading.waits_for(self.windows.current) else 0.0
         if self.ticking or not (busy or self.windows.current):
             return
-        if busy and self.windows.current and now < self.next_tick - early:
+        interval = self.settings.interval
+        if not self.reading.attempts and all(run.paused for run in runs_on):
+            interval = max(interval, PAUSED_S)
+        if busy and self.windows.current and now < self.ticked + interval - early:
             return
-        self.next_tick = now + self.settings.interval
+        self.ticked = now
         uuid = self.outside.uuid() if busy else ""
         oldest = self.windows.oldest(self.reading.in_use()) or uuid or self.windows.current
         closes, opens = self._window(self.windows.current, oldest), self._window(uuid, oldest)
-        self.windows.leave(last=not busy)
+        self.windows.leave(self.stream.batch, last=not busy)
         self.ticking = True
 
         def tick() -> None:

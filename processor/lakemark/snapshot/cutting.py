@@ -63,7 +63,7 @@ class Cutting:
             self._look(run, table)
         if table.over:
             return
-        table.armed = self.coordinator.stream.batch
+        table.armed = self.coordinator.windows.batch
         table.begun += 1
         rows, begun = self._rows(run), table.begun
 
@@ -113,7 +113,10 @@ class Cutting:
             if table.begun != begun or table.over or run.over:
                 return
             found = [Chunk.of(span) for span in cut.spans]
-            # Halves of chunks that were being read may have been added behind.
+            # Halves of chunks that were being read stand behind, and may be read themselves.
+            for attempt in self.coordinator.reading.of(run, table):
+                if attempt.chunk >= end:
+                    attempt.chunk += len(found) - (end - first)
             self._take(run, table, [*chunks[:first], *found, *chunks[end:]], rows)
 
         table.state = runs.CUTTING

@@ -18,7 +18,9 @@ from lakemark.snapshot.runs import Run, TableRun
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator
 
-REPAIRS: Final = 5  # after so many rounds keys stay listed, and the table is not swept
+# After so many rounds incomplete rows stay so. Keys that were asked for meanwhile stay listed, and
+# the table is not swept.
+REPAIRS: Final = 5
 
 
 class Finishing:
@@ -129,6 +131,7 @@ class Finishing:
         table.state = runs.READING
         table.repairs += 1
         table.repaired = self.coordinator.stream.batch
+        self.reading.since[run.id] = self.reading.windows.begun
         table.reread = sorted({*table.reread, *asked})
         self.reading.cutting.repair(run, table, texts)
 

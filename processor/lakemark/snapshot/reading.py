@@ -87,8 +87,9 @@ class Reading:
         blocked: what a chunk saw to which no window was visible; no chunk begins until one is.
         hidden: what the newest tick saw, while it keeps only runs that were armed late.
         blocker: the transaction that is waited for, in words.
-        since: by run, ticks that were begun before it was armed. The shards do not know what was
-            done to its tables before: of windows that were opened by then it takes none.
+        since: by run, ticks that were begun before it was armed, or something was to be read again:
+            of windows that were opened by then it takes none. The shards do not know what was done
+            to its tables before the former, and the latter is mended by what is read after it.
     """
 
     def __init__(self, coordinator: "Coordinator") -> None:
@@ -423,6 +424,7 @@ class Reading:
         self.book.forget(run, table)
         self.book.changed(run)
         table.begun += 1  # what is under way for it is of no use any more
+        self.since[run.id] = self.windows.begun
         table.state = runs.WAITING
         table.rows = table.settled = table.chunks = table.repairs = 0
         table.first_lo = table.fingerprint = ""

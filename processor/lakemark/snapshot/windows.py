@@ -23,6 +23,8 @@ class Windows:
         closing: the window whose close row is on its way, and may be written by now.
         ready: whether a read that begins now would find a window, as far as the newest tick tells.
         begun: ticks that were begun; a window has the number of its tick.
+        batch: the newest batch that was done when the tick of `floor` began: all that it holds is
+            older than whatever window a read may take.
     """
 
     usable: list[Watermark] = field(default_factory=list)
@@ -31,6 +33,9 @@ class Windows:
     closing: str = ""
     ready: bool = False
     begun: int = 0
+    batch: int = -1
+    _done: int = -1
+    _batches: dict[str, int] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -69,12 +74,17 @@ class Windows:
         wanted = {self.floor, *in_use}
         return next((w.window for w in self.usable if w.window in wanted), "")
 
-    def leave(self, *, last: bool = False) -> None:
+    def leave(self, batch: int, *, last: bool = False) -> None:
         """A tick is on its way: what is read meanwhile ends with the window that it opens.
 
         One that opens none (`last`) has no reads: they would have no window to end with.
+
+        Args:
+            batch: the newest that is done.
+            last: see above.
         """
         self.begun += 1
+        self._done = batch
         self.closing, self.current = self.current, ""
         if last:
             self.floor = ""
@@ -86,7 +96,7 @@ class Windows:
         no open row older than the newest that this one sees. What is under way may need older ones.
         """
         self.usable.append(watermark)
-        self._numbers[watermark.window] = self.begun
+        self._numbers[watermark.window], self._batches[watermark.window] = self.begun, self._done
         self.current, self.closing = watermark.window, ""
         base = visible(watermark.after, self.usable)
         self.ready = base is not None
@@ -96,6 +106,8 @@ class Windows:
         begin = next(at for at, w in enumerate(self.usable) if w.window == oldest)
         self.usable = self.usable[begin:]
         self._numbers = {w.window: self._numbers[w.window] for w in self.usable}
+        self._batches = {w.window: self._batches[w.window] for w in self.usable}
+        self.batch = self._batches[self.floor]
 
     def lost(self) -> str:
         """The newest tick was not acknowledged: whether its rows are in the log is not known.

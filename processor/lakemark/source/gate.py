@@ -52,6 +52,8 @@ class Gated:
     regressed: int | None
     after: HighWater
 
+_LOGGED: Final = frozenset({int(Kind.CHANGE), int(Kind.TRUNCATE), int(Kind.SIGNAL)})
+
 
 def gate(
     kinds: Sequence[int], position: Sequence[bytes], source_ts: Sequence[int], start: HighWater
@@ -119,25 +121,23 @@ def _in_order(
     return Gated(keep, 0, None, HighWater(at[-1], newest))
 
 
-def begins_anew(
-    position: Sequence[bytes], source_ts: Sequence[int], keep: Sequence[int], start: HighWater
-) -> bool:
-    """Whether the connector has begun without offsets after it had sent something.
+def first_times(
+    kinds: Sequence[int],
+    position: Sequence[bytes],
+    source_ts: Sequence[int],
+    keep: Sequence[int],
+) -> list[int]:
+    """Source times of a slot's first transactions, of which a stretch has events; mostly none.
 
-    The first transaction that it sends then has no last commit. What was changed before may be in
-    no record. All events of a transaction have the same source time.
+    The first transaction of a slot has no last commit. A connector that begins without offsets
+    after it had sent something has a new one, and what was changed before may be in no record. All
+    events of a transaction have the same source time.
 
     Args:
-        position: of the records of one partition.
-        source_ts: of the same.
-        keep: indices of the events that are new.
-        start: the partition's high-water before them.
+        kinds, position, source_ts: of the records of one partition.
+        keep: indices of the events that are new; rows of the signal table count beside them.
     """
-    first = positions.which_first([*map(position.__getitem__, keep)])
-    found = {source_ts[keep[at]] for at in first}
-    if not found:
-        return False
-    if start.position == positions.LOWEST or positions.is_own_snapshot(start.position):
-        return len(found) > 1
-    again = positions.which_first([start.position]) and max(found) <= start.source_ts
-    return not again
+    signals = [at for at, kind in enumerate(kinds) if kind == Kind.SIGNAL]
+    events = [*keep, *signals]
+    found = positions.which_first([*map(position.__getitem__, events)])
+    return sorted({source_ts[events[at]] for at in found if kinds[events[at]] in _LOGGED})

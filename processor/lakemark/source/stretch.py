@@ -18,7 +18,7 @@ from lakemark.positions import one_transaction
 from lakemark.source import circuit, envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
 from lakemark.source.fold import Folded, Raw, fold
-from lakemark.source.gate import HighWater, begins_anew, gate
+from lakemark.source.gate import HighWater, first_times, gate
 from lakemark.source.key_schema import key_names, schema_of
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
@@ -120,7 +120,7 @@ class Stretch:
         high_water: the partition's high-water after the stretch.
         kinds: records by kind, for metrics.
         regressed: offset of the first regressed event, -1 = none.
-        anew: whether the connector has begun without its offsets, see `begins_anew`.
+        first_times: source times of a slot's first transactions in it, see `gate.first_times`.
         applied: indices of the events that count, in log order, by table.
     """
 
@@ -134,7 +134,7 @@ class Stretch:
     high_water: HighWater
     kinds: dict[int, int]
     regressed: int = -1
-    anew: bool = False
+    first_times: list[int] = field(default_factory=list)
     applied: dict[str, list[int]] = field(default_factory=dict)
 
     def stopped(self) -> set[str]:
@@ -190,7 +190,7 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
         {},
     )
     out.kinds = dict(Counter(heads.kind))
-    out.anew = begins_anew(heads.position, heads.source_ts, gated.keep, start)
+    out.first_times = first_times(heads.kind, heads.position, heads.source_ts, gated.keep)
     by_table: dict[str, list[int]] = {}
     if len(set(map(heads.table.__getitem__, gated.keep))) == 1:  # a topic is mostly one table's
         by_table[heads.table[gated.keep[0]]] = gated.keep

@@ -11,7 +11,7 @@ positions that are newer than what they saw.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -183,15 +183,17 @@ def _window(heads: Headers, at: int) -> list[Mark]:
 def window_row(image: bytes) -> WindowRow | None:
     """An open or close row from a row image; None for any other signal.
 
-    Columns are taken by place, as Debezium does: they may have other names than id, type, data.
+    Columns are taken by place, as Debezium does: they may have other names than id, type, data, and
+    there may be more of them, of any type.
     """
     try:
-        cells = list(msgspec.json.decode(image, type=dict[str, str | None]).values())
+        cells = list(msgspec.json.decode(image, type=dict[str, Any]).values())[:3]
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    if len(cells) < 2 or cells[1] not in {"snapshot-window-open", "snapshot-window-close"}:  # noqa: PLR2004
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    if len(texts) != 3 or texts[1] not in {"snapshot-window-open", "snapshot-window-close"}:  # noqa: PLR2004
         return None
-    return WindowRow(cells[0] or "", cells[1], (cells[2] if len(cells) > 2 else None) or "")  # noqa: PLR2004
+    return WindowRow(*texts)
 
 
 def unpack_marks(blob: bytes) -> list[Mark]:
