@@ -309,3 +309,32 @@ def test_the_next_table_begins_when_all_chunks_of_the_one_before_are_given_out()
     world.stream.lag = 0
     world.finish("r1")
     assert set(world.scans("r1").values()) == {"SUCCEEDED"}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_chunks_are_cut_again_while_half_of_another_one_is_read(restarts):
+    """The half stands behind the chunks that are cut again: its number changes meanwhile."""
+    world = with_settings(parallelism=2, chunk_rows=20)
+    world.hold = True
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.held))
+    world.release()  # the cut: 0 to 19, 20 to 39
+    world.go(20, until=lambda: len(world.held) == 2)
+    for code in (STATEMENT_TIMEOUT, "database-unavailable"):  # one is halved, one is free again
+        world.answers[ORDERS] = [ChunkError(code=code, message="slow", hint="wait", retried=True)]
+        world.relay()
+        world.coordinator.step()
+    world.send("set", "s", id="r1", chunk_rows=5, parallelism=1)
+    world.go(10, until=lambda: world.state("r1", ORDERS) == runs.CUTTING)
+    world.held.pop()()
+    world.coordinator.step()
+    world.relay()  # the half is read
+    world.go(20, until=lambda: bool(world.stream.applied))
+    world.hold = False
+    world.release()
+    if restarts:
+        world.go(5)
+        if world.run_state("r1") == runs.READING:
+            world.start()
+    world.finish("r1", seconds=4000)
+    assert world.database.keys[ORDERS] <= world.stream.coverage("r1", ORDERS)

@@ -4,7 +4,7 @@ import pytest
 
 from lakemark import positions
 from lakemark.source.envelope import Kind
-from lakemark.source.gate import HighWater, begins_anew, gate
+from lakemark.source.gate import HighWater, first_times, gate
 
 CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE
 
@@ -112,26 +112,19 @@ def first(lsn):
     return positions.pack(0, *positions.postgres(f'[null,"{lsn}"]', None))
 
 
-FIRST, OTHER = (first(1600), 50), (first(2400), 90)
-
-
 @pytest.mark.parametrize(
-    ("start", "events", "anew"),
+    ("events", "times"),
     [
-        (HighWater(at(800, 808), 40), [FIRST], True),
-        (HighWater(at(800, 808), 40), [(at(800, 816), 40), FIRST, (at(1640), 60)], True),
-        (HighWater(at(800, 808), 40), [(at(816), 45), (at(824, 832), 46)], False),
-        (HighWater(), [FIRST, (first(1608), 50), (at(1640, 1648), 60)], False),  # its first start
-        (HighWater(own(1592), 40), [FIRST], False),  # after a snapshot of its own
-        (HighWater(*FIRST), [(first(1608), 50), (at(1640), 60)], False),  # the same one goes on
-        (HighWater(*FIRST), [OTHER], True),  # nothing came in between
-        (HighWater(), [FIRST, OTHER], True),
-        (HighWater(at(800, 808), 40), [(own(1601), 45)], False),  # rows of its own snapshot tell
-        (HighWater(at(800, 808), 40), [], False),
+        ([(CHANGE, first(1600), 50), (CHANGE, first(1608), 50), (CHANGE, at(1640), 60)], [50]),
+        ([(CHANGE, at(800, 816), 40), (CHANGE, first(1600), 50), (TRUNCATE, first(2400), 90)], [50, 90]),
+        ([(CHANGE, at(816), 45), (CHANGE, at(824, 832), 46)], []),
+        ([(Kind.SIGNAL, first(1600), 50), (Kind.SIGNAL, at(1640), 60)], [50]),
+        ([(OWN, own(1601), 45)], []),
+        ([(READ, first(1600), 50)], []),  # without a transaction of its own, where it may not write
+        ([], []),
     ],
-)
-def test_a_connector_that_begins_without_offsets_is_told_by_its_first_transaction(
-    start, events, anew
-):
-    where, times = [b"", *(e[0] for e in events)], [0, *(e[1] for e in events)]
-    assert begins_anew(where, times, range(1, len(where)), start) is anew
+)  # fmt: skip
+def test_a_slots_first_transaction_is_told_by_what_it_lacks(events, times):
+    kinds, where, when = ([b"", *(e[n] for e in events)] for n in range(3))
+    keep = [n for n, kind in enumerate(kinds) if n and kind != Kind.SIGNAL]
+    assert first_times(kinds, where, when, keep) == times

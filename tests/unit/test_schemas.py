@@ -16,6 +16,7 @@ from lakemark.snapshot.boundaries import KeyRange
 from lakemark.snapshot.runs import Chunk, TableRun, page_value
 from lakemark.snapshot.runs import Run as SnapshotRun
 from lakemark.source.stretch import DeadLetter
+from lakemark.source.touches import WindowRow, window_row
 from lakemark.tables import TableState
 from tests.kit.golden import samples
 
@@ -70,6 +71,15 @@ def test_real_window_rows(wrapped):
         assert not schema.is_valid(other["after"])
     assert data.is_valid({"run": "r1", "oldest": "", "serverStart": "x", "timeline": 1, "wal": 7})
     assert not data.is_valid({"run": "r1"})
+
+
+def test_a_window_row_of_a_signal_table_that_has_more_columns():
+    row = {"uuid": "w1", "what": "snapshot-window-open", "data": "{}"}
+    for more in ({}, {"at": 1790000000000000, "by": None, "tags": ["a"], "sure": True}):
+        found = window_row(json.dumps(row | more).encode())
+        assert found == WindowRow("w1", "snapshot-window-open", "{}")
+    for other in ({"id": 1}, row | {"what": "log"}, row | {"data": None}, {"uuid": "w1"}):
+        assert window_row(json.dumps(other).encode()) is None
 
 
 def test_chunk_header():

@@ -155,3 +155,41 @@ def test_a_connector_that_began_without_offsets_leaves_no_table_out_of_doubt(sho
     shop.run()
     assert {e.resnapshot_since for e in shop.state.tables.values()} == {1}
     assert (shop.values(), shop.values(ITEMS)) == ({1: "e"}, {7: "x"})
+
+
+@pytest.mark.parametrize(
+    "touched",
+    ["a table without events", "a partition without events", "a loaded table", "a signal"],
+)
+def test_a_new_slot_is_noticed_whatever_its_first_transaction_touches(shop, touched):
+    shop.pipeline.identity = SourceIdentity("postgresql", "shop", SIGNALS)
+    if touched == "a loaded table":
+        shop.put("r", 72, 1, v="a", table=ITEMS, snapshot="true")
+    shop.put("c", 80, 1, v="a")
+    shop.broker.topics["shop.public.orders"].append([])
+    shop.run()
+    if touched == "a signal":
+        shop.put("c", 160, "s", table=SIGNALS, type="log", data="{}", anew=True)
+    elif touched == "a partition without events":
+        shop.put("c", 160, 2, v="x", partition=1, anew=True)
+    else:
+        shop.put("u", 160, 1, v="x", table=ITEMS, anew=True)
+    shop.put("u", 168, 1, v="b", tx=164)
+    shop.run()
+    assert shop.state.tables[ORDERS].resnapshot_since == 1
+    shop.put("u", 176, 1, v="c", tx=172)
+    shop.run()
+    assert shop.state.tables[ORDERS].resnapshot_since == 1
+
+
+def test_the_first_slot_of_a_pipeline_is_not_a_new_one(shop):
+    shop.put("r", 72, 1, v="a", table=ITEMS, snapshot="true")
+    shop.put("c", 80, 1, v="a", anew=True, ts=85)
+    shop.run()
+    shop.put("u", 82, 1, v="b", table=ITEMS, anew=True, ts=85)  # the same transaction, read later
+    shop.put("u", 96, 1, v="b", tx=88)
+    shop.run()
+    assert {entry.resnapshot for entry in shop.state.tables.values()} == {""}
+    shop.put("u", 160, 1, v="c", anew=True, ts=165)
+    shop.run()
+    assert {entry.resnapshot_since for entry in shop.state.tables.values()} == {2}

@@ -52,6 +52,7 @@ class Gated:
     regressed: int | None
     after: HighWater
 
+
 _LOGGED: Final = frozenset({int(Kind.CHANGE), int(Kind.TRUNCATE), int(Kind.SIGNAL)})
 
 
@@ -134,7 +135,9 @@ def first_times(
     events of a transaction have the same source time.
 
     Args:
-        kinds, position, source_ts: of the records of one partition.
+        kinds: of the records of one partition.
+        position: of the same.
+        source_ts: of the same.
         keep: indices of the events that are new; rows of the signal table count beside them.
     """
     signals = [at for at, kind in enumerate(kinds) if kind == Kind.SIGNAL]
