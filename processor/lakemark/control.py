@@ -102,14 +102,20 @@ def read(config: Config, start: int, end: int) -> list[dict[str, Any]]:
         consumer.close()
 
 
+def _is_end(error: KafkaError) -> bool:
+    return bool(error.code() == KafkaError._PARTITION_EOF)  # noqa: SLF001
+
+
 def _until(consumer: Consumer, end: int, config: Config) -> list[dict[str, Any]]:
     deadline = time.monotonic() + config.kafka.timeout.total_seconds()
     found: list[dict[str, Any]] = []
     while True:
         message = consumer.poll(0.5)
         error = None if message is None else message.error()
-        if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            return found  # aborted or compacted offsets before `end`
+        if message is not None and error is not None and _is_end(error):
+            if (message.offset() or 0) >= end:
+                return found  # aborted or compacted offsets before `end`
+            continue  # a new leader that does not know yet how far its followers are
         if error is not None and not records.passes(error):
             raise away(config, error.str())
         if message is None or error is not None:

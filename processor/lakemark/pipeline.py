@@ -278,6 +278,7 @@ class Pipeline:
                 verified=self.refresh.verified(again),
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
+                outputs=config.source.topics is not None,
             ),
             shards=config.stream.shards,
             slots=slots,
@@ -291,7 +292,7 @@ class Pipeline:
                 state,
                 query=self.checkpoint.query_id(),
                 schemas={**self.schemas, **self.read_schemas()},
-                topic_ids=self.checkpoint.topics() if config.output else {},
+                topic_ids=self._topic_ids(state) if config.output else {},
                 wrapped=self.connector.wraps,
             ),
         )
@@ -299,6 +300,12 @@ class Pipeline:
             config, state, query=self.checkpoint.query_id(), step=step, waters=waters
         )
         return BatchPlan(decode, lake)
+
+    def _topic_ids(self, state: PipelineState) -> dict[str, str]:
+        """What is kept with a mark in an output topic; of other offsets than these it is void."""
+        found = self.checkpoint.topics()
+        again = {topic: f"{found.get(topic, '')}/{n}" for topic, n in state.generations.items()}
+        return found | again
 
     def slots(self) -> int:
         """Number of merge tasks: as many as can run at once."""

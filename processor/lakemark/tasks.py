@@ -26,6 +26,7 @@ from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink import apply, dead_letter, envelopes
+from lakemark.sink.forwarding import ID
 from lakemark.sink.lake_plan import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
 from lakemark.source import key_schema, stretch, touches
@@ -155,6 +156,8 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
         for epoch, records in _by_epoch(whole, plan.epochs):
             now = replace(decoding, epoch=epoch)
             heads = stretch.headers(records, now)
+            if not now.outputs and told_by_lakemark(parts):
+                heads.kind[:] = [int(Kind.OUTPUT)] * len(heads)
             done = stretch.process(records, now, heads)
             dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
             if output is not None:
@@ -242,6 +245,15 @@ def _records(
     if any(map(operator.ge, offsets, islice(offsets, 1, None))):
         return _in_order(records)
     return records
+
+
+def told_by_lakemark(parts: Sequence[pa.RecordBatch]) -> bool:
+    """Whether records of one partition are those of an output topic, by the headers of the first.
+
+    They name the same source as the connector's own. An output topic keeps a row's insert for ever,
+    so that read as a change topic, by another pipeline or one that begins anew, it revives rows.
+    """
+    return any(header["key"] == ID for header in parts[0].column("headers")[0].as_py() or ())
 
 
 def _in_order(records: Records) -> Records:

@@ -171,9 +171,9 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         yield broker
 
 
-def refused(target: Target) -> TableError:
+def refused(target: Target, count: int = 2) -> TableError:
     with pytest.raises(TableError) as found:
-        topics.write(target, source(target), 3, some(1, 2))
+        topics.write(target, source(target), count + 1, some(*range(1, count + 1)))
     assert found.value.retried
     return found.value
 
@@ -231,6 +231,8 @@ def test_what_lakemark_may_not_do_is_named_with_what_grants_it(
     assert forbidden.code == "output-forbidden"
     assert "kafka-acls.sh" in forbidden.hint
     assert granted in forbidden.hint
+    # so many that the brokers have refused before the last one is handed on
+    assert refused(target, 20_000).code == "output-forbidden"
     for future in admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.DENY)]).values():
         future.result(30)
     assert topics.write(target, source(target), 3, some(1, 2)) == 2

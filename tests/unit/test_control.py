@@ -58,7 +58,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
 
 def test_the_last_record_is_the_end_and_so_is_that_of_the_topic(read: Read):
     assert read(Message(0), None, Message(1), Message(2), Message(3)) == [0, 1, 2]
-    assert read(Message(0), Message(error=KafkaError._PARTITION_EOF)) == [0]
+    assert read(Message(0), Message(3, KafkaError._PARTITION_EOF)) == [0]
+
+
+def test_a_new_leader_that_does_not_know_its_end_yet_is_waited_for(read: Read):
+    """KIP-207: what its followers have is known to it a little later than what it has."""
+    early = Message(1, KafkaError._PARTITION_EOF)
+    assert read(Message(0), early, Message(1), Message(2)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("passing", [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])

@@ -384,3 +384,18 @@ def test_what_is_removed_goes_out_in_pieces(out, tmp_path, monkeypatch):
     assert [count for count in calls if count][:8] == [7, 7, 7, 7, 7, 7, 7, 1]
     assert consume(out) == {}
     assert len(out.records[CLEAN]) == 25 + 50
+
+
+def test_an_output_topic_is_no_change_topic(tmp_path):
+    """Also of a pipeline that knows nothing of it: a row that was deleted would be back."""
+    schemas = {name: schema_of(name, id="int4", v="int4") for name in (ORDERS, ITEMS)}
+    shop = Shop(tmp_path, Broker(), schemas)
+    shop.put("c", 10, 1, v=1)
+    shop.put("d", 20, 1)
+    shop.run()
+    ours = [("lakemark.id", b"other/00"), ("lakemark.position", b"00")]
+    told = event("c", 10, {"id": 1, "v": 1})
+    shop.broker.put(f"shop.clean.{ORDERS}", 0, b'{"id":1}', told, ours)
+    shop.run()
+    assert shop.values() == {}
+    assert shop.state.tables[ORDERS].topics == [f"shop.{ORDERS}"]

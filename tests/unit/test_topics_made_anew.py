@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark import gaps, positions, tables, tasks
+from lakemark.sink import topics
 from lakemark.source.stretch import Records
-from tests.kit.shop import ORDERS
+from tests.kit.memory_pipeline import Broker
+from tests.kit.memory_topics import MemoryTopics
+from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 
 pytestmark = pytest.mark.usefixtures("letters")
 
@@ -22,6 +25,30 @@ def made_again(shop, *, partitions):
     shop.checkpoint.states[shop.batch] = tables.encode(state)
     shop.read = {TOPIC: dict(first[TOPIC])}
     shop.restart()
+
+
+def test_a_log_that_was_cut_is_told_from_its_beginning(tmp_path, monkeypatch):
+    """The topic's id is the same, and other records have the offsets that marks are kept for."""
+    out = MemoryTopics()
+    monkeypatch.setattr(topics, "write", out.write)
+    schemas = {name: schema_of(name, id="int4", v="int4") for name in (ORDERS, ITEMS)}
+    shop = Shop(tmp_path, Broker(), schemas, sections={"output": {"topic_prefix": "clean"}})
+    monkeypatch.setattr(type(shop.checkpoint), "topics", lambda _: {TOPIC: "id1"})
+    for key in range(10):
+        shop.put("c", 10 + key, key, v=1)
+    shop.run()
+    del shop.broker.topics[TOPIC][0][7:]
+    state = shop.checkpoint.load(shop.batch)
+    gaps.begin_again(state, {TOPIC: {0: 0}}, anew={TOPIC})
+    shop.checkpoint.states[shop.batch] = tables.encode(state)
+    shop.put("c", 100, 50, v=5)
+    shop.put("u", 101, 0, v=6)
+    shop.put("d", 102, 1)
+    shop.put("c", 103, 51, v=7)
+    shop.restart()
+    shop.read = {TOPIC: {0: 0}}
+    shop.run()
+    assert [key for key, *_ in out.events(f"clean.{ORDERS}")[10:]][-5:] == [50, 0, 1, 1, 51]
 
 
 @pytest.mark.parametrize("partitions", [1, 2])

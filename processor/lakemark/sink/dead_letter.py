@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from lakemark.errors import DependencyError
+from lakemark.sink.flushing import flushed
 from lakemark.source.stretch import DeadLetter
 
 # The client's own limit (1 MB by default) must not be the one that counts: the topic's does.
@@ -55,6 +56,17 @@ def write(letters: Sequence[DeadLetter], *, topic: str, client: Mapping[str, Any
     producer = Producer({**client, **settings})
     try:
         for letter in letters:
+            _produce(producer, topic, letter, delivered)
+        left = flushed(producer, DEADLINE_S)
+    except KafkaException as error:
+        raise _unwritten(topic, str(error)) from error
+    if failures or left:
+        raise _unwritten(topic, failures[0] if failures else f"{left} not confirmed in time")
+
+
+def _produce(producer: Producer, topic: str, letter: DeadLetter, delivered: Any) -> None:
+    while True:
+        try:
             producer.produce(
                 topic,
                 key=letter.key,
@@ -63,11 +75,12 @@ def write(letters: Sequence[DeadLetter], *, topic: str, client: Mapping[str, Any
                 on_delivery=delivered,
             )
             producer.poll(0)
-        left = producer.flush(DEADLINE_S)
-    except (KafkaException, BufferError) as error:
-        raise _unwritten(topic, str(error)) from error
-    if failures or left:
-        raise _unwritten(topic, failures[0] if failures else f"{left} not confirmed in time")
+        except BufferError:  # more than the client's queue takes: what is in it goes first
+            left = flushed(producer, DEADLINE_S)
+            if left:
+                raise _unwritten(topic, f"{left} not confirmed in time") from None
+        else:
+            return
 
 
 def _unwritten(topic: str, why: str) -> DependencyError:

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.output_names import TRANSACTION_MS, topic_settings
+from lakemark.sink.flushing import flushed
 from lakemark.sink.forwarding import Message
 
 UNAVAILABLE: Final = "output-unavailable"
@@ -261,6 +262,10 @@ class _Lane:
                 )
             except BufferError:  # the client's queue is full: let it drain
                 self.producer.poll(0.1)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._STATE:  # noqa: SLF001
+                    self.producer.commit_transaction(1.0)  # it has failed already: this says why
+                raise
             else:
                 return
 
@@ -270,7 +275,7 @@ class _Lane:
         Offsets that are sent while records are under way wait for 0.1 s more, and for brokers that
         are away or refuse us as long as a transaction may last, whatever their time limit.
         """
-        if self.producer.flush(TIMEOUT_S):
+        if flushed(self.producer, TIMEOUT_S, longest_s=TRANSACTION_MS / 2000):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
 
 

@@ -27,6 +27,7 @@ class Kind(IntEnum):
     SIGNAL = 9  # any op on the connector's signal table
     BAD = 10
     NOTIFICATION = 11
+    OUTPUT = 12  # of an output topic: what lakemark itself has told
 
 
 class Source(msgspec.Struct, gc=False):

@@ -51,6 +51,7 @@ class Plan:
             bad. Of other tables the catalog is read again first (`schema-check`).
         stopped: tables that do not stream: their events only move the high-waters.
         stopped_topics: topics all of whose tables are stopped.
+        outputs: whether records of output topics, of whatever pipeline, are events as any.
     """
 
     identity: SourceIdentity
@@ -68,6 +69,7 @@ class Plan:
     verified: frozenset[str] = frozenset()
     stopped: frozenset[str] = frozenset()
     stopped_topics: frozenset[str] = frozenset()
+    outputs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
