@@ -90,8 +90,8 @@ def show(runs: dict[str, list[Run]], options: argparse.Namespace, before: dict[s
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(prog="./dev bench idle-lane", description=__doc__)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--batch", type=int, default=100_000, help="events per micro-batch")
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--batch", type=int, default=200_000, help="events per micro-batch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)
