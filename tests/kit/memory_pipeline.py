@@ -6,7 +6,7 @@ so that whole scenarios (errors, pauses, crashes, new partitions, epochs) take m
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -162,7 +162,7 @@ class MemoryPipeline(Pipeline):
 
     def _stages(self, frame: Any, plan: BatchPlan) -> Any:
         decoded = pa.Table.from_batches(tasks.decode(iter(frame), plan.decode), tasks.DECODED)
-        results = Results()
+        decoded, results = self.reconciled(decoded, plan), Results()
         for slot in range(plan.decode.slots):
             mine = decoded.filter(pc.equal(decoded.column("slot"), slot))
             for result in tasks.merge(iter(mine.to_batches()), plan.lake, plan.publishing):
@@ -170,11 +170,16 @@ class MemoryPipeline(Pipeline):
                     results.take(row["kind"], row["blob"])
         return results
 
+    def reconciled(self, decoded: pa.Table, plan: BatchPlan) -> pa.Table:
+        """What the shards make of a step's decoded records: nothing, where no run is armed."""
+        return decoded
+
 
 @dataclass
 class World:
-    """A pipeline over a broker, batch by batch."""
+    """A pipeline over a broker, batch by batch; `driver` is what it is made of."""
 
+    driver: ClassVar[type[MemoryPipeline]] = MemoryPipeline
     root: Path
     broker: Broker
     schemas: dict[str, TableSchema]
@@ -219,7 +224,7 @@ class World:
             },
             config=self.config,
         )
-        pipeline = MemoryPipeline(
+        pipeline = self.driver(
             spark=None,  # type: ignore[arg-type]
             config=self.config,
             connector=connector,
