@@ -154,7 +154,7 @@ def begin_again(
     for topic, first in topics.items():
         old = state.offsets.get(topic, {})
         if topic in anew:
-            state.generations[topic] = state.generations.get(topic, 0) + 1
+            state.begun_after[topic] = state.batch
             for begins in (*state.epochs, state.regressed):
                 begins.pop(topic, None)
         if set(first) != set(old):  # keys are in other partitions now

@@ -304,7 +304,7 @@ class Pipeline:
     def _topic_ids(self, state: PipelineState) -> dict[str, str]:
         """What is kept with a mark in an output topic; of other offsets than these it is void."""
         found = self.checkpoint.topics()
-        again = {topic: f"{found.get(topic, '')}/{n}" for topic, n in state.generations.items()}
+        again = {topic: f"{found.get(topic, '')}/{n}" for topic, n in state.begun_after.items()}
         return found | again
 
     def slots(self) -> int:

@@ -136,7 +136,7 @@ class PipelineState(msgspec.Struct):
         sample, wrappers: an event of the connector without images, and by table the schemas of
             wrapped keys and values, empty for plain ones; kept for the output topics only.
         begun: source time of the first transaction of the connector's slot, 0 = not known.
-        generations: by topic, how often it began again at offsets that had been read before.
+        begun_after: by topic, the batch after which it began again, at offsets of other records.
         output_prefixes: of the output topics that were ever written: they are read by nobody here.
         left: tables that the configuration no longer names, see `selection`.
         left_offsets: where reading of their topics ended, if these are read no more.
@@ -155,7 +155,7 @@ class PipelineState(msgspec.Struct):
     sample: bytes = b""
     wrappers: dict[str, tuple[bytes, bytes]] = msgspec.field(default_factory=dict)
     begun: int = 0
-    generations: dict[str, int] = msgspec.field(default_factory=dict)
+    begun_after: dict[str, int] = msgspec.field(default_factory=dict)
     output_prefixes: list[str] = msgspec.field(default_factory=list)
     left: dict[str, LeftOut] = msgspec.field(default_factory=dict)
     left_offsets: Offsets = msgspec.field(default_factory=dict)
