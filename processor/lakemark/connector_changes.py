@@ -1,4 +1,4 @@
-"""The connector's configuration while lakemark runs, and between its runs.
+"""The connector's configuration and the columns' types while lakemark runs, and between its runs.
 
 what changes                        what happens
 ----------------------------------  ----------------------------------------------------------------
@@ -6,6 +6,8 @@ lists of tables, the signal table,  the query is started again with what there i
 anything else                       left out meanwhile: the stream goes by `source.tables` alone
 how values are written              so it is, and the tables concerned are snapshotted again, see
                                     `decoding`
+the type of a column, so that its   the same
+values are written in another way
 the prefix, the kind of connector   the pipeline stops (`connector-changed`): it is another source
 what cannot work                    the pipeline stops (`configuration`)
 Connect is away, or does not know   nothing: what was known last holds
@@ -13,7 +15,7 @@ the connector any more
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -26,12 +28,16 @@ from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError, PipelineError
-from lakemark.source.schema import HandlingModes
+from lakemark.source.schema import HandlingModes, TableSchema
 
 log = structlog.get_logger(__name__)
 
 EVERY_S: Final = 30.0
 REASON: Final = "the connector writes values in another way: rows may have been read in the old one"
+RETYPED: Final = (
+    "a column's type was changed, and values are written in another way: rows may have been read "
+    "in the old one"
+)
 
 
 class ChangedError(Exception):
@@ -39,14 +45,23 @@ class ChangedError(Exception):
 
 
 class Watch:
-    """Looks at the connector every now and then, in a thread of its own: an answer may take long.
+    """Looks at connector and catalog every now and then, in a thread of its own: answers take long.
 
     Attributes:
-        changed: names of settings that differ from those of the start; empty as long as none does.
+        changed: names of settings that differ from those of the start, and tables of which a
+            column is written in another way; empty as long as there is none.
     """
 
-    def __init__(self, config: Config, connector: Connector, *, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        config: Config,
+        connector: Connector,
+        schemas: Mapping[str, TableSchema] | None = None,
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
         self._config, self._connector, self._every_s = config, connector, every_s
+        self._written = decoding.written(schemas or {})
         self._over = threading.Event()
         self.changed: tuple[str, ...] = ()
 
@@ -77,13 +92,37 @@ class Watch:
             log.debug("connector.unknown", code=error.code, reason=error.message)
             return
         self.changed = tuple(decoding.changed(self._connector.settings, now.settings))
+        if not self.changed and self._written and self._config.database is not None:
+            self.changed = tuple(self._retyped())
+
+    def _retyped(self) -> list[str]:
+        """Tables of which a column is written in another way; an event does not say so."""
+        settings = self._connector.settings
+        modes = HandlingModes.from_connector(settings)
+        try:
+            now = catalog_of(self._config, modes, settings).read(sorted(self._written))
+        except LakemarkError as error:
+            log.debug("catalog.unknown", code=error.code, reason=error.message)
+            return []
+        return decoding.rewritten(self._written, decoding.written(now))
 
 
-def agree(config: Config, checkpoint: Checkpoint, connector: Connector) -> None:
+def agree(
+    config: Config,
+    checkpoint: Checkpoint,
+    connector: Connector,
+    schemas: Mapping[str, TableSchema],
+) -> None:
     """Before the query starts: what the checkpoint was read by agrees with the connector, or will.
 
     Order: the tables concerned are marked by control records, then the settings are remembered; so
     a crash between the two marks them once more.
+
+    Args:
+        config: the configuration.
+        checkpoint: of the pipeline.
+        connector: as it is now.
+        schemas: as the catalog has them now.
 
     Raises:
         PipelineError: `connector-changed`: it is the connector of another source.
@@ -104,6 +143,18 @@ def agree(config: Config, checkpoint: Checkpoint, connector: Connector) -> None:
         log.warning("connector.writes_otherwise", settings=settings, tables=found)
     if before != now:
         checkpoint.note_decoding(now)
+    _agree_on_columns(config, checkpoint, decoding.written(schemas))
+
+
+def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Written) -> None:
+    """Tables that the catalog does not have at the moment are as they were."""
+    before = checkpoint.written()
+    found = [t for t in decoding.rewritten(before, now) if t in checkpoint.newest().tables]
+    if found:
+        control.resnapshot(config, found, RETYPED)
+        log.warning("table.written_otherwise", tables=found)
+    if {**before, **now} != before:
+        checkpoint.note_written({**before, **now})
 
 
 def _require_source(before: dict[str, str], now: dict[str, str]) -> None:

@@ -178,15 +178,15 @@ class Supervisor:
             log.warning(
                 "connector.problem", where=problem.path, what=problem.message, hint=problem.hint
             )
-        agree(config, checkpoint, connector)
         modes = HandlingModes.from_connector(connector.settings)
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
+        captured = {table: found for table, found in schemas.items() if table in connector.tables}
+        agree(config, checkpoint, connector, captured)
         connector.require_visible([t for t in schemas if t in connector.chosen])
         self.state = recovery.go_over(config, checkpoint, connector)
         self.board.began(self.state)
-        schemas = {t: s for t, s in schemas.items() if t in connector.tables}
-        self.captured = tuple(sorted(set(schemas) - {connector.signal_table}))
+        self.captured = tuple(sorted(set(captured) - {connector.signal_table}))
         self.board.captured(self.captured)
         return Pipeline(
             spark=spark,
@@ -204,7 +204,7 @@ class Supervisor:
             planned=self._planned,
             snapshots=self._committed,
             done=self._done,
-            schemas=schemas,
+            schemas=captured,
             pace=Pace() if self.once else Pace(config.stream.trigger, self._hasty),
         )
 
@@ -241,7 +241,7 @@ class Supervisor:
         config, connector = self.config, pipeline.connector
         with (
             feeds.running(config, self.board, connector.topic_pattern, self.stopping),
-            Watch(config, connector).running() as self.connector,
+            Watch(config, connector, pipeline.schemas).running() as self.connector,
         ):
             yield
 

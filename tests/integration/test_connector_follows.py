@@ -59,3 +59,22 @@ def test_a_table_that_is_added_comes_from_its_first_event(running: Running):
             STATE_S,
             where=lambda event: event is not running.lakemark.events("pipeline.streaming")[0],
         )
+
+
+def test_a_column_whose_values_are_written_in_another_way_is_read_again(running: Running):
+    """An event does not say so: 1.5 may be 150, and today the year 9999, until it is noticed."""
+    database = running.database
+    settings = captures("public.b") | {
+        "decimal.handling.mode": "precise", "time.precision.mode": "adaptive",
+    }  # fmt: skip
+    database.execute("ALTER TABLE b ADD price numeric(10,2), ADD at timestamp(3)")
+    database.start_connector(settings)
+    database.execute("UPDATE b SET price = 1.5, at = '2026-01-01' WHERE pk <= 10")
+    running.lakemark.command("snapshot", "start", "public.b", "--wait")
+    running.wait_equal("public.b")
+
+    database.execute("ALTER TABLE b ALTER price TYPE numeric(12,4), ALTER at TYPE timestamp(6)")
+    database.execute("UPDATE b SET price = 2.5, at = '2026-02-02' WHERE pk BETWEEN 5 AND 15")
+    said = running.lakemark.wait_for_event("table.written_otherwise", STATE_S)
+    assert said["tables"] == ["public.b"]
+    running.wait_equal("public.b")

@@ -5,10 +5,12 @@ import json
 import pytest
 
 from lakemark import connector_changes, control, decoding
+from lakemark.config import DatabaseConfig
 from lakemark.connector import parse, read
 from lakemark.connector_changes import ChangedError, Watch, agree
 from lakemark.errors import DependencyError, PipelineError
-from lakemark.source.schema import HandlingModes
+from lakemark.source.catalog import CatalogColumn
+from lakemark.source.schema import HandlingModes, from_catalog
 from lakemark.supervisor import Supervisor
 from lakemark.tables import PipelineState, TableState
 from stack.processes import wait_for
@@ -110,7 +112,7 @@ class Kept:
     """What a checkpoint remembers."""
 
     def __init__(self, decoding=None):
-        self.kept = decoding
+        self.kept, self.columns = decoding, {}
         self.state = PipelineState(tables={ORDERS: TableState(), ITEMS: TableState()})
 
     def decoding(self):
@@ -118,6 +120,12 @@ class Kept:
 
     def note_decoding(self, settings):
         self.kept = dict(settings)
+
+    def written(self):
+        return self.columns
+
+    def note_written(self, columns):
+        self.columns = dict(columns)
 
     def newest(self):
         return self.state
@@ -169,18 +177,18 @@ def test_tables_whose_values_may_have_been_read_the_wrong_way_are_read_again(
     shop, said, catalog, change, tables
 ):
     kept = Kept()
-    agree(shop.config, kept, connector(shop))
+    agree(shop.config, kept, connector(shop), {})
     assert said == []
     for _ in range(2):  # said once
-        agree(shop.config, kept, connector(shop, **change))
+        agree(shop.config, kept, connector(shop, **change), {})
         assert said == tables
     assert kept.kept == decoding.of(connector(shop, **change).settings)
 
 
 def test_where_no_catalog_tells_any_table_may_be_concerned(shop, said):
     kept = Kept()
-    agree(shop.config, kept, connector(shop))
-    agree(shop.config, kept, connector(shop, interval_handling_mode="string"))
+    agree(shop.config, kept, connector(shop), {})
+    agree(shop.config, kept, connector(shop, interval_handling_mode="string"), {})
     assert said == [ITEMS, ORDERS]
 
 
@@ -193,7 +201,7 @@ def test_a_table_whose_former_types_nobody_knows_is_read_again(shop, said, catal
 
 def test_what_could_not_be_marked_is_marked_at_the_next_start(shop, said, catalog, monkeypatch):
     kept, change = Kept(), {"binary_handling_mode": "hex"}
-    agree(shop.config, kept, connector(shop))
+    agree(shop.config, kept, connector(shop), {})
 
     def away(*_):
         raise DependencyError("the brokers are away", code="kafka-unavailable")
@@ -201,20 +209,103 @@ def test_what_could_not_be_marked_is_marked_at_the_next_start(shop, said, catalo
     with monkeypatch.context() as patch:
         patch.setattr(control, "resnapshot", away)
         with pytest.raises(DependencyError):
-            agree(shop.config, kept, connector(shop, **change))
-    agree(shop.config, kept, connector(shop, **change))
+            agree(shop.config, kept, connector(shop, **change), {})
+    agree(shop.config, kept, connector(shop, **change), {})
     assert said == [ITEMS, ORDERS]
 
 
 @pytest.mark.parametrize("change", [{"topic_prefix": "other"}, {"connector_class": "X"}])
 def test_another_source_takes_another_checkpoint(shop, said, change):
     kept = Kept()
-    agree(shop.config, kept, connector(shop))
+    agree(shop.config, kept, connector(shop), {})
     before = dict(kept.kept)
     with pytest.raises(PipelineError, match="another connector") as caught:
-        agree(shop.config, kept, connector(shop, **change))
+        agree(shop.config, kept, connector(shop, **change), {})
     assert caught.value.code == "connector-changed"
     assert (kept.kept, said) == (before, [])
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+MODIFIERS = {
+    "": -1, "(10,2)": ((10 << 16) | 2) + 4, "(12,2)": ((12 << 16) | 2) + 4,
+    "(12,4)": ((12 << 16) | 4) + 4, "(3)": 3, "(6)": 6, "(char 4)": 8,
+}  # fmt: skip
+
+
+def items(kind, modifier="", *, table=ITEMS):
+    """A table with one column of this type."""
+    element = kind.removesuffix("[]")
+    name = f"_{element}" if element != kind else kind
+    column = CatalogColumn(
+        "v", name, MODIFIERS[modifier], element_type_name=element if element != kind else None
+    )
+    key = CatalogColumn("id", "int8", key_position=1)
+    return {table: from_catalog(table, [key, column], ["id"], HandlingModes())}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "otherwise"),
+    [
+        (("numeric", "(10,2)"), ("numeric", "(12,4)"), True),
+        (("numeric", "(10,2)"), ("numeric", "(12,2)"), False),
+        (("timestamp", "(3)"), ("timestamp", "(6)"), True),
+        (("time", "(3)"), ("time", "(6)"), True),
+        (("text",), ("numeric", "(10,2)"), True),
+        (("text",), ("bytea",), True),
+        (("timestamp",), ("date",), True),
+        (("int4",), ("date",), True),
+        (("int4",), ("int8",), False),
+        (("varchar", "(char 4)"), ("text",), False),
+        (("bpchar", "(char 4)"), ("text",), True),
+        (("timestamp[]", "(3)"), ("timestamp[]", "(6)"), True),
+        (("int4[]",), ("int8[]",), False),
+    ],
+)
+def test_a_type_by_which_values_are_written_otherwise(before, after, otherwise):
+    old, now = decoding.written(items(*before)), decoding.written(items(*after))
+    assert decoding.rewritten(old, now) == ([ITEMS] if otherwise else [])
+    assert decoding.rewritten(now, now) == []
+
+
+def test_columns_that_come_and_go_change_nothing_of_others():
+    old = decoding.written({ITEMS: schema_of(ITEMS, id="int8", v="text", w="date")})
+    now = decoding.written({ITEMS: schema_of(ITEMS, id="int8", v="text", x="date")})
+    assert decoding.rewritten(old, now) == []
+
+
+def test_tables_whose_columns_are_written_otherwise_are_read_again(shop, said):
+    kept, ours = Kept(), connector(shop)
+    both = items("numeric", "(10,2)") | items("numeric", "(10,2)", table=ORDERS)
+    agree(shop.config, kept, ours, both)
+    assert said == []
+    second = items("numeric", "(12,4)") | items("numeric", "(12,4)", table="public.new")
+    for _ in range(2):  # said once
+        agree(shop.config, kept, ours, second)
+        assert said == [ITEMS]
+    agree(shop.config, kept, ours, items("text", table=ORDERS))
+    assert said == [ITEMS, ORDERS]  # it was away meanwhile
+
+
+def test_a_type_that_is_changed_while_lakemark_runs_starts_the_query_again(shop, file, monkeypatch):
+    class Catalog:
+        modifier = "(3)"
+
+        def read(self, names):
+            return {t: items("timestamp", self.modifier, table=t)[t] for t in names}
+
+    catalog = Catalog()
+    monkeypatch.setattr(connector_changes, "catalog_of", lambda *_: catalog)
+    database = DatabaseConfig(url="postgresql://u@h/d")
+    config = shop.config.model_copy(update={"database": database})
+    watch = Watch(config, read(config), catalog.read([ORDERS, ITEMS]))
+    watch.look()
+    watch.require_same()
+    catalog.modifier = "(6)"
+    watch.look()
+    assert watch.changed == (ITEMS, ORDERS)
+    with pytest.raises(ChangedError):
+        watch.require_same()
 
 
 def test_all_that_handling_modes_are_made_of_is_remembered():
