@@ -118,6 +118,17 @@ def test_empty_texts_nulls_quotes_and_line_breaks(source: Database):
     ]
 
 
+def test_a_byte_order_mark_is_a_character_of_its_value(source: Database):
+    """Also of the first value of all, where a parser of files would leave it out."""
+    source.execute("CREATE TABLE marks (k text PRIMARY KEY, v int)")
+    source.execute("INSERT INTO marks VALUES ('\ufeffabc', 1), ('abc', 2), ('\ufeff\ufeff', 3)")
+    found = whole(source, "public.marks")
+    rows = {(row["k"], row["v"]) for row in found.rows.to_pylist()}
+    assert rows == {("\ufeffabc", 1), ("abc", 2), ("\ufeff\ufeff", 3)}
+    for key in ("\ufeffabc", "\ufeff\ufeff"):
+        assert whole(source, "public.marks", keys=[(key,)]).rows.column("k").to_pylist() == [key]
+
+
 def test_partitioned_tables_are_read_whole(source: Database):
     source.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (50)")

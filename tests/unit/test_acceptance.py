@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from lakemark.errors import ConfigError, DependencyError, TableError
+from lakemark.errors import ConfigError, DependencyError, LakemarkError, TableError
 from lakemark.snapshot import signals
 from lakemark.snapshot.acceptance import Known, accept
 from lakemark.snapshot.boundaries import Condition
@@ -119,6 +119,25 @@ def test_tables_that_cannot_be_read_fail_alone():
     }
     assert run.tables[2].reason == f"{ITEMS}: {FILTERED.message}"
     assert all(table.hint for table in run.tables if table.state == FAILED)
+
+
+@pytest.mark.parametrize("retried", [False, True])
+def test_a_table_that_the_database_keeps_from_us_fails_alone(retried):
+    def against(table):
+        if table == ITEMS:
+            raise LakemarkError("no SELECT", code="configuration", hint="GRANT", retried=retried)
+
+    signal = ExecuteSnapshot("s1", (ORDERS, ITEMS))
+    known = Known(SCHEMAS, condition, against)
+    if retried:  # the database is away: the signal waits
+        with pytest.raises(LakemarkError):
+            accept(signal, known)
+        return
+    found = accept(signal, known)
+    assert [(table.state, table.hint) for table in found.tables] == [
+        (WAITING, ""),
+        (FAILED, "GRANT"),
+    ]
 
 
 def test_no_table_that_can_be_read():

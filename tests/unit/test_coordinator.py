@@ -5,6 +5,7 @@ import pytest
 from lakemark.errors import DependencyError, TableError
 from lakemark.snapshot import runs
 from lakemark.snapshot.boundaries import WHOLE
+from lakemark.snapshot.chunks import TOO_LARGE, ChunkError
 from lakemark.snapshot.following import Run, newest_of_runs, then
 from lakemark.snapshot.signals import Rejection
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings, wrong_table
@@ -346,6 +347,28 @@ def test_tables_that_cannot_be_read_fail_alone():
     aborted = world.note("r1", "ABORTED")
     assert (aborted["code"], aborted["data_collections"]) == ("filtered", ORDERS)
     assert [record["table"] for record in world.stream.sweeps] == [ITEMS]
+
+
+def test_a_chunk_that_is_too_large_and_has_no_halves_fails_its_table():
+    """It says nothing about the database: other tables and runs go on."""
+    world = FakeWorld()
+    error = ChunkError(code=TOO_LARGE, message="too large", hint="another key", retried=False)
+    world.answers[ORDERS] = [error] * 99
+    world.execute("r1", ORDERS, ITEMS)
+    world.execute("r2", ITEMS)
+    world.finish("r1")
+    world.finish("r2")
+    assert world.scans("r1") == {ORDERS: "SQL_EXCEPTION", ITEMS: "SUCCEEDED"}
+
+
+def test_while_the_halves_of_a_chunk_cannot_be_found_others_go_on():
+    world = FakeWorld()
+    error = ChunkError(code=TOO_LARGE, message="too large", hint="wait", retried=True)
+    world.answers[ORDERS] = [error] * 99
+    world.execute("r1", ORDERS)
+    world.go(10)
+    world.execute("r2", ITEMS)
+    world.finish("r2")
 
 
 def test_a_filter_that_no_longer_fits_fails_its_table():

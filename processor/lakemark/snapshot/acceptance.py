@@ -92,7 +92,7 @@ def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
     try:
         if text:
             known.condition(name, text)  # refused now, and not in the middle of the run
-        reason = known.against(name) if known.schemas[name].key else _NO_KEY
+        reason = _against(name, known)
     except LakemarkError as error:
         if error.code not in OF_A_TABLE:
             raise
@@ -102,6 +102,18 @@ def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
         table.state, table.code = FAILED, reason.code
         table.reason, table.hint = f"{name}: {reason.message}", reason.hint
     return table
+
+
+def _against(name: str, known: Known) -> Rejection | None:
+    """Why the table cannot be read, also where the database says so instead of answering."""
+    if not known.schemas[name].key:
+        return _NO_KEY
+    try:
+        return known.against(name)
+    except LakemarkError as error:
+        if error.retried:
+            raise
+        return Rejection("", error.code, error.message, error.hint)
 
 
 def _check_is_table(names: Sequence[str], known: Known) -> None:

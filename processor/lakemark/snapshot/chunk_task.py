@@ -54,6 +54,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _IDLE_SESSION: Final = "60s"
 _IDLE_VERSION: Final = 140_000  # idle_session_timeout
 _HALVED: Final = frozenset({chunks.STATEMENT_TIMEOUT, chunks.TOO_LARGE})
+_INDIVISIBLE: Final = (
+    "the rows of this chunk have one value of what orders the chunks, or none, as many NULLs in a "
+    "unique index: take another surrogate-key, or the primary key"
+)
 _REPORT: Final = "this is a defect of lakemark: please report it with the log of the worker"
 
 
@@ -343,6 +347,7 @@ def _failed(
     spec: ChunkSpec, settings: ReadSettings, begun: float, error: LakemarkError
 ) -> ChunkResult:
     cut: tuple[KeyRange, ...] = ()
+    hint, retried = error.hint, error.retried
     if error.code in _HALVED and spec.keys is None:
         try:
             cut = _halves(spec, settings, error.code)
@@ -350,14 +355,17 @@ def _failed(
             _drop()  # then the whole is read again
         except Exception:  # noqa: BLE001
             _drop()
+        else:
+            if not cut and error.code == chunks.TOO_LARGE:
+                hint, retried = _INDIVISIBLE, False
     return ChunkResult(
         attempt=spec.attempt,
         seconds=time.monotonic() - begun,
         error=ChunkError(
             code=error.code,
             message=error.message,
-            hint=error.hint,
-            retried=error.retried,
+            hint=hint,
+            retried=retried,
             halves=cut,
         ),
     )

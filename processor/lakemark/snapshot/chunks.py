@@ -40,7 +40,7 @@ RETRIED: Final = "retried"
 JOB_FAILED: Final = "job-failed"
 INTERNAL: Final = "internal-error"
 # What keeps one table from being read says nothing about the others.
-OF_A_TABLE: Final = frozenset({TABLE_LOCKED, STATEMENT_TIMEOUT})
+OF_A_TABLE: Final = frozenset({TABLE_LOCKED, STATEMENT_TIMEOUT, TOO_LARGE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ PostgreSQL writes the rows as CSV by COPY and Arrow reads them a column at a tim
 Python object.
 """
 
+import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,7 @@ from lakemark.source.schema import TableSchema
 _LEAST_BLOCK: Final = 8 << 20
 # Of CSV. A worker needs about six times as much for a moment.
 MAX_CHUNK_BYTES: Final = 64 << 20
+_MARK: Final = codecs.BOM_UTF8
 _PARSE: Final = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 PARTS: Final = """
 WITH RECURSIVE base AS (
@@ -399,6 +401,8 @@ def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[pa.RecordBatc
     """Batches of string columns; an unquoted nothing is null, a quoted one an empty text."""
     if not data.size:
         return
+    if bytes(memoryview(data)[: len(_MARK)]) == _MARK:  # a value's: the parser leaves out one
+        data = pa.py_buffer(_MARK + data.to_pybytes())
     names = [f"c{at}" for at in range(count)]
     blocks = pa_csv.ReadOptions(
         column_names=names, use_threads=False, block_size=max(_LEAST_BLOCK, 2 * longest)
