@@ -89,22 +89,32 @@ def wants_column(settings: Mapping[str, str], table: str, column: str) -> bool:
     return _Lists(settings, "column").allow(f"{table}.{column}")
 
 
-def key_columns(settings: Mapping[str, str], table: str) -> list[str]:
+def key_columns(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> list[str]:
     """The columns that ``message.key.columns`` makes the key of this table; empty: its own key.
 
-    The first entry whose table expression matches decides (`KeyMapper.CustomKeyMapper`).
+    As `Key.CustomKeyMapper` has it: each column of an entry is, behind the entry's expression and a
+    dot, one more expression, which regards no case and is matched with ``schema.table.column``, or
+    with the database before it. All entries count, and columns that the table lacks do not.
+
+    Args:
+        settings: the connector's.
+        table: ``schema.table``.
+        columns: of the table, in its order.
     """
+    database = settings.get("database.dbname", "")
+    found: dict[str, None] = {}
     for entry in settings.get("message.key.columns", "").split(";"):
-        expression, found, columns = entry.strip().rpartition(":")
-        if not found:
-            continue
-        try:
-            regex = compile_java(expression.strip(), ignore_case=True)
-        except ValueError:
-            continue
-        if regex.fullmatch(table):
-            return [column.strip() for column in columns.split(",") if column.strip()]
-    return []
+        expression, _, listed = entry.strip().rpartition(":")
+        for name in filter(None, map(str.strip, listed.split(","))):
+            try:
+                regex = compile_java(f"{expression.strip()}.{name}", ignore_case=True)
+            except ValueError:
+                continue
+            for column in columns:
+                place = f"{table}.{column}"
+                if regex.fullmatch(place) or regex.fullmatch(f"{database}.{place}"):
+                    found[column] = None
+    return list(found)
 
 
 @dataclass(frozen=True)

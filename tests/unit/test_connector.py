@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connector import key_columns
 from lakemark.settings.layers import InvalidConfig
 from lakemark.settings.names import compile_java, quoted, split_list, topic_regex, topic_safe
 from tests.kit.connector_settings import config, parse, reads
@@ -251,3 +252,26 @@ def test_output_topics_of_an_earlier_configuration_are_no_change_topics():
     assert reads(found, "shop.cleaner.orders")
     for prefix in ("shop.new", "shop.clean", "shop.other"):
         assert not reads(found, f"{prefix}.public.orders")
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("", []),
+        ("public.orders:order_no", ["order_no"]),
+        ("public.orders:tenant,order_no", ["tenant", "order_no"]),
+        (r"public.orders:order_no;public\..*:id", ["order_no", "id"]),
+        ("public.orders:tenant;public.orders:id", ["tenant", "id"]),
+        ("public.orders:ORDER_NO", ["order_no"]),
+        (r"public\..*:tenant_id,id", ["id"]),
+        (r"public\..*:nothing", []),
+        ("public.orders:.*_no", ["order_no"]),
+        ("db.public.orders:tenant", ["tenant"]),
+        ("public.other:id", []),
+        ("public.(orders:id", []),
+    ],
+)
+def test_key_columns_are_those_that_debezium_takes(setting, key):
+    """What `Key.CustomKeyMapper` of Debezium 3.7 answers for a table of these columns."""
+    settings = {"message.key.columns": setting, "database.dbname": "db"}
+    assert key_columns(settings, "public.orders", ["id", "order_no", "tenant"]) == key

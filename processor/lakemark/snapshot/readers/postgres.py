@@ -123,7 +123,8 @@ def _kept(
         found = [CatalogColumn(*row[2:]) for row in group]
         columns = [c for c in found if generated or not c.generated]
         placed = [(c.key_position, c.name) for c in columns if c.key_position]
-        key = key_columns(settings, table) or [name for _, name in sorted(placed)]
+        key = key_columns(settings, table, [c.name for c in columns])
+        key = key or [name for _, name in sorted(placed)]
         kept = [c for c in columns if c.name in key or wants_column(settings, table, c.name)]
         yield table, kept, list(key)
 
