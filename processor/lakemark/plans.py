@@ -50,6 +50,7 @@ def lake_plan(
                 horizon=bytes.fromhex(entry.horizon) if entry.horizon else None,
                 partial=entry.partial,
                 stale=stale(entry),
+                key=tuple(entry.key),
             )
             for name, entry in state.tables.items()
         },

@@ -75,6 +75,7 @@ def apply(
     work = _Work.begin(table, parts, plan, publish)
     if work.is_done():  # 1
         return work.outcome
+    work.check_key()
     if work.own.engine == SPARK_MERGE:
         work.stage()
         return work.outcome
@@ -157,6 +158,24 @@ class _Work:
             size = self._size(self.opened)
             outcome.rows, outcome.bytes = size.rows, size.bytes
         return True
+
+    def check_key(self) -> None:
+        """Rows that are there must be told apart by the columns that the packets' are.
+
+        Raises:
+            TableError: `key-changed`.
+        """
+        was, now = self.own.key, self.outcome.key
+        if self.opened is None or not was or not now or set(was) == set(now):
+            return
+        raise TableError(
+            f"{self.outcome.table} has another key: {', '.join(now)} instead of {', '.join(was)}; "
+            "the rows that are there were told apart by the old one",
+            code="key-changed",
+            hint=f"move the folder {self.own.path} away, so that the table begins anew; then "
+            f"`lakemark table skip {self.outcome.table}`: it leaves out the changes that were not "
+            "applied, and snapshots the table again",
+        )
 
     def _version(self, recorded: int | None) -> int:
         """What to record with this batch's commits; `recorded`, if all is done already.

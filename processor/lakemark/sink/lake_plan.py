@@ -27,6 +27,7 @@ class TablePlan:
         horizon: highest close row of the chunks that earlier batches applied.
         partial: whether any event of the table so far lacked a column.
         stale: canonical keys whose rows miss an event; None = any row may.
+        key: columns by which the rows that are there are told apart; empty = not known.
     """
 
     path: str
@@ -41,6 +42,7 @@ class TablePlan:
     horizon: bytes | None = None
     partial: bool = False
     stale: frozenset[str] | None = frozenset()
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
