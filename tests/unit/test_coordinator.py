@@ -202,6 +202,7 @@ def test_a_pause_outlives_the_coordinator():
     world.go(20)
     assert len(world.reads) == read
     assert not world.stream.under_way()
+    assert all(window.closed > 0 for window in list(world.stream.windows.values())[-1:])
     assert world.said("p") == ["PAUSED"]
     told = [note for note in world.notes if note.id == "r1"]
     assert told[-1].type == "PAUSED"

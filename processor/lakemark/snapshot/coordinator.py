@@ -305,15 +305,13 @@ class Coordinator:
 
         In the meantime chunks are read on, but none of them gets its `hi`.
         """
-        runs_on = self.active()
-        busy = bool(self.reading.attempts or runs_on)
+        busy = bool(self.reading.attempts) or any(not run.paused for run in self.active())
+        if self.active() and not self.windows.current and now >= self.ticked + PAUSED_S:
+            busy = True  # all are paused: a window is opened, and closed at once
         early = self.settings.early if self.reading.waits_for(self.windows.current) else 0.0
         if self.ticking or not (busy or self.windows.current):
             return
-        interval = self.settings.interval
-        if not self.reading.attempts and all(run.paused for run in runs_on):
-            interval = max(interval, PAUSED_S)
-        if busy and self.windows.current and now < self.ticked + interval - early:
+        if busy and self.windows.current and now < self.ticked + self.settings.interval - early:
             return
         self.ticked = now
         uuid = self.outside.uuid() if busy else ""
