@@ -43,7 +43,7 @@ _REPORT: Final = "this is a defect of lakemark: please report it with the log"
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 SHORTEST_S: Final = 0.1  # between window rows
-# While all runs are paused: shards remember what was changed since the window before.
+# Between windows while all runs are paused: shards remember what was changed since the last one.
 PAUSED_S: Final = 30.0
 
 

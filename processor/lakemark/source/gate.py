@@ -140,7 +140,8 @@ def first_times(
         source_ts: of the same.
         keep: indices of the events that are new; rows of the signal table count beside them.
     """
-    signals = [at for at, kind in enumerate(kinds) if kind == Kind.SIGNAL]
-    events = [*keep, *signals]
+    signal, events = int(Kind.SIGNAL), list(keep)
+    if signal in kinds:
+        events += [at for at, kind in enumerate(kinds) if kind == signal]
     found = positions.which_first([*map(position.__getitem__, events)])
     return sorted({source_ts[events[at]] for at in found if kinds[events[at]] in _LOGGED})
