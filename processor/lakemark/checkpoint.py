@@ -172,12 +172,12 @@ class Checkpoint:
 
     def written(self) -> dict[str, dict[str, str]]:
         """How columns' values were written when their events were decoded, see `decoding`."""
-        blob = self._read("lakemark/written.json")
+        blob = self._read("lakemark/columns.json")
         return msgspec.json.decode(blob, type=dict[str, dict[str, str]]) if blob else {}
 
     def note_written(self, columns: Mapping[str, Mapping[str, str]]) -> None:
         """Remembers this."""
-        self._write("lakemark/written.json", msgspec.json.encode(columns))
+        self._write("lakemark/columns.json", msgspec.json.encode(columns))
 
     def goes_on(self) -> tuple[PipelineState, Offsets]:
         """State and end offsets of the newest batch that is committed: where Spark goes on.

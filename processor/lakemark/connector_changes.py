@@ -7,7 +7,8 @@ anything else                       left out meanwhile: the stream goes by `sour
 how values are written              so it is, and the tables concerned are snapshotted again, see
                                     `decoding`
 the type of a column, so that its   the same
-values are written in another way
+values are written in another way;
+a column that was gone is there
 the prefix, the kind of connector   the pipeline stops (`connector-changed`): it is another source
 what cannot work                    the pipeline stops (`configuration`)
 Connect is away, or does not know   nothing: what was known last holds
@@ -27,6 +28,7 @@ from lakemark.catalogs import catalog_of
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
+from lakemark.decoding import Forms
 from lakemark.errors import LakemarkError, PipelineError
 from lakemark.source.schema import HandlingModes, TableSchema
 
@@ -35,8 +37,8 @@ log = structlog.get_logger(__name__)
 EVERY_S: Final = 30.0
 REASON: Final = "the connector writes values in another way: rows may have been read in the old one"
 RETYPED: Final = (
-    "a column's type was changed, and values are written in another way: rows may have been read "
-    "in the old one"
+    "a column was made anew or its type was changed, and values are written in another way: rows "
+    "may have been read in the old one, or without it"
 )
 
 
@@ -48,20 +50,20 @@ class Watch:
     """Looks at connector and catalog every now and then, in a thread of its own: answers take long.
 
     Attributes:
-        changed: names of settings that differ from those of the start, and tables of which a
-            column is written in another way; empty as long as there is none.
+        changed: names of settings that differ from those of the start, or tables of which a column
+            is written in another way; empty as long as there is none.
     """
 
     def __init__(
         self,
         config: Config,
         connector: Connector,
-        schemas: Mapping[str, TableSchema] | None = None,
+        forms: Forms,
         *,
         every_s: float = EVERY_S,
     ) -> None:
         self._config, self._connector, self._every_s = config, connector, every_s
-        self._written = decoding.written(schemas or {})
+        self._forms = forms
         self._over = threading.Event()
         self.changed: tuple[str, ...] = ()
 
@@ -92,19 +94,20 @@ class Watch:
             log.debug("connector.unknown", code=error.code, reason=error.message)
             return
         self.changed = tuple(decoding.changed(self._connector.settings, now.settings))
-        if not self.changed and self._written and self._config.database is not None:
-            self.changed = tuple(self._retyped())
+        if not self.changed and self._forms.tables and self._config.database is not None:
+            self._look_at_columns()
+            self.changed = self._forms.differ
 
-    def _retyped(self) -> list[str]:
-        """Tables of which a column is written in another way; an event does not say so."""
+    def _look_at_columns(self) -> None:
+        """An event does not say how a column is written."""
         settings = self._connector.settings
         modes = HandlingModes.from_connector(settings)
         try:
-            now = catalog_of(self._config, modes, settings).read(sorted(self._written))
+            now = catalog_of(self._config, modes, settings).read(self._forms.tables)
         except LakemarkError as error:
             log.debug("catalog.unknown", code=error.code, reason=error.message)
-            return []
-        return decoding.rewritten(self._written, decoding.written(now))
+            return
+        self._forms.seen(now)
 
 
 def agree(
@@ -112,7 +115,7 @@ def agree(
     checkpoint: Checkpoint,
     connector: Connector,
     schemas: Mapping[str, TableSchema],
-) -> None:
+) -> Forms:
     """Before the query starts: what the checkpoint was read by agrees with the connector, or will.
 
     Order: the tables concerned are marked by control records, then the settings are remembered; so
@@ -123,6 +126,9 @@ def agree(
         checkpoint: of the pipeline.
         connector: as it is now.
         schemas: as the catalog has them now.
+
+    Returns:
+        how columns are written, for as long as the query runs.
 
     Raises:
         PipelineError: `connector-changed`: it is the connector of another source.
@@ -143,18 +149,22 @@ def agree(
         log.warning("connector.writes_otherwise", settings=settings, tables=found)
     if before != now:
         checkpoint.note_decoding(now)
-    _agree_on_columns(config, checkpoint, decoding.written(schemas))
+    return _agree_on_columns(config, checkpoint, decoding.written(schemas))
 
 
-def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Written) -> None:
-    """Tables that the catalog does not have at the moment are as they were."""
-    before = checkpoint.written()
-    found = [t for t in decoding.rewritten(before, now) if t in checkpoint.newest().tables]
+def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Written) -> Forms:
+    """Tables, and columns, that the catalog does not have at the moment are as they were."""
+    state, before = checkpoint.newest(), checkpoint.written()
+    gone = {t: dict.fromkeys(names, decoding.GONE) for t, names in state.ignorable.items()}
+    known = {t: {**before.get(t, {}), **gone.get(t, {})} for t in {*before, *gone}}
+    found = [t for t in decoding.rewritten(known, now) if t in state.tables]
     if found:
         control.resnapshot(config, found, RETYPED)
         log.warning("table.written_otherwise", tables=found)
-    if {**before, **now} != before:
-        checkpoint.note_written({**before, **now})
+    after = known | {t: {**known.get(t, {}), **columns} for t, columns in now.items()}
+    if after != before:
+        checkpoint.note_written(after)
+    return Forms(after, checkpoint.note_written)
 
 
 def _require_source(before: dict[str, str], now: dict[str, str]) -> None:

@@ -70,6 +70,7 @@ def carry_out(
         elif kind == gaps.RESNAPSHOT and entry is not None:
             why = str(record.get("reason") or "events of it may be missing")
             tables.resnapshot(entry, why, state.batch)
+            state.ignorable.pop(table, None)  # the catalog says whether they are gone still
         elif kind == "new-epoch":
             tables.new_epoch(state, start)
             log.warning("pipeline.new_epoch", epoch=len(state.epochs))

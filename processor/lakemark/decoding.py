@@ -9,7 +9,8 @@ The same is true of a column's type where values come without their schema: a de
 its scale, a number not whether it counts days or microseconds.
 """
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from lakemark.source.columns import Column
@@ -21,6 +22,8 @@ SOURCE: Final = ("connector.class", "topic.prefix")
 
 Written = Mapping[str, Mapping[str, str]]
 """By table and column: how values are written."""
+GONE: Final = "gone"
+"""Instead of how: events carried the column when the catalog no longer had it, see `Forms`."""
 
 _WHOLE: Final = dict.fromkeys(("int8", "int16", "int32", "int64"), "integer")
 
@@ -83,12 +86,69 @@ def rewritten(before: Written, now: Written) -> list[str]:
     )
 
 
+class Forms:
+    """How columns' values were written when the catalog first knew them; any thread may ask.
+
+    Whoever reads the catalog to decode by it shows it here first. So what differs from what was
+    decoded by before is not missed, even where the catalog is asked for another column's sake.
+    """
+
+    def __init__(
+        self, before: Written | None = None, note: Callable[[Written], None] = lambda _: None
+    ) -> None:
+        """A description.
+
+        Args:
+            before: how columns are known to be written.
+            note: remembers more of them, for the next run.
+        """
+        self._before = {table: dict(columns) for table, columns in (before or {}).items()}
+        self._note, self._lock = note, threading.Lock()
+        self._differ: set[str] = set()
+
+    @property
+    def tables(self) -> list[str]:
+        """All that are known."""
+        with self._lock:
+            return sorted(self._before)
+
+    @property
+    def differ(self) -> tuple[str, ...]:
+        """Tables of which a column is written in another way than before, or is there again."""
+        with self._lock:
+            return tuple(sorted(self._differ))
+
+    def seen(
+        self,
+        schemas: Mapping[str, TableSchema],
+        wanted: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        """What the catalog says now.
+
+        Args:
+            schemas: by table.
+            wanted: columns per table that events have. Where the catalog does not have one it is
+                left out of all events from then on, until it is there again.
+        """
+        now = written(schemas)
+        with self._lock:
+            self._differ.update(rewritten(self._before, now))
+            more = {table: {**now[table], **self._before.get(table, {})} for table in now}
+            for table, names in (wanted or {}).items():
+                if table in more:
+                    more[table] |= dict.fromkeys(set(names) - set(now[table]), GONE)
+            if any(self._before.get(table) != columns for table, columns in more.items()):
+                self._before |= more
+                self._note(self._before)
+
+
 def _form(column: Column) -> str:
     """Of integers of all widths one form, and of texts of all lengths: a value says it all.
 
-    But a char(n) is padded; where it is a key and becomes a text, its rows change without an event.
+    A type's modifier changes rows without an event: a char(n) is padded, a time is rounded.
     """
     parts = [_WHOLE.get(column.wire, column.wire), column.encoding]
     parts += [column.parameter("scale") or "", "padded" if column.padded else ""]
+    parts += [] if column.modifier is None else [str(column.modifier)]
     inner = [*([column.element] if column.element else []), *column.members]
     return "/".join(parts) + "".join(f"<{one.name}:{_form(one)}>" for one in inner)

@@ -35,6 +35,7 @@ from lakemark import (
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
+from lakemark.decoding import Forms
 from lakemark.draining import Draining, QueryStoppedError
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.handover import Known
@@ -79,6 +80,7 @@ class Pipeline:
         publish: writes the tables' states to the progress topic.
         planned: told which runs of snapshots are armed in the batch that begins, or were before.
         snapshots, done: told what a batch says of snapshots and what it did, once it is durable.
+        schemas, forms: of the tables, as the catalog says; how columns are written.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
         pace: when the next batch begins.
     """
@@ -101,6 +103,7 @@ class Pipeline:
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     pace: Pace = field(default_factory=Pace)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
+    forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
     draining: Draining = field(default_factory=Draining)
@@ -108,7 +111,7 @@ class Pipeline:
     refresh: Refresh = field(init=False)
 
     def __post_init__(self) -> None:
-        self.refresh = Refresh(self.catalog, self.schemas)
+        self.refresh = Refresh(self.catalog, self.schemas, self.forms)
 
     def frame(self) -> DataFrame:
         """The query up to `foreachBatch`: all sources, decoding, the operator."""

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import structlog
 
 from lakemark import tables
+from lakemark.decoding import Forms
 from lakemark.errors import LakemarkError
 from lakemark.source.schema import TableSchema
 from lakemark.tables import PipelineState, TableState
@@ -40,6 +41,7 @@ class Refresh:
     Attributes:
         catalog: is asked.
         schemas: by table, as last read: what is read is put there.
+        forms: hears of it before.
         clock: seconds that only grow.
         read: tables that were read again and have not been read from Kafka since: what does not
             fit now never will.
@@ -47,6 +49,7 @@ class Refresh:
 
     catalog: Catalog
     schemas: dict[str, TableSchema]
+    forms: Forms = field(default_factory=Forms)
     clock: Callable[[], float] = monotonic
     read: set[str] = field(default_factory=set)
     _failure: LakemarkError | None = None
@@ -79,6 +82,7 @@ class Refresh:
             for table in needed:
                 _wait(state.tables[table], table, failure)
             return
+        self.forms.seen(found, needed)
         self.schemas.update(found)
         for table, unknown in needed.items():
             if table in found:
@@ -92,9 +96,12 @@ class Refresh:
         if not self.catalog.live:
             return
         try:
-            self.schemas.update(self._ask([table]))
+            found = self._ask([table])
         except LakemarkError as failure:
             log.warning("table.schema_unread", table=table, code=failure.code, reason=str(failure))
+            return
+        self.forms.seen(found)
+        self.schemas.update(found)
 
     def _ask(self, names: list[str]) -> dict[str, TableSchema]:
         if self._failure is not None and not self._due():

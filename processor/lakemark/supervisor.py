@@ -182,7 +182,7 @@ class Supervisor:
         catalog = catalog_of(config, modes, connector.settings)
         schemas = catalog.read(None)
         captured = {table: found for table, found in schemas.items() if table in connector.tables}
-        agree(config, checkpoint, connector, captured)
+        forms = agree(config, checkpoint, connector, captured)
         connector.require_visible([t for t in schemas if t in connector.chosen])
         self.state = recovery.go_over(config, checkpoint, connector)
         self.board.began(self.state)
@@ -205,6 +205,7 @@ class Supervisor:
             snapshots=self._committed,
             done=self._done,
             schemas=captured,
+            forms=forms,
             pace=Pace() if self.once else Pace(config.stream.trigger, self._hasty),
         )
 
@@ -241,7 +242,7 @@ class Supervisor:
         config, connector = self.config, pipeline.connector
         with (
             feeds.running(config, self.board, connector.topic_pattern, self.stopping),
-            Watch(config, connector, pipeline.schemas).running() as self.connector,
+            Watch(config, connector, pipeline.forms).running() as self.connector,
         ):
             yield
 

@@ -326,6 +326,33 @@ def test_with_a_token_it_asks_for_it_once(chrome: Browser, guarded: Served):
         expect(dialog).to_be_hidden()
 
 
+def test_an_answer_that_is_late_does_not_ask_for_the_token_again(chrome: Browser, guarded: Served):
+    held = []
+
+    def answer(route):
+        if "authorization" in route.request.headers:
+            route.continue_()
+        else:
+            held.append(route)
+
+    with visit(chrome, guarded.address) as found:
+        page = found.page
+        dialog = page.get_by_role("dialog", name="Token")
+        expect(dialog).to_be_visible()
+        page.route("**/v1/history", answer)
+        page.reload()
+        expect(dialog).to_be_visible()
+        wait_for(lambda: held or page.wait_for_timeout(20), PATIENCE_MS / 1000, "history asked for")
+        dialog.get_by_label(re.compile("http.token")).fill("open-sesame")
+        dialog.get_by_role("button", name="Go on").click()
+        assert ORDERS in rows(page)
+        with page.expect_response(lambda response: response.status == 401) as refused:
+            held[0].continue_()
+        refused.value.finished()
+        page.evaluate("() => new Promise(done => setTimeout(done, 0))")  # it was taken in
+        expect(dialog).to_be_hidden()
+
+
 # --- for everybody, everywhere ----------------------------------------------------------------
 
 FIND_WIDE = """() => [...document.querySelectorAll('body *')]

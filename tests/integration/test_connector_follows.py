@@ -5,6 +5,7 @@ It writes no window rows and listens to no signals itself; lakemark's come back 
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from stack.local import LocalStack
@@ -72,9 +73,30 @@ def test_a_column_whose_values_are_written_in_another_way_is_read_again(running:
     database.execute("UPDATE b SET price = 1.5, at = '2026-01-01' WHERE pk <= 10")
     running.lakemark.command("snapshot", "start", "public.b", "--wait")
     running.wait_equal("public.b")
+    assert running.rows("public.b").schema.field("price").type == pa.decimal128(10, 2)
 
     database.execute("ALTER TABLE b ALTER price TYPE numeric(12,4), ALTER at TYPE timestamp(6)")
     database.execute("UPDATE b SET price = 2.5, at = '2026-02-02' WHERE pk BETWEEN 5 AND 15")
     said = running.lakemark.wait_for_event("table.written_otherwise", STATE_S)
+    assert said["tables"] == ["public.b"]
+    running.wait_equal("public.b")
+
+
+def test_a_column_that_was_dropped_and_is_there_again_is_read_again(running: Running):
+    """Its events came when the catalog had no such column: it was left out of all from then on."""
+    database, lakemark = running.database, running.lakemark
+    database.execute("UPDATE b SET aa = -1 WHERE pk = 1")
+    running.wait_state("public.b", "streaming")
+    lakemark.stop()
+    database.execute("ALTER TABLE b ADD note text")
+    database.execute("UPDATE b SET note = 'old' WHERE pk <= 10")
+    database.execute("ALTER TABLE b DROP note")
+    lakemark.start()
+    gone = lakemark.wait_for_event("table.columns_gone", STATE_S)
+    assert (gone["table"], gone["columns"]) == ("public.b", ["note"])
+
+    database.execute("ALTER TABLE b ADD note text")
+    database.execute("UPDATE b SET note = 'new' WHERE pk BETWEEN 5 AND 15")
+    said = lakemark.wait_for_event("table.written_otherwise", STATE_S)
     assert said["tables"] == ["public.b"]
     running.wait_equal("public.b")

@@ -17,9 +17,9 @@ SAME = ("version", "connector", "name", "snapshot", "db", "schema", "table")
 NULL = ("txId", "lsn", "xmin", "origin", "origin_lsn")
 
 
-def with_fractions(schema, digits):
-    """A schema with what the catalog knows of fractions."""
-    columns = tuple(replace(c, fraction=digits.get(c.name)) for c in schema.columns)
+def with_modifiers(schema, digits):
+    """A schema with what the catalog knows of modifiers."""
+    columns = tuple(replace(c, modifier=digits.get(c.name)) for c in schema.columns)
     return TableSchema(schema.table, columns, schema.key)
 
 

@@ -8,6 +8,7 @@ from lakemark import connector_changes, control, decoding
 from lakemark.config import DatabaseConfig
 from lakemark.connector import parse, read
 from lakemark.connector_changes import ChangedError, Watch, agree
+from lakemark.decoding import Forms
 from lakemark.errors import DependencyError, PipelineError
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.schema import HandlingModes, from_catalog
@@ -73,7 +74,7 @@ def file(shop):
 
 
 def test_a_connector_that_stays_the_same_is_not_noticed_nor_one_that_cannot_be_asked(shop, file):
-    watch = Watch(shop.config, read(shop.config))
+    watch = Watch(shop.config, read(shop.config), Forms())
     watch.look()
     shop.config.source.connector_file.write_text("{")
     watch.look()
@@ -86,7 +87,7 @@ def test_a_connector_that_stays_the_same_is_not_noticed_nor_one_that_cannot_be_a
 
 
 def test_it_is_looked_at_again_and_again_until_it_has_changed(shop, file):
-    with Watch(shop.config, read(shop.config), every_s=0.01).running() as watch:
+    with Watch(shop.config, read(shop.config), Forms(), every_s=0.01).running() as watch:
         file(table_include_list=ITEMS)
         wait_for(lambda: watch.changed, 10, "the change to be seen")
     assert watch.changed == ("table.include.list",)
@@ -229,7 +230,7 @@ def test_another_source_takes_another_checkpoint(shop, said, change):
 
 MODIFIERS = {
     "": -1, "(10,2)": ((10 << 16) | 2) + 4, "(12,2)": ((12 << 16) | 2) + 4,
-    "(12,4)": ((12 << 16) | 4) + 4, "(3)": 3, "(6)": 6, "(char 4)": 8,
+    "(12,4)": ((12 << 16) | 4) + 4, "(3)": 3, "(6)": 6, "(char 4)": 8, "(char 8)": 12,
 }  # fmt: skip
 
 
@@ -258,6 +259,8 @@ def items(kind, modifier="", *, table=ITEMS):
         (("int4",), ("int8",), False),
         (("varchar", "(char 4)"), ("text",), False),
         (("bpchar", "(char 4)"), ("text",), True),
+        (("bpchar", "(char 4)"), ("bpchar", "(char 8)"), True),
+        (("timestamptz", "(6)"), ("timestamptz", "(3)"), True),
         (("timestamp[]", "(3)"), ("timestamp[]", "(6)"), True),
         (("int4[]",), ("int8[]",), False),
     ],
@@ -298,7 +301,8 @@ def test_a_type_that_is_changed_while_lakemark_runs_starts_the_query_again(shop,
     monkeypatch.setattr(connector_changes, "catalog_of", lambda *_: catalog)
     database = DatabaseConfig(url="postgresql://u@h/d")
     config = shop.config.model_copy(update={"database": database})
-    watch = Watch(config, read(config), catalog.read([ORDERS, ITEMS]))
+    forms = agree(config, Kept(), read(config), catalog.read([ORDERS, ITEMS]))
+    watch = Watch(config, read(config), forms)
     watch.look()
     watch.require_same()
     catalog.modifier = "(6)"
@@ -306,6 +310,37 @@ def test_a_type_that_is_changed_while_lakemark_runs_starts_the_query_again(shop,
     assert watch.changed == (ITEMS, ORDERS)
     with pytest.raises(ChangedError):
         watch.require_same()
+
+
+def test_a_column_of_another_form_is_noticed_where_the_catalog_was_asked_for_another_one(
+    shop, said
+):
+    """Whoever asks it first decodes by its answer: nothing differs from that any more."""
+    kept, ours = Kept(), connector(shop)
+    forms = agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8")})
+    forms.seen({ITEMS: schema_of(ITEMS, id="int8", v="date")})
+    assert (forms.differ, forms.tables) == ((), [ITEMS])
+    forms.seen({ITEMS: schema_of(ITEMS, id="int8", v="text", w="int8")})
+    assert (forms.differ, said) == ((ITEMS,), [])
+    agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="text", w="int8")})
+    assert said == [ITEMS], "and between the runs"
+
+
+@pytest.mark.parametrize("state_kept", [True, False])
+def test_a_column_that_was_gone_and_is_there_again_is_read_again(shop, said, state_kept):
+    kept, ours = Kept(), connector(shop)
+    with_it = {ITEMS: schema_of(ITEMS, id="int8", v="text")}
+    without = {ITEMS: schema_of(ITEMS, id="int8")}
+    forms = agree(shop.config, kept, ours, with_it)
+    forms.seen(without, {ITEMS: {"v"}})
+    if state_kept:  # by a version that told nobody else
+        kept.state.ignorable[ITEMS], kept.columns = ["v"], {}
+    forms = agree(shop.config, kept, ours, without)
+    assert (forms.differ, said) == ((), [])
+    forms.seen(with_it)
+    assert forms.differ == (ITEMS,)
+    agree(shop.config, kept, ours, with_it)
+    assert said == [ITEMS]
 
 
 def test_all_that_handling_modes_are_made_of_is_remembered():

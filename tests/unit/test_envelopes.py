@@ -10,7 +10,7 @@ from lakemark.sink.rendering import Rendering
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import HandlingModes, from_connect
 from tests.kit.golden import samples
-from tests.kit.rendered_rows import with_fractions
+from tests.kit.rendered_rows import with_modifiers
 
 # The connector's own read of a table, and another event of the same table.
 PAIRS = [
@@ -39,7 +39,7 @@ def rows_of(name, image):
     wrapped = samples(wrapped=True)[name]
     schema = from_connect("t", json.loads(wrapped.value)["schema"], json.loads(wrapped.key)["schema"])  # fmt: skip
     rows = decode_rows([json.dumps(image).encode()], schema, HandlingModes())
-    return Rendering(with_fractions(schema, {"created_at": 6}), HandlingModes()), rows.columns
+    return Rendering(with_modifiers(schema, {"created_at": 6}), HandlingModes()), rows.columns
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from lakemark.sink.rendering import Rendering, default_texts
-from lakemark.source.catalog import CatalogColumn, fraction_digits
+from lakemark.source.catalog import CatalogColumn, modifiers
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import HandlingModes, from_connect
 from tests.kit.golden import case, cases, samples
-from tests.kit.rendered_rows import with_fractions
+from tests.kit.rendered_rows import with_modifiers
 from tests.kit.row_images import DECIMAL, FIRST, LAST, TYPES, UTC, field, golden, ntz, table
 
 MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -35,7 +35,7 @@ def catalog(name):
 
 def rendered(fields, *values, modes=None, digits=None, **options):
     """Images of a table with one column `fields`, whose values are given as Arrow takes them."""
-    schema = with_fractions(table(fields), digits or {})
+    schema = with_modifiers(table(fields), digits or {})
     column = schema.columns[0]
     rows = pa.StructArray.from_arrays([pa.array(values, column.type)], names=[column.name])
     rendering = Rendering(schema, modes or HandlingModes(), **options)
@@ -47,7 +47,7 @@ def rendered(fields, *values, modes=None, digits=None, **options):
 @pytest.mark.parametrize(("mode", "name"), CASES)
 def test_every_value_of_every_type_and_setting(mode, name):
     schema, modes, images = golden(mode, name)
-    rendering = Rendering(with_fractions(schema, fraction_digits(catalog(name))), modes)
+    rendering = Rendering(with_modifiers(schema, modifiers(catalog(name))), modes)
     rows = decode_rows(list(images.values()), schema, modes)
     out = rendering.images(rows.columns)
     compared = 0
@@ -78,7 +78,7 @@ def test_every_image_and_key_of_the_labelled_samples(wrapped):
         model = samples(wrapped=True)[label]
         value, key = (json.loads(r or b"null") for r in (model.value, model.key))
         schema = from_connect("t", value["schema"], key and key["schema"])
-        rendering = Rendering(with_fractions(schema, {"created_at": 6}), HandlingModes())
+        rendering = Rendering(with_modifiers(schema, {"created_at": 6}), HandlingModes())
         outer = members(record.value)
         envelope = members(outer["payload"]) if wrapped else outer
         for image in (envelope["before"], envelope["after"]):
@@ -109,7 +109,7 @@ def test_every_image_with_a_schema_of_other_projects():
                 continue
             schema = from_connect("s.t", json.loads(outer["schema"]), None)
             digits = {"_timestamp0": 0, "f_timestamp": 0}
-            rendering = Rendering(with_fractions(schema, digits), modes)
+            rendering = Rendering(with_modifiers(schema, digits), modes)
             envelope = members(outer["payload"])
             for image in {envelope["before"], envelope["after"]} - {b"null"}:
                 rows = decode_rows([image], schema, modes)
@@ -193,12 +193,12 @@ def test_digits_of_a_fraction_that_are_not_known_are_named():
 
 
 def test_digits_by_the_catalog():
-    found = fraction_digits(catalog("all_types"))
+    found = modifiers(catalog("all_types"))
     assert {k: v for k, v in found.items() if k.startswith(("c_ti", "c_int", "c_tstz"))} == {
         "c_time": 6, "c_time3": 3, "c_time0": 0, "c_timetz": 6, "c_timetz2": 2,
         "c_tstz": 6, "c_tstz0": 0, "c_tstz3": 3, "c_interval": 6, "c_interval0": 0,
     }  # fmt: skip
-    assert fraction_digits(catalog("all_arrays"))["a_tstz3"] == 3
+    assert modifiers(catalog("all_arrays"))["a_tstz3"] == 3
     assert "c_text" not in found
 
 

@@ -13,7 +13,7 @@ an image that was decoded is rendered as the same bytes, but for what the canoni
     24:00:00 in isostring and in         nothing: the connector itself    00:00:00Z and null, as it
     structured mode                      loses it                         writes
     zoned timestamps; in structured      how many digits the fraction of  those of the catalog, see
-    mode all with a time of day          the column's type has            `Column.fraction`, else 6
+    mode all with a time of day          the column's type has            `Column.modifier`, else 6
     nulls of a column with a default     that the JSON converter wrote    null, or the text given,
                                          the default for null             see `default_texts`
     doubles and floats                   that Java 17 and 18 write some   the shortest digits, as
@@ -93,7 +93,7 @@ class Rendering:
         self._nulls = {name: text.decode() for name, text in (defaults or {}).items()}
         self._writers: dict[str, j.Writer] = {
             column.name: writer(
-                column, modes, USUAL_DIGITS if column.fraction is None else column.fraction
+                column, modes, USUAL_DIGITS if column.modifier is None else column.modifier
             )
             for column in schema.columns
         }
@@ -103,7 +103,7 @@ class Rendering:
         """The columns whose values cannot always be written as the connector would."""
         found = []
         for name, one in self._writers.items():
-            if one.by_digits and self.schema.column(name).fraction is None:
+            if one.by_digits and self.schema.column(name).modifier is None:
                 reason = f"the digits of its fraction are not known, {USUAL_DIGITS} are written"
                 found.append(Loss(name, reason, every=True))
             if one.inexact is not None:

@@ -356,8 +356,8 @@ def _adaptive(name: str, typmod: int, modes: HandlingModes) -> Field:
     return _named("int64", _TIME + "MicroTime")
 
 
-def fraction_digits(catalog: Iterable[CatalogColumn]) -> dict[str, int]:
-    """Per column with times, how many digits a second's fraction has, by PostgreSQL's catalog."""
+def modifiers(catalog: Iterable[CatalogColumn]) -> dict[str, int]:
+    """Per column with times or char(n), or arrays of these, its `Column.modifier`."""
     found = {}
     for column in catalog:
         kind, given = column.element_type_name or column.type_name, column.typmod
@@ -366,4 +366,6 @@ def fraction_digits(catalog: Iterable[CatalogColumn]) -> dict[str, int]:
             found[column.name] = given if 0 <= given <= USUAL_DIGITS else USUAL_DIGITS
         elif kind in _WITH_FRACTION:
             found[column.name] = given if given >= 0 else USUAL_DIGITS
+        elif kind == "bpchar" and given >= 0:
+            found[column.name] = given - 4
     return found

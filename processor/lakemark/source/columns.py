@@ -77,8 +77,8 @@ class Column:
             what has no Arrow form and is kept as its JSON text.
         padded: char(n): the database compares it without trailing blanks. Known only from the
             catalog or from ``column.propagate.source.type``, so it takes no part in equality.
-        fraction: digits of a second's fraction that its values have; known only from the catalog,
-            so it takes no part in equality either.
+        modifier: of a time, the digits of a second's fraction that its values have; of a char(n),
+            n. Known only from the catalog, so it takes no part in equality either.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Column:
     members: tuple["Column", ...] = ()
     wire: str = "string"
     padded: bool = field(default=False, compare=False)
-    fraction: int | None = field(default=None, compare=False)
+    modifier: int | None = field(default=None, compare=False)
 
     def parameter(self, name: str) -> str | None:
         """Value of one schema parameter, or None."""
@@ -103,7 +103,7 @@ class Column:
         data |= {"parameters": [list(p) for p in self.parameters], "padded": self.padded}
         data["element"] = self.element.to_data() if self.element else None
         data["members"] = [m.to_data() for m in self.members]
-        data["fraction"] = self.fraction
+        data["modifier"] = self.modifier
         return data
 
     @classmethod
@@ -119,7 +119,7 @@ class Column:
             members=tuple(cls.from_data(m) for m in data["members"]),
             wire=data["wire"],
             padded=data["padded"],
-            fraction=data.get("fraction"),
+            modifier=data.get("modifier"),
         )
 
 

@@ -18,7 +18,7 @@ from lakemark.source.catalog import (
     POSTGRES_CATALOG_SQL,
     CatalogColumn,
     connect_field,
-    fraction_digits,
+    modifiers,
 )
 from lakemark.source.columns import Column, describe
 from lakemark.source.evolution import Evolution, compare
@@ -77,14 +77,14 @@ class TableSchema:
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
     def with_notes_of(self, other: "TableSchema") -> "TableSchema":
-        """This schema with what only the catalog's, `other`, knows: char(n), fractions' digits."""
-        noted = {c.name: (c.padded, c.fraction) for c in other.columns}
+        """This schema with what only the catalog's, `other`, knows: char(n), modifiers."""
+        noted = {c.name: (c.padded, c.modifier) for c in other.columns}
         notes = [noted.get(c.name, (False, None)) for c in self.columns]
-        if all((c.padded, c.fraction) == n for c, n in zip(self.columns, notes, strict=True)):
+        if all((c.padded, c.modifier) == n for c, n in zip(self.columns, notes, strict=True)):
             return self
         columns = tuple(
-            replace(c, padded=padded, fraction=fraction)
-            for c, (padded, fraction) in zip(self.columns, notes, strict=True)
+            replace(c, padded=padded, modifier=modifier)
+            for c, (padded, modifier) in zip(self.columns, notes, strict=True)
         )
         return TableSchema(self.table, columns, self.key)
 
@@ -110,7 +110,7 @@ class TableSchema:
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in data.items() if k not in {"padded", "fraction"}}
+    return {k: v for k, v in data.items() if k not in {"padded", "modifier"}}
 
 
 def from_connect(
@@ -167,8 +167,8 @@ def from_catalog(
         {"type": "struct", "fields": [{"field": name} for name in key]},
     )
     padded = {row.name for row, _ in pairs if row.type_name == "bpchar"}
-    digits = fraction_digits(row for row, _ in pairs)
+    found = modifiers(row for row, _ in pairs)
     columns = tuple(
-        replace(c, padded=c.name in padded, fraction=digits.get(c.name)) for c in schema.columns
+        replace(c, padded=c.name in padded, modifier=found.get(c.name)) for c in schema.columns
     )
     return TableSchema(table, columns, schema.key)

@@ -87,7 +87,8 @@ async function ask(path, body) {
   }
   const answer = await fetch(path, options);
   const found = await answer.json();
-  if (answer.status === 401 && !$("token").open) $("token").showModal();
+  const same = token === sessionStorage.getItem(TOKEN);  // not answered meanwhile
+  if (answer.status === 401 && same && !$("token").open) $("token").showModal();
   if (!answer.ok) {
     const error = new Error(found.reason || "status " + answer.status);
     error.hint = found.hint || "";
