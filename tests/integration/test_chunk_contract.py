@@ -61,6 +61,8 @@ def test_a_row_of_a_chunk_is_what_its_event_says(database: Database, connector: 
             " FROM unnest(%s::text[]) w",
             [number, WORDS[:number]],
         )
+    odd = "".join(map(chr, range(1, 32))) + '\x7f\u2028\\u001b"'
+    database.execute("INSERT INTO stores SELECT -1, hstore(%s, %s)", [odd, odd])
     for name in TABLES:
         table = f"public.{name}"
         chunk = whole(database, table, modes)

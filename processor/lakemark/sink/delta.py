@@ -24,7 +24,7 @@ from lakemark.sink.commits import (
 )
 from lakemark.sink.evolve import ensure
 from lakemark.sink.failures import told
-from lakemark.sink.names import CDC, quoted, sources_of
+from lakemark.sink.names import CDC, ROW, quoted, sources_of
 from lakemark.sink.write_set import Column, Staged, key_cells, prepare
 
 __all__ = [
@@ -216,8 +216,8 @@ def _read_keys(
         reader = table.scan(columns=columns, predicate=_key_filter(typed) or None)
         rows = pa.table(reader).cast(pa.schema([schema.field(n) for n in columns]))
     # The hash join takes no nested columns: join row numbers, then take.
-    numbered = rows.select(names).append_column("__row", pa.array(range(rows.num_rows), pa.int64()))
-    hit = numbered.join(typed, keys=names, join_type="left semi").column("__row")
+    numbered = rows.select(names).append_column(ROW, pa.array(range(rows.num_rows), pa.int64()))
+    hit = numbered.join(typed, keys=names, join_type="left semi").column(ROW)
     return rows.take(hit).select(wanted)
 
 

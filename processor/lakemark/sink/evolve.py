@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from lakemark.errors import TableError
 from lakemark.sink.commits import TASK_MERGE, Options, existing, open_table, retried
 from lakemark.sink.failures import told
-from lakemark.sink.names import CDC, column_names, field_named, quoted, sources_of
+from lakemark.sink.names import CDC, OWN, column_names, field_named, quoted, sources_of
 from lakemark.source.evolution import Evolution, compare, way_on
 
 # Files small enough that a merge of few keys rewrites little, large enough to read fast.
@@ -58,10 +58,10 @@ def ensure(
             `path-clash` when the folder belongs to another source table; `engine-mismatch` …
         DependencyError: the lake does not answer or refuses.
     """
-    if len(set(schema.names)) != len(schema.names):
-        twice = sorted({n for n in schema.names if schema.names.count(n) > 1})
+    own = sorted(n for n in OWN if schema.names.count(n) > (n == CDC))
+    if own:
         raise TableError(
-            f"columns {twice} occur twice; {CDC} is lakemark's own",
+            f"columns {own} have names that lakemark needs itself",
             code="schema-incompatible",
             hint="rename the column in the source, or leave it out (column.exclude.list); then "
             f"`lakemark table skip {table or 'TABLE'}`",

@@ -28,6 +28,14 @@ from lakemark.config import LakeConfig
 
 SOURCE_NAME: Final = b"lakemark.source_name"
 CDC: Final = "_cdc"
+# A source's column of such a name could not be told from what goes with its rows to the table.
+ACTION: Final = "__action"
+PATCH: Final = "__patch"
+FORCE: Final = "__force"
+BARRIER: Final = "__barrier"
+NO_COLUMN: Final = "__none"
+ROW: Final = "__row"
+OWN: Final = frozenset({CDC, ACTION, PATCH, FORCE, BARRIER, NO_COLUMN, ROW})
 # Taken by the merge, or by Delta's change data feed should a user switch it on.
 RESERVED: Final = (CDC, "_change_type", "_commit_version", "_commit_timestamp")
 _REFUSED: Final = frozenset(" ,;{}()\n\t=")

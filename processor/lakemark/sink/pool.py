@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lakemark import changes, keys, packets
 from lakemark.changes import Net
 from lakemark.errors import TableError
-from lakemark.sink.names import CDC
+from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, NO_COLUMN, PATCH
 from lakemark.source.columns import Column
 from lakemark.source.evolution import way_on
 
@@ -189,10 +189,10 @@ class Pool:
             cdc.append(pc.equal(control["action"], changes.DELETE))
         columns = {column.name: rows.field(at) for at, column in enumerate(rows.type)}
         columns[CDC] = pa.StructArray.from_arrays(cdc, fields=list(cdc_type(deletes=self.deletes)))
-        columns["__action"] = control["action"]
-        columns["__patch"] = control["patch"]
-        columns["__force"] = control["force"]
-        columns["__barrier"] = pa.nulls(len(rows), pa.binary())
+        columns[ACTION] = control["action"]
+        columns[PATCH] = control["patch"]
+        columns[FORCE] = control["force"]
+        columns[BARRIER] = pa.nulls(len(rows), pa.binary())
         return pa.table(columns)
 
 
@@ -220,14 +220,14 @@ def _columns_of(rows: pa.ChunkedArray) -> pa.Table:
     """A struct column as a table; a struct without children as a table of as many rows."""
     whole = _whole(rows)
     if not len(whole.type):
-        return pa.table({"__none": pa.nulls(len(whole), pa.null())})
+        return pa.table({NO_COLUMN: pa.nulls(len(whole), pa.null())})
     return pa.Table.from_arrays(
         [whole.field(at) for at in range(len(whole.type))], names=[f.name for f in whole.type]
     )
 
 
 def _struct_of(table: pa.Table) -> pa.StructArray:
-    if "__none" in table.column_names:
-        table = table.drop_columns(["__none"])
+    if NO_COLUMN in table.column_names:
+        table = table.drop_columns([NO_COLUMN])
     arrays = [_whole(table.column(name)) for name in table.column_names]
     return pa.StructArray.from_arrays(arrays, names=table.column_names)

@@ -21,12 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.errors import TableError
-from lakemark.sink.names import CDC, sources_of
+from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, PATCH, sources_of
 
-ACTION: Final = "__action"
-PATCH: Final = "__patch"
-FORCE: Final = "__force"
-BARRIER: Final = "__barrier"
 CONTROL: Final = (ACTION, PATCH, FORCE, BARRIER)
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"

@@ -18,6 +18,7 @@ Value = Callable[[str], Any]
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|Infinity|NaN)")
 _PAIR: Final = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:NULL|"((?:[^"\\]|\\.)*)")', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_JSON_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _ISO: Final = re.compile(
     r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?"
     r"(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?[\d.]+)S)?)?"
@@ -95,7 +96,9 @@ def _java_hash(text: str) -> int:
 
 
 def _hstore_json(text: str) -> str:
-    return msgspec.json.encode(dict(_hstore_pairs(text))).decode()
+    """As Jackson writes it: hexadecimal digits of control characters in upper case."""
+    written = msgspec.json.encode(dict(_hstore_pairs(text))).decode()
+    return _JSON_ESCAPE.sub(lambda m: m[0][:2] + m[0][2:].upper(), written)
 
 
 def _plain(text: str) -> str:
