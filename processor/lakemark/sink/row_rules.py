@@ -14,19 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.sink.names import CDC
-from lakemark.sink.write_set import (
-    ACTION,
-    BARRIER,
-    DELETE,
-    FILL,
-    FORCE,
-    INSERT,
-    PATCH,
-    UPSERT,
-    Column,
-    Staged,
-)
+from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, PATCH
+from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Column, Staged
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
