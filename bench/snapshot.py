@@ -209,7 +209,7 @@ def lakemark(database: Database, options: argparse.Namespace) -> Iterator[Row]:
         database.stack.directory / "lakemark",
         {
             "snapshot": {"parallelism": most, "chunk_rows": options.chunk_rows},
-            "stream": {"trigger": options.trigger, "shards": 4},
+            "stream": {"trigger": options.trigger, "shards": 2},
             "lake": {"path": "./lake", "engine": options.engine},
         },
     )

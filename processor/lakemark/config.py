@@ -237,7 +237,7 @@ class StreamConfig(Section):
     )
     max_events_per_batch: int = Field(200_000, ge=1, description="bounds memory and latency")
     shards: int = Field(
-        4, ge=1, le=1024, description="of snapshots' state; fixed by the checkpoint"
+        2, ge=1, le=1024, description="of snapshots' state; fixed by the checkpoint"
     )
     starting: Literal["earliest", "latest"] = Field(
         "earliest", description="where the first start of a new checkpoint begins"

@@ -60,7 +60,7 @@ def test_small_configuration_has_the_documented_defaults(write, tmp_path):
     assert config.snapshot.window_interval == timedelta(seconds=1)
     assert config.stream.max_events_per_batch == 200_000
     assert config.stream.max_event_bytes == 4 * 1024**2
-    assert config.stream.shards == 4
+    assert config.stream.shards == 2
     assert config.dead_letters.max_share == 0.5
     assert config.database is None
     assert config.topics.dead_letters == "shop.dead-letters"
