@@ -75,6 +75,7 @@ def small(axes: Axes, rows: Sequence[Row]) -> None:
     axes.bar_label(bars, fmt="{:,.0f}", padding=3)
     axes.invert_yaxis()
     axes.set_xlabel("events a second, without the first batch")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def snapshot(axes: Axes, rows: Sequence[Row]) -> None:
@@ -95,6 +96,7 @@ def snapshot(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_yticks(range(len(names)), [titled(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlabel("rows a second")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="lower right")
 
 

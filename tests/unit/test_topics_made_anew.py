@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import gaps, positions, tables, tasks
+from lakemark import gaps, positions, raw_records, tables
 from lakemark.sink import topics
 from lakemark.source.stretch import Records
 from tests.kit.memory_pipeline import Broker
@@ -87,7 +87,7 @@ def test_a_records_epoch_is_the_newest_that_begins_at_or_before_it(begins, offse
     records = Records(TOPIC, 0, offsets, raw, raw, [None] * len(raw))
     found = [
         (offset, epoch)
-        for epoch, piece in tasks._by_epoch(records, epochs)
+        for epoch, piece in raw_records.by_epoch(records, epochs)
         for offset in piece.offsets
     ]
     starts = [0, *(at or 0 for at in begins)]
