@@ -49,6 +49,10 @@ class ClassArchive:
             return ""  # a cache that cannot be written: every start is a first one
         return f'{_QUIET} "-XX:ArchiveClassesAtExit={self.part}"'
 
+    def discard(self) -> None:
+        """Removes what Java began to write; to be called when it has ended."""
+        self.part.unlink(missing_ok=True)
+
     def finish(self) -> None:
         """Puts what Java wrote at its end in its place; to be called when it has ended."""
         if self.part.exists():

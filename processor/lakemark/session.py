@@ -1,10 +1,10 @@
 """The Spark session a pipeline needs."""
 
 import os
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,8 @@ from lakemark.sink import writers
 
 log = structlog.get_logger(__name__)
 
-END_S: Final = 60.0
+END_S: Final = 60.0  # that Java may take for its archive where nobody waits
+LOOK_S: Final = 0.05
 
 SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -81,8 +82,12 @@ _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 @contextmanager
-def session(config: Config) -> Iterator[SparkSession]:
+def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Iterator[SparkSession]:
     """The session: spark-submit's, else on the cluster of `spark.master`, else on this machine.
+
+    Args:
+        config: the configuration.
+        in_hurry: whether Java, when all is done, is to leave its archive of classes unwritten.
 
     Raises:
         JarError: a jar is neither in the cache nor to be had, there is no Java, or spark-submit
@@ -118,8 +123,11 @@ def session(config: Config) -> Iterator[SparkSession]:
         spark.stop()
         if archive is not None and not archive.path.exists():
             log.info("java.archiving", path=str(archive.path), why="later starts are faster")
-            _end_java()
-            archive.finish()
+            if _end_java(in_hurry):
+                archive.finish()
+            else:
+                log.info("java.not_archived", hint="`lakemark warm` makes the archive beforehand")
+                archive.discard()
 
 
 def _start_python(spark: SparkSession) -> None:
@@ -219,13 +227,20 @@ def _java_options(archive: ClassArchive, own: str) -> str:
     return " ".join(filter(None, [collector, archive.options(), own]))
 
 
-def _end_java() -> None:
-    """Ends the driver's JVM, which writes its archive then, and waits for that."""
+def _end_java(in_hurry: Callable[[], bool]) -> bool:
+    """Ends the driver's JVM, which writes its archive then; whether it came to the end of that."""
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark ends it only with this process
     if gateway is None or getattr(gateway, "proc", None) is None:
-        return
+        return False
     gateway.shutdown()
     gateway.proc.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
-        gateway.proc.wait(END_S)
+    end, ended = time.monotonic() + END_S, False
+    while not (ended := gateway.proc.poll() is not None) and not in_hurry():
+        if time.monotonic() > end:
+            break
+        time.sleep(LOOK_S)
+    if not ended:
+        gateway.proc.kill()
+        gateway.proc.wait()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    return ended

@@ -75,6 +75,7 @@ class Supervisor:
         self.once = once
         self.stopping = threading.Event()
         self.hurry = threading.Event()
+        self.stopped_at = 0.0  # when the first signal to stop came, on the monotonic clock
         self.state = PipelineState()
         self.captured: tuple[str, ...] = ()
         self.published: dict[str, bytes | None] = {}
@@ -99,7 +100,7 @@ class Supervisor:
             stack.enter_context(self.turn)
             if not self.once:  # a run that ends by itself is watched by its exit code
                 stack.enter_context(server.serving(self.config, self.board, self.metrics))
-            return self._supervise(stack.enter_context(session(self.config)))
+            return self._supervise(stack.enter_context(session(self.config, self._in_hurry)))
 
     def _supervise(self, spark: SparkSession) -> int:
         failures, losses = Backoff(), Backoff()
@@ -341,6 +342,13 @@ class Supervisor:
         whole = pipeline.draining.drain(query, grace_s=grace_s, hurry=self.hurry)
         log.info("pipeline.drained", batch=self.state.batch, whole=whole)
 
+    def _in_hurry(self) -> bool:
+        """Whether the time is over that a stop may take."""
+        if self.hurry.is_set():
+            return True
+        grace_s = self.config.stream.stop_grace.total_seconds()
+        return bool(self.stopped_at) and time.monotonic() > self.stopped_at + grace_s
+
     def _needs_batch(self) -> bool:
         return any_state(self.state, CATCHING_UP) or any(
             entry.skip_to is not None
@@ -424,6 +432,7 @@ class Supervisor:
     def _on_signals(self) -> None:
         def stop(number: int, _: FrameType | None) -> None:
             log.info("pipeline.stopping", signal=signal.Signals(number).name)
+            self.stopped_at = self.stopped_at or time.monotonic()
             if self.stopping.is_set():
                 self.hurry.set()
             self.stopping.set()

@@ -1,13 +1,18 @@
 """The settings of a Spark session: slots for the stream and for chunks, jars, clusters."""
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from lakemark import session
 from lakemark.config import Config
+from lakemark.supervisor import Supervisor
 from stack.local import CONNECTOR
 
 
@@ -91,3 +96,60 @@ def test_workers_run_the_interpreter_that_is_set_or_this_one(tmp_path):
     assert session.workers_python(theirs, said) == "/env/bin/python"
     assert session.workers_python(config(tmp_path), said) == "/other/python"
     assert session.workers_python(config(tmp_path), {}) == sys.executable
+
+
+# -- how it ends --------------------------------------------------------------------------------
+
+
+class Gateway:
+    """Java's end of PySpark: a process that ends some time after its input is closed."""
+
+    def __init__(self, program: str) -> None:
+        self.proc = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+
+    def shutdown(self) -> None:
+        """Nothing: there is no connection."""
+
+
+@pytest.fixture
+def ending(monkeypatch):
+    """Has a program take Java's place as it ends; says whether it came to its own end."""
+    started = []
+
+    def end(program, in_hurry):
+        gateway = Gateway(program)
+        started.append(gateway.proc)
+        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        monkeypatch.setattr(SparkContext, "_jvm", None)
+        return session._end_java(in_hurry), gateway.proc.returncode
+
+    yield end
+    for process in started:
+        process.kill()
+
+
+def test_java_writes_its_archive_to_the_end(ending):
+    assert ending("import sys; sys.stdin.read(); sys.exit(7)", lambda: False) == (True, 7)
+
+
+@pytest.mark.parametrize("looks", [0, 3])
+def test_java_is_ended_once_a_stop_has_taken_long_enough(ending, looks):
+    asked = iter([False] * looks)
+    found = ending("import time; time.sleep(3600)", lambda: next(asked, True))
+    assert found == (False, -signal.SIGKILL)
+
+
+def test_a_stop_is_in_a_hurry_when_its_grace_is_over_or_a_second_signal_comes(shop, monkeypatch):
+    supervisor = Supervisor(shop.config, once=False)
+    grace_s = shop.config.stream.stop_grace.total_seconds()
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert not supervisor._in_hurry(), "nobody waits"
+    supervisor.stopped_at = now
+    now += grace_s
+    assert not supervisor._in_hurry()
+    now += 1
+    assert supervisor._in_hurry()
+    supervisor.stopped_at = now
+    supervisor.hurry.set()
+    assert supervisor._in_hurry()
