@@ -31,6 +31,7 @@ from lakemark.connector import Connector
 from lakemark.decoding import Forms
 from lakemark.errors import LakemarkError, PipelineError
 from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.tables import PipelineState
 
 log = structlog.get_logger(__name__)
 
@@ -104,10 +105,9 @@ class Watch:
         modes = HandlingModes.from_connector(settings)
         try:
             now = catalog_of(self._config, modes, settings).read(self._forms.tables)
+            self._forms.seen(now)
         except LakemarkError as error:
             log.debug("catalog.unknown", code=error.code, reason=error.message)
-            return
-        self._forms.seen(now)
 
 
 def agree(
@@ -139,7 +139,7 @@ def agree(
         _require_source(before, now)
         old, new = HandlingModes.from_connector(before), HandlingModes.from_connector(now)
         found = decoding.concerned(
-            checkpoint.newest().tables,
+            _known(checkpoint.newest()),
             (old, new),
             catalog_of(config, old, connector.settings).read(None),
             catalog_of(config, new, connector.settings).read(None),
@@ -157,7 +157,7 @@ def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Writ
     state, before = checkpoint.newest(), checkpoint.written()
     gone = {t: dict.fromkeys(names, decoding.GONE) for t, names in state.ignorable.items()}
     known = {t: {**before.get(t, {}), **gone.get(t, {})} for t in {*before, *gone}}
-    found = [t for t in decoding.rewritten(known, now) if t in state.tables]
+    found = [t for t in decoding.rewritten(known, now) if t in _known(state)]
     if found:
         control.resnapshot(config, found, RETYPED)
         log.warning("table.written_otherwise", tables=found)
@@ -165,6 +165,11 @@ def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Writ
     if after != before:
         checkpoint.note_written(after)
     return Forms(after, checkpoint.note_written)
+
+
+def _known(state: PipelineState) -> set[str]:
+    """Tables that have rows, also those that the configuration does not name at the moment."""
+    return {*state.tables, *state.left}
 
 
 def _require_source(before: dict[str, str], now: dict[str, str]) -> None:

@@ -67,7 +67,8 @@ def carry_out(
                 log.warning("table.not_skipped", table=table)
         elif kind == "table-read" and entry is not None:
             tables.reread(entry, until=int(record.get("until", -1)), keys=record.get("keys"))
-        elif kind == gaps.RESNAPSHOT and entry is not None:
+        elif kind == gaps.RESNAPSHOT and (entry or table in state.left):
+            entry = entry or state.left[table].entry
             why = str(record.get("reason") or "events of it may be missing")
             tables.resnapshot(entry, why, state.batch)
             state.ignorable.pop(table, None)  # the catalog says whether they are gone still

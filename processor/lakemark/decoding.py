@@ -138,8 +138,8 @@ class Forms:
                 if table in more:
                     more[table] |= dict.fromkeys(set(names) - set(now[table]), GONE)
             if any(self._before.get(table) != columns for table, columns in more.items()):
+                self._note(self._before | more)
                 self._before |= more
-                self._note(self._before)
 
 
 def _form(column: Column) -> str:

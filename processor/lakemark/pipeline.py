@@ -45,7 +45,7 @@ from lakemark.plans import Waters
 from lakemark.reconcile import operator
 from lakemark.refresh import Catalog, Refresh
 from lakemark.settle import Left, News, Results
-from lakemark.sink import bigtable
+from lakemark.sink import bigtable, chunk_files
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.source import topics
@@ -373,13 +373,15 @@ class Pipeline:
     def _retry(self, state: PipelineState, settled: Left) -> None:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
 
+        What no repetition brings back, a chunk's file, is no reason to repeat the batch.
+
         Raises:
             DependencyError: no table at all could be written: the whole batch is tried again.
         """
-        if settled.failed and all(
-            entry.state != tables.STREAMING for entry in state.tables.values()
-        ):
-            first = settled.failed[0]
+        away = [one for one in settled.failed if one.code != chunk_files.MISSING]
+        go_on = {tables.STREAMING, tables.CATCHING_UP}
+        if away and all(entry.state not in go_on for entry in state.tables.values()):
+            first = away[0]
             raise DependencyError(first.reason, code=first.code, hint=first.hint)
         for outcome in settled.failed:
             log.warning(

@@ -43,7 +43,7 @@ from lakemark.sink.pending import Halves
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.table_store import TableStore
-from lakemark.source.evolution import way_on
+from lakemark.source.evolution import TypesError, joined, way_on
 
 Publish = Callable[[bytes, int], None]
 """Writes a table's rows to its output topic: position of a new truncate, digest of the content."""
@@ -410,8 +410,8 @@ def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | No
     if not schemas:
         return None
     try:
-        columns = pa.unify_schemas(schemas, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        columns = joined(schemas)
+    except TypesError as error:
         raise TableError(
             f"changes that are to be applied together disagree about a column's type: {error}",
             code="schema-incompatible",

@@ -45,6 +45,7 @@ from lakemark.sink.write_set import key_cells
 Load = Callable[[ChunkFile, Places], pa.StructArray]
 """Rows of a file by number, sorted, under the source's names."""
 
+MISSING: Final = "chunk-file-missing"
 _MOST: Final = 0.5  # share of a file's rows that are read from it: above, all are
 
 
@@ -142,14 +143,14 @@ def present(file: ChunkFile) -> Iterator[None]:
     """A file that turns out to be missing is an error of its own.
 
     Raises:
-        TableError: `chunk-file-missing`.
+        TableError: `MISSING`.
     """
     try:
         yield
     except FileNotFoundError as error:
         raise TableError(
             f"the file {file.path} with rows of a chunk is gone",
-            code="chunk-file-missing",
+            code=MISSING,
             hint="the chunk is read again; let nothing but lakemark delete files of the table",
             retried=True,
         ) from error
@@ -212,7 +213,7 @@ def placed(
         fills: whether rows that lost can fill anything.
 
     Raises:
-        TableError: `chunk-file-missing`.
+        TableError: `MISSING`.
         DependencyError: the lake does not answer.
     """
     if not any(part.filed for part in parts):

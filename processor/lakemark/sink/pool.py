@@ -17,7 +17,7 @@ from lakemark.changes import Net
 from lakemark.errors import TableError
 from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, NO_COLUMN, PATCH
 from lakemark.source.columns import Column
-from lakemark.source.evolution import way_on
+from lakemark.source.evolution import TypesError, fitted, joined, way_on
 
 CDC_FIELDS: Final = [
     pa.field("position", pa.binary()),
@@ -69,14 +69,15 @@ class Pool:
         """
         if self._rows is None:
             try:
-                table = pa.concat_tables(self._chunks, promote_options="permissive")
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                schema = joined(chunk.schema for chunk in self._chunks)
+            except TypesError as error:
                 raise TableError(
                     f"records of one batch disagree about a column's type: {error}",
                     code="schema-incompatible",
                     hint=way_on("TABLE", "of the table"),
                 ) from error
-            self._rows = _struct_of(table)
+            whole = pa.concat_tables([fitted(chunk, schema) for chunk in self._chunks])
+            self._rows = _struct_of(whole)
         return self._rows
 
     def same(self, row: Net, image: Net) -> bool:

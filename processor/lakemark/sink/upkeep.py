@@ -205,7 +205,8 @@ def due(files: Sequence[DataFile], policy: Policy = DEFAULT) -> list[DataFile]:
     dirty = [
         file
         for file in files
-        if file.size >= policy.dirty_bytes and file.deleted > policy.dirty_share * file.records
+        if file.size >= policy.dirty_bytes
+        and file.deleted > policy.dirty_share * max(0, file.records)
     ]
     small = [file for file in files if 2 * _live_bytes(file) < policy.target]
     if len(small) > policy.spare_files:

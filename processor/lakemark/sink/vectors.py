@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from lakemark.errors import DependencyError
 from lakemark.sink import roaring, row_rules, table_actions, table_log
 from lakemark.sink.chunk_files import InFile, data_file, present
 from lakemark.sink.commits import (
@@ -102,6 +103,7 @@ def merge(
                 return _result(before, skipped=True)
             if not (write_set.num_rows or files):
                 return _result(before)
+            _require_new(path, files, before)
             table_actions.check_writable(path, before)
             schema = pa.schema(table.schema().to_arrow())
             staged = prepare(write_set, schema, key=key)
@@ -109,6 +111,22 @@ def merge(
             return batch.commit(files, app_id, version)
 
     return retried(path, attempt)
+
+
+def _require_new(path: str, files: Sequence[InFile], before: TableFiles) -> None:
+    """That no file is added twice: who looked before may not know what a fenced process did since.
+
+    Raises:
+        DependencyError: `lake-busy`: the rows of a file that the table has are to be read from it.
+    """
+    known = {file.path for file in before.files.values()}
+    for given in files:
+        if given.file.path in known:
+            raise DependencyError(
+                f"{path} has got the file {given.file.path} from another process meanwhile",
+                code="lake-busy",
+                hint="it is tried again by itself",
+            )
 
 
 def size_of(table: DeltaTable, path: str, storage_options: Options = None) -> TableSize:

@@ -24,6 +24,7 @@ class Cutting:
         self.outside = coordinator.outside
         self.settings = coordinator.settings
         self.book = coordinator.book
+        self._looked: set[tuple[str, str, int]] = set()
 
     def condition(self, run: Run, table: TableRun) -> Condition | None:
         """The filter of a table; one that no longer fits it fails the table.
@@ -49,6 +50,9 @@ class Cutting:
         """
         if not self.coordinator.streams(table) or self.coordinator.is_loading(table):
             return
+        self._look(run, table)
+        if table.over:
+            return
         if table.state == runs.WAITING:
             self._first(run, table)
         elif table.state == runs.READING and run.chunk_rows not in {None, table.cut_rows}:
@@ -59,12 +63,11 @@ class Cutting:
 
     def _first(self, run: Run, table: TableRun) -> None:
         condition = self.condition(run, table)
-        if not table.over and table.unchecked:
-            self._look(run, table)
         if table.over:
             return
         table.armed = self.coordinator.windows.batch
         table.begun += 1
+        self._looked.add((run.id, table.table, table.begun))
         rows, begun = self._rows(run), table.begun
 
         def done(cut: Cut) -> None:
@@ -88,12 +91,19 @@ class Cutting:
         )  # fmt: skip
 
     def _look(self, run: Run, table: TableRun) -> None:
-        """What the signal's acceptance could not: whether the table may be read."""
+        """Whether the table may be read, once each time that it begins and after each start.
+
+        A signal's acceptance may have met a lock, the stream asks for runs by itself, and the
+        connector may have been changed since.
+        """
+        begun = (run.id, table.table, table.begun)
+        if begun in self._looked:
+            return
         reason = self.outside.reasons_against(table.table)
         if reason is not None:
             said = f"{table.table}: {reason.message}"
             self.book.fail_table(run, table, reason.code, said, reason.hint)
-        table.unchecked = False
+        self._looked.add(begun)
 
     def _again(self, run: Run, table: TableRun) -> None:
         """The chunks at the end that were not begun are cut again."""

@@ -13,6 +13,7 @@ import structlog
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import acceptance, runs
 from lakemark.snapshot import notifications as notes
+from lakemark.snapshot.chunks import OF_A_TABLE
 from lakemark.snapshot.notifications import Subject
 from lakemark.snapshot.outside import TableNow
 from lakemark.snapshot.runs import Run, TableRun
@@ -225,8 +226,26 @@ class Desk:
                 continue
             if self.outside.refusal() is not None:
                 return
+            refused = self._refused(name)
             self._repairs[name] = self.outside.monotonic() + REPAIR_AGAIN_S
-            self._repair(name, now)
+            if not refused:
+                self._repair(name, now)
+
+    def _refused(self, name: str) -> bool:
+        """Whether a signal would be refused for what the connector does to the table's rows."""
+        try:
+            reason = self.outside.reasons_against(name)
+        except LakemarkError as error:
+            if error.code not in OF_A_TABLE:
+                raise
+            return False  # asked again when its turn comes
+        if reason is None:
+            return False
+        log.warning(
+            "snapshot.refused", table=name, code=reason.code, reason=reason.message,
+            hint=reason.hint,
+        )  # fmt: skip
+        return True
 
     def _repair(self, name: str, now: TableNow) -> None:
         batch = self.coordinator.stream.batch

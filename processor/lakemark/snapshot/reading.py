@@ -164,7 +164,8 @@ class Reading:
                     continue
                 try:
                     self.cutting.cut(run, table)
-                    self._begin(run, table, limit, now)
+                    if not table.over:
+                        self._begin(run, table, limit, now)
                 except LakemarkError as error:
                     if not self.put_off(run, table, error):
                         raise

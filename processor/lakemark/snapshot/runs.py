@@ -99,7 +99,6 @@ class TableRun(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         armed: batch in or after which its present reading began.
-        unchecked: whether it was locked when the signal came: what speaks against it is not known.
         condition: the user's filter, as written; empty = all rows.
         keys: keys asked for, as in `Chunk`; None = all rows.
         reread: canonical keys among them that the table asked for.
@@ -119,7 +118,6 @@ class TableRun(msgspec.Struct, omit_defaults=True):
     table: str
     state: str = WAITING
     armed: int = -1
-    unchecked: bool = False
     condition: str = ""
     keys: list[list[str]] | None = None
     reread: list[str] = []

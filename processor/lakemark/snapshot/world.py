@@ -146,8 +146,9 @@ class World:
     def signals(self) -> list[Signal | Rejection]:
         """See `Outside`."""
         consumer = self._consumer or self._subscribed()
-        found = []
-        for message in consumer.consume(100, timeout=0):
+        found, given = [], consumer.consume(100, timeout=0)
+        self._still_admitted()  # else they are read again by another consumer
+        for message in given:
             if message.error() is not None:
                 continue  # the client tries again; other partitions go on
             partition, offset = int(message.partition() or 0), int(message.offset() or 0)
@@ -160,7 +161,6 @@ class World:
                     unnamed=f"{self.config.topics.signals}-{partition}-{offset}",
                 )
             )
-        self._still_admitted()
         return found
 
     def _still_admitted(self) -> None:

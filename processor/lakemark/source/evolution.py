@@ -1,5 +1,6 @@
 """What a changed source table asks of its target table."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -49,6 +50,46 @@ def compare(target: pa.Schema, source: pa.Schema) -> Evolution:
     return found
 
 
+class TypesError(ValueError):
+    """No type holds all values of a column."""
+
+
+def joined(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """All columns of all schemas, each in the narrowest type that holds its values in all of them.
+
+    Arrow's own promotion is no answer: it takes texts for bytes and decimals for floats, and finds
+    decimals that are too narrow for an integer.
+
+    Raises:
+        TypesError: there is none. It says of which column.
+    """
+    found: dict[str, pa.Field] = {}
+    for schema in schemas:
+        for column in schema:
+            known = found.setdefault(column.name, column)
+            wide = widest(known.type, column.type)
+            if wide is None:
+                raise TypesError(f"column {column.name!r} is {known.type} and {column.type}")
+            found[column.name] = known.with_type(wide)
+    return pa.schema(list(found.values()))
+
+
+def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with all columns of a schema that was `joined` of its own and others."""
+    if table.schema.equals(schema):
+        return table
+    rows, names = table.num_rows, set(table.column_names)
+    return pa.table(
+        [
+            table.column(column.name).cast(column.type)
+            if column.name in names
+            else pa.chunked_array([pa.nulls(rows, column.type)])
+            for column in schema
+        ],
+        schema=schema,
+    )
+
+
 def way_on(table: str, path: str) -> str:
     """What a person does about a change of types that no table can follow.
 
@@ -76,8 +117,10 @@ def widest(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
 
     int8 to int64, float to double, decimal growth, and integer to decimal; nothing else.
     """
-    if old == new or _strings(old, new):
+    if old == new or _strings(old, new) or pa.types.is_null(new):
         return old
+    if pa.types.is_null(old):
+        return new
     if old in _WIDTHS and new in _WIDTHS:
         return max(old, new, key=_WIDTHS.__getitem__)
     if pa.types.is_floating(old) and pa.types.is_floating(new):

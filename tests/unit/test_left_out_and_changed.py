@@ -1,0 +1,31 @@
+"""A table that is left out while its columns change: it is marked before it is taken back."""
+
+from lakemark import control, selection
+from lakemark.connector_changes import agree
+from lakemark.control_records import carry_out
+from lakemark.refresh import Refresh
+from lakemark.selection import Wanted
+from tests.kit.memory_pipeline import MemoryCatalog
+from tests.kit.shop import ITEMS, ORDERS, schema_of
+from tests.unit.test_connector_changes import Kept, connector
+
+
+def wanted(*names: str) -> Wanted:
+    return Wanted(lambda _: True, set(names), lambda _: True)
+
+
+def test_a_column_is_written_otherwise_when_the_table_is_named_again(shop, monkeypatch):
+    said = []
+    monkeypatch.setattr(control, "resnapshot", lambda config, found, why: said.extend(found))
+    kept, ours = Kept(), connector(shop)
+    agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="timestamp")})
+    selection.select(kept.state, wanted(ORDERS))
+    assert ITEMS in kept.state.left
+    agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="date")})
+    assert said == [ITEMS]
+
+    mark = {"type": "table-resnapshot", "table": ITEMS, "reason": "types"}
+    carry_out([mark], kept.state, before=kept.state, start={}, refresh=Refresh(MemoryCatalog({}), {}))  # fmt: skip
+    selection.select(kept.state, wanted(ORDERS, ITEMS))
+    entry = kept.state.tables[ITEMS]
+    assert entry.resnapshot == "types"

@@ -1,0 +1,35 @@
+"""A table of which a snapshot is refused (masked columns, filtered rows), and rows in doubt."""
+
+import pytest
+
+from lakemark.snapshot.signals import Rejection
+from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld
+
+pytestmark = pytest.mark.usefixtures("logs")
+
+MASKED = Rejection("", "column-masked", "the connector masks email", "unmask it")
+
+
+@pytest.mark.parametrize("changes", [{"resnapshot_since": 1}, {"reread": {"[3]": 1}}])
+def test_a_run_that_nobody_asked_for_does_not_read_it_either(changes):
+    world = FakeWorld()
+    world.against[ORDERS] = MASKED
+    world.execute("r1", ORDERS)
+    world.go(3.0)
+    assert world.said("r1") == ["REJECTED"]
+    world.stream.table(ORDERS, **changes)
+    world.go(90.0)
+    assert world.reads == []
+    del world.against[ORDERS]
+    world.go(90.0)
+    assert world.reads, "the mark has stayed"
+
+
+def test_a_run_under_way_when_the_connector_begins_to_mask_goes_on_without_the_table():
+    world = FakeWorld()
+    world.execute("r1", ITEMS, ORDERS)
+    world.go(until=lambda: bool(world.reads))
+    world.against[ORDERS] = MASKED
+    world.start()  # as after a change of the connector
+    world.go(60.0, until=lambda: world.ended("r1"))
+    assert {spec.table for spec in world.reads} == {ITEMS}
