@@ -99,8 +99,8 @@ def test_deleted_rows_that_were_kept_need_a_sweep():
 
 
 def test_only_what_was_said_is_compared():
-    found = settings_record.changes({"name": "shop", "stream.shards": "2"}, config())
-    assert [(c.setting, c.before, c.now) for c in found] == [("stream.shards", "2", "4")]
+    found = settings_record.changes({"name": "shop", "stream.shards": "4"}, config())
+    assert [(c.setting, c.before, c.now) for c in found] == [("stream.shards", "4", "2")]
     assert settings_record.changes({"gone.in.this.version": "x"}, config()) == []
 
 

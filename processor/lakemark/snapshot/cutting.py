@@ -91,13 +91,13 @@ class Cutting:
         )  # fmt: skip
 
     def _look(self, run: Run, table: TableRun) -> None:
-        """Whether the table may be read, once each time that it begins and after each start.
+        """Whether the table may be read: each time that it would begin, and after each start.
 
         A signal's acceptance may have met a lock, the stream asks for runs by itself, and the
         connector may have been changed since.
         """
         begun = (run.id, table.table, table.begun)
-        if begun in self._looked:
+        if table.state != runs.WAITING and begun in self._looked:
             return
         reason = self.outside.reasons_against(table.table)
         if reason is not None:
