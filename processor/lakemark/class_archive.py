@@ -1,9 +1,9 @@
 """Java's class data sharing: a pipeline's second start on a machine takes half the time.
 
-The first local pipeline that stops in good order leaves an archive of the classes it used in the
-cache (Java's dynamic archive, JEP 350; about 200 MB); later ones map it instead of loading and
-checking every class. An archive that does not fit is ignored by Java and by us: its name
-says which Java and which jars it belongs to.
+The first local pipeline that stops in good order, and in time, leaves an archive of the classes it
+used in the cache (Java's dynamic archive, JEP 350; about 200 MB); later ones map it instead of
+loading and checking every class. An archive that does not fit is ignored by Java and by us: its
+name says which Java and which jars it belongs to.
 """
 
 import hashlib

@@ -199,10 +199,9 @@ class Pipeline:
 
         # 3. schemas
         self.refresh(state, left.refresh)
-        self._retry(state, left)
 
         # 4. tables that catch up
-        self._catch_up(state)
+        self._degraded(state, left.failed + self._catch_up(state))
         marks.append(monotonic())
 
         # 5. the state after it
@@ -370,7 +369,7 @@ class Pipeline:
 
     # -- 3, 4: tables that are not there yet ------------------------------------------------------
 
-    def _retry(self, state: PipelineState, settled: Left) -> None:
+    def _degraded(self, state: PipelineState, failed: list[TableOutcome]) -> None:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
 
         What no repetition brings back, a chunk's file, is no reason to repeat the batch.
@@ -378,21 +377,20 @@ class Pipeline:
         Raises:
             DependencyError: no table at all could be written: the whole batch is tried again.
         """
-        away = [one for one in settled.failed if one.code != chunk_files.MISSING]
+        away = [one for one in failed if one.code != chunk_files.MISSING]
         go_on = {tables.STREAMING, tables.CATCHING_UP}
         if away and all(entry.state not in go_on for entry in state.tables.values()):
             first = away[0]
             raise DependencyError(first.reason, code=first.code, hint=first.hint)
-        for outcome in settled.failed:
+        for outcome in failed:
             log.warning(
                 "table.degraded", table=outcome.table, code=outcome.code, reason=outcome.reason
             )
 
-    def _catch_up(self, state: PipelineState) -> None:
-        for name in state.catching_up():
-            self._slice(state, name)
+    def _catch_up(self, state: PipelineState) -> list[TableOutcome]:
+        return [failed for name in state.catching_up() for failed in self._slice(state, name)]
 
-    def _slice(self, state: PipelineState, name: str) -> None:
+    def _slice(self, state: PipelineState, name: str) -> list[TableOutcome]:
         """The next bounded read of a table that catches up; one a batch: a commit names no more.
 
         If its schema turns out to be out of date, the next batch reads the same again.
@@ -403,7 +401,7 @@ class Pipeline:
         if work is None:
             self.refresh.read.discard(name)
             catch_up.advance(entry, {}, {}, state.offsets, state.batch)
-            return
+            return []
         start, end = work
         self.checkpoint.check_owner()  # the next owner's slice may be another one
         plan = self._plan(
@@ -423,6 +421,7 @@ class Pipeline:
             catch_up.advance(entry, end, waters, state.offsets, state.batch)
         self.refresh(state, left.refresh)
         log.info("table.caught_up", table=name, state=entry.state, failed=len(left.failed))
+        return left.failed
 
     def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:
         """Decoding and merging of the change records from `start` to before `end`."""

@@ -343,11 +343,9 @@ class Supervisor:
         log.info("pipeline.drained", batch=self.state.batch, whole=whole)
 
     def _in_hurry(self) -> bool:
-        """Whether the time is over that a stop may take."""
-        if self.hurry.is_set():
-            return True
-        grace_s = self.config.stream.stop_grace.total_seconds()
-        return bool(self.stopped_at) and time.monotonic() > self.stopped_at + grace_s
+        """Whether a stop has taken as long as it may."""
+        until = self.stopped_at + self.config.stream.stop_grace.total_seconds()
+        return self.hurry.is_set() or (self.stopped_at > 0 and time.monotonic() > until)
 
     def _needs_batch(self) -> bool:
         return any_state(self.state, CATCHING_UP) or any(

@@ -1,6 +1,6 @@
 """A table that is left out while its columns change: it is marked before it is taken back."""
 
-from lakemark import control, selection
+from lakemark import connector_changes, control, selection
 from lakemark.connector_changes import agree
 from lakemark.control_records import carry_out
 from lakemark.refresh import Refresh
@@ -29,3 +29,24 @@ def test_a_column_is_written_otherwise_when_the_table_is_named_again(shop, monke
     selection.select(kept.state, wanted(ORDERS, ITEMS))
     entry = kept.state.tables[ITEMS]
     assert entry.resnapshot == "types"
+
+
+def test_the_connector_writes_otherwise_while_the_table_is_left_out(shop, monkeypatch):
+    class Catalog:
+        def __init__(self, modes):
+            self.modes = modes
+
+        def read(self, _names):
+            return {
+                ITEMS: schema_of(ITEMS, modes=self.modes, id="int8", w="timestamp"),
+                ORDERS: schema_of(ORDERS, modes=self.modes, id="int8", v="text"),
+            }
+
+    said = []
+    monkeypatch.setattr(connector_changes, "catalog_of", lambda _, modes, __: Catalog(modes))
+    monkeypatch.setattr(control, "resnapshot", lambda config, found, why: said.extend(found))
+    kept = Kept()
+    agree(shop.config, kept, connector(shop), {})
+    selection.select(kept.state, wanted(ORDERS))
+    agree(shop.config, kept, connector(shop, time_precision_mode="connect"), {})
+    assert said == [ITEMS]

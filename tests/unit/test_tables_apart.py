@@ -3,6 +3,7 @@
 import pytest
 
 from lakemark import tasks
+from lakemark.errors import DependencyError
 from lakemark.sink.failures import classified
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
@@ -21,14 +22,7 @@ def test_a_table_that_catches_up_beside_one_whose_storage_is_away(tmp_path, othe
     shop.run()
     shop.put("c", 20, 2, v="b")
     shop.run()
-    real = tasks.apply.apply
-
-    def apply(table, *given, **named):
-        if table == ITEMS:
-            raise classified(OSError("connection refused"), "s3://other/items")
-        return real(table, *given, **named)
-
-    monkeypatch.setattr(tasks.apply, "apply", apply)
+    away(monkeypatch, ITEMS)
     shop.records.append({"type": "table-resume", "table": ORDERS})
     shop.put("c", 21, 2, v="b", table=ITEMS)
     shop.run()
@@ -39,3 +33,37 @@ def test_a_table_that_catches_up_beside_one_whose_storage_is_away(tmp_path, othe
     shop.run()
     shop.run()
     assert shop.values(ITEMS) == {1: "a", 2: "b"}
+
+
+def test_the_whole_lake_is_away_and_every_table_but_one_was_to_catch_up(tmp_path, monkeypatch):
+    """That they are about to catch up does not say that they can."""
+    schemas = {table: schema_of(table, id="int8", v="text") for table in (ORDERS, ITEMS)}
+    shop = Shop(tmp_path, Broker(), schemas)
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 11, 1, v="a", table=ITEMS)
+    shop.run()
+    away(monkeypatch, ORDERS, ITEMS)
+    shop.put("c", 20, 2, v="b")
+    shop.run()
+    assert shop.state.tables[ORDERS].state == "errored", "one table alone: the other streams"
+    shop.put("c", 21, 3, v="c", table=ITEMS)
+    for again in (shop.run, shop.again):
+        with pytest.raises(DependencyError) as caught:
+            again()
+        assert caught.value.code == "lake-unavailable"
+    monkeypatch.undo()
+    shop.again()
+    assert shop.values() == {1: "a", 2: "b"}
+    assert shop.values(ITEMS) == {1: "a", 3: "c"}
+
+
+def away(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """The storage of some tables cannot be reached any more."""
+    real = tasks.apply.apply
+
+    def apply(table, *given, **named):
+        if table in names:
+            raise classified(OSError("connection refused"), "s3://other/items")
+        return real(table, *given, **named)
+
+    monkeypatch.setattr(tasks.apply, "apply", apply)
