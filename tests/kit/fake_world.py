@@ -268,14 +268,11 @@ class FakeWorld:
             self.notes.append(notification)
         self._pass("notify")
 
-    def signals(self) -> list[Signal | Rejection]:
+    def signals(self) -> list[tuple[Signal | Rejection, bytes]]:
         self._pass("signals")
-        found = self.inbox[self.offset :]
+        found = [(one, str(n).encode()) for n, one in enumerate(self.inbox, 1) if n > self.offset]
         self.offset = len(self.inbox)
         return found
-
-    def place(self) -> bytes:
-        return str(self.offset).encode()
 
     # -- database -------------------------------------------------------------------------------
 

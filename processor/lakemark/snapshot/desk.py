@@ -46,13 +46,15 @@ class Desk:
         self.settings = coordinator.settings
         self.book = coordinator.book
         self._repairs: dict[str, float] = {}
-        self._signals: deque[Signal | Rejection] = deque()
-        self._place = b""
+        self._signals: deque[tuple[Signal | Rejection, bytes]] = deque()
 
     # -- signals --------------------------------------------------------------------------------
 
     def answer(self) -> None:
         """Deals with the signals that have come; where they stand is kept after their effects.
+
+        The next is taken when that is kept. After a crash only the newest is carried out again, and
+        what a stop or a pause hits then was there before it.
 
         Raises:
             LakemarkError: retried: what a signal needs is away. It is dealt with later, and the
@@ -62,11 +64,12 @@ class Desk:
             return
         if not self._signals:
             self._signals.extend(self.outside.signals())
-            self._place = self.outside.place()
         while self._signals:
-            self._take(self._signals[0])
+            self.book.keep()
+            signal, place = self._signals[0]
+            self._take(signal)
             self._signals.popleft()
-        self.book.place = self._place
+            self.book.place = place
 
     def _take(self, signal: Signal | Rejection) -> None:
         if isinstance(signal, Rejection):

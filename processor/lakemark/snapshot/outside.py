@@ -81,11 +81,11 @@ class Outside(Protocol):
     def notify(self, notifications: Sequence[Notification]) -> None:
         """Writes notifications. Returns when they are acknowledged."""
 
-    def signals(self) -> list[Signal | Rejection]:
-        """Signals that have come since, from where the last process had read them."""
+    def signals(self) -> list[tuple[Signal | Rejection, bytes]]:
+        """Signals that have come since, from where the last process had read them.
 
-    def place(self) -> bytes:
-        """Where the signals stand, to be kept; `signals` goes on from there after a restart."""
+        With each: where they stand after it, to be kept; a restart goes on from there.
+        """
 
     def refusal(self) -> Rejection | None:
         """Why no snapshot can be taken at all; the id is empty."""

@@ -143,7 +143,7 @@ class World:
         records.publish(self.config, topic, found, client=client)
         self._producer = client
 
-    def signals(self) -> list[Signal | Rejection]:
+    def signals(self) -> list[tuple[Signal | Rejection, bytes]]:
         """See `Outside`."""
         consumer = self._consumer or self._subscribed()
         found, given = [], consumer.consume(100, timeout=0)
@@ -153,14 +153,13 @@ class World:
                 continue  # the client tries again; other partitions go on
             partition, offset = int(message.partition() or 0), int(message.offset() or 0)
             self._offsets[partition] = offset + 1
-            found.append(
-                signals.read(
-                    _bytes(message.key()),
-                    _bytes(message.value()),
-                    pipeline=self.config.name,
-                    unnamed=f"{self.config.topics.signals}-{partition}-{offset}",
-                )
+            signal = signals.read(
+                _bytes(message.key()),
+                _bytes(message.value()),
+                pipeline=self.config.name,
+                unnamed=f"{self.config.topics.signals}-{partition}-{offset}",
             )
+            found.append((signal, msgspec.json.encode(self._offsets)))
         return found
 
     def _still_admitted(self) -> None:
@@ -192,10 +191,6 @@ class World:
         )
         self._consumer = consumer
         return consumer
-
-    def place(self) -> bytes:
-        """See `Outside`."""
-        return msgspec.json.encode(self._offsets) if self._offsets else b""
 
     # -- database -------------------------------------------------------------------------------
 
