@@ -4,6 +4,7 @@ import pytest
 
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
+from lakemark.snapshot.coordinator import BEGINS_AGAIN
 from lakemark.snapshot.desk import REPAIR_AGAIN_S
 from lakemark.snapshot.finishing import REPAIRS
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
@@ -208,6 +209,26 @@ def test_no_run_of_its_own_while_another_covers_the_table_nor_right_after():
     world.go(5)
     assert [record["run"] for record in world.records("run-start")] == ["r1"]
     world.go(REPAIR_AGAIN_S, until=lambda: len(world.records("run-start")) == 2)
+
+
+def test_a_table_that_misses_changes_all_the_time_holds_up_no_run():
+    """It begins again a few times; then the run ends, and what it did not answer stays asked for."""
+    world = with_settings(chunk_rows=2)
+    world.execute("r1", ORDERS, ITEMS)
+    for _ in range(600):
+        if world.coordinator and world.ended("r1"):
+            break
+        if world.run_state("r1") == runs.READING:
+            world.stream.table(ORDERS, resnapshot_since=world.stream.number)
+        world.step()
+    assert world.run_state("r1") == runs.COMPLETED
+    assert world.run("r1").tables[0].begun // 2 == BEGINS_AGAIN
+    items = [at for at, spec in enumerate(world.reads) if spec.table == ITEMS]
+    assert items[-1] - items[0] == len(items) - 1, "no other table comes between"
+    assert world.stream.tables[ORDERS].resnapshot_since > 0
+    world.go(REPAIR_AGAIN_S * 2)
+    assert world.stream.tables[ORDERS].resnapshot_since == -1
+    assert not world.wrong
 
 
 def test_after_a_start_a_table_waits_no_longer_than_it_would_have_without():

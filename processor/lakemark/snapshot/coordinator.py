@@ -43,6 +43,8 @@ _REPORT: Final = "this is a defect of lakemark: please report it with the log"
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 SHORTEST_S: Final = 0.1  # between window rows
+# Then what comes in the midst of a reading is left to the next run, or none would ever end.
+BEGINS_AGAIN: Final = 3
 # Between windows while all runs are paused: shards remember what was changed since the last one.
 PAUSED_S: Final = 30.0
 
@@ -366,12 +368,14 @@ class Coordinator:
         """As `restarted`, by what the stream keeps: a coordinator that ended may have missed it.
 
         Rows of such a snapshot overwrite whatever is there, so all chunks must be read after the
-        last of them; else the sweep would take rows for ghosts.
+        last of them; else the sweep would take rows for ghosts. Where it is only that changes were
+        missed, the reading serves nobody: but what is not answered by it gets a run of its own.
         """
         for run in self.book.open():
             for table in run.tables:
                 now = self.stream.tables.get(table.table)
                 if now is None or table.over or table.state == runs.WAITING:
                     continue
-                if max(now.resnapshot_since, now.own_batch) > table.armed:
+                missed = now.resnapshot_since if table.begun // 2 < BEGINS_AGAIN else -1
+                if max(missed, now.own_batch) > table.armed:
                     self.reading.begin_again(run, table, "its rows need to be read anew")

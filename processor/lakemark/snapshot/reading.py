@@ -146,7 +146,8 @@ class Reading:
         """Gives out chunks, and cuts the tables whose turn comes.
 
         One table after the other: the next begins when all chunks of the one before are given out,
-        not when they are settled. Tables that do not stream now wait without the others.
+        not when they are settled. Tables that do not stream now wait without the others; those that
+        were begun again are behind them.
 
         Raises:
             LakemarkError: retried: the database is away.
@@ -159,7 +160,7 @@ class Reading:
                 continue
             self.delayed.pop(run.id, None)
             limit = min(run.parallelism or self.settings.parallelism, self.settings.parallelism)
-            for table in run.tables:
+            for table in sorted(run.tables, key=lambda one: one.begun // 2):
                 if not self.may_read(run, table, now):
                     continue
                 try:
