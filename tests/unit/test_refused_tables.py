@@ -2,6 +2,8 @@
 
 import pytest
 
+from lakemark.errors import TableError
+from lakemark.snapshot import runs
 from lakemark.snapshot.signals import Rejection
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld
 
@@ -33,3 +35,27 @@ def test_a_run_under_way_when_the_connector_begins_to_mask_goes_on_without_the_t
     world.start()  # as after a change of the connector
     world.go(60.0, until=lambda: world.ended("r1"))
     assert {spec.table for spec in world.reads} == {ITEMS}
+
+
+GONE = TableError("there is no table public.orders", code="table-gone", hint="leave it out")
+
+
+def test_a_table_that_is_gone_when_its_turn_comes_fails_and_holds_up_nothing():
+    world = FakeWorld()
+    world.execute("r1", ORDERS, ITEMS)
+    world.go(until=lambda: world.run_state("r1") == runs.ARMING)
+    world.against[ORDERS] = GONE
+    world.go(60.0, until=lambda: world.ended("r1"))
+    assert world.run("r1").code == "table-gone"
+    assert {spec.table for spec in world.reads} == {ITEMS}
+
+
+def test_a_table_that_is_gone_and_should_be_read_again_holds_up_no_run(logs):
+    world = FakeWorld()
+    world.against[ORDERS] = GONE
+    world.stream.table(ORDERS, resnapshot_since=0)
+    world.execute("r1", ITEMS)
+    world.go(20.0, until=lambda: world.ended("r1"))
+    assert not [entry for entry in logs if entry["event"] == "snapshot.delayed"]
+    refused = [entry for entry in logs if entry["event"] == "snapshot.refused"]
+    assert [entry["code"] for entry in refused] == ["table-gone"]

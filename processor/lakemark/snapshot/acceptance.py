@@ -92,7 +92,7 @@ def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
     try:
         if text:
             known.condition(name, text)  # refused now, and not in the middle of the run
-        reason = _against(name, known)
+        reason = against(name, known.against) if known.schemas[name].key else _NO_KEY
     except LakemarkError as error:
         if error.code not in OF_A_TABLE:
             raise
@@ -103,12 +103,18 @@ def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
     return table
 
 
-def _against(name: str, known: Known) -> Rejection | None:
-    """Why the table cannot be read, also where the database says so instead of answering."""
-    if not known.schemas[name].key:
-        return _NO_KEY
+def against(name: str, ask: Callable[[str], Rejection | None]) -> Rejection | None:
+    """Why a table must not be read, also where the database says so instead of answering.
+
+    Args:
+        name: the table.
+        ask: see `Outside.reasons_against`.
+
+    Raises:
+        LakemarkError: retried: the database is away, or the table is locked.
+    """
     try:
-        return known.against(name)
+        return ask(name)
     except LakemarkError as error:
         if error.retried:
             raise

@@ -6,7 +6,7 @@ A table is cut when its turn comes, by the database. A list of keys is cut here.
 from typing import TYPE_CHECKING
 
 from lakemark.errors import LakemarkError
-from lakemark.snapshot import runs
+from lakemark.snapshot import acceptance, runs
 from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
 from lakemark.snapshot.outside import Cut
@@ -99,7 +99,7 @@ class Cutting:
         begun = (run.id, table.table, table.begun)
         if table.state != runs.WAITING and begun in self._looked:
             return
-        reason = self.outside.reasons_against(table.table)
+        reason = acceptance.against(table.table, self.outside.reasons_against)
         if reason is not None:
             said = f"{table.table}: {reason.message}"
             self.book.fail_table(run, table, reason.code, said, reason.hint)

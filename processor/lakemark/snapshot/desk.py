@@ -237,7 +237,7 @@ class Desk:
     def _refused(self, name: str) -> bool:
         """Whether a signal would be refused for what the connector does to the table's rows."""
         try:
-            reason = self.outside.reasons_against(name)
+            reason = acceptance.against(name, self.outside.reasons_against)
         except LakemarkError as error:
             if error.code not in OF_A_TABLE:
                 raise

@@ -94,7 +94,11 @@ class Outside(Protocol):
         """The tables that the connector captures, as the database has them now."""
 
     def reasons_against(self, table: str) -> Rejection | None:
-        """Why a table must not be read beside its events; the id is empty."""
+        """Why a table must not be read beside its events; the id is empty.
+
+        Raises:
+            LakemarkError: the database is away, or knows no such table: see `acceptance.against`.
+        """
 
     def condition(self, table: str, text: str) -> Condition:
         """A user's filter, parsed for a table; raises RefusedError."""
