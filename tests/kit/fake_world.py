@@ -295,10 +295,11 @@ class FakeWorld:
             raise RefusedError("the filter is none", code="bad-condition", hint="write another")
         return Condition(text)
 
-    def texts(self, table: str, keys: Sequence[str]) -> list[list[str]]:
+    def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         if keys:
             self._pass("texts")
-        return [[str(part) for part in json.loads(key)] for key in keys if key != "unreadable"]
+        known = [key for key in keys if key != "unreadable"]
+        return {key: [str(part) for part in json.loads(key)] for key in known}
 
     def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
         self._pass("tick")

@@ -173,13 +173,14 @@ def test_what_was_asked_for_before_the_reading_is_answered():
     assert (now.resnapshot_since, now.reread) == (-1, {})
 
 
-@pytest.mark.parametrize("what", ["resnapshot", "missed", "keys"])
+@pytest.mark.parametrize("what", ["resnapshot", "missed", "no texts", "keys"])
 def test_tables_that_need_rows_get_a_run_of_their_own_once(what):
     world = FakeWorld()
     world.batch()
     changes = {
         "resnapshot": {"resnapshot_since": 1},
         "missed": {"reread_missed": 1, "reread": {"[1]": 1}},
+        "no texts": {"reread": {"[1]": 1, "unreadable": 1}},
         "keys": {"reread": {"[1]": 1, "[9]": 1}},
     }[what]
     world.stream.table(ITEMS, **changes)
@@ -192,6 +193,20 @@ def test_tables_that_need_rows_get_a_run_of_their_own_once(what):
     now = world.stream.tables[ITEMS]
     assert (now.resnapshot_since, now.reread_missed, now.reread) == (-1, -1, {})
     assert not world.wrong
+
+
+def test_a_key_that_cannot_be_asked_for_is_not_answered_by_reading_others():
+    world = with_settings(chunk_rows=2)
+    world.execute("r1", ITEMS)
+    world.go(20, until=lambda: bool(world.stream.applied))
+    now = world.stream.number + 1
+    world.stream.table(ITEMS, reread={"[2]": now, "unreadable": now})
+    world.finish("r1")
+    assert set(world.stream.tables[ITEMS].reread) == {"unreadable"}
+    assert not world.stream.sweeps
+    world.go(REPAIR_AGAIN_S * 2)
+    assert not world.stream.tables[ITEMS].reread
+    assert len(world.stream.sweeps) == 1
 
 
 def test_no_run_of_its_own_while_another_covers_the_table_nor_right_after():

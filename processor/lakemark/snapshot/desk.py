@@ -252,14 +252,14 @@ class Desk:
 
     def _repair(self, name: str, now: TableNow) -> None:
         batch = self.coordinator.stream.batch
-        if now.resnapshot_since >= 0 or now.reread_missed >= 0:
+        whole = now.resnapshot_since >= 0 or now.reread_missed >= 0
+        keys = [] if whole else sorted(now.reread or {})
+        texts = self.outside.texts(name, keys)
+        if len(texts) < len(keys) or whole:  # also where a key is none that can be asked for
             run = Run(f"resnapshot-{name}-{batch}", [TableRun(name)])
         else:
-            keys = sorted(now.reread or {})
-            texts = self.outside.texts(name, keys)
-            if not texts:
-                return
-            run = Run(f"reread-{name}-{batch}", [TableRun(name, keys=texts, reread=keys)])
+            table = TableRun(name, keys=list(texts.values()), reread=keys)
+            run = Run(f"reread-{name}-{batch}", [table])
         if run.id in self.book.runs:
             return  # there was one since the last batch
         log.info("snapshot.queued", id=run.id, table=name)

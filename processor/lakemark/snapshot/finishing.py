@@ -113,7 +113,7 @@ class Finishing:
             self.coordinator.work_failed(run, table, begun, error)
             return
         if texts and table.repairs < REPAIRS:
-            self._repair(run, table, texts, sorted(asked))
+            self._repair(run, table, list(texts.values()), sorted(asked & texts.keys()))
         elif table.whole and not asked:
             table.state = runs.SWEEPING
             self.book.sweep(run, table)
@@ -121,10 +121,11 @@ class Finishing:
             self.book.finish(run, table, swept=False)
 
     def _asked(self, table: TableRun) -> set[str]:
-        """Keys that the stream asked for after the table's rows were read."""
+        """Keys that the stream asked for after the table's rows, or they themselves, were read."""
         now = self.coordinator.stream.tables.get(table.table)
         reread = (now.reread if now else None) or {}
-        return {key for key, batch in reread.items() if batch > max(table.armed, table.repaired)}
+        read = dict.fromkeys(table.reread, max(table.armed, table.repaired))
+        return {key for key, batch in reread.items() if batch > read.get(key, table.armed)}
 
     def _repair(self, run: Run, table: TableRun, texts: list[list[str]], asked: list[str]) -> None:
         """Rows that the chunks left incomplete are read by their keys, as further chunks."""

@@ -103,8 +103,8 @@ class Outside(Protocol):
     def condition(self, table: str, text: str) -> Condition:
         """A user's filter, parsed for a table; raises RefusedError."""
 
-    def texts(self, table: str, keys: Sequence[str]) -> list[list[str]]:
-        """Canonical keys as texts for `ChunkSpec.keys`; those that cannot be asked for are left."""
+    def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
+        """By canonical key, its texts for `ChunkSpec.keys`; none of one that has no such texts."""
 
     def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
         """Writes window rows, see `postgres_windows.write_window`; for `submit_tick`."""

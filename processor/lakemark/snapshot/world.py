@@ -260,20 +260,21 @@ class World:
             self._tried.add((table, text))
         return condition
 
-    def texts(self, table: str, keys: Sequence[str]) -> list[list[str]]:
+    def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """See `Outside`."""
         if not keys:
-            return []
+            return {}
         schema = self.schemas.get(table) or self.tables().get(table)
-        found = []
+        found: dict[str, list[str]] = {}
         if schema is None:
-            return []
+            return found
+        columns = [schema.column(name) for name in schema.key]
         for key in keys:
             try:
-                found += key_texts([key.encode()], [schema.column(name) for name in schema.key])
+                found[key] = list(key_texts([key.encode()], columns)[0])
             except TableError as error:
                 log.warning("snapshot.key_unreadable", table=table, code=error.code)
-        return [list(text) for text in found]
+        return found
 
     def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
         """See `Outside`."""
