@@ -1,10 +1,13 @@
-"""A table whose own storage is away holds up no other, in whatever state the others are."""
+"""A table that cannot be written holds up no other, in whatever state the others are."""
 
 import pytest
 
 from lakemark import tasks
 from lakemark.errors import DependencyError
 from lakemark.sink.failures import classified
+from lakemark.source.catalog import CatalogColumn
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import from_catalog
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 
@@ -55,6 +58,20 @@ def test_the_whole_lake_is_away_and_every_table_but_one_was_to_catch_up(tmp_path
     shop.again()
     assert shop.values() == {1: "a", 2: "b"}
     assert shop.values(ITEMS) == {1: "a", 3: "c"}
+
+
+def test_a_table_whose_key_is_a_list_stops_alone(shop):
+    table = "public.lists"
+    columns = [CatalogColumn("id", "_int4", element_type_name="int4", key_position=1)]
+    shop.catalog.schemas[table] = from_catalog(table, columns, ["id"], HandlingModes())
+    shop.put("c", 10, [1, 2], table=table)
+    shop.put("c", 10, 7, v="x", table=ITEMS)
+    shop.run()
+    stopped = shop.state.tables[table]
+    assert (stopped.code, stopped.retried) == ("no-key", False)
+    assert "lists" in stopped.reason
+    assert "message.key.columns" in stopped.hint
+    assert shop.values(ITEMS) == {7: "x"}
 
 
 def away(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

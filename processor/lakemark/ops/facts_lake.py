@@ -52,6 +52,8 @@ def target(config: Config, table: str, schema: TableSchema | None, engine: str) 
     path = folder_of(config.lake, table)
     if schema is not None and not schema.key:
         return Target(path, "stop", engine, (), (), "no-key", f"{table} {_NO_KEY}", _GIVE_KEY)
+    if schema is not None and (fault := schema.key_fault()):
+        return Target(path, "stop", engine, (), (), "no-key", f"{table}: {fault}", _GIVE_KEY)
     try:
         opened = commits.open_table(path, config.lake.options())
         if opened is None:

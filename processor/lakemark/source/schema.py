@@ -72,6 +72,19 @@ class TableSchema:
         """
         return self.by_name[name]
 
+    def key_fault(self) -> str:
+        """Why rows cannot be found by the key, where there is one; empty if they can."""
+        absent = [name for name in self.key if name not in self.by_name]
+        if absent:
+            return (
+                f"its rows do not have the key's columns {absent}: a transformation took them out, "
+                "or the connector does not know their types"
+            )
+        nested = [name for name in self.key if pa.types.is_nested(self.column(name).type)]
+        if nested:
+            return f"the key's columns {nested} are lists or structures: rows are not found by them"
+        return ""
+
     def arrow(self) -> pa.Schema:
         """The canonical Arrow schema; every column is nullable (an image may lack any)."""
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])

@@ -394,13 +394,8 @@ class _Work:
                     "names none"
                 ),
             )
-        absent = [name for name in schema.key if name not in schema.by_name]
-        if absent:
-            return (
-                "no-key",
-                f"its rows do not have the key's columns {absent}: a transformation took them out",
-            )
-        return schema
+        fault = schema.key_fault()
+        return ("no-key", fault) if fault else schema
 
     def _missed(
         self, table: str, report: TableReport, missed: Sequence[tuple[bytes, bytes]]

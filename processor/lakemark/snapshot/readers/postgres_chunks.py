@@ -190,9 +190,9 @@ def _key_parts(
             code="no-key",
             hint="give it a primary key, or set message.key.columns of the connector",
         )
-    if set(schema.key) - schema.by_name.keys():
+    if fault := schema.key_fault():
         raise TableError(
-            f"the key of {schema.table} has a column that the connector leaves out of its events",
+            f"{schema.table}: {fault}",
             code="no-key",
             hint="set message.key.columns of the connector to columns of other types",
         )
