@@ -24,7 +24,7 @@ class Cutting:
         self.outside = coordinator.outside
         self.settings = coordinator.settings
         self.book = coordinator.book
-        self._looked: set[tuple[str, str, int]] = set()
+        self.looked: dict[tuple[str, str], int] = {}  # by run and table: how often it was begun
 
     def condition(self, run: Run, table: TableRun) -> Condition | None:
         """The filter of a table; one that no longer fits it fails the table.
@@ -67,7 +67,7 @@ class Cutting:
             return
         table.armed = self.coordinator.windows.batch
         table.begun += 1
-        self._looked.add((run.id, table.table, table.begun))
+        self.looked[run.id, table.table] = table.begun
         rows, begun = self._rows(run), table.begun
 
         def done(cut: Cut) -> None:
@@ -96,14 +96,14 @@ class Cutting:
         A signal's acceptance may have met a lock, the stream asks for runs by itself, and the
         connector may have been changed since.
         """
-        begun = (run.id, table.table, table.begun)
-        if table.state != runs.WAITING and begun in self._looked:
+        here = run.id, table.table
+        if table.state != runs.WAITING and self.looked.get(here) == table.begun:
             return
         reason = acceptance.against(table.table, self.outside.reasons_against)
         if reason is not None:
             said = f"{table.table}: {reason.message}"
             self.book.fail_table(run, table, reason.code, said, reason.hint)
-        self._looked.add(begun)
+        self.looked[here] = table.begun
 
     def _again(self, run: Run, table: TableRun) -> None:
         """The chunks at the end that were not begun are cut again."""

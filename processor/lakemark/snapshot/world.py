@@ -262,19 +262,26 @@ class World:
 
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """See `Outside`."""
-        if not keys:
-            return {}
-        schema = self.schemas.get(table) or self.tables().get(table)
         found: dict[str, list[str]] = {}
-        if schema is None:
-            return found
-        columns = [schema.column(name) for name in schema.key]
-        for key in keys:
+        columns = self._key(table) if keys else []
+        for key in keys if columns else ():
             try:
                 found[key] = list(key_texts([key.encode()], columns)[0])
             except TableError as error:
                 log.warning("snapshot.key_unreadable", table=table, code=error.code)
         return found
+
+    def _key(self, table: str) -> list[Column]:
+        """Columns of a table's key; none if there is no such table. From any thread.
+
+        Raises:
+            DependencyError: the database is away.
+        """
+        ours = self.settings
+        known = self.schemas.get(table) or read_schemas(
+            ours.database, [table], ours.modes, settings=ours.connector
+        ).get(table)
+        return [known.column(name) for name in known.key] if known is not None else []
 
     def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
         """See `Outside`."""
@@ -335,8 +342,7 @@ class World:
 
     def partial_keys(self, table: str) -> tuple[str, ...]:
         """See `Outside`."""
-        schema = self.schemas.get(table)
-        key = [schema.column(name) for name in schema.key] if schema is not None else []
+        key = self._key(table)
         keys = self.partial(table, key) if key else []
         return tuple(one.decode("utf-8", "replace") for one in keys)
 
