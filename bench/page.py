@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.report import cell, ratios
+from bench.report import cell, ratios, size_of
 
 Found = Mapping[str, Any]  # what a benchmark has written
 
@@ -16,6 +16,7 @@ LONGEST: Final = 300  # characters of what is wrong
 CONTEST: Final = {
     "correct": "correct",
     "start_rows": "rows before",
+    "tables": "tables",
     "who": "",
     "events_per_s": "events/s",
     "steady_events_per_s": "steady events/s",
@@ -168,8 +169,9 @@ def _section(one: Published, found: Found | None, *, has_picture: bool) -> str:
     compared = _ratios(one.bench, found["rows"])
     if compared:
         headings = {measure: COLUMNS[one.bench][measure] for measure in MEASURES[one.bench]}
-        sides = {"ours_correct": "correct", "start_rows": "rows before", "ours": "",
-                 "other": "times better than", "other_correct": "that is correct"}  # fmt: skip
+        sides = {"ours_correct": "correct", "start_rows": "rows before", "tables": "tables",
+                 "ours": "", "other": "times better than",
+                 "other_correct": "that is correct"}  # fmt: skip
         parts.append(_table(compared, {**sides, **headings}))
     if has_picture:
         parts.append(
@@ -214,15 +216,15 @@ def _ratios(bench: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     found = []
     for busy in (False, True):  # a snapshot beside a workload is compared with such a one
         alike = [row for row in rows if str(row["who"]).endswith(" busy") is busy]
-        correct = {(row["who"], row.get("start_rows")): row["correct"] for row in alike}
+        correct = {(row["who"], *size_of(row).values()): row["correct"] for row in alike}
         for one in ratios(alike, MEASURES[bench]):
-            start = one.get("start_rows")
+            size = size_of(one).values()
             if any(one[measure] is not None for measure in MEASURES[bench]):
                 found.append({
                     **one,
-                    "start_rows": start or None,
-                    "ours_correct": correct[one["ours"], start],
-                    "other_correct": correct[one["other"], start],
+                    "start_rows": one.get("start_rows") or None,
+                    "ours_correct": correct[one["ours"], *size],
+                    "other_correct": correct[one["other"], *size],
                 })  # fmt: skip
     return found
 

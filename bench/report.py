@@ -21,6 +21,7 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("lakemark", "pyspark", "delta-spark", "deltalake", "pyarrow", "msgspec")
 HEADINGS: Final = {
     "start_rows": "rows",
+    "tables": "tables",
     "who": "",
     "correct": "correct",
     "events_per_s": "events/s",
@@ -91,10 +92,10 @@ def ratios(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> list[d
     found = []
     for ours in (row for row in rows if is_ours(row)):
         for other in rows:
-            if is_ours(other) or ours.get("start_rows") != other.get("start_rows"):
+            if is_ours(other) or size_of(ours) != size_of(other):
                 continue
             times = {measure: times_of(ours, other, measure) for measure in measures}
-            found.append({**_size(ours), "ours": ours["who"], "other": other["who"], **times})
+            found.append({**size_of(ours), "ours": ours["who"], "other": other["who"], **times})
     return found
 
 
@@ -157,7 +158,8 @@ def show(
     console.print(f"[bold]{bench}[/]: " + ", ".join(f"{k} {v}" for k, v in settings.items()))
     console.print(", ".join(f"{name} {number}" for name, number in found.items()))
     _print(rows, HEADINGS, console)
-    _print(compared, {"start_rows": "rows before", "ours": "", "other": "times better than",
+    _print(compared, {"start_rows": "rows before", "tables": "tables", "ours": "",
+                      "other": "times better than",
                       **{measure: HEADINGS[measure] for measure in measures}}, console)  # fmt: skip
     for who, tables in wrong:
         for name, difference in tables.items():
@@ -167,8 +169,9 @@ def show(
     return 0 if all(row["correct"] for row in rows) else 1
 
 
-def _size(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"start_rows": row["start_rows"]} if "start_rows" in row else {}
+def size_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a series is over: rows are compared with those of the same size only."""
+    return {key: row[key] for key in ("start_rows", "tables") if row.get(key) is not None}
 
 
 def _print(

@@ -54,8 +54,8 @@ PUBLISHED: Final = (
     Published(
         "tables",
         "tables",
-        ("--tables", "200"),
-        "Many tables",
+        ("--tables", "50,100,200", "--per-table", "25", "--hot", "0.9", "--poisoned"),
+        "Many tables, one in a hundred of them hot",
     ),
     Published(
         "snapshot",

@@ -1,127 +1,197 @@
-"""Many small tables: how long does a batch take that touches all of them?
+"""Many tables: how long does a batch take that touches all of them?
 
-    ./dev bench tables [--tables N] [--rows N] [--batches N] [--per-table N] [--json FILE]
+    ./dev bench tables [--tables N,N] [--rows N] [--batches N] [--per-table N] [--hot SHARE]
+                       [--engine NAME] [--poisoned] [--json FILE]
 
-Every table starts with its rows in place; then come batches with a few events for each. The usual
-pipeline merges table after table. See bench/README.md.
+Every table starts with its rows in place; then come batches with a few events for each, or, with
+`--hot`, with most of them for a hundredth of the tables. The usual pipeline merges table after
+table. See bench/README.md.
 """
 
 import argparse
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from deltalake import write_deltalake
 
 from bench import report
 from bench.events import SCHEMA, Orders, zoned
-from bench.ours import run_lakemark, write_config
+from bench.ours import ENGINES, run_lakemark, write_config
 from bench.runs import Run, check, limit_for, local_kafka, produce, topic_of
 from bench.stream import say
 from bench.usual import Spec, run_usual
 from stack.kafka import Kafka
 
+HOT: Final = 0.01  # of the tables are hot, if any
+POISONED: Final = "poisoned"
+Tables = dict[str, Orders]
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What every contestant is told.
+
+    Attributes:
+        tables: by name, with the events of all batches.
+        options: of the command line.
+        kafka: the broker.
+        home: a folder of the contestant's own.
+    """
+
+    tables: Tables
+    options: argparse.Namespace
+    kafka: Kafka
+    home: Path
+
+    @property
+    def limit(self) -> int:
+        """Spark's limit for a batch: as many events as one round of all tables has."""
+        events = sum(len(orders) - self.options.rows for orders in self.tables.values())
+        return limit_for(events // self.options.batches, len(self.tables))
+
+
+Runner = Callable[[Contest], Run]
+
 
 def main(argv: list[str]) -> int:
     """Runs the benchmark; 1 if a result is wrong."""
     options = parse(argv)
-    events = options.batches * options.per_table
-    tables = {
-        f"orders_{n:02d}": Orders(
-            f"orders_{n:02d}",
-            events=events,
-            keys=options.rows + events,
-            load=options.rows,
-            seed=n,
-            full=options.full,
-        )
-        for n in range(options.tables)
-    }
     before = report.machine()
-    runs: list[Run] = []
-    with local_kafka() as stack:
-        work = stack.directory / "work"
-        try:
-            if options.only != "usual":
-                runs.append(ours(tables, options, stack.kafka, work / "lakemark"))
-            if options.only != "lakemark":
-                runs.insert(0, usual(tables, options, stack.kafka, work / "usual"))
-        finally:
-            if not options.keep:
-                shutil.rmtree(work, ignore_errors=True)
+    runs: list[tuple[int, Run]] = []
+    contestants: dict[str, Runner] = {
+        "usual": usual,
+        **{name: (lambda one, name=name: ours(one, name)) for name in options.engine or ENGINES},
+    }
+    if options.poisoned:
+        last = list(contestants)[-1]
+        contestants[POISONED] = lambda one: ours(one, last, poisoned=True)
+    for count in map(int, options.tables.split(",")):
+        for who, run in contestants.items():
+            if options.only and (who == "usual") != (options.only == "usual"):
+                continue
+            say(f"{count} tables of {options.rows:,} rows: {who}")
+            with local_kafka() as stack:
+                home = stack.directory / "work"
+                try:
+                    contest = Contest(made(count, options), options, stack.kafka, home)
+                    runs.append((count, run(contest)))
+                finally:
+                    if not options.keep:
+                        shutil.rmtree(home, ignore_errors=True)
     settings = {
-        "tables": options.tables,
         "rows": options.rows,
         "batches": options.batches,
         "events_per_table": options.per_table,
+        "hot": options.hot,
         "threads": options.threads,
         "driver_memory": options.memory,
     }
     return report.show(
         "tables",
-        [run.row() for run in runs],
+        [{**run.row(), "who": run.who, "tables": count} for count, run in runs],
         settings=settings,
         before=before,
-        wrong=[(run.who, run.wrong) for run in runs],
-        measures=("seconds_per_batch", "cpu_seconds"),
+        wrong=[(run.who, run.wrong) for _, run in runs],
+        measures=("seconds_per_batch", "steady_events_per_s", "cpu_seconds"),
         json_file=options.json,
     )
 
 
-def ours(tables: dict[str, Orders], options: argparse.Namespace, kafka: Kafka, home: Path) -> Run:
+def made(count: int, options: argparse.Namespace) -> Tables:
+    """The tables, each with its rows and the events of all batches."""
+    hot = max(1, round(count * HOT)) if options.hot else 0
+    whole = count * options.per_table
+    tables = {}
+    for n in range(count):
+        share = options.hot / hot if n < hot else (1 - options.hot) / (count - hot)
+        events = max(1, round(whole * share)) * options.batches
+        name = f"orders_{n:03d}"
+        keys = options.rows + events
+        tables[name] = Orders(
+            name, events=events, keys=keys, load=options.rows, seed=n, full=options.full
+        )
+    return tables
+
+
+def ours(contest: Contest, engine: str, *, poisoned: bool = False) -> Run:
     """Loads the tables by a run of its own (not measured), then runs over the batches."""
-    say(f"{options.tables} tables of {options.rows:,} rows, written by lakemark (not measured)")
+    tables, options, home, kafka = contest.tables, contest.options, contest.home, contest.kafka
     for table in tables:
         kafka.create_topic(topic_of(table))
-    load(tables, kafka, 0, options.rows)
+    load(contest, 0, options.rows)
     names = list(tables)
-    config = write_config(home, kafka, names, max_events=200_000, memory=options.memory)
-    run_lakemark(config, home)
-    load(tables, kafka, options.rows, None)
-    say(f"lakemark, {options.batches} batches")
-    limit = limit_for(options.tables * options.per_table, options.tables)
-    config = write_config(home, kafka, names, max_events=limit, memory=options.memory)
-    run = run_lakemark(config, home)
+
+    def configured(limit: int) -> Path:
+        named = [*names, POISONED] if poisoned else names
+        return write_config(
+            home, kafka, named, max_events=limit, memory=options.memory, engine=engine
+        )
+
+    run_lakemark(configured(200_000), home)
+    load(contest, options.rows, None)
+    if poisoned:
+        poison(kafka, options)
+    who = f"lakemark-{engine}" + (", one poisoned" if poisoned else "")
+    run = run_lakemark(configured(contest.limit), home, who=who)
     return check(run, tables, {name: str(home / "lake" / SCHEMA / name) for name in tables})
 
 
-def usual(tables: dict[str, Orders], options: argparse.Namespace, kafka: Kafka, home: Path) -> Run:
+def usual(contest: Contest) -> Run:
     """Writes the tables as they are after the load, then runs over topics without the load."""
-    say(f"the usual pipeline, {options.batches} batches")
+    tables, options, home = contest.tables, contest.options, contest.home
     paths = {name: str(home / "lake" / name) for name in tables}
     for name, orders in tables.items():
         write_deltalake(paths[name], zoned(orders.loaded(options.rows)))
-        kafka.create_topic(f"usual.{name}")
-    load(tables, kafka, options.rows, None, prefix="usual.")
+        contest.kafka.create_topic(f"usual.{name}")
+    load(contest, options.rows, None, prefix="usual.")
     spec = Spec(
-        bootstrap=kafka.bootstrap,
+        bootstrap=contest.kafka.bootstrap,
         tables={f"usual.{name}": paths[name] for name in tables},
         checkpoint=str(home / "checkpoint"),
-        max_events=limit_for(options.tables * options.per_table, options.tables),
+        max_events=contest.limit,
         memory=options.memory,
         threads=options.threads,
     )
     return check(run_usual(spec, home), tables, paths)
 
 
-def load(
-    tables: dict[str, Orders], kafka: Kafka, start: int, stop: int | None, *, prefix: str = ""
-) -> None:
+def load(contest: Contest, start: int, stop: int | None, *, prefix: str = "") -> None:
     """Writes the events from `start` to before `stop` of every table to its topic."""
-    for name, orders in tables.items():
-        produce(kafka, f"{prefix}{name}" if prefix else topic_of(name), orders, start, stop)
+    for name, orders in contest.tables.items():
+        topic = f"{prefix}{name}" if prefix else topic_of(name)
+        produce(contest.kafka, topic, orders, start, stop)
+
+
+def poison(kafka: Kafka, options: argparse.Namespace) -> None:
+    """A table of which no record can be read: it stops, and must not slow the others."""
+    topic = topic_of(POISONED)
+    kafka.create_topic(topic)
+    producer = kafka.producer()
+    for number in range(options.per_table * options.batches):
+        producer.produce(topic, b'{"before":null,"after":{"id":', b'{"id":%d}' % number)
+    producer.flush(60)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(prog="./dev bench tables", description=__doc__)
-    parser.add_argument("--tables", type=int, default=50)
+    parser.add_argument("--tables", default="50", help="how many; several numbers are a series")
     parser.add_argument("--rows", type=int, default=10_000, help="of each table at the start")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--per-table", type=int, default=100, help="events per table and batch")
+    parser.add_argument("--hot", type=float, default=0.0, help="share of 1 %% of the tables")
+    parser.add_argument("--engine", choices=ENGINES, action="append", help="of lakemark")
+    parser.add_argument("--poisoned", action="store_true", help="once more, beside a broken table")
     parser.add_argument("--threads", type=int, default=1, help="merges at a time, usual pipeline")
     parser.add_argument("--memory", default="2g", help="of Spark's driver, for both")
     parser.add_argument("--full", action="store_true", help="every field that Debezium 3.7 writes")
     parser.add_argument("--only", choices=("usual", "lakemark"))
     parser.add_argument("--keep", action="store_true", help="keep logs and tables")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if not 0 <= options.hot < 1:
+        parser.error("--hot is a share: from 0 to below 1")
+    return options
