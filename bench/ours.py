@@ -1,7 +1,7 @@
 """lakemark itself as a contestant: `lakemark run --once` with one of its write engines."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,6 +101,7 @@ def write_config(
     max_events: int,
     memory: str,
     engine: str = "auto",
+    spark: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes a lakemark configuration with its connector and schema file; returns its path.
 
@@ -129,7 +130,7 @@ def write_config(
         "stream": {"max_events_per_batch": max_events},
         "checkpoint": "checkpoint",
         "log": {"format": "json"},
-        "spark": {"spark.driver.memory": memory},
+        "spark": {"spark.driver.memory": memory, **(spark or {})},
     }
     path = work / "lakemark.yaml"  # JSON is YAML
     for file, data in (("connector.json", connector), ("tables.yaml", schemas), (path, config)):

@@ -48,12 +48,22 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "p99": "p99",
         "lost": "never seen",
     },
+    "cluster": {
+        "correct": "correct",
+        "who": "for",
+        "count": "of",
+        "driver_bytes": "bytes to the driver",
+        "shuffled_bytes": "bytes shuffled",
+        "driver_us": "driver, CPU µs",
+        "workers_us": "workers, CPU µs",
+    },
 }
 MEASURES: Final[Mapping[str, Sequence[str]]] = {
     "stream": ("events_per_s", "steady_events_per_s", "cpu_seconds", "read_seconds"),
     "tables": ("events_per_s", "seconds_per_batch", "cpu_seconds"),
     "snapshot": ("rows_per_s",),
     "latency": (),
+    "cluster": (),
 }
 HEAD: Final = """\
 # Results
