@@ -95,19 +95,21 @@ class Watch:
             log.debug("connector.unknown", code=error.code, reason=error.message)
             return
         self.changed = tuple(decoding.changed(self._connector.settings, now.settings))
-        if not self.changed and self._forms.tables and self._config.database is not None:
+        if not self.changed and self._config.database is not None:
             self._look_at_columns()
-            self.changed = self._forms.differ
 
     def _look_at_columns(self) -> None:
-        """An event does not say how a column is written."""
-        settings = self._connector.settings
+        """An event does not say how a column is written. What is not captured has no events."""
+        settings, captured = self._connector.settings, self._connector.tables
         modes = HandlingModes.from_connector(settings)
+        names = [table for table in self._forms.tables if table in captured]
         try:
-            now = catalog_of(self._config, modes, settings).read(self._forms.tables)
-            self._forms.seen(now)
+            now = catalog_of(self._config, modes, settings).read(names) if names else {}
+            if not self._over.is_set():  # else it is for the next one to note
+                self._forms.seen(now)
         except LakemarkError as error:
             log.debug("catalog.unknown", code=error.code, reason=error.message)
+        self.changed = tuple(table for table in self._forms.differ if table in captured)
 
 
 def agree(
@@ -164,7 +166,12 @@ def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Writ
     after = known | {t: {**known.get(t, {}), **columns} for t, columns in now.items()}
     if after != before:
         checkpoint.note_written(after)
-    return Forms(after, checkpoint.note_written)
+
+    def note(found: decoding.Written) -> None:
+        checkpoint.check_owner()  # the next owner has noted more
+        checkpoint.note_written(found)
+
+    return Forms(after, note)
 
 
 def _known(state: PipelineState) -> set[str]:

@@ -372,14 +372,15 @@ class Pipeline:
     def _degraded(self, state: PipelineState, failed: list[TableOutcome]) -> None:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
 
-        What no repetition brings back, a chunk's file, is no reason to repeat the batch.
+        What no repetition brings back, a chunk's file, is no reason to repeat the batch; nor is it
+        while a table waits for a person, whose command stands behind the batch.
 
         Raises:
             DependencyError: no table at all could be written: the whole batch is tried again.
         """
         away = [one for one in failed if one.code != chunk_files.MISSING]
-        go_on = {tables.STREAMING, tables.CATCHING_UP}
-        if away and all(entry.state not in go_on for entry in state.tables.values()):
+        waiting = [e.state == tables.ERRORED and e.retried for e in state.tables.values()]
+        if away and all(waiting):
             first = away[0]
             raise DependencyError(first.reason, code=first.code, hint=first.hint)
         for outcome in failed:

@@ -355,6 +355,12 @@ class FakeWorld:
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
         self._may_be_read(spec)
+        if reason := self.against.get(spec.table):
+            retried = isinstance(reason, LakemarkError) and reason.retried
+            told = ChunkError(
+                code=reason.code, message=reason.message, hint=reason.hint, retried=retried
+            )
+            return ChunkResult(attempt=spec.attempt, error=told)
         self.reads.append(spec)
         try:
             self._pass("read")

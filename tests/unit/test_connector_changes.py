@@ -113,7 +113,7 @@ class Kept:
     """What a checkpoint remembers."""
 
     def __init__(self, decoding=None):
-        self.kept, self.columns = decoding, {}
+        self.kept, self.columns, self.superseded = decoding, {}, False
         self.state = PipelineState(tables={ORDERS: TableState(), ITEMS: TableState()})
 
     def decoding(self):
@@ -130,6 +130,10 @@ class Kept:
 
     def newest(self):
         return self.state
+
+    def check_owner(self):
+        if self.superseded:
+            raise DependencyError("another process runs it", code="superseded")
 
 
 @pytest.fixture

@@ -257,6 +257,19 @@ def test_after_a_start_a_table_waits_no_longer_than_it_would_have_without():
     assert len(world.records("run-start")) == 2
 
 
+def test_a_table_that_takes_long_waits_as_long():
+    world = with_settings(chunk_rows=1)
+    world.execute("r1", ITEMS, delay="30s")
+    world.finish("r1", seconds=REPAIR_AGAIN_S * 10)
+    took = world.run("r1").tables[0].seconds
+    assert took > REPAIR_AGAIN_S * 1.5
+    world.stream.table(ITEMS, resnapshot_since=0)
+    world.go(took * 0.9)
+    assert len(world.records("run-start")) == 1
+    world.go(took * 0.3)
+    assert len(world.records("run-start")) == 2
+
+
 def test_a_run_of_its_own_that_failed_is_repeated_after_a_pause():
     world = FakeWorld()
     world.answers[ITEMS] = [ChunkError(code="table-gone", message="gone", hint="look")]

@@ -59,3 +59,27 @@ def test_a_table_that_is_gone_and_should_be_read_again_holds_up_no_run(logs):
     assert not [entry for entry in logs if entry["event"] == "snapshot.delayed"]
     refused = [entry for entry in logs if entry["event"] == "snapshot.refused"]
     assert [entry["code"] for entry in refused] == ["table-gone"]
+
+
+@pytest.mark.parametrize("how", ["done", "stopped", "sweeping", "refused"])
+def test_what_has_become_of_a_table_of_a_run_stays_though_it_may_not_be_read_any_more(how):
+    world = FakeWorld()
+    world.database.keys[ORDERS] = set(range(400))
+    if how == "refused":
+        world.against[ITEMS] = MASKED
+    first, last = (ORDERS, ITEMS) if how == "stopped" else (ITEMS, ORDERS)
+    world.execute("r1", first, last)
+    world.go(until=lambda: world.run_state("r1") == runs.READING)
+    if how == "stopped":
+        world.send("stop", "s", data_collections=[ITEMS])
+        world.go(2.0)
+    elif how != "refused":
+        world.go(until=lambda: world.state("r1", ITEMS) == how)
+    world.against[ITEMS] = MASKED
+    world.start()
+    world.go(until=lambda: world.ended("r1"))
+    wanted = {"stopped": runs.STOPPED, "refused": runs.FAILED}.get(how, runs.DONE)
+    assert (world.state("r1", ITEMS), world.state("r1", ORDERS)) == (wanted, runs.DONE)
+    assert world.run_state("r1") == (runs.FAILED if how == "refused" else runs.COMPLETED)
+    scans = [n.additional_data.get("scanned_collection") for n in world.notes if n.id == "r1"]
+    assert scans.count(ITEMS) == (0 if how == "stopped" else 1)

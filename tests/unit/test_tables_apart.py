@@ -74,6 +74,26 @@ def test_a_table_whose_key_is_a_list_stops_alone(shop):
     assert shop.values(ITEMS) == {7: "x"}
 
 
+def test_a_paused_table_can_be_resumed_though_the_only_other_one_cannot_be_written(
+    tmp_path, monkeypatch
+):
+    schemas = {table: schema_of(table, id="int8", v="text") for table in (ORDERS, ITEMS)}
+    shop = Shop(tmp_path, Broker(), schemas)
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 11, 1, v="a", table=ITEMS)
+    shop.run()
+    away(monkeypatch, ITEMS)
+    shop.put("c", 20, 2, v="b", table=ITEMS)
+    shop.records.append({"type": "table-pause", "table": ORDERS})
+    shop.run()
+    shop.put("c", 30, 2, v="b")
+    shop.records.append({"type": "table-resume", "table": ORDERS})
+    shop.run()
+    shop.run()
+    assert shop.values() == {1: "a", 2: "b"}
+    assert shop.state.tables[ITEMS].code == "lake-unavailable"
+
+
 def away(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """The storage of some tables cannot be reached any more."""
     real = tasks.apply.apply

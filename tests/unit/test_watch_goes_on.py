@@ -1,17 +1,20 @@
-"""The watch over the connector, when the checkpoint is away just as a column has been added."""
+"""The watch over the connector: what does not end it, and what it leaves alone."""
 
 import json
 
 import pytest
 
-from lakemark import connector_changes, decoding
+from lakemark import connector_changes, control, decoding
 from lakemark.config import DatabaseConfig
 from lakemark.connector import read
-from lakemark.connector_changes import Watch
+from lakemark.connector_changes import Watch, agree
 from lakemark.decoding import Forms
 from lakemark.errors import DependencyError
 from tests.kit.connector_settings import POSTGRES
-from tests.kit.shop import ITEMS, schema_of
+from tests.kit.shop import ITEMS, ORDERS, schema_of
+from tests.unit.test_connector_changes import Kept, connector
+
+TYPES = {"v": "text"}
 
 
 @pytest.fixture
@@ -20,8 +23,9 @@ def config(shop, monkeypatch):
 
     class Catalog:
         def read(self, names):
-            return {name: schema_of(name, id="int8", v="text") for name in names}
+            return {name: schema_of(name, id="int8", **TYPES) for name in names}
 
+    monkeypatch.setattr(control, "resnapshot", lambda *_: None)
     monkeypatch.setattr(connector_changes, "catalog_of", lambda *_: Catalog())
     database = DatabaseConfig(url="postgresql://u@h/d")
     return shop.config.model_copy(update={"database": database})
@@ -44,3 +48,34 @@ def test_it_goes_on_and_what_was_not_kept_is_kept_the_next_time(config):
     config.source.connector_file.write_text(json.dumps(changed))
     watch.look()
     assert watch.changed == ("time.precision.mode",)
+
+
+def test_a_table_that_is_not_captured_any_more_may_be_altered(config, monkeypatch):
+    kept = Kept()
+
+    def started():
+        """As the pipeline starts it: with the tables that are captured."""
+        ours = read(config)
+        found = connector_changes.catalog_of().read(t for t in (ORDERS, ITEMS) if t in ours.tables)
+        watch = Watch(config, ours, agree(config, kept, ours, found))
+        watch.look()
+        return watch
+
+    assert started().changed == ()
+    config.source.tables.append(ORDERS)
+    assert started().changed == ()
+    monkeypatch.setitem(TYPES, "v", "bytea")
+    assert started().changed == (), "only the start says so of what is captured"
+    assert started().changed == ()
+    config.source.tables.clear()
+    assert started().changed == ()
+
+
+def test_a_process_that_was_superseded_notes_nothing(shop):
+    kept, ours = Kept(), connector(shop)
+    slept = agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8")})
+    noted = dict(kept.columns)
+    kept.superseded = True
+    with pytest.raises(DependencyError):
+        slept.seen({ITEMS: schema_of(ITEMS, id="int8", v="text")})
+    assert kept.columns == noted

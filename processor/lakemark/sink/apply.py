@@ -38,7 +38,7 @@ from lakemark.sink import resolve as resolving
 from lakemark.sink.chunk_files import InFile, fits, loader, placed
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
-from lakemark.sink.names import CDC
+from lakemark.sink.names import CDC, OWN
 from lakemark.sink.pending import Halves
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
@@ -218,7 +218,8 @@ class _Work:
         Raises:
             TableError: they never will: `schema-incompatible`, `path-clash`.
         """
-        if self.opened is None or len(set(schema.names)) < len(schema.names):
+        names = set(schema.names)
+        if self.opened is None or len(names) < len(schema.names) or names & OWN - {CDC}:
             return False
         plan = evolve.plan(self.opened, self.own.path, schema, self.outcome.table)
         return not (plan.added or plan.widened or plan.members)

@@ -96,7 +96,7 @@ def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
     except LakemarkError as error:
         if error.code not in OF_A_TABLE:
             raise
-        return table  # other signals do not wait for a lock: asked again when its turn comes
+        return table  # other signals do not wait for a lock: each chunk asks again
     if reason is not None:
         table.state, table.code = FAILED, reason.code
         table.reason, table.hint = f"{name}: {reason.message}", reason.hint

@@ -182,7 +182,6 @@ class Book:
         for table in run.tables:
             self.forget(run, table)
             self.coordinator.reading.chunks.pop((run.id, table.table), None)
-            self.coordinator.reading.cutting.looked.pop((run.id, table.table), None)
             self._reported.pop((run.id, table.table), None)
             self.coordinator.reading.answered(run, table)
         self._since.pop(run.id, None)

@@ -29,7 +29,7 @@ from lakemark import records
 from lakemark.chunk_rows import ChunkFile
 from lakemark.client_errors import away
 from lakemark.config import Config, DatabaseConfig
-from lakemark.errors import ConfigError, LakemarkError
+from lakemark.errors import ConfigError, LakemarkError, TableError
 from lakemark.snapshot import chunks
 from lakemark.snapshot.boundaries import Boundary, Condition, KeyRange, halves
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Part, Rows
@@ -42,7 +42,9 @@ from lakemark.snapshot.readers.postgres_chunks import (
     read_chunk,
 )
 from lakemark.snapshot.readers.postgres_keys import absent_keys, key_unreadable
+from lakemark.snapshot.readers.postgres_publication import unpublished
 from lakemark.snapshot.readers.postgres_session import STATEMENT_TIMEOUT, Session, connect
+from lakemark.snapshot.refusals import Refusal, refusals
 from lakemark.snapshot.visibility import visible
 from lakemark.source.modes import HandlingModes
 
@@ -154,6 +156,8 @@ def run_chunk(spec: ChunkSpec, settings: ReadSettings, *, again: bool = False) -
 def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
     session = _session(settings)
     with open_table(session, spec.table, settings.modes, settings=settings.connector) as table:
+        for reason in refused(table, settings.connector):
+            raise TableError(f"{spec.table}: {reason.message}", code=reason.code, hint=reason.hint)
         source_ts = clock(table)
         chunk, absent = _rows(ordered_by(table, spec.surrogate), spec)
     read = time.monotonic()
@@ -216,6 +220,23 @@ def _filed(
     return lo.window, chunks.filed(
         spec, chunk.schema, chunk.keys, file, source_ts=source_ts, max_record_bytes=limit
     )
+
+
+def refused(table: OpenTable, connector: Mapping[str, str]) -> list[Refusal]:
+    """Why a table must not be read beside its events; empty if it may.
+
+    Asked with each chunk: nobody may have asked before the run began, as the stream asks for runs
+    by itself, and what the connector and its publication do may have been changed since.
+
+    Args:
+        table: the table.
+        connector: the connector's configuration.
+    """
+    columns = list(table.schema.by_name)
+    return [
+        *refusals(connector, table.schema.table, columns),
+        *unpublished(table.session, table.schema.table, columns, connector),
+    ]
 
 
 def clock(table: OpenTable) -> int:

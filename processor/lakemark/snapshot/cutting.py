@@ -6,7 +6,7 @@ A table is cut when its turn comes, by the database. A list of keys is cut here.
 from typing import TYPE_CHECKING
 
 from lakemark.errors import LakemarkError
-from lakemark.snapshot import acceptance, runs
+from lakemark.snapshot import runs
 from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
 from lakemark.snapshot.outside import Cut
@@ -24,7 +24,6 @@ class Cutting:
         self.outside = coordinator.outside
         self.settings = coordinator.settings
         self.book = coordinator.book
-        self.looked: dict[tuple[str, str], int] = {}  # by run and table: how often it was begun
 
     def condition(self, run: Run, table: TableRun) -> Condition | None:
         """The filter of a table; one that no longer fits it fails the table.
@@ -50,9 +49,6 @@ class Cutting:
         """
         if not self.coordinator.streams(table) or self.coordinator.is_loading(table):
             return
-        self._look(run, table)
-        if table.over:
-            return
         if table.state == runs.WAITING:
             self._first(run, table)
         elif table.state == runs.READING and run.chunk_rows not in {None, table.cut_rows}:
@@ -67,7 +63,6 @@ class Cutting:
             return
         table.armed = self.coordinator.windows.batch
         table.begun += 1
-        self.looked[run.id, table.table] = table.begun
         rows, begun = self._rows(run), table.begun
 
         def done(cut: Cut) -> None:
@@ -89,21 +84,6 @@ class Cutting:
             ),
             done, run, table, begun,
         )  # fmt: skip
-
-    def _look(self, run: Run, table: TableRun) -> None:
-        """Whether the table may be read: each time that it would begin, and after each start.
-
-        A signal's acceptance may have met a lock, the stream asks for runs by itself, and the
-        connector may have been changed since.
-        """
-        here = run.id, table.table
-        if table.state != runs.WAITING and self.looked.get(here) == table.begun:
-            return
-        reason = acceptance.against(table.table, self.outside.reasons_against)
-        if reason is not None:
-            said = f"{table.table}: {reason.message}"
-            self.book.fail_table(run, table, reason.code, said, reason.hint)
-        self.looked[here] = table.begun
 
     def _again(self, run: Run, table: TableRun) -> None:
         """The chunks at the end that were not begun are cut again."""

@@ -212,11 +212,16 @@ class Desk:
     # -- what the stream asks for ---------------------------------------------------------------
 
     def rest(self, run: Run) -> None:
-        """A run has ended, perhaps before this start: for some time its tables get none."""
-        left = REPAIR_AGAIN_S - max(0, self.outside.now_ms() - run.ended) / 1000
-        for name in run.names():
+        """A run has ended, perhaps before this start: for some time its tables get none.
+
+        For as long as the table took, if that is longer: one that needs a run all the time is read
+        for half of the time at most.
+        """
+        passed = max(0, self.outside.now_ms() - run.ended) / 1000
+        for table in run.tables:
+            left = max(REPAIR_AGAIN_S, table.seconds) - passed
             until = self.outside.monotonic() + left
-            self._repairs[name] = max(until, self._repairs.get(name, until))
+            self._repairs[table.table] = max(until, self._repairs.get(table.table, until))
 
     def queue_repairs(self) -> None:
         """Tables that need rows again get a run of their own, one at a time."""

@@ -30,7 +30,7 @@ from lakemark.snapshot.boundaries import (
     range_condition,
     ranges,
 )
-from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
+from lakemark.snapshot.chunk_task import ReadSettings, refused, run_chunk
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.snapshot.readers.postgres_chunks import (
@@ -39,9 +39,8 @@ from lakemark.snapshot.readers.postgres_chunks import (
     open_table,
     ordered_by,
 )
-from lakemark.snapshot.readers.postgres_publication import unpublished
 from lakemark.snapshot.readers.postgres_session import connect
-from lakemark.snapshot.refusals import Refusal, refusals
+from lakemark.snapshot.refusals import Refusal
 from lakemark.source.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -190,11 +189,7 @@ def reasons_against(settings: ReadSettings, table: str) -> list[Refusal]:
         connect(settings.database, statement_timeout=settings.statement_timeout) as session,
         open_table(session, table, settings.modes, settings=settings.connector) as opened,
     ):
-        columns = list(opened.schema.by_name)
-        return [
-            *refusals(settings.connector, table, columns),
-            *unpublished(session, table, columns, settings.connector),
-        ]
+        return refused(opened, settings.connector)
 
 
 def fingerprint(settings: ReadSettings, table: str) -> str:

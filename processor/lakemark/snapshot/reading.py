@@ -165,8 +165,7 @@ class Reading:
                     continue
                 try:
                     self.cutting.cut(run, table)
-                    if not table.over:
-                        self._begin(run, table, limit, now)
+                    self._begin(run, table, limit, now)
                 except LakemarkError as error:
                     if not self.put_off(run, table, error):
                         raise
