@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -449,3 +450,22 @@ def test_a_table_whose_changes_the_log_does_not_bring_is_refused(source: Databas
     assert reasons(column__exclude__list="public.t.b") == ["publication-filters-rows"]
     masked = {"column.mask.with.3.chars": "public.t.a"}
     assert reasons(**masked)[0] == "column-masked"
+
+
+def test_each_chunk_asks_whether_the_log_has_the_table_s_changes(source: Database, settings, spec):
+    """A run may have been begun before the publication was changed, or asked for by the stream."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    source.execute("CREATE PUBLICATION ours FOR TABLE t")
+    told = {"plugin.name": "pgoutput", "publication.name": "ours"}
+    settings = replace(settings, connector=told)
+    good(run_chunk(spec(), settings))
+    source.execute("ALTER PUBLICATION ours SET TABLE other")
+    refused = run_chunk(spec(attempt=18), settings).error
+    assert refused is not None
+    assert (refused.code, refused.retried) == ("not-published", False)
+    assert "ALTER PUBLICATION ours ADD TABLE" in refused.hint
+    masked = replace(settings, connector={"column.mask.with.4.chars": "public.t.id"})
+    refused = run_chunk(spec(attempt=19), masked).error
+    assert refused is not None
+    assert not refused.retried
