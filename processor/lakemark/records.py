@@ -84,6 +84,8 @@ def publish(
         except BufferError:  # the client's queue is full: let it drain
             client.flush(config.kafka.timeout.total_seconds())
             client.produce(topic, value=value, key=key, on_delivery=delivered)
+        except KafkaException as error:  # it is larger than the client takes
+            failed.append(error.args[0].str())
         client.poll(0)
     # A second more than a record may take, so that its own error is seen.
     left = client.flush(config.kafka.timeout.total_seconds() + 1)

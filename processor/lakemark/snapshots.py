@@ -164,6 +164,10 @@ def _run(
                 told = now
         except LakemarkError as error:
             log.warning("snapshots.delayed", code=error.code, reason=error.message, hint=error.hint)
+            if not started:
+                stream, coordinator.trouble = coordinator.missed(), error
+                told = flight(coordinator)
+                tell(told)
             stopping.wait(_AGAIN_S)
         except Exception:
             log.exception("snapshots.internal_error")

@@ -148,3 +148,25 @@ def test_a_connect_that_does_not_answer_is_shown_at_once():
     world = waiting(connect=too_old)
     world.go(5)
     assert flight(world.coordinator).code == "connect-too-old"
+
+
+def test_a_table_that_was_stopped_is_waited_for_no_more():
+    world = waiting(ORDERS, ITEMS, away={"committed"})
+    world.stream.table(ORDERS, passed=AT[4])
+    world.stream.table(ITEMS, passed=AT[1])
+    world.go(5)
+    assert said(world)[-1:] == [AT[1].hex()]
+    world.send("stop", "s", data_collections=[ITEMS])
+    world.go(5)
+    assert said(world)[-1] == AT[4].hex()
+
+
+@pytest.mark.parametrize("ends", [{}, {TOPIC: {0: 2}}], ids=["deleted", "made anew"])
+def test_a_topic_that_is_deleted_after_it_was_asked_about_is_waited_for_no_more(ends):
+    world = waiting(connect=Committed(AT[3], {TOPIC: {0: 10}, "shop.other": {0: 7}}))
+    world.stream.offsets = {TOPIC: {0: 2}, "shop.other": {0: 7}}
+    world.go(5)
+    assert said(world) == []
+    world.connect = Committed(AT[5], {**ends, "shop.other": {0: 9}})
+    world.go(fence.AGAIN_S * 2)
+    assert said(world) == [AT[3].hex()], "by what was asked first, else it might wait for ever"

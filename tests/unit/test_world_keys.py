@@ -1,9 +1,12 @@
-"""Keys of incomplete rows, as a process finds them that has accepted no signal."""
+"""The world as a coordinator sees it: what it asks by itself, and what it says when it is closed."""
 
 import json
 from types import SimpleNamespace
 
+import pytest
+
 from lakemark.connector import read
+from lakemark.errors import DependencyError
 from lakemark.snapshot import world
 from lakemark.snapshot.world import World
 from tests.kit.connector_settings import POSTGRES
@@ -32,3 +35,18 @@ def test_it_asks_the_database_what_the_key_is(shop, monkeypatch):
     assert ours.texts(ORDERS, []) == {}
     assert len(asked) == 4
     ours.close()
+
+
+def test_a_step_that_outlives_its_query_says_nothing_beside_the_next(shop, monkeypatch):
+    shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
+    written = []
+    monkeypatch.setattr(world.records, "publish", lambda *args, **named: written.append(args))
+    monkeypatch.setattr(world.records, "producer", lambda _: None)
+    settings = SimpleNamespace(database="db", modes=None, connector={})
+    ours = World(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
+    ours.save({b"_a": b"1"})
+    ours.close()
+    for say in (lambda: ours.save({b"_a": b"2"}), lambda: ours.control([{"type": "run-start"}])):
+        with pytest.raises(DependencyError):
+            say()
+    assert len(written) == 1

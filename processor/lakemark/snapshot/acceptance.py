@@ -11,7 +11,7 @@ from typing import Final
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot.boundaries import Condition
-from lakemark.snapshot.chunks import OF_A_TABLE
+from lakemark.snapshot.chunks import is_of_a_table
 from lakemark.snapshot.fields import PrimaryKey, RefusedError, Scalar, nearest
 from lakemark.snapshot.runs import FAILED, Run, TableRun
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, matching
@@ -94,7 +94,7 @@ def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
             known.condition(name, text)  # refused now, and not in the middle of the run
         reason = against(name, known.against) if known.schemas[name].key else _NO_KEY
     except LakemarkError as error:
-        if error.code not in OF_A_TABLE:
+        if not is_of_a_table(error):
             raise
         return table  # other signals do not wait for a lock: each chunk asks again
     if reason is not None:
@@ -129,7 +129,7 @@ def _check_is_table(names: Sequence[str], known: Known) -> None:
         except LakemarkError as error:
             if error.code == _NOT_A_TABLE:
                 raise RefusedError(error.message, code=error.code, hint=error.hint) from None
-            if error.retried and error.code not in OF_A_TABLE:
+            if error.retried and not is_of_a_table(error):
                 raise
 
 

@@ -178,7 +178,7 @@ class Book:
             run.hint = failed[0].hint
         self.count_seconds(run)
         run.ended = self.outside.now_ms()
-        self._disarm(run)
+        self._disarm(run.id)
         for table in run.tables:
             self.forget(run, table)
             self.coordinator.reading.chunks.pop((run.id, table.table), None)
@@ -207,15 +207,15 @@ class Book:
         self._notes.append(notification)
 
     def disarm(self) -> None:
-        """Runs that are armed although they are over: another process came no further."""
+        """Runs that are armed although they are over, or not kept: a process came no further."""
         for name in sorted(self.coordinator.stream.armed - self._disarmed):
             run = self.runs.get(name)
-            if run is not None and run.over:
-                self._disarm(run)
+            if run is None or run.over:
+                self._disarm(name)
 
-    def _disarm(self, run: Run) -> None:
-        self._disarmed.add(run.id)
-        self._arming.append({"type": "run-end", "run": run.id})
+    def _disarm(self, name: str) -> None:
+        self._disarmed.add(name)
+        self._arming.append({"type": "run-end", "run": name})
 
     # -- what is kept ---------------------------------------------------------------------------
 
@@ -345,12 +345,14 @@ class Book:
 
     def _progress(self, run: Run, tables: Sequence[TableRun]) -> Progress:
         totals = [table.total for table in tables]
+        known = [table.over or table.state not in {runs.WAITING, runs.CUTTING} for table in tables]
         return Progress(
             chunks=sum(table.settled for table in tables),
             total_chunks=sum(table.chunks for table in tables),
             rows=sum(table.rows for table in tables),
             seconds=tables[0].seconds if len(tables) == 1 else run.seconds,
             total_rows=None if min(totals, default=-1) < 0 else sum(totals),
+            known=sum(known) / len(known),
         )
 
     def count_seconds(self, run: Run) -> None:

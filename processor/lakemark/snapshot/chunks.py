@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lakemark import chunk_rows, packets
 from lakemark.chunk_rows import ChunkFile
-from lakemark.errors import TableError
+from lakemark.errors import LakemarkError, TableError
 from lakemark.packets import KeyColumns
 from lakemark.snapshot.boundaries import WHOLE, Boundary, Condition, KeyRange
 from lakemark.snapshot.visibility import Snapshot, Watermark
@@ -39,8 +39,16 @@ ROW_TOO_LARGE: Final = "row-too-large"
 RETRIED: Final = "retried"
 JOB_FAILED: Final = "job-failed"
 INTERNAL: Final = "internal-error"
-# What keeps one table from being read says nothing about the others.
-OF_A_TABLE: Final = frozenset({TABLE_LOCKED, STATEMENT_TIMEOUT, TOO_LARGE})
+REPORT: Final = "this is a defect of lakemark: please report it with the log"
+_OF_A_TABLE: Final = frozenset({TABLE_LOCKED, STATEMENT_TIMEOUT, TOO_LARGE, RETRIED, JOB_FAILED})
+
+
+def is_of_a_table(error: LakemarkError) -> bool:
+    """Whether what keeps a table from being read says nothing about the others.
+
+    So it is with its folder, and with a worker that ends each time that it reads its rows.
+    """
+    return error.code in _OF_A_TABLE or error.code.startswith("lake-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

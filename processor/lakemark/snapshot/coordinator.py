@@ -23,7 +23,7 @@ import structlog
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.book import Book
-from lakemark.snapshot.chunks import INTERNAL
+from lakemark.snapshot.chunks import INTERNAL, REPORT
 from lakemark.snapshot.desk import Desk
 from lakemark.snapshot.fence import Fence
 from lakemark.snapshot.finishing import Finishing
@@ -39,7 +39,6 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 COORDINATOR_KEY: Final = b"_coordinator"
-_REPORT: Final = "this is a defect of lakemark: please report it with the log"
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 SHORTEST_S: Final = 0.1  # between window rows
@@ -138,6 +137,13 @@ class Coordinator:
         self._follow_snapshots()
         self.book.keep()
 
+    def missed(self) -> Stream:
+        """What batches have said while `start` failed: nobody else takes it, it would pile up."""
+        self.book.reset()
+        for event in self._events(0.0):
+            event()
+        return self.stream
+
     def _resume(self, run: Run, table: TableRun, chunks: list[Chunk] | None) -> None:
         """Takes a table up; chunks are None if they are not kept, or needed no more."""
         self.reading.chunks[run.id, table.table] = chunks or []
@@ -183,7 +189,7 @@ class Coordinator:
         """
         for event in self._events(timeout):
             self._tried(event)
-        self._tried(self.desk.answer)
+        self.desk.answer()
         self.book.arm()
         self.book.disarm()
         self._give_up_stopped()
@@ -231,9 +237,13 @@ class Coordinator:
         if now >= self.not_before:
             self.not_before = now + self.wait
             self.wait = min(LONGEST_WAIT_S, self.wait * 2)
+        self.delayed(error, self.not_before - now)
+
+    def delayed(self, error: LakemarkError, wait: float) -> None:
+        """Says what is tried again after so many seconds."""
         log.warning(
             "snapshot.delayed", code=error.code, reason=error.message, hint=error.hint,
-            next_try_s=round(self.not_before - now, 1),
+            next_try_s=round(wait, 1),
         )  # fmt: skip
 
     def active(self) -> list[Run]:
@@ -269,7 +279,7 @@ class Coordinator:
                 self.inbox.put(lambda: self.work_failed(run, table, begun, failure))
             except Exception as error:
                 log.exception("snapshot.internal_error", table=table.table)
-                defect = LakemarkError(type(error).__name__, code=INTERNAL, hint=_REPORT)
+                defect = LakemarkError(type(error).__name__, code=INTERNAL, hint=REPORT)
                 self.inbox.put(lambda: self.work_failed(run, table, begun, defect))
             else:
                 self.inbox.put(lambda: tell(answer))

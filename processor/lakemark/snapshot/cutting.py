@@ -3,7 +3,7 @@
 A table is cut when its turn comes, by the database. A list of keys is cut here.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
@@ -14,6 +14,8 @@ from lakemark.snapshot.runs import Chunk, Run, TableRun
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator
+
+KEY_BYTES: Final = 24_000  # of the keys of a chunk: times `runs.PAGE` less than brokers take
 
 
 class Cutting:
@@ -73,8 +75,7 @@ class Cutting:
 
         if table.keys is not None:
             table.total = len(table.keys)
-            lists = [table.keys[at : at + rows] for at in range(0, len(table.keys), rows)]
-            self._take(run, table, [Chunk(keys=keys) for keys in lists], rows)
+            self._take(run, table, _of_keys(table.keys, rows), rows)
             return
         table.state = runs.CUTTING
         self.coordinator.ask(
@@ -127,9 +128,7 @@ class Cutting:
 
     def repair(self, run: Run, table: TableRun, keys: list[list[str]]) -> None:
         """Adds chunks of keys."""
-        rows = self._rows(run)
-        lists = [keys[at : at + rows] for at in range(0, len(keys), rows)]
-        self._add(run, table, [Chunk(keys=some) for some in lists])
+        self._add(run, table, _of_keys(keys, self._rows(run)))
 
     def halve(self, run: Run, table: TableRun, at: int, error: ChunkError) -> bool:
         """Whether two chunks took the place of one that took too long or is too large."""
@@ -153,6 +152,21 @@ class Cutting:
         chunks += more
         table.chunks = len(chunks)
         self.book.touch(run, table, range(first, len(chunks)))
+
+
+def _of_keys(keys: list[list[str]], rows: int) -> list[Chunk]:
+    """Chunks of keys: those of a page must go into one record, whatever the keys' length."""
+    found: list[Chunk] = []
+    some: list[list[str]] = []
+    left = 0
+    for key in keys:
+        size = sum(len(part.encode()) + 4 for part in key)
+        if not some or len(some) == rows or size > left:
+            some, left = [], KEY_BYTES
+            found.append(Chunk(keys=some))
+        some.append(key)
+        left -= size
+    return found
 
 
 def _untouched(chunks: list[Chunk]) -> tuple[int, int]:

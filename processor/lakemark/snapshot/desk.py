@@ -4,16 +4,18 @@ Every signal gets an answer on the notifications topic, under its own id. A sign
 of a run that there was already runs nothing: what became of the run is said again.
 """
 
+import math
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import acceptance, runs
 from lakemark.snapshot import notifications as notes
-from lakemark.snapshot.chunks import OF_A_TABLE
+from lakemark.snapshot.chunks import INTERNAL, REPORT, is_of_a_table
 from lakemark.snapshot.notifications import Subject
 from lakemark.snapshot.outside import TableNow
 from lakemark.snapshot.runs import Run, TableRun
@@ -47,6 +49,8 @@ class Desk:
         self.book = coordinator.book
         self._repairs: dict[str, float] = {}
         self._signals: deque[tuple[Signal | Rejection, bytes]] = deque()
+        self._until, self._backoff = -math.inf, Backoff()
+        self.trouble: LakemarkError | None = None
 
     # -- signals --------------------------------------------------------------------------------
 
@@ -56,12 +60,22 @@ class Desk:
         The next is taken when that is kept. After a crash only the newest is carried out again, and
         what a stop or a pause hits then was there before it.
 
-        Raises:
-            LakemarkError: retried: what a signal needs is away. It is dealt with later, and the
-                others after it.
+        What a signal needs may be away: it is dealt with later, and the others after it. Runs that
+        there are already do not wait for that.
         """
-        if self._signals and self.outside.monotonic() < self.coordinator.not_before:
+        now = self.outside.monotonic()
+        if now < self._until:
             return
+        try:
+            self._answer()
+        except LakemarkError as error:
+            wait = self._backoff.failed(after_s=now - self._until)
+            self._until, self.trouble = now + wait, error
+            self.coordinator.delayed(error, wait)
+        else:
+            self.trouble = None
+
+    def _answer(self) -> None:
         if not self._signals:
             self._signals.extend(self.outside.signals())
         while self._signals:
@@ -81,6 +95,9 @@ class Desk:
             if error.retried:
                 raise
             self._reject(Rejection(signal.id, error.code, error.message, error.hint))
+        except Exception as error:  # it would hold up all signals and runs, also after a restart
+            log.exception("snapshot.internal_error", id=signal.id)
+            self._reject(Rejection(signal.id, INTERNAL, type(error).__name__, REPORT))
 
     def _carry_out(self, signal: Signal) -> None:
         log.info("snapshot.signal", id=signal.id, type=type(signal).__name__)
@@ -244,9 +261,9 @@ class Desk:
         try:
             reason = acceptance.against(name, self.outside.reasons_against)
         except LakemarkError as error:
-            if error.code not in OF_A_TABLE:
+            if not is_of_a_table(error):
                 raise
-            return False  # asked again when its turn comes
+            return False  # each chunk asks again
         if reason is None:
             return False
         log.warning(

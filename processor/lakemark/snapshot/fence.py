@@ -20,7 +20,6 @@ import structlog
 
 from lakemark import positions
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.snapshot import runs
 from lakemark.tables import Offsets
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Fence:
             self._waits_for = None
             self._say(found.position, now)
         self._say(self._passed(), now)
-        if self._waits_for is None and not self._asking and now >= self._next:
+        if not self._asking and now >= self._next + (AGAIN_S if self._waits_for else 0.0):
             self._ask(now)
         if now - self._since > SAY_AFTER_S:
             self._since = now
@@ -120,7 +119,7 @@ class Fence:
             table.table
             for run in self.coordinator.active()
             for table in run.tables
-            if table.state not in {runs.DONE, runs.FAILED}
+            if not table.over
         }
         stream = self.coordinator.stream.tables
         if not tables <= stream.keys():
@@ -155,8 +154,17 @@ class Fence:
         )
 
     def _answered(self, found: Committed) -> None:
+        """What was answered before is waited for, but for topics that are no more, or made anew."""
         self._asking = False
-        if found.position > self.said:
+        before = self._waits_for
+        if before is not None and found.position:
+            ends = {
+                topic: {n: min(end, found.ends[topic].get(n, 0)) for n, end in partitions.items()}
+                for topic, partitions in before.ends.items()
+                if topic in found.ends
+            }
+            self._waits_for = Committed(before.position, ends)
+        elif found.position > self.said:
             self._waits_for = found
 
 

@@ -22,6 +22,7 @@ MAX_PARALLELISM: Final = 1024
 MAX_PRIORITY: Final = 1000  # more than anybody has runs; a typing mistake is noticed
 # Window rows name the run in `data`, for which Debezium's documentation suggests varchar(2048).
 MAX_ID: Final = 255
+_MOST_DIGITS: Final = 4000  # Python writes no whole number of more than 4,300
 
 _SHOWN: Final = 60  # characters of a name that are shown: enough to recognise a mistake
 
@@ -190,6 +191,8 @@ def _key(name: str, value: Any) -> PrimaryKey:
     for part in parts:
         if not isinstance(part, Scalar):
             raise wrong_type(name, "text, numbers or booleans, which keys consist of", part)
+        if isinstance(part, int | Decimal) and abs(Decimal(part).adjusted()) > _MOST_DIGITS:
+            raise bad_value(f"{name} has a number of too many digits", "no key has such a number")
     return PrimaryKey(tuple(parts), columns)
 
 

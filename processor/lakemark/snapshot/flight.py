@@ -69,7 +69,8 @@ class Flight(msgspec.Struct, frozen=True):
 def flight(coordinator: "Coordinator") -> Flight:
     """What is in flight now; for the coordinator's own thread."""
     reading, windows = coordinator.reading, coordinator.windows
-    trouble = coordinator.trouble or coordinator.fence.trouble or reading.trouble
+    trouble = coordinator.trouble or coordinator.desk.trouble
+    trouble = trouble or coordinator.fence.trouble or reading.trouble
     open_runs = coordinator.book.open()
     return Flight(
         {(run.id, table.table): _stage(run, table) for run in open_runs for table in run.tables},

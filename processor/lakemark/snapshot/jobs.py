@@ -39,7 +39,7 @@ from lakemark.snapshot.readers.postgres_chunks import (
     open_table,
     ordered_by,
 )
-from lakemark.snapshot.readers.postgres_session import connect
+from lakemark.snapshot.readers.postgres_session import BRIEFLY, connect
 from lakemark.snapshot.refusals import Refusal
 from lakemark.source.schema import TableSchema
 
@@ -180,13 +180,17 @@ def cut(
 def reasons_against(settings: ReadSettings, table: str) -> list[Refusal]:
     """Why a table must not be read beside its events, by the connector's settings and publication.
 
-    Empty if it may. Runs here.
+    Empty if it may. Runs here, and waits for no lock that is held for long.
 
     Raises:
         TableError, DependencyError, ConfigError: as `open_table` and `translated` say.
     """
     with (
-        connect(settings.database, statement_timeout=settings.statement_timeout) as session,
+        connect(
+            settings.database,
+            statement_timeout=settings.statement_timeout,
+            lock_timeout=BRIEFLY,
+        ) as session,
         open_table(session, table, settings.modes, settings=settings.connector) as opened,
     ):
         return refused(opened, settings.connector)

@@ -97,6 +97,7 @@ class Progress:
         rows: read in settled chunks.
         seconds: spent on them, pauses left out.
         total_rows: the database's estimate of all rows; None if it has none.
+        known: share of the tables whose chunks are known by now, from 0 to 1.
     """
 
     chunks: int
@@ -104,20 +105,21 @@ class Progress:
     rows: int
     seconds: float
     total_rows: int | None = None
+    known: float = 1.0
 
     def percent(self) -> int:
-        """Whole percent of the chunks, cut: 100 only when all are settled."""
+        """Whole percent of the chunks, cut: 100 only when all are known and settled."""
         if self.total_chunks <= 0:
             return 0
-        return min(100, 100 * self.chunks // self.total_chunks)
+        return min(100, int(100 * self.known * self.chunks / self.total_chunks))
 
     def rows_per_second(self) -> int | None:
         """Rounded; None while no time has passed."""
         return round(self.rows / self.seconds) if self.seconds > 0 else None
 
     def eta_seconds(self) -> int | None:
-        """Seconds to go at the pace so far, rounded up; None before the first chunk."""
-        if self.chunks <= 0 or self.seconds <= 0:
+        """Seconds to go at the pace so far, rounded up; None before all chunks are known."""
+        if self.chunks <= 0 or self.seconds <= 0 or self.known < 1:
             return None
         return math.ceil(self.seconds * max(0, self.total_chunks - self.chunks) / self.chunks)
 

@@ -18,7 +18,7 @@ import structlog
 from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.chunks import OF_A_TABLE, ChunkError, ChunkResult, ChunkSpec
+from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, is_of_a_table
 from lakemark.snapshot.cutting import Cutting
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.visibility import Snapshot
@@ -161,7 +161,7 @@ class Reading:
             self.delayed.pop(run.id, None)
             limit = min(run.parallelism or self.settings.parallelism, self.settings.parallelism)
             for table in sorted(run.tables, key=lambda one: one.begun // 2):
-                if not self.may_read(run, table, now):
+                if self.coordinator.is_loading(table) or not self.may_read(run, table, now):
                     continue
                 try:
                     self.cutting.cut(run, table)
@@ -180,7 +180,7 @@ class Reading:
 
     def put_off(self, run: Run, table: TableRun, error: LakemarkError) -> bool:
         """Whether it is this table alone that cannot be read: it is later, and the others are."""
-        if error.code not in OF_A_TABLE:
+        if not is_of_a_table(error):
             return False
         now = self.outside.monotonic()
         later = self._later.setdefault((run.id, table.table), Later(table, Backoff(), now, error))

@@ -48,8 +48,8 @@ SWEEPING: Final = "sweeping"
 DONE: Final = "done"
 
 RUN_PREFIX: Final = b"_run/"
-PAGE_PREFIX: Final = b"_chunks/"
-PAGE: Final = 200  # chunks: some 20 kB to rewrite when one of them is settled
+PAGE_PREFIX: Final = b"_page/"
+PAGE: Final = 20  # chunks: some 2 kB to rewrite when one of them is settled, of keys up to 500 kB
 
 EVERYTHING: Final = WHOLE
 

@@ -22,7 +22,7 @@ from lakemark.config import Config
 from lakemark.connect_rest import ConnectRest
 from lakemark.connector import Connector, TableChoice
 from lakemark.connector import read as read_connector
-from lakemark.errors import LakemarkError, TableError
+from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import Cluster
 from lakemark.snapshot import conditions, jobs, signals
 from lakemark.snapshot.book import SIGNALS_KEY
@@ -35,7 +35,7 @@ from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.readers import postgres_windows
 from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.snapshot.readers.postgres_keys import column_types, try_condition
-from lakemark.snapshot.readers.postgres_session import Session, connect
+from lakemark.snapshot.readers.postgres_session import BRIEFLY, Session, connect
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.signals import Rejection, Signal
 from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
@@ -85,6 +85,7 @@ class World:
     _ticker: ThreadPoolExecutor = field(init=False)
     _session: "_Session" = field(init=False)
     _ticks: "_Session" = field(init=False)
+    _closed: bool = False
     _producer: "Producer | None" = None
     _owned_until: float = float("-inf")
     _consumer: Consumer | None = None
@@ -98,10 +99,12 @@ class World:
         workers = self.config.snapshot.parallelism + 2  # readers, a cut and a check
         self._pool = ThreadPoolExecutor(workers, "snapshot")
         self._ticker = ThreadPoolExecutor(1, "snapshot-ticks")
-        self._session, self._ticks = _Session(self, "conditions"), _Session(self, "windows")
+        self._session = _Session(self, "conditions", BRIEFLY)
+        self._ticks = _Session(self, "windows", _TICK_TIMEOUT)
 
     def close(self) -> None:
-        """Ends connections; reads that are under way end by themselves."""
+        """Ends connections, and says nothing more; reads that are under way end by themselves."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._ticks.cancel()  # its commit may wait for a standby
         self._ticker.submit(self._ticks.drop)
@@ -135,6 +138,8 @@ class World:
         self._publish(topic, [(one.key(), one.value()) for one in notifications])
 
     def _publish(self, topic: str, found: Sequence[tuple[bytes, bytes | None]]) -> None:
+        if self._closed:  # a step that took long ends beside its successor
+            raise DependencyError("the query has ended", code="superseded")
         now = self.monotonic()
         if now >= self._owned_until:
             self.owned()
@@ -374,8 +379,8 @@ class World:
 class _Session:
     """A session of one thread, made when it is needed and kept."""
 
-    def __init__(self, world: World, purpose: str) -> None:
-        self._world, self._purpose = world, purpose
+    def __init__(self, world: World, purpose: str, lock_timeout: timedelta) -> None:
+        self._world, self._purpose, self._lock_timeout = world, purpose, lock_timeout
         self._open = ExitStack()
         self._session: Session | None = None
 
@@ -387,6 +392,7 @@ class _Session:
                 connect(
                     self._world.settings.database,
                     statement_timeout=_TICK_TIMEOUT,
+                    lock_timeout=self._lock_timeout,
                     application_name=f"lakemark {self._world.config.name} {self._purpose}",
                 )
             )

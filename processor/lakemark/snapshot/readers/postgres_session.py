@@ -21,6 +21,7 @@ Session = psycopg.Connection[Any]
 STATEMENT_TIMEOUT: Final = timedelta(minutes=5)
 # ACCESS SHARE waits only for DDL. Behind a long one the chunk is better read later.
 _LOCK_TIMEOUT: Final = timedelta(seconds=10)
+BRIEFLY: Final = timedelta(milliseconds=200)  # where somebody else waits meanwhile
 _ROW_SECURITY: Final = " (with row-level security also ALTER ROLE <lakemark's user> BYPASSRLS)"
 _LEAST_VERSION: Final = 130_000  # pg_current_snapshot
 _PROOF: Final = """
@@ -36,6 +37,7 @@ def connect(
     database: DatabaseConfig,
     *,
     statement_timeout: timedelta = STATEMENT_TIMEOUT,
+    lock_timeout: timedelta = _LOCK_TIMEOUT,
     application_name: str = "lakemark snapshot",
 ) -> Iterator[Session]:
     """A session for snapshots; it commits each statement unless a transaction is begun.
@@ -45,6 +47,7 @@ def connect(
     Args:
         database: where it is.
         statement_timeout: of every statement; 0 for none.
+        lock_timeout: how long it waits for a lock.
         application_name: as pg_stat_activity shows it.
 
     Raises:
@@ -54,7 +57,7 @@ def connect(
     """
     timeouts = {
         "statement_timeout": f"{round(statement_timeout.total_seconds() * 1000)}",
-        "lock_timeout": f"{round(_LOCK_TIMEOUT.total_seconds() * 1000)}",
+        "lock_timeout": f"{round(lock_timeout.total_seconds() * 1000)}",
     }
     with translated():
         session = psycopg.connect(
