@@ -207,7 +207,9 @@ def status(
 @guarded
 def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
     """Stop applying changes to a table. Nothing is lost: its place in the log is kept."""
-    _control(load(config).config, "table-pause", table)
+    loaded = load(config).config
+    _progress_of(table, loaded)
+    _control(loaded, "table-pause", table)
     print(
         f"{table} will pause with the next batch; the other tables go on.\n"
         "Its place in the log is kept. Kafka must keep the events until you resume it:\n"
@@ -220,7 +222,9 @@ def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
 @guarded
 def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
     """Go on with a table that was paused or has stopped, from its first change not applied."""
-    _control(load(config).config, "table-resume", table)
+    loaded = load(config).config
+    _progress_of(table, loaded)
+    _control(loaded, "table-resume", table)
     print(
         f"{table} will resume with the next batch: first what it missed, then live changes.\n"
         "Follow it with:\n  lakemark status"
@@ -238,13 +242,10 @@ def table_skip(
 ) -> int:
     """Go on from the end of the log with a table whose changes cannot be applied at all."""
     loaded = load(config).config
-    _known_form(table, loaded)
     from lakemark import table_skip as skips  # noqa: PLC0415
     from lakemark.kafka import Cluster  # noqa: PLC0415
-    from lakemark.records import read_compacted  # noqa: PLC0415
 
-    record = read_compacted(loaded, loaded.topics.progress).get(table.encode())
-    state = skips.standing(table, record)
+    state = skips.standing(table, _progress_of(table, loaded))
     with Cluster(loaded) as cluster:
         places = skips.skipped(state, cluster.end_offsets(state.topics))
     print(f"{table} leaves out for good:", *places, sep="\n  ")
@@ -346,6 +347,17 @@ def _control(
     from lakemark import control  # noqa: PLC0415
 
     control.write(config, kind, table, more)
+
+
+def _progress_of(table: str, config: Config) -> bytes:
+    """What the pipeline says of a table; of one that it has not seen a command would do nothing."""
+    _known_form(table, config)
+    from lakemark import control  # noqa: PLC0415
+    from lakemark import table_skip as skips  # noqa: PLC0415
+    from lakemark.records import read_compacted  # noqa: PLC0415
+
+    control.require(config, config.topics.control)
+    return skips.known(table, read_compacted(config, config.topics.progress).get(table.encode()))
 
 
 def _known_form(table: str, config: Config) -> None:

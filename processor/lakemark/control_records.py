@@ -57,6 +57,8 @@ def carry_out(
                 reason="paused by a control record",
                 hint=f"lakemark table resume {table}",
             )
+        elif kind == "table-pause":
+            log.warning("table.not_paused", table=table)
         elif kind == "table-resume":
             if tables.resume(state, table):
                 refresh.again(table)

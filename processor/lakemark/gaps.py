@@ -18,9 +18,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark import tables
 from lakemark.tables import Offsets, PipelineState, TableState
 
 RESNAPSHOT: Final = "table-resnapshot"
+ANEW: Final = "it was left out while its topic was made anew: events of it may be missing"
 DELETED: Final = "topic-deleted"
 RECREATED: Final = "topic-recreated"
 CONTROL_LOST: Final = "control-lost"
@@ -163,10 +165,19 @@ def begin_again(
                 entry.high_waters.pop(topic, None)
         state.offsets[topic] = dict(first)
         for entry in state.tables.values():
-            if topic in entry.from_offsets:
-                entry.from_offsets[topic] = dict(first)
-                entry.old_ends.pop(topic, None)
-            if entry.skip_to is not None:  # what it was to leave out is gone
-                entry.skip_to.pop(topic, None)
+            _begin_again(entry, topic, first)
+        for one in state.left.values() if topic in anew else ():  # of others its own gap says so
+            if topic in one.entry.topics:
+                _begin_again(one.entry, topic, first)
+                one.entry.high_waters.pop(topic, None)
+                tables.resnapshot(one.entry, ANEW, state.batch)
         if not first:
             del state.offsets[topic]
+
+
+def _begin_again(entry: TableState, topic: str, first: Mapping[int, int]) -> None:
+    if topic in entry.from_offsets:
+        entry.from_offsets[topic] = dict(first)
+        entry.old_ends.pop(topic, None)
+    if entry.skip_to is not None:  # what it was to leave out is gone
+        entry.skip_to.pop(topic, None)

@@ -72,11 +72,12 @@ def follow(
         known = before.offsets[topic]
         state.offsets[topic] = {**dict.fromkeys(ends, 0), **state.offsets[topic]}
         count = len(state.offsets[topic])
-        for name, entry in state.tables.items():
+        left = {name: one.entry for name, one in state.left.items()}
+        for name, entry in (state.tables | left).items():
             if topic not in entry.topics:
                 continue
             log.warning("table.repartitioned", table=name, topic=topic, partitions=count)
-            if entry.state == tables.STREAMING:
+            if entry.state == tables.STREAMING and name not in left:
                 tables.stop(
                     state,
                     name,

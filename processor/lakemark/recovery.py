@@ -61,7 +61,7 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
             _refuse(found, own_found, changed, records, names.control)
     work = _Work(wanted, changed, found, own_found, held, names.control)
     topics = work.topics(state, _begins_late(state, late, held) if planned else {})
-    if topics or changed.left or changed.back:
+    if topics or changed.left or changed.back or changed.uncaptured:
         work.say(topics)
         checkpoint.amend(work.change, topics, own=names.all())
     elsewhere = {t: number for t, number in known.items() if t in state.left_offsets}

@@ -56,10 +56,14 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Tables that left, tables that are back, and topics that are read no more, or again."""
+    """Tables that left or are back, left ones that the connector leaves out too as of now.
+
+    And topics that are read no more, or again.
+    """
 
     left: tuple[str, ...] = ()
     back: tuple[str, ...] = ()
+    uncaptured: tuple[str, ...] = ()
     topics_left: tuple[str, ...] = ()
     topics_back: Offsets = field(default_factory=dict)
 
@@ -70,13 +74,16 @@ def select(state: PipelineState, wanted: Wanted) -> Changed:
     back = [name for name, one in state.left.items() if wanted.table(name, one.entry)]
     for name in back:
         _take_back(state, name)
+    uncaptured = [n for n, one in state.left.items() if one.captured and not wanted.captured(n)]
+    for name in uncaptured:
+        state.left[name].captured = False
     left = [name for name, entry in state.tables.items() if not wanted.table(name, entry)]
     for name in left:
         _leave(state, name, captured=wanted.captured(name))
     topics_left = [topic for topic in state.offsets if not wanted.topic(topic)]
     for topic in topics_left:
         _leave_topic(state, topic)
-    return Changed(tuple(left), tuple(back), tuple(topics_left), topics_back)
+    return Changed(tuple(left), tuple(back), tuple(uncaptured), tuple(topics_left), topics_back)
 
 
 def _leave(state: PipelineState, name: str, *, captured: bool) -> None:
@@ -90,8 +97,7 @@ def _leave(state: PipelineState, name: str, *, captured: bool) -> None:
 def _leave_topic(state: PipelineState, topic: str) -> None:
     """How far it was read is kept if anybody may want to know; else it is read from its start."""
     offsets = state.offsets.pop(topic)
-    entries = [*state.tables.values(), *(one.entry for one in state.left.values())]
-    if any(topic in entry.topics for entry in entries):
+    if any(topic in entry.topics for entry in state.entries()):
         state.left_offsets[topic] = offsets
 
 

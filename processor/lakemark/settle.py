@@ -147,7 +147,8 @@ def settle(
             )
     for report in reports:
         for table, found in report.tables.items():
-            if not table or table in state.left:
+            entry = state.tables.get(table)
+            if entry is None or entry.state == tables.PAUSED:  # a person's word stays
                 continue
             code, reason = found.stop or ("", "")
             if found.unknown_columns:
@@ -276,7 +277,7 @@ def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
     older = any(water.source_ts < newest for water in streamed)
     if not (known or older or len(times) > 1):
         return
-    for entry in state.tables.values():
+    for entry in state.entries():
         tables.resnapshot(entry, BEGUN_ANEW, state.batch)
 
 

@@ -40,11 +40,11 @@ class Skipped:
         return f"{place}: offsets {self.first} to {self.end - 1} ({count:,} records)"
 
 
-def standing(table: str, record: bytes | None) -> TableState:
-    """The state of a table that can be skipped, from its record on the progress topic.
+def known(table: str, record: bytes | None) -> bytes:
+    """The record of a table on the progress topic.
 
     Raises:
-        PipelineError: there is no such table, it does not stand still, or a skip would not help.
+        PipelineError: `unknown-table`: there is none.
     """
     if record is None:
         raise PipelineError(
@@ -52,6 +52,15 @@ def standing(table: str, record: bytes | None) -> TableState:
             code="unknown-table",
             hint="`lakemark status` shows the tables",
         )
+    return record
+
+
+def standing(table: str, record: bytes) -> TableState:
+    """The state of a table that can be skipped, from its record on the progress topic.
+
+    Raises:
+        PipelineError: it does not stand still, or a skip would not help.
+    """
     try:
         state = msgspec.json.decode(record, type=TableState)
     except msgspec.MsgspecError:

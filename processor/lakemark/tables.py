@@ -15,7 +15,7 @@ reported; it is stored under N before Spark commits the batch, so a repeated bat
 same state. From the same reports it comes to the same one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -114,7 +114,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
 
 
 class LeftOut(msgspec.Struct):
-    """A table as it was when the configuration named it last; `captured` by the connector then."""
+    """A table as it was when the configuration named it last; `captured` by the connector since."""
 
     entry: TableState
     captured: bool = True
@@ -159,6 +159,11 @@ class PipelineState(msgspec.Struct):
     output_prefixes: list[str] = msgspec.field(default_factory=list)
     left: dict[str, LeftOut] = msgspec.field(default_factory=dict)
     left_offsets: Offsets = msgspec.field(default_factory=dict)
+
+    def entries(self) -> Iterator[TableState]:
+        """Of all tables, those left out too."""
+        yield from self.tables.values()
+        yield from (one.entry for one in self.left.values())
 
     def catching_up(self) -> list[str]:
         """Tables to be caught up in the next batch."""
@@ -268,9 +273,10 @@ def skip(state: PipelineState, table: str, *, upto: object) -> bool:
     if any(topic in state.regressed for topic in entry.topics):
         return False
     try:
-        entry.skip_to = msgspec.convert(upto, Offsets, str_keys=True)
+        goals = msgspec.convert(upto, Offsets, str_keys=True)
     except msgspec.ValidationError:
         return False
+    entry.skip_to = {topic: ends for topic, ends in goals.items() if topic in state.offsets}
     entry.state, entry.code, entry.retried = PAUSED, "skipping", False
     entry.reason = "its events are left out, up to the end of the log as of the command"
     entry.hint = f"it goes on by itself; to apply them after all: lakemark table resume {table}"
@@ -309,9 +315,13 @@ def resume(state: PipelineState, table: str) -> bool:
     entry = state.tables.get(table)
     if entry is None or entry.state not in (PAUSED, ERRORED):
         return False
-    entry.state, entry.code, entry.reason, entry.hint = CATCHING_UP, "", "", ""
-    entry.retried, entry.since_batch, entry.skip_to = False, state.batch, None
+    _resume(entry, state.batch)
     return True
+
+
+def _resume(entry: TableState, batch: int) -> None:
+    entry.state, entry.code, entry.reason, entry.hint = CATCHING_UP, "", "", ""
+    entry.retried, entry.since_batch, entry.skip_to = False, batch, None
 
 
 def new_epoch(state: PipelineState, start: Offsets) -> None:
@@ -326,12 +336,10 @@ def new_epoch(state: PipelineState, start: Offsets) -> None:
     state.epochs.append(begins)
     state.regressed = {}
     gone = "a new epoch began: rows of the source as it was before may still be here"
-    for left in state.left.values():
-        resnapshot(left.entry, gone, state.batch)
-    for table, entry in state.tables.items():
+    for entry in state.entries():
         resnapshot(entry, gone, state.batch)
         if entry.code == "position-regressed":
-            resume(state, table)
+            _resume(entry, state.batch)
 
 
 def resnapshot(entry: TableState, reason: str, batch: int) -> None:

@@ -50,7 +50,7 @@ class Shop(World):
 
     def rows(self, table=ORDERS):
         path = names.table_path(self.config.lake.path, table)
-        found = pa.table(DeltaTable(path).to_pyarrow_table()).to_pylist()
+        found = pa.table(DeltaTable(path).scan()).to_pylist()
         return {row.pop("id"): row for row in found}
 
     def values(self, table=ORDERS, column="v"):

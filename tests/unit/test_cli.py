@@ -210,6 +210,7 @@ def test_usage_is_exit_code_2(folder, arguments):
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_pause_and_resume_write_one_control_record(folder, kafka, command):
+    kafka.records = {b"public.orders": b"{}"}
     result = invoke("table", command, "public.orders")
     assert result.exit_code == 0
     ((topic, key, value),) = kafka.published
@@ -219,6 +220,14 @@ def test_pause_and_resume_write_one_control_record(folder, kafka, command):
     assert record["id"]
     assert record["ts_ms"] > 1_700_000_000_000
     assert "next batch" in result.output
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_a_command_for_a_table_that_was_never_seen_is_refused(folder, kafka, command):
+    result = invoke("table", command, "public.orders")
+    assert result.exit_code == 1
+    assert "has not seen a table public.orders" in result.output
+    assert kafka.published == []
 
 
 def test_a_pipeline_that_never_ran_gets_no_control_topic_by_accident(folder, kafka):

@@ -245,6 +245,13 @@ def test_with_a_token_all_but_probes_and_page_need_it():
     assert site.get("/healthz").status_code == 503
 
 
+def test_a_token_may_have_any_letters():
+    site = Site(token="geheimnüs")
+    for name, code in (("geheimnüs", 200), ("geheimnus", 401)):
+        headers = {"authorization": f"Bearer {name}".encode(), "host": "lakemark.example"}
+        assert site.get("/v1/status", headers=headers).status_code == code
+
+
 # --- the page ---------------------------------------------------------------------------------
 
 

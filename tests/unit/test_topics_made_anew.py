@@ -27,16 +27,19 @@ def made_again(shop, *, partitions):
     shop.restart()
 
 
-def test_a_log_that_was_cut_is_told_from_its_beginning(tmp_path, monkeypatch):
+@pytest.mark.parametrize("known", [True, False], ids=["id known", "first batch before its id"])
+def test_a_log_that_was_cut_is_told_from_its_beginning(tmp_path, monkeypatch, known):
     """The topic's id is the same, and other records have the offsets that marks are kept for."""
     out = MemoryTopics()
     monkeypatch.setattr(topics, "write", out.write)
     schemas = {name: schema_of(name, id="int4", v="int4") for name in (ORDERS, ITEMS)}
     shop = Shop(tmp_path, Broker(), schemas, sections={"output": {"topic_prefix": "clean"}})
-    monkeypatch.setattr(type(shop.checkpoint), "topics", lambda _: {TOPIC: "id1"})
+    ids = {TOPIC: "id1"} if known else {}
+    monkeypatch.setattr(type(shop.checkpoint), "topics", lambda _: ids)
     for key in range(10):
         shop.put("c", 10 + key, key, v=1)
     shop.run()
+    ids[TOPIC] = "id1"
     del shop.broker.topics[TOPIC][0][7:]
     state = shop.checkpoint.load(shop.batch)
     gaps.begin_again(state, {TOPIC: {0: 0}}, anew={TOPIC})

@@ -64,7 +64,8 @@ class Gate:
         if path in OPEN:
             return None
         given = headers.get("authorization", "")
-        if hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+        # Starlette reads headers as ISO 8859-1; what was sent are the token's bytes.
+        if hmac.compare_digest(given.encode("iso-8859-1"), f"Bearer {self._token}".encode()):
             return None
         answer = refused(
             401,

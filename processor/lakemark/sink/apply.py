@@ -20,7 +20,6 @@ comes back with what it `needs`, and is read again.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -28,6 +27,7 @@ from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 from deltalake import DeltaTable
 
 from lakemark import chunk_rows, crashpoints, packets
@@ -44,6 +44,8 @@ from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.table_store import TableStore
 from lakemark.source.evolution import TypesError, joined, way_on
+
+log = structlog.get_logger(__name__)
 
 Publish = Callable[[bytes, int], None]
 """Writes a table's rows to its output topic: position of a new truncate, digest of the content."""
@@ -93,8 +95,12 @@ def apply(
     if merged.skipped:  # another process committed meanwhile: what was it?
         return apply(table, parts, plan, publish=publish)
     work.outcome.merged(merged)
-    with suppress(LakemarkError):  # changes no row, and is tried again after the next batch
+    try:
         work.keep(merged)  # 7
+    except LakemarkError:
+        pass  # it changes no row, and is tried again after the next batch
+    except Exception:  # no reason to stop a table whose rows are right
+        log.exception("table.upkeep_failed", table=table)
     work.outcome.seconds = monotonic() - begun
     return work.outcome
 
@@ -346,13 +352,9 @@ class _Work:
     def keep(self, merged: MergeResult) -> None:
         """Step 7."""
         own = self.own
-        if own.engine == DELETION_VECTORS or upkeep.wants_upkeep(own.path, merged):
-            upkeep.maintain(
-                own.path,
-                key=self.outcome.key,
-                engine=own.engine,
-                storage_options=self.plan.options,
-            )
+        key = self.outcome.key or own.key  # a truncate alone does not tell it
+        if key and (own.engine == DELETION_VECTORS or upkeep.wants_upkeep(own.path, merged)):
+            upkeep.maintain(own.path, key=key, engine=own.engine, storage_options=self.plan.options)
 
     def _size(self, opened: DeltaTable) -> TableSize:
         if self.own.engine == DELETION_VECTORS:

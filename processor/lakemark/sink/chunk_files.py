@@ -93,7 +93,7 @@ class ChunkFileWriter:
         with told(path):
             store = TableStore(path, self.lake.options())
             store.make()
-            whole = _laid_out(rows, kind, position, source_ts)
+            whole = _laid_out(rows, kind, position, source_ts, key)
             names = column_names(rows.column_names)
             of_key = sorted(names[name] for name in key)
             keys = whole.select(of_key)
@@ -107,7 +107,9 @@ class ChunkFileWriter:
         return ChunkFile(name, size, rows.num_rows, position.hex(), rows.schema, said, run)
 
 
-def _laid_out(rows: pa.Table, kind: pa.StructType, position: bytes, source_ts: int) -> pa.Table:
+def _laid_out(
+    rows: pa.Table, kind: pa.StructType, position: bytes, source_ts: int, key: Sequence[str]
+) -> pa.Table:
     """Rows as the table would have them: the columns under its names, and `_cdc`."""
     count = rows.num_rows
     given = {
@@ -119,7 +121,11 @@ def _laid_out(rows: pa.Table, kind: pa.StructType, position: bytes, source_ts: i
     members = [given.get(f.name, pa.nulls(count, f.type)) for f in kind]
     cdc = pa.StructArray.from_arrays(members, fields=list(kind))
     names = [*column_names(rows.column_names).values(), CDC]
-    return pa.table([*map(key_cells, rows.columns), cdc], names=names)
+    cells = [
+        key_cells(column) if name in key else column
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+    ]
+    return pa.table([*cells, cdc], names=names)
 
 
 def loader(path: str, options: dict[str, str]) -> Load:
@@ -170,6 +176,8 @@ def fits(file: ChunkFile, table: pa.Schema, *, deletes: str) -> bool:
     names = [*column_names(file.columns.names).values(), CDC]
     written = pa.schema(Schema.from_arrow(columns).to_arrow())
     sources = sources_of(table)
+    if not all(field.nullable for field in table):  # nobody would look whether its rows meet that
+        return False
     return {name: (field.name, field.type) for name, field in zip(names, written, strict=True)} == {
         f.name: (sources.get(f.name, CDC), f.type) for f in table
     }

@@ -194,6 +194,10 @@ class NewFile:
     _keys: list[pa.Table] = field(default_factory=list)
     _newest: bytes = b""
 
+    def __post_init__(self) -> None:
+        if not self.key.names:
+            raise ValueError("a file without the key's columns tells nobody how many rows it has")
+
     @property
     def bytes(self) -> int:
         """Bytes so far."""

@@ -244,7 +244,8 @@ def _are_new(table: DeltaTable, staged: Staged, schema: pa.Schema) -> bool:
 
     Reading keys alone costs a fraction of the join that a merge is.
     """
-    if size_of(table).rows == 0:
+    size = size_of(table)
+    if size.rows == 0 and not size.files:
         return True
     ops = pc.unique(pc.struct_field(staged.table.column(CDC), "op")).to_pylist()
     if not _OPS_OF_NEW_ROWS.issuperset(ops):

@@ -49,8 +49,12 @@ _GONE: Final = re.compile(
 )
 _FEATURE: Final = re.compile(
     r"unsupported.{0,20}feature|feature.{0,60}(not|un)supported|"
-    r"unsupported (reader|writer) version",
+    r"unsupported (reader|writer) version|column mapping is not supported|table is append-only",
     re.IGNORECASE,
+)
+# What it says then holds values and names, in which any word may occur.
+_ROWS: Final = re.compile(
+    r"invalid data found|invariant|non-nullable|failed validation", re.IGNORECASE
 )
 _STORAGE: Final = re.compile(
     r"object ?store error|generic (?!deltatable|delta kernel)[\w ]+ error|error performing|"
@@ -74,6 +78,8 @@ def told(path: str) -> Iterator[None]:
     except (LakemarkError, Conflict, *_OURS):
         raise
     except CommitFailedError as error:
+        if _FEATURE.search(str(error)):  # no repetition mends that
+            raise classified(error, path) from error
         raise Conflict(str(error)) from error
     except Exception as error:
         if _CREATED.search(str(error)):
@@ -88,8 +94,14 @@ def told(path: str) -> Iterator[None]:
 
 def classified(error: BaseException, path: str) -> LakemarkError:
     """Our error for one of delta-rs or its storage."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace(path, "the table")
     short = " ".join(text.split())[:500]
+    if _ROWS.search(text) and not isinstance(error, OSError):
+        return TableError(
+            f"{path} has a constraint, or a column that must not be null, that rows do not meet",
+            code="lake-refused",
+            hint="drop that from the Delta table; then: lakemark table resume TABLE",
+        )
     if isinstance(error, DeltaProtocolError) or _FEATURE.search(text):
         return unsupported_feature(path, short)
     if isinstance(error, SchemaMismatchError):

@@ -192,7 +192,10 @@ def _fill(shape: Shape, soft: bool, dialect: Dialect) -> Iterator[Clause]:  # no
 
 
 def below_truncate(position: bytes) -> str:
-    """SQL for `positions.below_truncate` on the unaliased `_cdc` column."""
+    """SQL for `positions.below_truncate` on the unaliased `_cdc` column.
+
+    Rows without one were there before lakemark: they are below everything.
+    """
     epoch, major, minor = positions.unpack(position)
 
     def literal(read: int, number: int) -> str:
@@ -201,7 +204,7 @@ def below_truncate(position: bytes) -> str:
     at, last = "_cdc['position']", 2**64 - 1
     own, incremental = positions.OWN_SNAPSHOT, positions.INCREMENTAL
     return (
-        f"{at} <= {literal(own, minor)}"
+        f"{at} is null or {at} <= {literal(own, minor)}"
         f" or ({at} > {literal(own, last)} and {at} < {literal(incremental, major)})"
         f" or ({at} > {literal(incremental, last)} and {at} < X'{position.hex()}')"
     )

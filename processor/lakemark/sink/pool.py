@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import changes, keys, packets
+from lakemark import changes, keys, packets, positions
 from lakemark.changes import Net
 from lakemark.errors import TableError
 from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, NO_COLUMN, PATCH
@@ -135,7 +135,9 @@ class Pool:
             for at, (key, cdc) in enumerate(zip(names, rows.column(CDC).to_pylist(), strict=True))
         }
 
-    def _lake_net(self, cdc: dict[str, Any], row: int) -> Net:
+    def _lake_net(self, cdc: dict[str, Any] | None, row: int) -> Net:
+        if cdc is None or cdc["position"] is None:  # it was there before lakemark
+            return Net(changes.UPSERT, "r", positions.LOWEST, row=row)
         unavailable = frozenset(cdc["unavailable"] or ())
         dead = self.deletes == "soft" and bool(cdc.get("deleted"))
         return Net(

@@ -204,7 +204,7 @@ def ensure(
             storage_options=storage_options,
             engine=DELETION_VECTORS,  # or of task merge
         )
-        adopt(spark, path, storage_options=storage_options)
+        retried(path, lambda: adopt(spark, path, storage_options=storage_options))
         return applied
 
     def attempt() -> None:

@@ -128,12 +128,20 @@ def unwritten(mark: Mark | None, source: Source, messages: Sequence[Message]) ->
         source: what they are counted by.
         messages: see `write`.
     """
-    if mark is None or (mark.note and source.note and mark.note != source.note):
+    if mark is None or _is_of_others(mark.note, source.note):
         return list(messages)
     at = mark.at
     if source.content != mark.content and source.first <= at < source.first + BATCH:
         at = source.first  # the same batch, and something else in it
     return [message for message in messages if message.at >= at]
+
+
+def _is_of_others(kept: str, now: str) -> bool:
+    """Whether a mark counts what is no more: it is of another topic, or from before it began anew.
+
+    A topic's first mark may be without its id.
+    """
+    return (kept != now) if kept and now else "/" in now
 
 
 def write(target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:

@@ -86,7 +86,7 @@ def wants_upkeep(path: str, merged: MergeResult, policy: Policy = DEFAULT) -> bo
         merged: the table after that commit.
         policy: when what is due.
     """
-    since = _looked.setdefault(path, merged.at - 1)
+    since = min(_looked.setdefault(path, merged.at - 1), merged.at - 1)  # it may have begun anew
     many = merged.files > policy.spare_files + 2 * merged.bytes // policy.target
     return many or _at_a_period(merged.at, since, policy)
 
@@ -126,7 +126,7 @@ def maintain(
         with told(path):
             table = existing(path, storage_options, engine=engine)
             version = table.version()
-            if since is None:
+            if since is None or since > version:  # the table began anew
                 since = version - joined.commits - 1
             if _crossed(version, since, policy.checkpoint_every):
                 store = TableStore(path, dict(storage_options or {}))

@@ -206,21 +206,13 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
         if work.wants(table):
             work.table(table, indices)
     if gated.regressed is not None:
-        table = heads.table[gated.regressed]
         out.regressed = records.offsets[gated.regressed]
-        work.report(table).stop = (
-            "position-regressed",
-            (
-                f"the event at {records.topic}-{records.partition} offset "
-                f"{records.offsets[gated.regressed]} stands below the position already applied "
-                "although its source time is newer: the source was restored or failed over"
-            ),
-        )
+        work.regressed(gated.regressed)
     if records.topic in plan.stopped_topics:
         out.dead = []  # they are written when the table is read again
     circuit.doubt_schemas(out, plan)
     if gated.replays:
-        _count_replays(out, heads, gated.keep)
+        work.count_replays(gated.keep)
     circuit.break_circuit(out, len(records.offsets), plan)
     stopped = out.stopped()
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
@@ -250,14 +242,6 @@ def _creates(heads: Headers, keep: Sequence[int], start: HighWater, end: HighWat
         if heads.op[index] == "c":
             return True
     return False
-
-
-def _count_replays(out: Stretch, heads: Headers, keep: Sequence[int]) -> None:
-    kept = set(keep)
-    gate_kinds = {int(Kind.CHANGE), int(Kind.TRUNCATE), int(Kind.INCREMENTAL)}
-    for index, kind in enumerate(heads.kind):
-        if kind in gate_kinds and index not in kept:
-            out.tables.setdefault(heads.table[index], TableReport()).replays += 1
 
 
 class _Work:
@@ -342,10 +326,41 @@ class _Work:
                 found += [(at, key) for at, key in zip(run, read, strict=True) if key is not None]
         return [(key, self.heads.position[index]) for index, key in sorted(found)]
 
+    def chosen(self, table: str) -> bool:
+        """Whether anything is to come of the table."""
+        return self.plan.selected is None or table in self.plan.selected
+
     def wants(self, table: str) -> bool:
         """Whether the table streams."""
-        selected = self.plan.selected
-        return table not in self.plan.stopped and (selected is None or table in selected)
+        return table not in self.plan.stopped and self.chosen(table)
+
+    def regressed(self, index: int) -> None:
+        """An event stands below its place: its table stops, or those that come after it."""
+        records, heads = self.records, self.heads
+        first = heads.table[index]
+        after = {
+            table
+            for table, kind in zip(heads.table[index:], heads.kind[index:], strict=True)
+            if kind == Kind.CHANGE and self.chosen(table)
+        }
+        for table in {first} if self.chosen(first) else sorted(after):
+            self.report(table).stop = (
+                "position-regressed",
+                (
+                    f"the event at {records.topic}-{records.partition} offset "
+                    f"{records.offsets[index]} stands below the position already applied "
+                    "although its source time is newer: the source was restored or failed over"
+                ),
+            )
+
+    def count_replays(self, keep: Sequence[int]) -> None:
+        """Counts what the gate held back."""
+        kept = set(keep)
+        gate_kinds = {int(Kind.CHANGE), int(Kind.TRUNCATE), int(Kind.INCREMENTAL)}
+        for index, kind in enumerate(self.heads.kind):
+            table = self.heads.table[index]
+            if kind in gate_kinds and index not in kept and self.chosen(table):
+                self.report(table).replays += 1
 
     def table(self, table: str, indices: list[int]) -> None:
         """Packets of one table: one or two per run of records with the same schema."""

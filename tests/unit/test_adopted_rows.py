@@ -1,0 +1,64 @@
+"""Rows that were in a Delta table before lakemark: they have no position, and are below everything."""
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from lakemark.sink import chunk_files
+from lakemark.sink.names import table_path
+from lakemark.sink.pool import cdc_type
+from tests.kit.memory_pipeline import Broker
+from tests.kit.shop import ORDERS, Shop, schema_of
+
+ENGINES = pytest.mark.parametrize("engine", ["task-merge", "deletion-vectors"])
+
+
+def shop_over(tmp_path, engine, **settings):
+    schemas = {ORDERS: schema_of(ORDERS, id="int8", v="text")}
+    shop = Shop(tmp_path, Broker(), schemas, settings={"engine": engine, **settings})
+    path = table_path(shop.config.lake.path, ORDERS)
+    write_deltalake(path, pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"]}))
+    shop.put("u", 10, 3, v="c2")
+    shop.run()
+    assert shop.values() == {1: "a", 2: "b", 3: "c2"}
+    return shop
+
+
+@ENGINES
+def test_their_key_is_changed(tmp_path, engine):
+    shop = shop_over(tmp_path, engine)
+    shop.put("d", 20, 1, headers=[("__debezium.newkey", b'{"id": 10}')])
+    old = [("__debezium.oldkey", b'{"id": 1}')]
+    shop.put("c", 20, 10, v="__debezium_unavailable_value", headers=old)
+    shop.run()
+    assert shop.values() == {2: "b", 3: "c2", 10: "a"}
+
+
+@ENGINES
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_a_truncate_takes_them_too(tmp_path, engine, deletes):
+    shop = shop_over(tmp_path, engine, deletes=deletes)
+    shop.put("t", 50, 0)
+    shop.run()
+    rows = shop.rows().values()
+    if deletes == "hard":
+        assert not rows
+    else:
+        assert [row["_cdc"]["deleted"] for row in rows] == [True] * 3
+
+
+def test_chunk_files_go_into_no_table_with_a_column_that_must_not_be_null(tmp_path):
+    columns = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    file = chunk_files.ChunkFile("f", 1, 1, "00", columns, "{}", "r")
+    cdc = pa.field("_cdc", cdc_type(deletes="hard"))
+    for nullable in (True, False):
+        path = str(tmp_path / str(nullable))
+        DeltaTable.create(path, pa.schema([columns[0], pa.field("v", pa.string(), nullable), cdc]))
+        table = pa.schema(DeltaTable(path).schema().to_arrow())
+        assert chunk_files.fits(file, table, deletes="hard") is nullable
+
+
+def test_a_zero_keeps_its_sign_where_it_is_no_key():
+    rows = pa.table({"id": pa.array([-0.0]), "x": pa.array([-0.0])})
+    out = chunk_files._laid_out(rows, cdc_type(deletes="hard"), b"\0" * 20, 0, ["id"])
+    assert [str(out.column(name)[0].as_py()) for name in ("id", "x")] == ["0.0", "-0.0"]
