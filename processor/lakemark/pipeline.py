@@ -218,6 +218,7 @@ class Pipeline:
 
     def _begin(self, before: PipelineState, batch: int) -> PipelineState:
         """The state that the batch makes, as it is before any task runs."""
+        self.refresh.learn(self.read_schemas())
         ends = self.checkpoint.offsets(batch)
         state = msgspec.json.decode(tables.encode(before), type=PipelineState)
         state.batch = batch
@@ -381,8 +382,7 @@ class Pipeline:
         away = [one for one in failed if one.code != chunk_files.MISSING]
         waiting = [e.state == tables.ERRORED and e.retried for e in state.tables.values()]
         if away and all(waiting):
-            first = away[0]
-            raise DependencyError(first.reason, code=first.code, hint=first.hint)
+            raise DependencyError(away[0].reason, code=away[0].code, hint=away[0].hint)
         for outcome in failed:
             log.warning(
                 "table.degraded", table=outcome.table, code=outcome.code, reason=outcome.reason

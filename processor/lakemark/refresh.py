@@ -88,6 +88,17 @@ class Refresh:
             if table in found:
                 self._known(state, table, unknown)
 
+    def learn(self, read: Mapping[str, TableSchema]) -> None:
+        """Tables that snapshots have read about, and the stream has not asked for.
+
+        A record's own schema does not tell which columns are char(n): without the catalog's, an
+        event would have another key than the row of a chunk.
+        """
+        new = {table: schema for table, schema in read.items() if table not in self.schemas}
+        if new:
+            self.forms.seen(new)
+            self.schemas.update(new)
+
     def again(self, table: str) -> None:
         """Before a table goes on because a person says so: its columns may have been mended.
 

@@ -125,11 +125,12 @@ def test_a_chunk_s_rows_are_in_the_parts_that_the_result_counts(
 
     found = written()
     assert result.attempt == 17
-    assert (result.rows, result.absent, result.bad_rows) == (400, 0, 1)
+    assert (result.rows, result.absent, result.bad_rows) == (401, 0, 1)
     assert result.bad == (("[501]", "wrong-type"),)
     assert {shard: 1 for shard, _ in found} == result.parts
     rows = [row for part in found.values() for row in part]
-    assert sorted(row["row"]["id"] for row in rows) == list(range(101, 501))
+    assert sorted(row["row"]["id"] for row in rows) == list(range(101, 502))
+    assert [row["row"]["id"] for row in rows if row["row"]["n"] is None] == [501]
     assert all(shard_of(TABLE, row["key"], 4) == s for (s, _), p in found.items() for row in p)
     ((after,),) = source.execute("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
     (source_ts,) = {row["source_ts"] for row in rows}
@@ -232,7 +233,7 @@ def test_what_a_condition_leaves_out_is_not_absent(source: Database, settings, s
     )
     assert (result.rows, result.absent) == (1, 1)
     bad = good(run_chunk(spec(keys=keys, attempt=18), settings))
-    assert (bad.rows, bad.bad_rows, bad.absent) == (2, 1, 2)
+    assert (bad.rows, bad.bad_rows, bad.absent) == (3, 1, 2)
 
 
 def test_keys_that_the_connector_rounds_are_no_reason_to_delete(

@@ -203,7 +203,8 @@ def _check_keys(keys: dict[str, pa.ChunkedArray]) -> None:
         raise TableError(
             f"the write set has {table.num_rows - groups.num_rows} keys more than once",
             code="duplicate-key",
-            hint="report this message: one batch must hold one row per key",
+            hint="if the type of a key column was changed: lakemark table skip TABLE, which "
+            "snapshots it again; else report this message: one batch must hold one row per key",
         )
 
 

@@ -117,8 +117,8 @@ class ChunkResult:
         parts: number of parts by shard; shards that got none are not named.
         snapshot: what the read saw; also known of an error that came after it.
         fingerprint: `TableSchema.fingerprint` of the table when it was read.
-        bad: (canonical key, reason code) of rows that the connector could not carry either; the
-            first `MAX_BAD`.
+        bad: (canonical key, reason code) of rows with a value that the connector cannot carry
+            either, see `postgres_chunks.Chunk`; the first `MAX_BAD`.
         bad_rows: how many there are.
         clamped: values clamped to what Delta can hold.
         lo: window whose position the rows of a data file have; empty without a file.

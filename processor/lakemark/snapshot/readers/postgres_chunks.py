@@ -121,8 +121,9 @@ class Chunk:
         keys: canonical keys, one a row, never null.
         schema: the table's schema when it was read.
         snapshot: the proof for `visibility.visible`.
-        bad: (canonical key, reason code, message) of rows that the connector could not carry
-            either, such as NaN in a numeric when decimals are precise. They are not in `rows`.
+        bad: (canonical key, reason code, message) of rows with a value that the connector cannot
+            carry either, such as NaN in a numeric when decimals are precise. It is null, as in
+            events; rows with such a value in the key have none, and are not in `rows`.
         clamped: values clamped to what Delta can hold.
     """
 
@@ -425,18 +426,20 @@ def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> Chunk:
     for batch in batches:
         arrays: list[pa.Array] = []
         wrong: dict[int, tuple[str, str]] = {}
+        keyless: set[int] = set()
         for column, one, texts in zip(schema.columns, table.cells, batch.columns, strict=True):
             array, reasons = one.array(texts, tally)
             arrays.append(array)
+            keyless.update(reasons if column.name in schema.key else ())
             for at, reason in reasons.items():
                 wrong.setdefault(at, (reason, f"column {column.name!r} cannot be read"))
         typed = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow())
         key_columns = [schema.column(name) for name in schema.key]
         places = [schema.columns.index(column) for column in key_columns]
         canonical = canonical_from_columns([arrays[at] for at in places], key_columns)
-        if wrong:
-            bad.extend((canonical[at].as_py(), *wrong[at]) for at in sorted(wrong))
-            good = pa.array([at not in wrong for at in range(len(batch))])
+        bad.extend((canonical[at].as_py(), *wrong[at]) for at in sorted(wrong))
+        if keyless:
+            good = pa.array([at not in keyless for at in range(len(batch))])
             typed, canonical = typed.filter(good), canonical.filter(good)
         rows.append(typed)
         keys.append(canonical)
