@@ -85,7 +85,7 @@ IN_MIND: Final = """\
   truncates and bad records, and no place for snapshots. None of these occur in the events.
 - Debezium's snapshot rows end in Kafka, lakemark's in Delta. COPY ends nowhere, or in one Parquet file.
 - Pages of memory that processes share count once for each process.
-- Local disk, local mode, no object store, no cluster.
+- Local disk, no object store; local mode, but for the section about a cluster.
 """
 
 
