@@ -35,9 +35,7 @@ def test_a_conflict_is_told_from_what_delta_rs_will_never_commit(tmp_path):
     path = str(tmp_path / "t")
     DeltaTable.create(path, pa.schema([("id", pa.int64())]))
     first, second = DeltaTable(path), DeltaTable(path)
-    for table in (first, second):
-        table.alter.set_table_properties({"delta.appendOnly": "true"})
-        break
+    first.alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(Conflict), told(path):
         second.alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
 

@@ -35,7 +35,7 @@ from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.readers import postgres_windows
 from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.snapshot.readers.postgres_keys import column_types, try_condition
-from lakemark.snapshot.readers.postgres_session import BRIEFLY, Session, connect
+from lakemark.snapshot.readers.postgres_session import BRIEFLY, LOCK_TIMEOUT, Session, connect
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.signals import Rejection, Signal
 from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
@@ -100,7 +100,7 @@ class World:
         self._pool = ThreadPoolExecutor(workers, "snapshot")
         self._ticker = ThreadPoolExecutor(1, "snapshot-ticks")
         self._session = _Session(self, "conditions", BRIEFLY)
-        self._ticks = _Session(self, "windows", _TICK_TIMEOUT)
+        self._ticks = _Session(self, "windows", LOCK_TIMEOUT)
 
     def close(self) -> None:
         """Ends connections, and says nothing more; reads that are under way end by themselves."""

@@ -185,17 +185,11 @@ def _key_parts(
     columns: Sequence[CatalogColumn],
     modes: HandlingModes,
 ) -> tuple[KeyPart, ...]:
-    if not schema.key:
-        raise TableError(
-            f"{schema.table} has no key",
-            code="no-key",
-            hint="give it a primary key, or set message.key.columns of the connector",
-        )
-    if fault := schema.key_fault():
+    if fault := schema.key_fault() if schema.key else "it has no key":
         raise TableError(
             f"{schema.table}: {fault}",
             code="no-key",
-            hint="set message.key.columns of the connector to columns of other types",
+            hint="give it a primary key, or name columns in message.key.columns of the connector",
         )
     namespace, _, name = schema.table.partition(".")
     rows = session.execute(PARTS, [namespace, name, list(schema.by_name)]).fetchall()

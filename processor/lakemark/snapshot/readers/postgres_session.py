@@ -20,7 +20,7 @@ Session = psycopg.Connection[Any]
 
 STATEMENT_TIMEOUT: Final = timedelta(minutes=5)
 # ACCESS SHARE waits only for DDL. Behind a long one the chunk is better read later.
-_LOCK_TIMEOUT: Final = timedelta(seconds=10)
+LOCK_TIMEOUT: Final = timedelta(seconds=10)
 BRIEFLY: Final = timedelta(milliseconds=200)  # where somebody else waits meanwhile
 _ROW_SECURITY: Final = " (with row-level security also ALTER ROLE <lakemark's user> BYPASSRLS)"
 _LEAST_VERSION: Final = 130_000  # pg_current_snapshot
@@ -37,7 +37,7 @@ def connect(
     database: DatabaseConfig,
     *,
     statement_timeout: timedelta = STATEMENT_TIMEOUT,
-    lock_timeout: timedelta = _LOCK_TIMEOUT,
+    lock_timeout: timedelta = LOCK_TIMEOUT,
     application_name: str = "lakemark snapshot",
 ) -> Iterator[Session]:
     """A session for snapshots; it commits each statement unless a transaction is begun.
