@@ -290,6 +290,22 @@ def test_what_is_refused_is_said_in_the_dialog(chrome: Browser, served: Served):
         assert served.written == []
 
 
+def test_what_is_asked_for_second_is_sent_second(shown, served: Served):
+    page, held = shown.page, []
+    page.route("**/v1/signals", lambda route: held.append(route))
+    page.get_by_role("button", name="Pause all").click()
+    page.get_by_role("button", name="Stop all").click()
+    page.evaluate("() => fetch('/v1/status').then((answer) => answer.json())")
+    assert [route.request.post_data_json["type"] for route in held] == ["pause-snapshot"]
+    held[0].continue_()
+    expect(page.locator("#said")).to_have_text("The signal was sent.")
+    assert [json.loads(text)["type"] for _, text in served.written] == ["pause-snapshot"]
+    page.evaluate("() => fetch('/v1/status').then((answer) => answer.json())")
+    held[1].continue_()
+    wait_for(lambda: len(served.written) == 2, PATIENCE_MS / 1000, "two signals")
+    assert json.loads(served.written[1][1])["type"] == "stop-snapshot"
+
+
 def test_all_snapshots_are_paused_resumed_and_stopped(shown, served: Served):
     page = shown.page
     expect(page.get_by_role("button", name="Resume all")).to_be_hidden()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -405,12 +406,11 @@ def test_a_worker_keeps_its_session_and_producer_until_they_break(
 
 
 def test_a_lock_that_somebody_holds_is_waited_for_and_then_told(
-    source: Database, settings, spec, written, monkeypatch
+    source: Database, settings, spec, monkeypatch
 ):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    monkeypatch.setattr(
-        "lakemark.snapshot.readers.postgres_session._LOCK_TIMEOUT", timedelta(milliseconds=200)
-    )
+    impatient = partial(chunk_task.connect, lock_timeout=timedelta(milliseconds=200))
+    monkeypatch.setattr(chunk_task, "connect", impatient)
     found = []
     with source.connect() as other, other.transaction():
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")

@@ -106,13 +106,17 @@ function say(text) {
 
 const told = (error) => error.message + (error.hint ? " → " + error.hint : "");
 
-/** Does one thing once: its buttons stay disabled until it is answered. */
+let asked = Promise.resolve();
+
+/** Does one thing once, after what was asked for before: its buttons stay disabled till then. */
 async function act(name, path, body, done) {
   if (busy.has(name)) return;
   busy.add(name);
   draw();
+  const answer = asked.then(() => ask(path, body));
+  asked = answer.catch(() => {});
   try {
-    await ask(path, body);
+    await answer;
     say(done);
   } catch (error) {
     say(told(error));
