@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from lakemark.errors import DependencyError
 from lakemark.ops import lag
@@ -292,7 +292,11 @@ def test_what_is_refused_is_said_in_the_dialog(chrome: Browser, served: Served):
 
 def test_what_is_asked_for_second_is_sent_second(shown, served: Served):
     page, held = shown.page, []
-    page.route("**/v1/signals", lambda route: held.append(route))
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/signals", hold)
     page.get_by_role("button", name="Pause all").click()
     page.get_by_role("button", name="Stop all").click()
     page.evaluate("() => fetch('/v1/status').then((answer) => answer.json())")
