@@ -95,7 +95,7 @@ def events(options: argparse.Namespace) -> dict[str, Any]:
         ):
             topic = topic_of(orders.table)
             stack.kafka.create_topic(topic, partitions=PARTITIONS)
-            size = produce(stack.kafka, topic, orders)
+            size = produce(stack.kafka, {topic: orders})
             config = write_bare_config(
                 home, stack.kafka, [orders.table],
                 max_events=limit_for(options.batch, PARTITIONS), memory="2g",

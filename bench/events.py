@@ -59,9 +59,8 @@ class Orders:
 
     Args:
         table: name of the table, in schema `public`.
-        events: how many events follow the load.
+        events: how many.
         keys: most rows alive at a time; beyond it an insert becomes an update.
-        load: how many inserts, of ids 1 to `load`, come before the events.
         start: how many rows, of ids 1 to `start`, the table has before the first event. They are
             no events: whoever takes part fills the table by `base`.
         hot: share of the updates and deletes that go to the same 1 % of the rows, which are spread
@@ -86,7 +85,6 @@ class Orders:
         *,
         events: int,
         keys: int,
-        load: int = 0,
         start: int = 0,
         hot: float = 0.0,
         mix: dict[str, float] | None = None,
@@ -96,19 +94,18 @@ class Orders:
     ) -> None:
         self.table, self.start = table, start
         random = np.random.default_rng(seed)
-        count = load + events
         shares = mix or MIX
         wanted = random.choice(list(shares), size=events, p=list(shares.values())).tolist()
         draws = random.random(events)
         if hot:
             draws = _heated(draws, hot, np.random.default_rng(seed + 1).random(events))
-        self.op, self.id, self.expected = _history(load, start, wanted, keys, draws)
-        self._last = _last(self.op, self.id, start) if before else [None] * count
-        self._customer = random.integers(1, 1 + max(1, keys // 4), count).tolist()
-        self._status = random.integers(0, len(STATUS), count).tolist()
-        self._quantity = random.integers(1, 20, count).tolist()
-        self._cents = random.integers(100, 10_000_000, count).tolist()
-        self._note = random.integers(0, len(NOTES), count).tolist()
+        self.op, self.id, self.expected = _history(start, wanted, keys, draws)
+        self._last = _last(self.op, self.id, start) if before else [None] * events
+        self._customer = random.integers(1, 1 + max(1, keys // 4), events).tolist()
+        self._status = random.integers(0, len(STATUS), events).tolist()
+        self._quantity = random.integers(1, 20, events).tolist()
+        self._cents = random.integers(100, 10_000_000, events).tolist()
+        self._note = random.integers(0, len(NOTES), events).tolist()
         self._parts = (
             '"version":"3.7.0.Final",' if full else "",
             f'"schema":"{SCHEMA}","table":"{table}",',
@@ -177,10 +174,6 @@ class Orders:
         parts = (_base(np.arange(at, min(at + SLICE, self.start + 1))) for at in ends)
         return pa.RecordBatchReader.from_batches(ARROW, parts)
 
-    def loaded(self, count: int) -> pa.Table:
-        """The rows of the first `count` events, which must be inserts."""
-        return as_table([self.row(n) for n in range(count)])
-
 
 def _base(ids: Any) -> pa.RecordBatch:
     """Rows of these ids as they are before the first event."""
@@ -214,13 +207,8 @@ ZONED: Final = ARROW.set(
 """The types with times in UTC, as a pipeline that knows but one type of timestamp has it."""
 
 
-def zoned(rows: pa.Table) -> pa.Table:
-    """The rows with the types of `ZONED`."""
-    return rows.cast(ZONED)
-
-
 def zoned_batches(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """The rows with the types of `ZONED`, batch by batch."""
+    """The rows with the types of `ZONED`."""
     return pa.RecordBatchReader.from_batches(ZONED, (batch.cast(ZONED) for batch in rows))
 
 
@@ -270,16 +258,17 @@ def _heated(draws: Any, hot: float, which: Any) -> Any:
 
 
 def _history(
-    load: int, start: int, wanted: list[str], keys: int, draws: Any
+    start: int, wanted: list[str], keys: int, draws: Any
 ) -> tuple[list[str], list[int], dict[int, int]]:
     """Operations and ids such that each is possible, and what is left of them at the end."""
-    ops, ids = ["c"] * load, list(range(start + 1, start + load + 1))
+    ops: list[str] = []
+    ids: list[int] = []
     # Neighbours in this list are no neighbours in the table: see `hot`.
-    alive = (np.random.default_rng(start).permutation(start) + 1).tolist() + ids
-    expected = {key: n for n, key in enumerate(ids)}
+    alive = (np.random.default_rng(start).permutation(start) + 1).tolist()
+    expected: dict[int, int] = {}
     dead: list[int] = []
-    fresh = start + load + 1
-    for n, (want, draw) in enumerate(zip(wanted, draws.tolist(), strict=True), start=load):
+    fresh = start + 1
+    for n, (want, draw) in enumerate(zip(wanted, draws.tolist(), strict=True)):
         op = want
         if not alive:
             op = "c"

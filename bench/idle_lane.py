@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     with local_kafka() as stack:
         stack.kafka.create_topic(topic_of(orders.table), partitions=PARTITIONS)
         say(f"writing {len(orders):,} events")
-        produce(stack.kafka, topic_of(orders.table), orders)
+        produce(stack.kafka, {topic_of(orders.table): orders})
         for number in range(options.rounds + 1):
             for who in sorted(MODULES, reverse=bool(number % 2)):
                 say(f"{'warm-up' if not number else f'round {number}'}: {who}")

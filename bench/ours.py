@@ -36,11 +36,8 @@ class Lakemark:
         return f"lakemark-{self.engine}"
 
     def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
-        """Writes the files as a snapshot leaves them, with a position before the first event's."""
-        path, kind = folder(task), rows.schema.append(pa.field(CDC, cdc_type(deletes="hard")))
-        delta.ensure(path, kind, key=["id"])
-        marked = pa.RecordBatchReader.from_batches(kind, map(stamped, rows))
-        write_deltalake(path, marked, mode="append", target_file_size=TARGET_FILE_BYTES)
+        """As `fill` does it."""
+        fill(folder(task), rows)
 
     def run(self, task: Task) -> Run:
         """Runs to the end of the topic."""
@@ -57,6 +54,14 @@ class Lakemark:
     def read(self, task: Task) -> tuple[pa.Table, float]:
         """By delta-rs."""
         return read_delta(folder(task))
+
+
+def fill(path: str, rows: pa.RecordBatchReader) -> None:
+    """Writes the files as a snapshot leaves them, with a position before the first event's."""
+    kind = rows.schema.append(pa.field(CDC, cdc_type(deletes="hard")))
+    delta.ensure(path, kind, key=["id"])
+    marked = pa.RecordBatchReader.from_batches(kind, map(stamped, rows))
+    write_deltalake(path, marked, mode="append", target_file_size=TARGET_FILE_BYTES)
 
 
 def folder(task: Task) -> str:

@@ -248,10 +248,8 @@ def written(pid: int) -> int:
     return next((int(x.split()[1]) for x in lines if x.startswith("write_bytes:")), 0)
 
 
-def produce(
-    kafka: Kafka, topic: str, orders: Orders, start: int = 0, stop: int | None = None
-) -> int:
-    """Writes the events from `start` to before `stop`: by key's hash, in order per partition.
+def produce(kafka: Kafka, events: Mapping[str, Orders]) -> int:
+    """Writes the events of each topic: by key's hash, in order per partition.
 
     Returns:
         The bytes of their keys and values.
@@ -264,7 +262,8 @@ def produce(
         queue_buffering_max_messages=4 * SLICE,
     )
     size = 0
-    for number, (key, value) in enumerate(orders.records(start, stop)):
+    records = ((topic, one) for topic, orders in events.items() for one in orders.records())
+    for number, (topic, (key, value)) in enumerate(records):
         size += len(key) + len(value)
         while True:
             try:
@@ -275,7 +274,7 @@ def produce(
         if number % SLICE == 0:
             producer.poll(0)
     if producer.flush(120):
-        raise StackError(f"not all events of {topic} were written in two minutes")
+        raise StackError("not all events were written in two minutes")
     return size
 
 
@@ -352,7 +351,7 @@ def contest(
         topic = topic_of(orders.table)
         stack.kafka.create_topic(topic, partitions=partitions)
         say(f"writing {len(orders):,} events to {partitions} partitions")
-        size = produce(stack.kafka, topic, orders)
+        size = produce(stack.kafka, {topic: orders})
         expected = orders.rows()
         work = stack.directory / "work"
         try:

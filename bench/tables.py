@@ -18,8 +18,8 @@ from typing import Final
 from deltalake import write_deltalake
 
 from bench import report
-from bench.events import SCHEMA, Orders, zoned
-from bench.ours import ENGINES, run_lakemark, write_config
+from bench.events import SCHEMA, Orders, zoned_batches
+from bench.ours import ENGINES, fill, run_lakemark, write_config
 from bench.runs import Run, check, limit_for, local_kafka, produce, topic_of
 from bench.stream import say
 from bench.usual import Spec, run_usual
@@ -49,7 +49,7 @@ class Contest:
     @property
     def limit(self) -> int:
         """Spark's limit for a batch: as many events as one round of all tables has."""
-        events = sum(len(orders) - self.options.rows for orders in self.tables.values())
+        events = sum(map(len, self.tables.values()))
         return limit_for(events // self.options.batches, len(self.tables))
 
 
@@ -108,48 +108,40 @@ def made(count: int, options: argparse.Namespace) -> Tables:
     for n in range(count):
         share = options.hot / hot if n < hot else (1 - options.hot) / (count - hot)
         events = max(1, round(whole * share)) * options.batches
-        name = f"orders_{n:03d}"
-        keys = options.rows + events
+        name, start = f"orders_{n:03d}", options.rows
         tables[name] = Orders(
-            name, events=events, keys=keys, load=options.rows, seed=n, full=options.full
+            name, events=events, keys=start + events, start=start, seed=n, full=options.full
         )
     return tables
 
 
 def ours(contest: Contest, engine: str, *, poisoned: bool = False) -> Run:
-    """Loads the tables by a run of its own (not measured), then runs over the batches."""
+    """Fills the tables, then runs over the batches."""
     tables, options, home, kafka = contest.tables, contest.options, contest.home, contest.kafka
-    for table in tables:
-        kafka.create_topic(topic_of(table))
-    load(contest, 0, options.rows)
-    names = list(tables)
-
-    def configured(limit: int) -> Path:
-        named = [*names, POISONED] if poisoned else names
-        return write_config(
-            home, kafka, named, max_events=limit, memory=options.memory, engine=engine
-        )
-
-    run_lakemark(configured(200_000), home)
-    load(contest, options.rows, None)
+    paths = {name: str(home / "lake" / SCHEMA / name) for name in tables}
+    for name, orders in tables.items():
+        fill(paths[name], orders.base())
+    load(contest)
     if poisoned:
         poison(kafka, options)
+    config = write_config(
+        home, kafka, [*tables, POISONED] if poisoned else tables,
+        max_events=contest.limit, memory=options.memory, engine=engine,
+    )  # fmt: skip
     who = f"lakemark-{engine}" + (", one poisoned" if poisoned else "")
-    run = run_lakemark(configured(contest.limit), home, who=who)
-    return check(run, tables, {name: str(home / "lake" / SCHEMA / name) for name in tables})
+    return check(run_lakemark(config, home, who=who), tables, paths)
 
 
 def usual(contest: Contest) -> Run:
-    """Writes the tables as they are after the load, then runs over topics without the load."""
+    """The same by the usual pipeline."""
     tables, options, home = contest.tables, contest.options, contest.home
     paths = {name: str(home / "lake" / name) for name in tables}
     for name, orders in tables.items():
-        write_deltalake(paths[name], zoned(orders.loaded(options.rows)))
-        contest.kafka.create_topic(f"usual.{name}")
-    load(contest, options.rows, None, prefix="usual.")
+        write_deltalake(paths[name], zoned_batches(orders.base()))
+    load(contest)
     spec = Spec(
         bootstrap=contest.kafka.bootstrap,
-        tables={f"usual.{name}": paths[name] for name in tables},
+        tables={topic_of(name): paths[name] for name in tables},
         checkpoint=str(home / "checkpoint"),
         max_events=contest.limit,
         memory=options.memory,
@@ -158,11 +150,11 @@ def usual(contest: Contest) -> Run:
     return check(run_usual(spec, home), tables, paths)
 
 
-def load(contest: Contest, start: int, stop: int | None, *, prefix: str = "") -> None:
-    """Writes the events from `start` to before `stop` of every table to its topic."""
-    for name, orders in contest.tables.items():
-        topic = f"{prefix}{name}" if prefix else topic_of(name)
-        produce(contest.kafka, topic, orders, start, stop)
+def load(contest: Contest) -> None:
+    """Writes the events of every table to its topic."""
+    topics = {topic_of(name): orders for name, orders in contest.tables.items()}
+    contest.kafka.create_topics(topics)
+    produce(contest.kafka, topics)
 
 
 def poison(kafka: Kafka, options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +158,20 @@ class Kafka(Server):
         self, name: str, *, partitions: int = 1, config: dict[str, str] | None = None
     ) -> None:
         """Create a topic and return when the broker has it."""
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+        self.create_topics([name], partitions=partitions, config=config)
+
+    def create_topics(
+        self, names: Collection[str], *, partitions: int = 1, config: dict[str, str] | None = None
+    ) -> None:
+        """Create topics of the same kind and return when the broker has them."""
+        new = [
+            NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+            for name in names
+        ]
         admin = self.admin()  # kept: its futures die with it
-        for future in admin.create_topics([topic]).values():
+        for future in admin.create_topics(new).values():
             future.result(timeout=30)
-        wait_for(lambda: name in self.topics(), 15, f"topic {name}")
+        wait_for(lambda: set(names) <= set(self.topics()), 15, f"topics {', '.join(names)}")
 
     def topics(self) -> dict[str, int]:
         """Return all topics with their partition counts, internal ones included."""

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from bench import delta_rs, events, idle_lane, memory, paimon, report, snapshot, stream
 from bench.checks import compare, differences
-from bench.events import ARROW, COLUMNS, CONNECTOR, Orders, as_table, zoned, zoned_batches
+from bench.events import ARROW, COLUMNS, CONNECTOR, ZONED, Orders, as_table, zoned_batches
 from bench.ours import stamped
 from bench.runs import Batch, Run, Used, Watch, median
 from lakemark.sink.names import CDC
@@ -23,7 +23,7 @@ SOURCE = SourceIdentity(connector="postgresql", logical_name=CONNECTOR)
 
 @pytest.fixture(params=[False, True], ids=["short", "full"])
 def orders(request):
-    return Orders("orders", events=600, keys=120, load=20, full=request.param)
+    return Orders("orders", events=600, keys=120, full=request.param)
 
 
 def replayed(records):
@@ -56,7 +56,6 @@ def test_replaying_the_events_gives_the_expected_rows(orders):
 
 def test_all_operations_occur_and_deleted_keys_come_back(orders):
     assert set(orders.op) == {"c", "u", "d"}
-    assert orders.op[:20] == ["c"] * 20
     inserts = [key for op, key in zip(orders.op, orders.id, strict=True) if op == "c"]
     assert len(inserts) > len(set(inserts))
 
@@ -93,7 +92,7 @@ def test_values_are_compact_json():
 def test_compare_sees_what_is_wrong(tmp_path):
     orders = Orders("a", events=100, keys=30)
     rows = orders.rows()
-    write_deltalake(tmp_path / "good", zoned(rows))
+    write_deltalake(tmp_path / "good", rows.cast(ZONED))
     write_deltalake(tmp_path / "short", rows.slice(1))
     other = list(orders.row(orders.expected[rows["id"][0].as_py()]))
     other[4] += 1
