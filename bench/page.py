@@ -72,6 +72,9 @@ Written by `./dev bench results` from the files in `results/`, which hold all fi
 means, and who the contestants are, is in `README.md` beside this file. `NO` is a result that is wrong: a table that is
 not equal to its source, or rows that never came. `-` was not measured, or cannot be.
 """
+BEYOND: Final = """\
+Not measured but calculated, by the line through the two largest tables:
+"""
 IN_MIND: Final = """\
 ## What to keep in mind
 
@@ -176,6 +179,8 @@ def _section(one: Published, found: Found | None, *, has_picture: bool) -> str:
     settings = ", ".join(f"{name} {_setting(value)}" for name, value in found["settings"].items())
     parts += [f"With: {settings}.\n", _table(_rows(one.bench, found["rows"]), COLUMNS[one.bench])]
     parts += _wrong(found.get("wrong", ()))
+    if found.get("calculated"):
+        parts += [BEYOND, _table(found["calculated"], COLUMNS[one.bench])]
     compared = _ratios(one.bench, found["rows"])
     if compared:
         headings = {measure: COLUMNS[one.bench][measure] for measure in MEASURES[one.bench]}

@@ -43,14 +43,21 @@ WRONG: Final = " (table wrong)"
 
 
 def series(axes: Axes, rows: Sequence[Row]) -> None:
-    """Seconds for as many events against the size of the table, one line for each contestant."""
+    """Seconds for as many events against the size of the table, one line for each contestant.
+
+    What is calculated goes on from the line as dots.
+    """
     for who in dict.fromkeys(row["who"] for row in rows):
         own = sorted((row for row in rows if row["who"] == who), key=lambda row: row["start_rows"])
-        points = [
-            (row["start_rows"], row["seconds_for_batch"])
-            for row in own
-            if row["start_rows"] and row["seconds_for_batch"]
-        ]
+        points, further = (
+            [
+                (row["start_rows"], row["seconds_for_batch"])
+                for row in own
+                if row["start_rows"] and row["seconds_for_batch"]
+                and row.get("calculated", False) is calculated
+            ]
+            for calculated in (False, True)
+        )  # fmt: skip
         if points:
             colour, marker = STYLES.get(who, OTHER)
             right = all(row["correct"] for row in own)
@@ -59,7 +66,14 @@ def series(axes: Axes, rows: Sequence[Row]) -> None:
                 color=colour, marker=marker, label=who if right else who + WRONG,
                 linestyle="-" if right else "--",
             )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="rows in the table before the first event")
+        if further:
+            beyond = zip(points[-1], *further, strict=True)
+            axes.plot(*beyond, color=colour, linestyle=":")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="rows in the table before the first event; dots: calculated",
+    )
     axes.set_ylabel("seconds for as many events as a batch has")
     axes.legend()
 
@@ -119,7 +133,8 @@ DRAWN: Final[dict[str, Callable[[Axes, Sequence[Row]], None]]] = {
 
 def draw(folder: Path, name: str) -> None:
     """Draws one picture beside its JSON file, as PNG and as SVG."""
-    rows = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    found = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    rows = found["rows"] + [{**row, "calculated": True} for row in found.get("calculated", ())]
     figure = Figure()
     DRAWN[name](figure.add_subplot(), rows)
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})

@@ -122,6 +122,7 @@ def show(
     measures: Sequence[str],
     json_file: Path | None,
     rounds: Sequence[Mapping[str, Any]] = (),
+    calculated: Sequence[Mapping[str, Any]] = (),
     also: Mapping[str, str] | None = None,
 ) -> int:
     """Prints the table, writes the JSON file; the exit code: 1 if any result is wrong.
@@ -135,6 +136,7 @@ def show(
         measures: keys of the rows whose ratio is shown, the most important one first.
         json_file: where to write, if anywhere.
         rounds: `Run.row` of every round, for the JSON file.
+        calculated: figures that follow from those of the rows, with some of their keys.
         also: more versions than `versions`.
     """
     compared, found = ratios(rows, measures), {**versions(), **(also or {})}
@@ -146,6 +148,7 @@ def show(
         "rows": list(rows),
         "ratios": compared,
         "rounds": list(rounds),
+        "calculated": list(calculated),
         "wrong": [
             {"who": who, "table": table, "difference": difference.replace(str(ROOT), ".")}
             for who, tables in wrong
@@ -161,6 +164,7 @@ def show(
     _print(compared, {"start_rows": "rows before", "tables": "tables", "ours": "",
                       "other": "times better than",
                       **{measure: HEADINGS[measure] for measure in measures}}, console)  # fmt: skip
+    _print(calculated, HEADINGS, console)
     for who, tables in wrong:
         for name, difference in tables.items():
             console.print(f"[red]{who} {name}: {difference}[/]")

@@ -9,6 +9,7 @@ has so many rows before the first event; several numbers are a series. See bench
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ CONTESTANTS: Final[tuple[Contestant, ...]] = (
     Paimon(),
     DeltaRs(),
 )
+FURTHER: Final = (10, 100)  # times the largest table, by calculation
 MEASURES: Final = ("events_per_s", "steady_events_per_s", "cpu_seconds", "read_seconds")
 
 
@@ -66,6 +68,7 @@ def main(argv: list[str]) -> int:
         wrong=[(run.who, run.wrong) for rounds in runs for run in rounds],
         measures=MEASURES,
         rounds=[run.row() for rounds in runs for run in rounds],
+        calculated=beyond(rows),
         also=flink.versions(),
         json_file=options.json,
     )
@@ -75,6 +78,26 @@ def timed(row: dict[str, Any], batch: int) -> dict[str, Any]:
     """The row with the seconds that a batch's events take, which checkpoints do not hide."""
     steady = row["steady_events_per_s"]
     return {**row, "seconds_for_batch": round(batch / steady, 2) if steady else None}
+
+
+def beyond(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The seconds for a batch's events in larger tables: the line through the two largest."""
+    found = []
+    for who in dict.fromkeys(row["who"] for row in rows):
+        own = [row for row in rows if row["who"] == who and row["seconds_for_batch"]]
+        if len(own) < 2:
+            continue
+        one, two = sorted(own, key=lambda row: row["start_rows"])[-2:]
+        rise = two["seconds_for_batch"] - one["seconds_for_batch"]
+        slope = max(0.0, rise / (two["start_rows"] - one["start_rows"]))
+        for times in FURTHER:
+            size = two["start_rows"] * times
+            seconds = two["seconds_for_batch"] + slope * (size - two["start_rows"])
+            found.append({
+                "start_rows": size, "who": who, "correct": all(row["correct"] for row in own),
+                "seconds_for_batch": round(seconds, 2),
+            })  # fmt: skip
+    return found
 
 
 def orders_of(options: argparse.Namespace, start: int) -> Orders:

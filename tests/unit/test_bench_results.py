@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from bench import report, results
+from bench.stream import beyond
 from stack.processes import StackError
 from tests.kit.bench_figures import (
     HOT,
@@ -353,6 +354,45 @@ def test_the_series_is_a_line_for_each_contestant_by_size(plots):
         "paimon (table wrong)": ((1000,), (1.5,)),
     }
     assert axes.set.call_args.kwargs["xscale"] == axes.set.call_args.kwargs["yscale"] == "log"
+
+
+def test_what_is_calculated_goes_on_as_dots(plots):
+    rows = [
+        contestant("usual", 700, start=1000, seconds_for_batch=8.5),
+        contestant("usual", 700, start=2000, seconds_for_batch=9.5),
+    ]
+    further = beyond(rows)
+    assert [(row["start_rows"], row["seconds_for_batch"]) for row in further] == [
+        (20_000, 27.5),
+        (200_000, 207.5),
+    ]
+    axes = MagicMock()
+    plots.series(axes, [*rows, *({**row, "calculated": True} for row in further)])
+    line, dots = axes.plot.call_args_list
+    assert line.args == ((1000, 2000), (8.5, 9.5))
+    assert dots.args == ((2000, 20_000, 200_000), (9.5, 27.5, 207.5))
+    assert dots.kwargs["linestyle"] == ":"
+
+
+def test_a_cost_that_falls_is_not_carried_on():
+    rows = [
+        contestant("usual", 700, start=1000, seconds_for_batch=9.5),
+        contestant("usual", 700, start=2000, seconds_for_batch=8.5),
+        contestant("delta-rs", 700, start=2000, seconds_for_batch=8.5),
+    ]
+    assert [(row["who"], row["seconds_for_batch"]) for row in beyond(rows)] == [
+        ("usual", 8.5),
+        ("usual", 8.5),
+    ]
+
+
+def test_what_is_calculated_is_said_to_be():
+    found = all_of()
+    found["series"]["calculated"] = beyond(found["series"]["rows"])
+    shown = tables(section(written(found), SERIES))
+    assert [row["rows before"] for row in shown[1]] == ["20,000", "200,000"] * 2
+    assert "Not measured but calculated" in section(written(found), SERIES)
+    assert "calculated" not in section(written(all_of()), SERIES)
 
 
 def test_the_bars_are_the_steady_events_and_say_whose_table_is_wrong(plots):
