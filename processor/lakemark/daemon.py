@@ -6,11 +6,14 @@ finds nothing of ours to look at (40 ms a task otherwise).
 
 Arrow's memory comes from the C library, not from its own pool, which gives it back to the system
 after every task and gets it anew, page by page, in the next: 400,000 rows into a table took 0.45 s
-instead of 0.3.
+instead of 0.3. The C library is told to keep memory too, up to `KEPT` a worker and in one arena: a
+batch of 200,000 events of one table took 1.9 s instead of 1.75, a sixth of it in page faults.
 """
 
+import ctypes
 import gc
 import os
+from typing import Final
 
 import pandas as pd
 import pyarrow as pa
@@ -33,13 +36,30 @@ MODULES = (
 )
 
 
+KEPT: Final = 256 << 20
+"""Bytes of free memory that a worker does not give back."""
+# Of glibc's malloc.h. Larger thresholds than the last one's are refused.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_MOST_MMAP: Final = 32 << 20
+
+
 def main() -> None:
     """Serves Spark's requests for workers until its end closes."""
+    _keep_memory()
     pa.set_memory_pool(pa.system_memory_pool())
     gc.collect()
     gc.freeze()
     writers.start(int(os.environ.get(writers.COUNT, "0")))
     daemon.manager()
+
+
+def _keep_memory() -> None:
+    """Tells glibc; another C library has its own ways."""
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tell is not None:
+        tell(_TRIM_THRESHOLD, KEPT)
+        tell(_MMAP_THRESHOLD, _MOST_MMAP)
+        tell(_ARENA_MAX, 1)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,7 @@ def decode(
     epoch: int,
     offsets: Sequence[int] | None = None,
     max_bytes: int = MAX_BYTES,
+    texts: bool = False,
 ) -> Headers:
     """Headers of Kafka records, one entry per record, in their order.
 
@@ -137,11 +138,12 @@ def decode(
         epoch: epoch of the positions.
         offsets: Kafka offsets, needed for ``identity.position == "offset"`` only.
         max_bytes: longer values are BAD `record-too-large` and not read.
+        texts: whether all values are known to be UTF-8.
 
     Guarantees: never raises on any bytes; every list has the length of `values`; images that come
     out are valid UTF-8 and syntactically valid JSON.
     """
-    envelopes, schemas, odd = read(values, max_bytes)
+    envelopes, schemas, odd = read(values, max_bytes, utf8=texts)
     plans = _classify(envelopes, identity)
     sources = [e.source or NO_SOURCE for e in envelopes]
     out = Headers(

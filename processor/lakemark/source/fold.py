@@ -125,11 +125,9 @@ class _Fold:
             shared |= {key for key, events in found.items() if self._shared(events)}
             slow |= shared
         partial, images = rows.may_have_placeholder(self.schema, self.modes), self.heads.after
-        last = {
-            key: index
-            for key, index in newest.items()
-            if key not in slow and not ((image := images[index]) and partial(image))
-        }
+        last = {key: index for key, index in newest.items() if key not in slow}
+        if partial(b"\n".join(filter(None, map(images.__getitem__, last.values())))):
+            last = {k: i for k, i in last.items() if not ((image := images[i]) and partial(image))}
         slow |= newest.keys() - last.keys()
         slow |= self._newest(last, forced)
         if slow:

@@ -101,7 +101,7 @@ def _lists(element: Column, modes: HandlingModes, numbers: list[int]) -> list[An
 
 
 def may_have_placeholder(schema: TableSchema, modes: HandlingModes) -> Callable[[bytes], bool]:
-    """A cheap test of a raw image: False means that none of its values is unavailable.
+    """A cheap test of raw images, one a line: False means that no value of theirs is unavailable.
 
     False alarms are possible (a value that contains the placeholder); misses are not, whatever
     way the JSON is written.

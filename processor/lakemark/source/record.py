@@ -139,18 +139,19 @@ _wrappers: Final = _Wrappers()
 
 
 def read(
-    values: Sequence[bytes | None], max_bytes: int
+    values: Sequence[bytes | None], max_bytes: int, *, utf8: bool = False
 ) -> tuple[list[Envelope], list[bytes | None], dict[int, Odd]]:
     """Envelopes (with `NOTHING` where a record is odd), wrapper schemas, and the odd ones.
 
     Change events go through in C, one call for all; whatever is not surely a change event takes
-    the long way, one by one. Both ways give the same for the same bytes.
+    the long way, one by one. Both ways give the same for the same bytes. With `utf8` the values are
+    known to be UTF-8.
     """
     raws = [value or b"" for value in values]
     texts, schemas = _without_wrapper(raws)
     envelopes, slow = _parse_all(texts)
     slow.update([at for at, e in enumerate(envelopes) if e.op is None or e.source is None])
-    if not _all_utf8(texts):
+    if not utf8 and not _all_utf8(texts):
         slow.update([at for at, text in enumerate(texts) if not _is_utf8(text)])
     if max(map(len, raws), default=0) > max_bytes:
         slow.update([at for at, raw in enumerate(raws) if len(raw) > max_bytes])

@@ -146,7 +146,10 @@ class Stretch:
 
 @dataclass(slots=True)
 class Records:
-    """Raw Kafka records of one topic partition in offset order, column by column."""
+    """Raw Kafka records of one topic partition in offset order, column by column.
+
+    `texts` says that all values are known to be UTF-8.
+    """
 
     topic: str
     partition: int
@@ -154,6 +157,7 @@ class Records:
     keys: list[bytes | None]
     values: list[bytes | None]
     headers: list[list[dict[str, Any]] | None]
+    texts: bool = False
 
 
 def headers(records: Records, plan: Plan) -> Headers:
@@ -165,6 +169,7 @@ def headers(records: Records, plan: Plan) -> Headers:
         epoch=plan.epoch,
         offsets=records.offsets,
         max_bytes=plan.max_event_bytes,
+        texts=records.texts,
     )
 
 
