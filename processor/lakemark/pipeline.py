@@ -261,7 +261,7 @@ class Pipeline:
         stopped: frozenset[str],
         selected: Any,
     ) -> BatchPlan:
-        config, slots = self.config, self.slots()
+        config, slots, chosen = self.config, self.slots(), self.connector.chosen
         again = frozenset(selected or ()) if step == "catchup" else frozenset()
         decode = DecodePlan(
             stretch=Plan(
@@ -273,9 +273,8 @@ class Pipeline:
                 max_event_bytes=config.stream.max_event_bytes,
                 max_bad_share=config.dead_letters.max_share,
                 max_bad=config.dead_letters.max_per_batch,
-                selected=selection.Streamed(self.connector.chosen, frozenset(state.left))
-                if selected is None
-                else selected,
+                selected=selected or selection.Streamed(chosen, frozenset(state.left)),
+                left=frozenset(n for n in state.left if n in chosen and step == "stream"),
                 known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
                 carried=state.carried(),
                 verified=self.refresh.verified(again),

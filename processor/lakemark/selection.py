@@ -9,14 +9,17 @@ table                       goes on
 the log still has it all    from where it stopped, as if it had been paused; nothing is missing
 Kafka lost events of it     with what there is; it is snapshotted again
 the connector left it out   from where it stopped; it is snapshotted again: no log has what it lacks
+it comes in another topic   from the first event there; it is snapshotted again: what its old topic
+                            had left is not read
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
 
 from lakemark import tables
 from lakemark.tables import CATCHING_UP, STREAMING, LeftOut, Offsets, PipelineState, TableState
 
+MOVED = "its events come in another topic: those that the old one had left are not read"
 NOT_CAPTURED = "the connector left it out for a while: events of it may be missing"
 
 
@@ -84,6 +87,33 @@ def select(state: PipelineState, wanted: Wanted) -> Changed:
     for topic in topics_left:
         _leave_topic(state, topic)
     return Changed(tuple(left), tuple(back), tuple(uncaptured), tuple(topics_left), topics_back)
+
+
+def move(
+    state: PipelineState,
+    name: str,
+    topics: Collection[str],
+    *,
+    start: Offsets,
+    before: PipelineState,
+) -> None:
+    """Takes back a table left out with its topics: its events come in these ones now.
+
+    Args:
+        state: the state being made.
+        name: which table.
+        topics: where events of it are.
+        start: Kafka offsets at which the batch began.
+        before: the state before the batch, whose high-waters hold at these offsets.
+    """
+    entry = state.tables[name] = state.left.pop(name).entry
+    entry.topics = sorted(topics)
+    entry.from_offsets = {t: dict(start.get(t, {})) for t in entry.topics}
+    entry.high_waters = {t: dict(before.high_waters.get(t, {})) for t in entry.topics}
+    entry.old_ends = {}
+    if entry.state == STREAMING:
+        entry.state, entry.since_batch = CATCHING_UP, state.batch
+    tables.resnapshot(entry, MOVED, state.batch)
 
 
 def _leave(state: PipelineState, name: str, *, captured: bool) -> None:

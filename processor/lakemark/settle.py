@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lakemark import positions, tables
+from lakemark import positions, selection, tables
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
@@ -138,6 +138,7 @@ def settle(
         forwarded=state.offsets if forwarded else None,
     )
     known_rows = {table: entry.rows for table, entry in before.tables.items()}
+    _moved(state, before, start, reports)
     for report in reports:
         _count(state, report)
         if report.regressed >= 0:
@@ -175,6 +176,18 @@ def settle(
 def _unknown_columns(names: set[str]) -> str:
     listed = ", ".join(sorted(names)[:10])
     return f"its records have columns that its schema lacks: {listed}"
+
+
+def _moved(
+    state: PipelineState, before: PipelineState, start: Offsets, reports: Sequence[Report]
+) -> None:
+    found: dict[str, set[str]] = {}
+    for report in reports:
+        for table in report.tables.keys() & state.left.keys():
+            if report.topic not in state.left[table].entry.topics:
+                found.setdefault(table, set()).add(report.topic)
+    for table, topics in found.items():
+        selection.move(state, table, topics, start=start, before=before)
 
 
 def _count(state: PipelineState, report: Report) -> None:

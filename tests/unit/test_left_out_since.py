@@ -61,6 +61,28 @@ def test_the_connector_begins_without_offsets(tmp_path):
     assert "began without offsets" in shop.state.tables[ORDERS].resnapshot
 
 
+def test_its_events_come_in_another_topic(tmp_path):
+    shop = Shop(tmp_path, Broker(), {ORDERS: schema_of(ORDERS, id="int4", v="text")})
+    shop.put("c", 10, 1, v="a")
+    shop.put("c", 11, 2, v="a")
+    shop.run()
+    only = Wanted({"routed"}.__contains__, TableChoice({}, []), lambda _: True)
+    changed(shop, lambda state: selection.select(state, only))
+    assert ORDERS in shop.state.left
+    for at, op, key in ((12, "u", 1), (13, "c", 3)):
+        row = {"id": key, "v": "b"}
+        shop.broker.put("routed", 0, b'{"id":%d}' % key, event(op, at, row))
+    shop.run()
+    shop.broker.put("routed", 0, b'{"id":2}', event("u", 14, {"id": 2, "v": "c"}))
+    shop.run()
+    shop.run()
+    entry = shop.state.tables[ORDERS]
+    assert (entry.state, entry.topics) == (tables.STREAMING, ["routed"])
+    assert shop.values() == {1: "b", 2: "c", 3: "b"}
+    assert entry.resnapshot == selection.MOVED
+    assert not shop.state.left
+
+
 def test_its_topic_is_made_anew_and_has_other_tables():
     state = of_both(all={0: Water("ff" * 20, 5)})
     selection.select(state, wanted(A))

@@ -44,6 +44,7 @@ class Plan:
         max_bad_share: share of bad records in a stretch above which the table stops instead.
         max_bad: number of bad records of one stretch above which the share is looked at.
         selected: the tables wanted; None = every table.
+        left: tables left out with the topics they came in: a report says if one comes in another.
         known_keys: key columns of tables that already have rows: there a record without a key is
             a bad record, not a table without a key.
         carried: tables by the topics that they came in so far.
@@ -64,6 +65,7 @@ class Plan:
     max_bad_share: float = 0.5
     max_bad: int = 100
     selected: Container[str] | None = None
+    left: frozenset[str] = frozenset()
     known_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
     carried: dict[str, tuple[str, ...]] = field(default_factory=dict)
     verified: frozenset[str] = frozenset()
@@ -185,17 +187,8 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     start = plan.high_waters.get((records.topic, records.partition), HighWater())
     gated = gate(heads.kind, heads.position, heads.source_ts, start)
     water = replace(gated.after, creates=_creates(heads, gated.keep, start, gated.after))
-    out = Stretch(
-        records.topic,
-        records.partition,
-        records.offsets[0] if records.offsets else -1,
-        records.offsets[-1] if records.offsets else -1,
-        [],
-        [],
-        {},
-        water,
-        {},
-    )
+    first, last = (records.offsets[0], records.offsets[-1]) if records.offsets else (-1, -1)
+    out = Stretch(records.topic, records.partition, first, last, [], [], {}, water, {})
     out.kinds = dict(Counter(heads.kind))
     out.first_times = first_times(heads.kind, heads.position, heads.source_ts, gated.keep)
     by_table: dict[str, list[int]] = {}
@@ -210,6 +203,8 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     for table, indices in by_table.items():
         if work.wants(table):
             work.table(table, indices)
+        elif table in plan.left:
+            work.report(table)
     if gated.regressed is not None:
         out.regressed = records.offsets[gated.regressed]
         work.regressed(gated.regressed)
