@@ -117,13 +117,16 @@ def test_a_table_is_captured_as_soon_as_the_connector_says_so(ours, shop, monkey
         ({}, {"read.only": "true", "signal.enabled.channels": ""}, None),
         ({}, {"signal.data.collection": ""}, "no-signal-table"),
         ({"database": None}, {}, "no-database"),
+        ({"source__topics": r"shop\.public\.orders"}, {}, "signal-topic-not-read"),
+        ({"source__topics": r"shop\..*"}, {}, None),
+        ({"source__topics": "orders"}, {"transforms": "route"}, None),
     ],
 )
 def test_without_a_signal_table_nothing_is_read_and_the_hint_makes_one(changes, settings, code):
     """Whether the connector itself writes into it or listens to it does not matter."""
     connector = SimpleNamespace(database=None, modes=None, connector={})
     made = World(
-        None, config(**changes), parse(settings), connector, lambda *_: [], lambda: None,
+        None, config(**changes), parse(settings, **changes), connector, lambda *_: [], lambda: None,
         lambda _: False,
     )  # fmt: skip
     found = made.refusal()

@@ -208,10 +208,19 @@ class World:
                 "this pipeline has no database to read snapshots from",
                 "add the section database to its configuration",
             )
-        if self.connector.signal_table is None:
+        signal = self.connector.signal_table
+        if signal is None:
             return Rejection(
                 "", "no-signal-table", "the connector has no signal table", _SIGNAL_HINT
             )
+        topic = self.connector.topic_of(signal)
+        # With transforms nobody knows what its topic is called in the end.
+        if not self.connector.settings.get("transforms") and not self.connector.wanted.topic(topic):
+            return Rejection(
+                "", "signal-topic-not-read",
+                f"source.topics leaves out {topic}: the windows of snapshots come in that topic",
+                f"let source.topics match {topic} too",
+            )  # fmt: skip
         return None
 
     def tables(self) -> dict[str, TableSchema]:
