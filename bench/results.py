@@ -33,6 +33,12 @@ PUBLISHED: Final = (
         "Events a second without the first batch",
     ),
     Published(
+        "small-fresh",
+        "stream",
+        ("--events", "1000000", "--batch", "50000", "--fresh", "1", "--rounds", "3"),
+        "One busy table, small, with rows that are fresh",
+    ),
+    Published(
         "large-random",
         "stream",
         ("--start-rows", "10000000", "--rounds", "3"),
@@ -54,7 +60,7 @@ PUBLISHED: Final = (
     Published(
         "tables",
         "tables",
-        ("--tables", "50,100,200", "--per-table", "25", "--hot", "0.9", "--poisoned"),
+        ("--tables", "50,200", "--per-table", "25", "--hot", "0.9", "--poisoned"),
         "Many tables, one in a hundred of them hot",
     ),
     Published(

@@ -4,7 +4,7 @@ import re
 
 from bench import page, results
 
-SMALL, RANDOM, HOT, SERIES, TABLES, SNAPSHOT, LATENCY, CLUSTER = results.PUBLISHED
+SMALL, FRESH, RANDOM, HOT, SERIES, TABLES, SNAPSHOT, LATENCY, CLUSTER = results.PUBLISHED
 NUMBER = re.compile(r"(?<![A-Za-z\d,.])\d[\d,]*(?:\.\d+)?")
 
 
@@ -103,6 +103,7 @@ def all_of():
     ]  # fmt: skip
     return {
         "small": figures(SMALL, contest),
+        "small-fresh": figures(FRESH, [contestant("lakemark-x", 22_000)]),
         "large-random": figures(RANDOM, [contestant("lakemark-x", 20_000, start=10_000)]),
         "large-hot": figures(HOT, [contestant("lakemark-x", 21_000, start=10_000)]),
         "series": figures(SERIES, sizes),

@@ -12,6 +12,7 @@ from bench import report, results
 from bench.stream import beyond
 from stack.processes import StackError
 from tests.kit.bench_figures import (
+    FRESH,
     HOT,
     LATENCY,
     RANDOM,
@@ -255,7 +256,7 @@ def test_ctrl_c_ends_all_of_it(folder, children):
     run, ends = children
     ends["large-random"] = (130, "")
     assert results.main([]) == 130
-    assert run == [SMALL.command, RANDOM.command]
+    assert run == [SMALL.command, FRESH.command, RANDOM.command]
     assert not (folder / "bench" / "RESULTS.md").exists()
 
 
