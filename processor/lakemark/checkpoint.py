@@ -194,6 +194,14 @@ class Checkpoint:
             offsets |= source
         return self.load(committed[-1]), offsets
 
+    def begun(self) -> Offsets:
+        """Where the query's first batch begins, if Spark has planned one."""
+        offsets: Offsets = {}
+        for source in self._batches("sources"):
+            blob = self._read(f"sources/{source}/0") or b""
+            offsets |= msgspec.json.decode(blob.partition(b"\n")[2] or b"{}", type=Offsets)
+        return offsets
+
     def amend(
         self,
         change: Callable[[PipelineState], object],

@@ -86,6 +86,17 @@ def _wanted(
     return wanted
 
 
+def before_anything(begun: Offsets, held: Held) -> str:
+    """Why a first batch that was planned, and never committed, cannot be read; empty if it can."""
+    for topic, offsets in sorted(begun.items()):
+        for partition, offset in sorted(offsets.items()):
+            first = held.first.get(topic, {}).get(partition)
+            if first is None or first > offset:
+                now = "is gone" if first is None else f"begins at offset {first} now"
+                return f"{topic}-{partition} {now}, and was to be read from {offset} on"
+    return ""
+
+
 def _gap(
     topic: str, wanted: Mapping[int, int], known: str | None, held: Held
 ) -> tuple[str, str] | None:

@@ -51,7 +51,8 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
         state = tables.decode(tables.encode(before))
         changed = selection.select(state, wanted)
         late = set(cluster.topics(connector.topic_pattern)) - set(state.offsets)
-        held = _held(cluster, [*state.offsets, *own, *(late if planned else ())])
+        begun = {} if planned else checkpoint.begun()
+        held = _held(cluster, [*state.offsets, *own, *begun, *(late if planned else ())])
         found = gaps.gaps(state, known, held)
         own_found = gaps.own_gaps(own, known, held)
         if found or own_found:
@@ -59,6 +60,13 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
             lost = any(gap.topic == names.control for gap in own_found)
             records = control.read(config, 0 if lost else state.control, end)
             _refuse(found, own_found, changed, records, names.control)
+    if why := gaps.before_anything(begun, held):
+        raise PipelineError(
+            f"the first batch was never completed, and Kafka lost events of it: {why}",
+            code=gaps.EXPIRED,
+            hint=f"empty {config.checkpoint} and start again; then, for the rows from before: "
+            "lakemark snapshot start '.*'",
+        )
     work = _Work(wanted, changed, found, own_found, held, names.control)
     topics = work.topics(state, _begins_late(state, late, held) if planned else {})
     if topics or changed.left or changed.back or changed.uncaptured:

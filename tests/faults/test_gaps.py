@@ -2,13 +2,15 @@
 
 import json
 import os
+import shutil
+import signal
 from collections.abc import Iterator
 
 import pytest
 import yaml
 from confluent_kafka import Message, TopicPartition
 
-from lakemark import records
+from lakemark import crashpoints, records
 from lakemark.config import load
 from stack.local import LocalStack
 from stack.processes import wait_for
@@ -155,6 +157,26 @@ def expire(running: Running, topic: str) -> None:
     admin = kafka.admin()  # kept: its futures are of no use without it
     for future in admin.delete_records(places).values():
         future.result(30)
+
+
+def test_events_that_go_before_the_first_batch_is_committed(stack: LocalStack, tmp_path):
+    with stack.fresh_database(f"CREATE TABLE {LOST} (id int PRIMARY KEY, v text)") as database:
+        database.execute(f"INSERT INTO {LOST} VALUES (1, 'old'), (2, 'old')")
+        database.start_connector()
+        with Running(database, tmp_path) as running:
+            running.wait_captured(LOST)
+            running.lakemark.crash_at(crashpoints.BEFORE_STATE)
+            running.lakemark.spawn()
+            assert running.lakemark.wait_ended(STATE_S) == -signal.SIGKILL
+            running.lakemark.no_crash()
+            expire(running, database.topic("lost"))
+            said = refused(running, "source-data-expired")
+            folder = load(running.lakemark.config).checkpoint
+            assert f"empty {folder} and start again" in said
+            shutil.rmtree(folder)
+            running.lakemark.start()
+            running.lakemark.command("snapshot", "start", LOST, "--wait")
+            running.wait_equal()
 
 
 def choose(running: Running, *tables: str) -> None:
