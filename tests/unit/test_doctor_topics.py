@@ -265,10 +265,12 @@ def test_without_the_checkpoint_paused_tables_say_where_they_stand(monkeypatch):
     kept = {
         b"public.orders": paused.replace(b"%s", ORDERS.encode()),
         b"public.items": b'{"batch": 1}',
+        b"_realtime.tenants": paused.replace(b"%s", b"shop._realtime.tenants"),
         b"_pipeline": b'{"state": "streaming"}',
+        b"_run/shop.1": paused.replace(b"%s", b"shop.public.odd"),
         b"public.odd": b"{",
     }
     monkeypatch.setattr(stored_state, "read_compacted", lambda *_: kept)
     state = stored_state.paused_tables(CONFIG)
-    assert state.tables.keys() == {"public.orders"}
-    assert state.offsets == {ORDERS: {0: 5}}
+    assert state.tables.keys() == {"public.orders", "_realtime.tenants"}
+    assert state.offsets == {ORDERS: {0: 5}, "shop._realtime.tenants": {0: 5}}

@@ -319,3 +319,10 @@ def test_the_newest_record_of_a_table_counts():
     assert (found.tables["a"].state, found.tables["a"].committed_ms) == ("paused", 20)
     assert kept([Kept(b"a", one), Kept(b"a", None)]).tables == {}
     assert kept([Kept(b"a", b"{"), Kept(b"a", one)]).unreadable == ()
+
+
+def test_a_table_whose_name_begins_with_an_underscore_is_a_table():
+    ours = [b"_pipeline", b"_config", b"_run/shop.1", b'_page/["1","public.orders",0,0]']
+    found = kept([Kept(key, record(rows=1)) for key in (b"_realtime.tenants", *ours)])
+    assert list(found.tables) == ["_realtime.tenants"]
+    assert list(found.others) == ours

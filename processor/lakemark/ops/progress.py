@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from lakemark.snapshot.runs import PAGE_PREFIX, RUN_PREFIX
 from lakemark.tables import TableState
 
 PIPELINE: Final = b"_pipeline"
@@ -51,13 +52,21 @@ class Kept(msgspec.Struct):
         return ()
 
 
+def is_own(key: bytes) -> bool:
+    """Whether a record is the pipeline's own or a run's, and not a table's.
+
+    Names of tables have a dot, also those that begin with an underscore; words of ours have none.
+    """
+    return key.startswith((RUN_PREFIX, PAGE_PREFIX)) or (key.startswith(b"_") and b"." not in key)
+
+
 def kept(records: Iterable[Record]) -> Kept:
     """What the records say together, read in their order."""
     found, unreadable = Kept({}, {}), dict[str, None]()
     for record in records:
         if record.key is None:
             continue
-        if record.key.startswith(b"_"):
+        if is_own(record.key):
             _put(found.others, record.key, record.value)
             continue
         name = record.key.decode(errors="replace")

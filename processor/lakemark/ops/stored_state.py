@@ -17,6 +17,7 @@ from lakemark import tables
 from lakemark.checkpoint import Identity
 from lakemark.config import Config
 from lakemark.errors import DependencyError
+from lakemark.ops.progress import is_own
 from lakemark.records import read_compacted
 from lakemark.tables import Offsets, PipelineState, TableState
 
@@ -73,7 +74,7 @@ def paused_tables(config: Config) -> PipelineState:
     """
     found = {}
     for key, value in read_compacted(config, config.topics.progress).items():
-        if key.startswith(b"_"):
+        if is_own(key):
             continue  # of the pipeline and of snapshots
         try:
             entry = msgspec.json.decode(value, type=TableState)
