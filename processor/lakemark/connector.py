@@ -171,20 +171,10 @@ class Connector:
             captured=self.tables.captured,
         )
 
-    @property
-    def signal_topic(self) -> str | None:
-        """The topic of the signal table."""
-        return self.topic_of(self.signal_table) if self.signal_table else None
-
     @cached_property
     def other_topics(self) -> dict[str, str]:
         """Topics of the connector that carry no rows, by what they carry."""
         return _other_topics(self.settings)
-
-    @property
-    def heartbeat_prefix(self) -> str:
-        """First part of the heartbeat topic's name."""
-        return self.settings.get("topic.heartbeat.prefix", "__debezium-heartbeat")
 
     @property
     def schemas_enabled(self) -> bool | None:

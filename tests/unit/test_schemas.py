@@ -13,7 +13,7 @@ from lakemark.reconcile.chunks import Header
 from lakemark.reconcile.state import Run, decode_state
 from lakemark.sink.dead_letter import headers
 from lakemark.snapshot.boundaries import KeyRange
-from lakemark.snapshot.runs import Chunk, TableRun, page_value
+from lakemark.snapshot.runs import PAGE_PREFIX, RUN_PREFIX, Chunk, TableRun, page_value
 from lakemark.snapshot.runs import Run as SnapshotRun
 from lakemark.source.stretch import DeadLetter
 from lakemark.source.touches import WindowRow, window_row
@@ -127,6 +127,12 @@ def test_progress_records():
     assert not fits("progress", {"tables": [1], "ts_ms": 1})
     assert not fits("progress", {"table": "public.a"})
     assert not fits("progress", {"table": "public.a", "batch": 3, "floor": "xyz"})
+
+
+def test_keys_of_runs_are_written_as_the_schema_says():
+    said = json.loads((SCHEMAS / "progress.json").read_text())["description"]
+    assert f"`{RUN_PREFIX.decode()}<id>`" in said
+    assert f"`{PAGE_PREFIX.decode()}[run, table, cut, page]`" in said
 
 
 def test_progress_records_of_the_coordinator():
