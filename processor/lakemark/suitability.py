@@ -3,6 +3,7 @@
 Every rule names the setting, what it does to the events, and what to set instead.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -30,6 +31,11 @@ _RESHAPE: Final = frozenset(
     }
 )
 _HARMLESS: Final = frozenset({"ExtractChangedRecordState", "InsertHeader", "InsertField$Key"})
+# What names tables and columns; these columns stand in the values, also of column.mask.….
+_NAMING_THEM: Final = re.compile(
+    r"(schema|table|column)\.(include|exclude)\.list|column\.(mask|truncate)\..+"
+    r"|message\.key\.columns|signal\.data\.collection|publication\.name"
+)
 _NULLS: Final = "value.converter.replace.null.with.default"
 _JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
 
@@ -47,6 +53,7 @@ def problems_with(
     found = [
         *_connector(settings, kinds),
         *_naming(settings, config),
+        *_placeholders(settings),
         *_transforms(settings, config),
         *_converters(settings, config),
         *_losses(settings),
@@ -103,6 +110,17 @@ def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
                 f"{', '.join(wide)}: cannot be said in topic names, so all topics are read",
                 "write plainer expressions, or set source.topics",
                 warning=True,
+            )
+
+
+def _placeholders(settings: Mapping[str, str]) -> Iterator[Problem]:
+    """Without the names, columns that the connector leaves out would come by snapshots."""
+    for setting in sorted(settings):
+        if "${" in settings[setting] and _NAMING_THEM.fullmatch(setting):
+            yield _error(
+                setting,
+                f"{settings[setting]} is resolved by Connect only: what it names cannot be known",
+                "write the names as they are; they are no secrets",
             )
 
 

@@ -71,6 +71,24 @@ def test_errors_name_the_setting_and_the_way_out(settings, path, words):
 
 
 @pytest.mark.parametrize(
+    "setting",
+    [
+        *("schema.include.list", "table.include.list", "table.exclude.list"),
+        *("column.include.list", "column.exclude.list", "message.key.columns"),
+        *("column.mask.with.12.chars", "column.mask.hash.SHA-256.with.salt.x"),
+        *("column.truncate.to.20.chars", "signal.data.collection", "publication.name"),
+    ],
+)
+def test_names_that_only_connect_resolves_are_errors(setting):
+    found = parse({setting: "public.people.name,${file:/secrets/names:them}"})
+    assert "write the names" in errors(found)[f"connector: {setting}"]
+
+
+def test_secrets_that_only_connect_resolves_are_fine():
+    assert parse({"database.password": "${file:/secrets/db:password}"}).problems == ()
+
+
+@pytest.mark.parametrize(
     ("settings", "path", "words"),
     [
         ({"skipped.operations": "t"}, "skipped.operations", "truncates"),
