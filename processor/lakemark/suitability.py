@@ -26,11 +26,12 @@ _RESHAPE: Final = frozenset(
         "Flatten$Value",
         "HoistField$Key",
         "HoistField$Value",
+        "InsertField$Key",
         "ReplaceField$Key",
         "ValueToKey",
     }
 )
-_HARMLESS: Final = frozenset({"ExtractChangedRecordState", "InsertHeader", "InsertField$Key"})
+_HARMLESS: Final = frozenset({"ExtractChangedRecordState", "InsertHeader"})
 # What names tables and columns; these columns stand in the values, also of column.mask.….
 _NAMING_THEM: Final = re.compile(
     r"(schema|table|column)\.(include|exclude)\.list|column\.(mask|truncate)\..+"
@@ -138,6 +139,13 @@ def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Problem
                 f"remove {alias} from transforms, or run a second connector without it",
             )
         elif name in _ROUTERS:
+            unique = f"{prefix}.key.enforce.uniqueness"
+            if name == "ByLogicalTableRouter" and _is(settings, unique, default="true"):
+                yield make(
+                    unique,
+                    "is not false: keys get a field that is no column of the table",
+                    f"set {unique} to false",
+                )
             if not config.source.topics:
                 yield make(
                     prefix,

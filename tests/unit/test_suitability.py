@@ -51,6 +51,14 @@ def test_a_good_connector_has_no_problems():
             "transforms.o",
             "remove o",
         ),
+        (
+            {
+                "transforms": "k",
+                "transforms.k.type": "org.apache.kafka.connect.transforms.InsertField$Key",
+            },
+            "transforms.k",
+            "remove k",
+        ),
         ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, "value.converter", JSON),
         (
             {"key.converter": "org.apache.kafka.connect.storage.StringConverter"},
@@ -162,3 +170,13 @@ def test_a_router_is_fine_when_the_topics_are_given():
         "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
     }
     assert parse(router, source__topics="orders.*").problems == ()
+
+
+def test_a_router_must_leave_the_keys_as_they_are():
+    router = {"transforms": "r", "transforms.r.type": "io.debezium.transforms.ByLogicalTableRouter"}
+    unique = "transforms.r.key.enforce.uniqueness"
+    for given in ({}, {unique: "true"}):
+        found = parse({**router, **given}, source__topics="orders.*")
+        assert errors(found) == {f"connector: {unique}": f"set {unique} to false"}
+    assert parse({**router, unique: "false"}, source__topics="orders.*").problems == ()
+    assert "connector: transforms.r" in errors(parse({**router, unique: "false"}))

@@ -15,7 +15,7 @@ from lakemark.settings.names import compile_java, split_list
 # Transforms that leave the row images as they are, whatever else they do.
 _HARMLESS: Final = frozenset(
     {
-        *("ExtractChangedRecordState", "InsertHeader", "InsertField$Key"),
+        *("ExtractChangedRecordState", "InsertHeader"),
         *("RegexRouter", "ByLogicalTableRouter", "ContentBasedRouter", "TimestampRouter"),
         *("DecodeLogicalDecodingMessageContent", "ActivateTracingSpan"),
     }
