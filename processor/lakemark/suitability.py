@@ -11,7 +11,7 @@ from lakemark.config import Config
 from lakemark.settings.layers import Problem
 from lakemark.settings.names import split_list, topic_regex
 
-_NAMING: Final = frozenset({"SchemaTopicNamingStrategy", "DefaultTopicNamingStrategy"})
+_NAMING: Final = "SchemaTopicNamingStrategy"  # Default… leaves the schema out
 _UNWRAP: Final = frozenset({"ExtractNewRecordState", "ExtractNewDocumentState"})
 _ROUTERS: Final = frozenset(
     {"RegexRouter", "ByLogicalTableRouter", "ContentBasedRouter", "TimestampRouter"}
@@ -96,8 +96,8 @@ def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
             f"{prefix} is resolved by Connect only, so the topics cannot be known",
             "write topic.prefix as it is; it is no secret",
         )
-    strategy = settings.get("topic.naming.strategy", "SchemaTopicNamingStrategy").split(".")[-1]
-    if strategy not in _NAMING and not config.source.topics:
+    strategy = settings.get("topic.naming.strategy", _NAMING).split(".")[-1]
+    if strategy != _NAMING and not config.source.topics:
         yield _error(
             "topic.naming.strategy",
             f"{strategy} names topics in a way lakemark does not know",

@@ -67,6 +67,11 @@ def test_a_good_connector_has_no_problems():
         ),
         ({"skipped.operations": "u,t"}, "skipped.operations", "none"),
         ({"topic.naming.strategy": "com.acme.Naming"}, "topic.naming.strategy", "source.topics"),
+        (
+            {"topic.naming.strategy": "io.debezium.schema.DefaultTopicNamingStrategy"},
+            "topic.naming.strategy",
+            "source.topics",
+        ),
         ({"sourceinfo.struct.maker": "com.acme.Maker"}, "sourceinfo.struct.maker", "remove"),
     ],
 )
@@ -170,6 +175,13 @@ def test_a_router_is_fine_when_the_topics_are_given():
         "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
     }
     assert parse(router, source__topics="orders.*").problems == ()
+
+
+def test_the_strategy_that_names_topics_as_usual_may_be_named():
+    assert (
+        parse({"topic.naming.strategy": "io.debezium.schema.SchemaTopicNamingStrategy"}).problems
+        == ()
+    )
 
 
 def test_a_router_must_leave_the_keys_as_they_are():
