@@ -27,7 +27,7 @@ from lakemark.settings.names import (
     topic_safe,
 )
 from lakemark.source.envelope import SourceIdentity
-from lakemark.suitability import problems_with
+from lakemark.suitability import problems_with, void_options
 
 CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}
 
@@ -124,7 +124,8 @@ class Connector:
     Attributes:
         name: its name in Connect, or that in its file.
         kind: ``postgresql``; as in ``source.connector`` of its events.
-        settings: its configuration, placeholders as they are.
+        settings: its configuration, placeholders as they are; without options that Connect passes
+            over.
         topic_prefix: first part of its topics, ``source.name`` of its events.
         signal_table: ``schema.table`` of ``signal.data.collection``, None without one.
         topic_pattern: Java regular expression of the topics to subscribe to, future tables
@@ -288,11 +289,12 @@ def _as_text(value: object) -> str:
 def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Connector:
     """The connector from its settings. Never raises: what is wrong stands in `problems`."""
     signal = table_name(settings.get("signal.data.collection", "")) or None
+    void = void_options(settings)
     tables = TableChoice(settings, config.source.tables)
     return Connector(
         name=name or settings.get("name", ""),
         kind=CONNECTORS.get(settings.get("connector.class", ""), ""),
-        settings=dict(settings),
+        settings={name: settings[name] for name in settings if name not in void},
         topic_prefix=settings.get("topic.prefix", ""),
         signal_table=signal,
         topic_pattern=_topic_pattern(settings, config=config, signal=signal),

@@ -38,6 +38,10 @@ _NAMING_THEM: Final = re.compile(
     r"|message\.key\.columns|signal\.data\.collection|publication\.name"
 )
 _NULLS: Final = "value.converter.replace.null.with.default"
+_WORKERS_NULLS: Final = (
+    ": unless that has replace.null.with.default=false, NULL in a column that has a default arrives"
+    " as the default"
+)
 _JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
 
 
@@ -168,14 +172,25 @@ def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Problem
             )
 
 
+def void_options(settings: Mapping[str, str]) -> list[str]:
+    """Options of converters that Connect passes over: the connector names no such converter."""
+    return sorted(
+        name
+        for side in ("key", "value")
+        for name in settings
+        if name.startswith(f"{side}.converter.") and f"{side}.converter" not in settings
+    )
+
+
 def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
     for side in ("key", "value"):
         setting = f"{side}.converter"
         java_class = settings.get(setting)
         if java_class is None:
+            also = _WORKERS_NULLS if side == "value" else ""
             yield _warning(
                 setting,
-                "is not set, so the worker's default decides",
+                f"is not set, so the worker's default decides{also}",
                 f"set it to {_JSON}, or be sure that the worker does",
             )
         elif java_class != _JSON:
@@ -186,10 +201,19 @@ def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Problem
                 "is not false: NULL in a column that has a default arrives as the default",
                 "set it to false",
             )
-    plain = not _is(settings, "value.converter.schemas.enable", default="true")
+    void = void_options(settings)
+    if void:
+        sides = dict.fromkeys(name.partition(".")[0] + ".converter" for name in void)
+        yield _warning(
+            ", ".join(void),
+            f"is passed over by Connect without {' and '.join(sides)}",
+            f"set {' and '.join(sides)} to {_JSON}",
+        )
+    schemas = "value.converter.schemas.enable"
+    plain = schemas not in void and not _is(settings, schemas, default="true")
     if plain and config.database is None and config.source.schema_file is None:
         yield _error(
-            "value.converter.schemas.enable",
+            schemas,
             "is false, and without a schema the types of the columns cannot be known",
             "add the section database, or source.schema_file, or set it to true",
         )

@@ -147,8 +147,19 @@ def test_a_null_that_arrives_as_a_default_is_named():
 def test_the_worker_s_converter_cannot_be_known():
     settings = {k: v for k, v in POSTGRES.items() if k != "value.converter"}
     found = connector.parse(settings, config=config())
-    assert "connector: value.converter" in warnings(found)
+    assert "replace.null.with.default" in warnings(found)["connector: value.converter"]
     assert found.schemas_enabled is None
+
+
+def test_options_without_their_converter_count_for_nothing():
+    settings = {k: v for k, v in POSTGRES.items() if k != "value.converter"}
+    options = ["value.converter.replace.null.with.default", "value.converter.schemas.enable"]
+    settings["value.converter.schemas.enable"] = "false"
+    found = connector.parse(settings, config=config(database=None))
+    assert warnings(found)[f"connector: {', '.join(options)}"].endswith("without value.converter")
+    assert not errors(found)
+    assert found.schemas_enabled is None
+    assert not found.settings.keys() & set(options)
 
 
 def test_plain_json_needs_a_database_or_a_schema_file(tmp_path):
