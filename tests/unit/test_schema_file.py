@@ -99,3 +99,11 @@ def test_all_mistakes_at_once(write):
 def test_files_that_hold_no_tables(write, text):
     with pytest.raises(InvalidConfig):
         read_schema_file(write(text))
+
+
+def test_names_that_yaml_takes_for_other_values_are_names(write):
+    names = ["no", "on", "off", "yes", "true", "null", "1_0", "2024-01-01"]
+    lines = "\n".join(f"    {name}: int" for name in names)
+    found = read_schema_file(write(f"public.t:\n  key: [no, 1_0]\n  columns:\n{lines}\n"))
+    assert [column.name for column in found["public.t"]] == names
+    assert [c.name for c in found["public.t"] if c.key_position] == ["no", "1_0"]

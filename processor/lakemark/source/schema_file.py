@@ -84,7 +84,8 @@ def read_schema_file(file: Path) -> dict[str, list[CatalogColumn]]:
         InvalidConfig: with every mistake in the file.
     """
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        # All scalars as texts: columns may be named no, on or 1.
+        document = yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)  # noqa: S506
     except OSError as error:
         raise InvalidConfig([Problem("source.schema_file", str(error))]) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
