@@ -18,6 +18,7 @@ SOUND = POSTGRES | {
     "plugin.name": "pgoutput",
     "publication.autocreate.mode": "filtered",
     "heartbeat.interval.ms": "10000",
+    "event.converting.failure.handling.mode": "fail",
     "value.converter.schemas.enable": "false",
 }
 RUNNING = (Task(0, "RUNNING"),)
@@ -108,6 +109,11 @@ def test_a_connector_known_from_its_file(tmp_path):
         ("snapshot.mode", "always", WARNING, "no_data"),
         ("snapshot.mode", "no_data", OK, ""),
         ("snapshot.mode", "custom", WARNING, ""),
+        ("snapshot.select.statement.overrides", "public.a", WARNING, "lakemark snapshot start"),
+        ("snapshot.include.collection.list", r"public\.a", WARNING, "lakemark snapshot start"),
+        ("event.converting.failure.handling.mode", None, WARNING, "fail"),
+        ("event.converting.failure.handling.mode", "skip", WARNING, "fail"),
+        ("event.converting.failure.handling.mode", "fail", OK, ""),
         ("heartbeat.interval.ms", None, WARNING, "10000"),
         ("heartbeat.interval.ms", "0", WARNING, "10000"),
         ("tombstones.on.delete", "false", OK, ""),
@@ -124,6 +130,16 @@ def test_settings(name, value, verdict, mend):
     assert finding.verdict is verdict
     assert mend in finding.mend
     assert bool(finding.mend) == bool(mend)
+
+
+def test_what_a_snapshot_leaves_out_is_nothing_to_one_that_reads_no_rows():
+    parts = {
+        "snapshot.mode": "no_data",
+        "snapshot.select.statement.overrides.public.a": "SELECT 1",
+        "snapshot.include.collection.list": "public.b",
+    }
+    assert bad(findings(facts(parts), CONFIG)) == []
+    assert len(bad(findings(facts(parts | {"snapshot.mode": "initial"}), CONFIG))) == 2
 
 
 def test_an_unwrap_transform():

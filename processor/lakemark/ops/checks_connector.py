@@ -19,6 +19,8 @@ CHECKS: Final = ("connector", "connector setting")
 COMMITTED: Final = "committed offset"
 
 _JAVA_CLASS: Final = re.compile(r"(?:[a-z_][\w$]*\.)+[A-Z][\w$]*")
+# Values of snapshot.mode with which the connector's own snapshot reads no rows.
+_NO_ROWS: Final = frozenset({"no_data", "never", "schema_only"})
 _FLUSH: Final = (
     "unknown: a setting of the worker, 60 s unless changed. After a crash the connector repeats up"
     " to that much; repeated events change nothing"
@@ -82,6 +84,8 @@ def findings(facts: ConnectorFacts, config: Config) -> list[Finding]:
         *_modes(facts.settings),
         *_publication(facts.settings),
         *_snapshot_mode(facts.settings),
+        *_snapshot_parts(facts.settings),
+        *_conversion(facts.settings),
         *_heartbeat(facts.settings),
         *_deletes(facts.settings),
         *_committed(facts, config),
@@ -254,12 +258,46 @@ def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
             " stay until lakemark has taken a snapshot",
             "set snapshot.mode to initial or no_data",
         )
-    elif mode in {"no_data", "never", "schema_only"}:
+    elif mode in _NO_ROWS:
         yield fine(check, name, f"{mode}: rows older than the slot come by `lakemark snapshot`")
     elif mode in {"initial", "when_needed"}:
         yield fine(check, name, f"{mode}: the connector reads the tables first")
     else:
         yield warning(check, name, f"{mode}: what the connector's snapshot holds cannot be told")
+
+
+def _snapshot_parts(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Settings with which the connector's own snapshot is not the whole of the tables."""
+    if settings.get("snapshot.mode", "initial").strip().lower() in _NO_ROWS:
+        return
+    parts = {
+        "snapshot.select.statement.overrides": "rows that its statements do not select",
+        "snapshot.include.collection.list": "rows of the tables that it does not name",
+    }
+    for name, left_out in parts.items():
+        if any(setting.startswith(name) and settings[setting].strip() for setting in settings):
+            yield warning(
+                "connector setting",
+                name,
+                f"the connector's own snapshot leaves out {left_out}",
+                "lakemark snapshot start TABLE",
+            )
+
+
+def _conversion(settings: Mapping[str, str]) -> Iterator[Finding]:
+    name = "event.converting.failure.handling.mode"
+    mode = settings.get(name, "warn").strip().lower()
+    if mode == "fail":
+        reason = "fail: the connector stops at a value that it cannot convert"
+        yield fine("connector setting", name, reason)
+    else:
+        default = " (Debezium's default)" if name not in settings else ""
+        yield warning(
+            "connector setting",
+            name,
+            f"{mode}{default}: a value that the connector cannot convert arrives as NULL",
+            f"set {name} to fail",
+        )
 
 
 def _heartbeat(settings: Mapping[str, str]) -> Iterator[Finding]:
