@@ -284,6 +284,13 @@ def test_no_mistake_quotes_a_secret(write, extra, path, words):
     assert "hush-hush" not in " ".join(p.message + p.hint for p in found.values())
 
 
+@pytest.mark.parametrize("name", ["password", "sslpassword", "pass%77ord", "x=1#&password"])
+def test_a_password_among_the_parameters_of_an_address_is_refused(write, name):
+    found = problems(write(SMALL + f"database: {{url: 'postgresql://h/d?{name}=hush-hush'}}\n"))
+    assert "database.password, such as ${file:" in found["database.url"].message
+    assert "hush-hush" not in found["database.url"].message
+
+
 def test_secrets_that_are_missing_say_so(write, tmp_path):
     text = SMALL + "database: {url: 'postgresql://u@h/d', password: '${env:PGPW}'}\n"
     found = problems(write(text))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -193,6 +193,15 @@ def _postgres(value: str) -> str:
     if parts.scheme not in {"postgres", "postgresql"} or not parts.hostname:
         raise PydanticCustomError(
             "url", "expected an address such as postgresql://lakemark@localhost:5432/shop"
+        )
+    parameters = parse_qsl(value.partition("?")[2], keep_blank_values=True)
+    secrets = [name for name, _ in parameters if SECRET_KEY.search(name)]
+    if secrets:
+        raise PydanticCustomError(
+            "url",
+            "expected no {names} among its parameters, where it would be shown: a password stands"
+            " in database.password, such as ${file:secrets/postgres} or ${env:NAME}",
+            {"names": ", ".join(secrets)},
         )
     return value
 
