@@ -145,6 +145,48 @@ def test_config_survives_pickling_and_never_shows_a_secret(write):
     assert config.secrets() == {"hush-hush", "hush-hush2"}
 
 
+def test_what_a_free_map_has_from_elsewhere_is_a_secret(write, tmp_path):
+    (tmp_path / "bearer").write_text("hush-file\n")
+    options = (
+        "{odd: '${file:bearer}', other: 'x-${env:E}', allow_http: '${env:ON}', plain: '$${x}'}"
+    )
+    text = SMALL.replace(
+        "lake: {path: ./lake}", f"lake: {{path: ./lake, storage_options: {options}}}"
+    )
+    config = load(write(text), {"E": "hush-env", "ON": "true"})
+    assert config.secrets() == {"hush-file", "x-hush-env"}
+    hidden = {path[-1]: secret for path, _, secret in leaves(config) if path[:1] == ("lake",)}
+    assert [hidden[n] for n in ("odd", "other", "allow_http", "plain")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert config.lake.options()["other"] == "x-hush-env"
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["ssl.key.pem", "fs.s3a.encryption.key", "azure_encryption_key", "aws_sse_customer_key_base64"],
+)
+def test_keys_that_sound_like_secrets(write, key):
+    text = SMALL.replace(
+        "lake: {path: ./lake}", f"lake: {{path: ./lake, storage_options: {{{key}: hush-hush}}}}"
+    )
+    assert load(write(text), {}).secrets() == {"hush-hush"}
+
+
+def test_any_setting_may_come_from_a_variable(write):
+    text = "stream: {shards: '${env:N}', trigger: '${env:T}'}\nlog: {format: '${env:F}'}\n"
+    config = load(write(SMALL + text), {"N": "3", "T": "2s", "F": "json"})
+    assert (config.stream.shards, config.stream.trigger, config.log.format) == (
+        3,
+        timedelta(seconds=2),
+        "json",
+    )
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
 def test_the_password_in_an_address_is_a_secret_in_both_its_forms(write):
     text = SMALL + "database: {url: 'postgresql://u:p%40ssw0rd@h/d'}\n"
     assert load(write(text), {}).secrets() == {"p%40ssw0rd", "p@ssw0rd"}

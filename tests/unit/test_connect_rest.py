@@ -12,7 +12,7 @@ from lakemark import connector
 from lakemark.config import ConnectConfig
 from lakemark.connect_rest import ConnectorStatus, ConnectRest, TaskStatus
 from lakemark.errors import ConfigError, DependencyError
-from lakemark.settings.file_secret import FileSecret, FromFiles, Template
+from lakemark.settings.file_secret import FileSecret, Referred, Template
 from lakemark.settings.layers import InvalidConfig
 from tests.kit.connector_settings import POSTGRES, config
 
@@ -72,7 +72,7 @@ def test_a_password_whose_file_is_written_anew_is_that_of_the_next_request(tmp_p
     """Also of the next attempt of a request that the old one did not get through."""
     file, asked = tmp_path / "password", []
     file.write_text("old one\n")
-    password = FileSecret(FromFiles.of("old one", Template((file,))))
+    password = FileSecret(Referred.of("old one", Template((file,))))
 
     def answer(request):
         asked.append(request.headers["authorization"])

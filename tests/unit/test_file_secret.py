@@ -13,7 +13,7 @@ from lakemark.config import Config, load
 from lakemark.errors import ConfigError
 from lakemark.ops.log import MASK, SecretFilter
 from lakemark.settings import layers
-from lakemark.settings.file_secret import FromFiles
+from lakemark.settings.file_secret import Referred
 from lakemark.settings.layers import LoginRefused, Problem
 from lakemark.snapshot.readers.postgres import conninfo
 
@@ -73,7 +73,7 @@ def test_a_text_read_again_is_what_it_was_at_first(tmp_path_factory, data):
     found = layers._resolve(given_text, ("x",), {"E": "e"}, layers.Layers(base))
     assert found == wanted
     if "${file:" in given_text.replace("$${", ""):
-        assert isinstance(found, FromFiles)
+        assert isinstance(found, Referred)
         assert found.template.now() == wanted
 
 

@@ -1,8 +1,9 @@
 """Secrets that stand in a file, and may change there while the pipeline runs.
 
-`${file:path}` in a setting gives a `FromFiles`; where the setting is a secret it becomes a
+`${file:path}` in a setting gives a `Referred`; where the setting is a secret it becomes a
 `FileSecret`, which reads the file again whenever its value is asked for. Clients ask when they
-connect, so the next connection uses a password that was changed meanwhile.
+connect, so the next connection uses a password that was changed meanwhile. `${env:NAME}` gives one
+without files.
 
 Crossing to another process it takes the value of that moment along: there may be no such file.
 """
@@ -23,6 +24,11 @@ class Template:
     """
 
     parts: tuple[str | Path, ...]
+
+    @property
+    def has_files(self) -> bool:
+        """Whether any part is a file's."""
+        return any(isinstance(part, Path) for part in self.parts)
 
     def read(self) -> str:
         """The text as it is now; of a file the newlines at its end do not count.
@@ -52,8 +58,8 @@ def content(file: Path) -> str:
     return file.read_text(encoding="utf-8").rstrip("\r\n")
 
 
-class FromFiles(str):
-    """The value of a setting that names files, and what it was made from."""
+class Referred(str):
+    """The value of a setting that names files or variables, and what it was made from."""
 
     __slots__ = ("template",)
     template: Template
@@ -80,7 +86,7 @@ def seen() -> frozenset[str]:
 class FileSecret(SecretStr):
     """A secret as its files hold it now; the last one known while a file cannot be read."""
 
-    def __init__(self, value: FromFiles) -> None:
+    def __init__(self, value: Referred) -> None:
         super().__init__(str(value))
         self._template = value.template
 
@@ -100,4 +106,6 @@ class FileSecret(SecretStr):
 
 def secret(value: object) -> object:
     """A text from files as the secret that follows them; anything else as it is."""
-    return FileSecret(value) if isinstance(value, FromFiles) else value
+    if isinstance(value, Referred) and value.template.has_files:
+        return FileSecret(value)
+    return value

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import yaml
 
 from lakemark.errors import ConfigError
-from lakemark.settings.file_secret import FromFiles, Template, content
+from lakemark.settings.file_secret import Referred, Template, content
 
 SettingPath = tuple[str | int, ...]
 Shape = Literal["scalar", "list", "map", "section", "unknown"]
@@ -304,8 +304,8 @@ def _text(value: str, path: SettingPath, environ: Mapping[str, str], layers: Lay
         shown += value[end : match.start()] + found
         end = match.end()
     whole, template = shown + value[end:], Template((*parts, value[end:]))
-    has_files = any(isinstance(part, Path) for part in parts)
-    return FromFiles.of(whole, template) if has_files else whole
+    refers = any(match[0] != "$${" for match in _PLACEHOLDER.finditer(value))
+    return Referred.of(whole, template) if refers else whole
 
 
 def _placeholder(

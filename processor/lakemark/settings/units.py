@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
-from lakemark.settings.file_secret import FileSecret, FromFiles, secret
+from lakemark.settings.file_secret import Referred, secret
 from lakemark.settings.names import problem_with_regex
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -33,9 +33,12 @@ LAKE_SCHEMES: Final = ("abfs", "abfss", "az", "file", "gs", "hdfs", "s3", "s3a")
 # Free maps have keys of other programs; a value under such a key is never shown.
 SECRET_KEY: Final = re.compile(
     r"password|passwd|secret|token|jaas|credential|sas"
-    r"|(access|account|api|master|private|shared|storage)[._-]?key|keystore\.key",
+    r"|(access|account|api|customer|encryption|master|private|shared|storage)[._-]?key"
+    r"|keystore\.key|key[._-]pem",
     re.IGNORECASE,
 )
+# No secret: hiding it would blot out the same word wherever it is said.
+_SWITCH: Final = re.compile(r"true|false|\d{1,6}", re.IGNORECASE)
 # What decides over exactly-once, and what Spark's Kafka source refuses.
 _SET_BY_US: Final = frozenset(
     {
@@ -139,7 +142,10 @@ def _table(value: str) -> str:
 
 
 def _free_map(value: object) -> object:
-    """Keys of other programs: a value under a key that sounds like a secret becomes one."""
+    """Keys of other programs: a value becomes a secret if its key sounds like one.
+
+    So does one that comes from a file or a variable, as secrets do.
+    """
     if not isinstance(value, dict):
         return value
     found: dict[str, str | SecretStr] = {}
@@ -147,12 +153,14 @@ def _free_map(value: object) -> object:
         shown = text(inner)
         if not isinstance(shown, str):
             raise PydanticCustomError("map", "{name}: expected one value", {"name": str(name)})
-        found[str(name)] = _hidden(shown) if SECRET_KEY.search(str(name)) else shown
+        referred = isinstance(shown, Referred) and not _SWITCH.fullmatch(shown)
+        found[str(name)] = _hidden(shown) if referred or SECRET_KEY.search(str(name)) else shown
     return found
 
 
 def _hidden(value: str) -> SecretStr:
-    return FileSecret(value) if isinstance(value, FromFiles) else SecretStr(value)
+    found = secret(value)
+    return found if isinstance(found, SecretStr) else SecretStr(value)
 
 
 def _client(value: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
