@@ -4,11 +4,12 @@ from lakemark import connector
 from lakemark.client_settings import java_options
 from lakemark.config import Config
 from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.snapshot.readers import postgres
 from lakemark.source.schema_file import read_schema_file
 
 
 def check(config: Config) -> list[Problem]:
-    """Mistakes and warnings in the files that the configuration names; nothing is contacted."""
+    """Mistakes and warnings in what the configuration names; nothing is contacted."""
     problems: list[Problem] = []
     if config.source.connector_file:
         try:
@@ -18,6 +19,11 @@ def check(config: Config) -> list[Problem]:
     if config.source.schema_file:
         try:
             read_schema_file(config.source.schema_file)
+        except InvalidConfig as error:
+            problems += error.problems
+    if config.database:
+        try:
+            postgres.conninfo(config.database)
         except InvalidConfig as error:
             problems += error.problems
     try:

@@ -1,5 +1,6 @@
 """PostgreSQL: the catalog, for the exact types of the columns."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -26,6 +27,8 @@ _REFUSED: Final = (
     "does not exist",
     "not permitted to log in",
 )
+# libpq says these of database.url before it reaches a server.
+_WRONG: Final = re.compile(r'invalid (?:integer value|"?\w+"? value|port number)')
 _MEND: Final = "check database.url, database.password and the user's rights"
 _ALL_TABLES: Final = """
 SELECT n.nspname::text, c.relname::text
@@ -40,13 +43,20 @@ _GENERATED: Final = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s AN
 
 
 def conninfo(database: DatabaseConfig) -> str:
-    """How to connect, the password included."""
+    """How to connect, the password included.
+
+    Raises:
+        InvalidConfig: ``database.url`` has a parameter that libpq does not know.
+    """
     password = database.password.get_secret_value() if database.password else None
     seconds = max(2, round(database.connect_timeout.total_seconds()))  # libpq's least
     options: dict[str, str | int] = {"connect_timeout": seconds, "application_name": "lakemark"}
     if password is not None:
         options["password"] = password
-    return make_conninfo(database.url, **options)
+    try:
+        return make_conninfo(database.url, **options)
+    except psycopg.ProgrammingError as error:
+        raise _wrong(error) from None  # its text may hold a part of a password
 
 
 def read_schemas(
@@ -72,6 +82,7 @@ def read_schemas(
     Raises:
         DependencyError: the database does not answer.
         LoginRefused: it refuses us.
+        InvalidConfig: ``database.url`` is wrong.
     """
     try:
         with psycopg.connect(
@@ -141,7 +152,9 @@ def _sends_generated(session: psycopg.Connection[Any], settings: Mapping[str, st
 
 
 def unavailable(error: psycopg.Error) -> LakemarkError:
-    """What an error of the connection means: the database is away, or it refuses us."""
+    """What an error of the connection means: the database is away, refuses us, or is misnamed."""
+    if error.sqlstate is None and _WRONG.search(str(error)):
+        return _wrong(error)
     refused = isinstance(error, errors.InsufficientPrivilege | errors.InvalidPassword)
     if refused or any(sign in str(error) for sign in _REFUSED):
         return _refused(error)
@@ -150,6 +163,14 @@ def unavailable(error: psycopg.Error) -> LakemarkError:
         code="database-unavailable",
         hint="start it, or correct the section database",
     )
+
+
+def _wrong(error: psycopg.Error) -> InvalidConfig:
+    said = _one_line(error).removeprefix("connection is bad: ")
+    if isinstance(error, psycopg.ProgrammingError) and "query parameter" not in said:
+        said = said.partition(":")[0]
+    hint = "correct it: behind the ? stand parameters of libpq, such as sslmode=verify-full"
+    return InvalidConfig([Problem("database.url", said, hint)])
 
 
 def _refused(error: psycopg.Error) -> InvalidConfig:

@@ -53,7 +53,7 @@ def connect(
     Raises:
         DependencyError: ``database-unavailable``.
         LoginRefused: it does not let us in; retried by a pipeline that runs.
-        ConfigError: it is older than PostgreSQL 13.
+        ConfigError: it is older than PostgreSQL 13, or ``database.url`` is wrong.
     """
     timeouts = {
         "statement_timeout": f"{round(statement_timeout.total_seconds() * 1000)}",
