@@ -230,6 +230,27 @@ def test_everything_can_come_from_the_environment(monkeypatch, tmp_path):
     assert load(None, environ).lake.path == str(tmp_path / "lake")
 
 
+@pytest.mark.parametrize(
+    "written", ["0123", "1_000", "0x1F", "1.50", "12:30:45", "2024-01-01", "42"]
+)
+def test_a_text_that_yaml_takes_for_a_number_stays_as_it_is_written(write, written):
+    text = SMALL + f"database: {{url: 'postgresql://u@h/d', password: {written}}}\n"
+    text += f"spark: {{spark.odd: {written}}}\n"
+    config = load(write(text), {})
+    assert config.database is not None
+    assert config.database.password is not None
+    assert config.database.password.get_secret_value() == written
+    assert config.spark_options() == {"spark.odd": written}
+
+
+def test_a_number_is_what_yaml_says(write):
+    text = SMALL + "stream: {shards: 0x10}\ndead_letters: {max_record_bytes: 2_000_000}\n"
+    config = load(write(text), {})
+    assert config.stream.shards == 16
+    assert config.dead_letters.max_record_bytes == 2_000_000
+    assert type(config.stream.shards) is type(config.dead_letters.max_record_bytes) is int
+
+
 def test_a_placeholder_inside_a_value_and_an_escaped_one(write):
     text = SMALL.replace("localhost:9092", "'${env:HOST}:9092'").replace(
         "connector: shop", 'connector: "a$${b}"'

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import yaml
 
@@ -30,6 +30,31 @@ _PLACEHOLDER: Final = re.compile(r"\$\$\{|\$\{([^{}\n]*)\}")
 # `{password: ${file:pg}}` is no valid flow YAML. ASCII inside a placeholder is moved to the Unicode
 # private use area before parsing and back afterwards; columns and lines stay as they are.
 _PRIVATE: Final = 0xE000
+
+
+class Written:
+    """A number and how it was written: to YAML 0123 is 83, but as a password it is 0123."""
+
+    text: str
+
+    @classmethod
+    def of(cls, value: Any, text: str) -> Self:
+        """The number as it stands in the file."""
+        made = cls.__new__(cls, value)  # type: ignore[call-arg]
+        made.text = text
+        return made
+
+
+class WrittenInt(Written, int):
+    """A whole number."""
+
+
+class WrittenFloat(Written, float):
+    """Any other number."""
+
+
+_WRITTEN: Final[dict[type, type[Written]]] = {int: WrittenInt, float: WrittenFloat}
+_DATE: Final = "tag:yaml.org,2002:timestamp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +246,11 @@ def _from_node(node: yaml.Node, path: SettingPath, file: str, layers: Layers) ->
         return [_from_node(n, (*path, i), file, layers) for i, n in enumerate(node.value)]
     if isinstance(node, yaml.ScalarNode):
         node.value = _show(str(node.value))
-    return yaml.SafeLoader("").construct_object(node, deep=True)
+        if node.tag == _DATE:
+            return node.value  # no setting is one
+    value = yaml.SafeLoader("").construct_object(node, deep=True)
+    kind = _WRITTEN.get(type(value))
+    return kind.of(value, str(node.value)) if kind else value
 
 
 def _show(text: str) -> str:

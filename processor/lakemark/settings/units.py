@@ -22,6 +22,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
 from lakemark.settings.file_secret import Referred, secret
+from lakemark.settings.layers import Written
 from lakemark.settings.names import problem_with_regex
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -117,7 +118,9 @@ def _location(value: str, info: ValidationInfo) -> str:
 
 
 def text(value: object) -> object:
-    """Numbers and booleans as other programs write them; anything else as it is."""
+    """Booleans as other programs write them, numbers as they were written; else as it is."""
+    if isinstance(value, Written):
+        return value.text
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
