@@ -185,6 +185,27 @@ def test_the_policy_lets_through_what_the_settings_need(found, config):
     assert allowed == {DNS, STORE, brokers, connect, database}
 
 
+def test_a_job_that_waits_for_recent_tables_comes_through_and_gives_up_a_try(found):
+    (job,) = [
+        yaml.safe_load(t)
+        for t in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+        if "readyz" in t
+    ]
+    (entry,) = found["NetworkPolicy"]["spec"]["ingress"]
+    let_in = [source.get("podSelector", {}).get("matchLabels") for source in entry["from"]]
+    assert job["metadata"]["labels"] in let_in
+    (waiting,) = job["spec"]["initContainers"]
+    assert "--max-time" in waiting["command"][-1]
+
+
+def test_what_is_applied_needs_no_operator():
+    applied = set(re.findall(r"-f deploy/kubernetes/(\S*)", (FOLDER / "lakemark.yaml").read_text()))
+    assert applied == set(re.findall(r"-f deploy/kubernetes/(\S*)", PAGE))
+    for name in applied:
+        for document in yaml.safe_load_all((FOLDER / name).read_text()):
+            assert not document["apiVersion"].startswith("monitoring."), name
+
+
 def test_the_user_is_the_image_s(pod):
     (uid,) = re.findall(r"--uid (\d+)", (ROOT / "Dockerfile").read_text())
     security = pod["securityContext"]
