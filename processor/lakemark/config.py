@@ -146,7 +146,8 @@ class SourceConfig(Section):
         [], description="full-match regular expressions of schema.table; default: all captured"
     )
     topics: TableRegex | None = Field(
-        None, description="Java regular expression of the topics, when a router renames them"
+        None,
+        description="Java regular expression of topics that a router renames, the signal table's too",
     )
     schema_file: ExistingFile | None = Field(
         None, description="tables' columns, for plain JSON without a database"

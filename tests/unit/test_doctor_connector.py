@@ -18,7 +18,6 @@ SOUND = POSTGRES | {
     "plugin.name": "pgoutput",
     "publication.autocreate.mode": "filtered",
     "heartbeat.interval.ms": "10000",
-    "event.converting.failure.handling.mode": "fail",
     "value.converter.schemas.enable": "false",
 }
 RUNNING = (Task(0, "RUNNING"),)
@@ -111,8 +110,8 @@ def test_a_connector_known_from_its_file(tmp_path):
         ("snapshot.mode", "custom", WARNING, ""),
         ("snapshot.select.statement.overrides", "public.a", WARNING, "lakemark snapshot start"),
         ("snapshot.include.collection.list", r"public\.a", WARNING, "lakemark snapshot start"),
-        ("event.converting.failure.handling.mode", None, WARNING, "fail"),
-        ("event.converting.failure.handling.mode", "skip", WARNING, "fail"),
+        ("event.converting.failure.handling.mode", None, OK, ""),
+        ("event.converting.failure.handling.mode", "skip", OK, ""),
         ("event.converting.failure.handling.mode", "fail", OK, ""),
         ("heartbeat.interval.ms", None, WARNING, "10000"),
         ("heartbeat.interval.ms", "0", WARNING, "10000"),

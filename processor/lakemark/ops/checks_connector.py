@@ -287,17 +287,8 @@ def _snapshot_parts(settings: Mapping[str, str]) -> Iterator[Finding]:
 def _conversion(settings: Mapping[str, str]) -> Iterator[Finding]:
     name = "event.converting.failure.handling.mode"
     mode = settings.get(name, "warn").strip().lower()
-    if mode == "fail":
-        reason = "fail: the connector stops at a value that it cannot convert"
-        yield fine("connector setting", name, reason)
-    else:
-        default = " (Debezium's default)" if name not in settings else ""
-        yield warning(
-            "connector setting",
-            name,
-            f"{mode}{default}: a value that the connector cannot convert arrives as NULL",
-            f"set {name} to fail",
-        )
+    what = "the connector stops at a" if mode == "fail" else "NULL stands for a"
+    yield fine("connector setting", name, f"{mode}: {what} value that it cannot convert")
 
 
 def _heartbeat(settings: Mapping[str, str]) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ from lakemark import connector
 from lakemark.client_settings import java_options
 from lakemark.config import Config
 from lakemark.settings.layers import InvalidConfig, Problem
-from lakemark.snapshot.readers import postgres
 from lakemark.source.schema_file import read_schema_file
 
 
@@ -21,9 +20,11 @@ def check(config: Config) -> list[Problem]:
             read_schema_file(config.source.schema_file)
         except InvalidConfig as error:
             problems += error.problems
-    if config.database:
+    if config.database and set("?%") & set(config.database.url):  # the rest is sound by its form
+        from lakemark.snapshot.readers.postgres import conninfo  # noqa: PLC0415 (a slow import)
+
         try:
-            postgres.conninfo(config.database)
+            conninfo(config.database)
         except InvalidConfig as error:
             problems += error.problems
     try:
