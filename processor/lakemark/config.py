@@ -146,8 +146,7 @@ class SourceConfig(Section):
         [], description="full-match regular expressions of schema.table; default: all captured"
     )
     topics: TableRegex | None = Field(
-        None,
-        description="Java regular expression of topics that a router renames, the signal table's too",
+        None, description="Java regex of topics that a router renames, the signal table's too"
     )
     schema_file: ExistingFile | None = Field(
         None, description="tables' columns, for plain JSON without a database"
