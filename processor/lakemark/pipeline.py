@@ -202,6 +202,7 @@ class Pipeline:
 
         # 4. tables that catch up
         self._degraded(state, left.failed + self._catch_up(state))
+        self.refresh.put_off(state, before, batch_s=monotonic() - marks[0])
         marks.append(monotonic())
 
         # 5. the state after it
@@ -244,8 +245,7 @@ class Pipeline:
         records = self.controls(before.control, end)
         control_records.carry_out(records, state, before=before, start=start, refresh=self.refresh)
         for name, entry in state.tables.items():
-            errored = entry.state == tables.ERRORED and entry.retried
-            if errored and not self.refresh.waits(entry):
+            if self.refresh.retries(name, entry):
                 tables.resume(state, name)
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)

@@ -3,6 +3,8 @@
 What is asked may be away. Then those tables wait as `errored`, tried again by themselves, and the
 others go on: nothing of this ends a batch. Between two failures some time passes in which nobody
 is asked, so that a database that does not answer costs the log a connection's timeout now and then.
+Any other table that is retried waits as well between two tries: each reads a slice of its topics
+again, while all tables wait for the batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +23,9 @@ from lakemark.tables import PipelineState, TableState
 log = structlog.get_logger(__name__)
 
 AGAIN_S: Final = 15.0  # after a failure; a connection may take `database.connect_timeout` to fail
+# From one try of a table to the next: the batch that the supervisor makes every 15 s shall not come
+# a moment too early.
+RETRY_S: Final = 14.0
 
 
 class Catalog(Protocol):
@@ -54,8 +59,29 @@ class Refresh:
     read: set[str] = field(default_factory=set)
     _failure: LakemarkError | None = None
     _not_before: float = 0.0
+    _held: dict[str, float] = field(default_factory=dict)
 
-    def waits(self, entry: TableState) -> bool:
+    def retries(self, table: str, entry: TableState) -> bool:
+        """Whether an errored table is to be tried again by the batch that begins."""
+        if entry.state != tables.ERRORED or not entry.retried or self._waits(entry):
+            return False
+        return self.clock() >= self._held.get(table, 0.0)
+
+    def put_off(self, state: PipelineState, before: PipelineState, *, batch_s: float) -> None:
+        """Tables that failed again in this batch are not tried with every batch that follows.
+
+        Args:
+            state: the state being made.
+            before: the state before the batch.
+            batch_s: seconds since the batch began.
+        """
+        for table, old in before.tables.items():
+            entry = state.tables.get(table, old)
+            failed = entry.state == tables.ERRORED and entry.since_batch == state.batch
+            if failed and old.state != tables.STREAMING and not self._waits(entry):
+                self._held[table] = self.clock() - batch_s + RETRY_S
+
+    def _waits(self, entry: TableState) -> bool:
         """Whether a table waits for the catalog, and it is not to be asked yet."""
         failure = self._failure
         return failure is not None and entry.code == failure.code and not self._due()

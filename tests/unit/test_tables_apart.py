@@ -1,9 +1,12 @@
 """A table that cannot be written holds up no other, in whatever state the others are."""
 
+from time import monotonic
+
 import pytest
 
 from lakemark import tasks
 from lakemark.errors import DependencyError
+from lakemark.refresh import RETRY_S
 from lakemark.sink.failures import classified
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.modes import HandlingModes
@@ -33,7 +36,30 @@ def test_a_table_that_catches_up_beside_one_whose_storage_is_away(tmp_path, othe
     assert shop.values() == {1: "a", 2: "b"}
     assert shop.state.tables[ITEMS].code == "lake-unavailable"
     monkeypatch.undo()
+    shop.pipeline.refresh.clock = lambda: monotonic() + RETRY_S
     shop.run()
+    shop.run()
+    assert shop.values(ITEMS) == {1: "a", 2: "b"}
+
+
+def test_a_table_that_fails_again_is_not_tried_with_every_batch(shop, monkeypatch):
+    """Each try reads a slice of its topics again, and the others wait for that."""
+    for table in (ORDERS, ITEMS):
+        shop.put("c", 10, 1, v="a", table=table)
+    shop.run()
+    tried = []
+    away(monkeypatch, ITEMS, tried=tried)
+    shop.put("c", 20, 2, v="b", table=ITEMS)
+    shop.run()
+    tries = {0.0: True, 1.0: False, RETRY_S / 2: False, RETRY_S + 2: True, RETRY_S + 3: False}
+    for later_s, expected in tries.items():
+        shop.pipeline.refresh.clock = lambda later_s=later_s: monotonic() + later_s
+        tried.clear()
+        shop.run()
+        assert bool(tried) == expected, later_s
+        assert shop.state.tables[ITEMS].code == "lake-unavailable"
+    monkeypatch.undo()
+    shop.records.append({"type": "table-resume", "table": ITEMS})  # a person's word does not wait
     shop.run()
     assert shop.values(ITEMS) == {1: "a", 2: "b"}
 
@@ -94,12 +120,13 @@ def test_a_paused_table_can_be_resumed_though_the_only_other_one_cannot_be_writt
     assert shop.state.tables[ITEMS].code == "lake-unavailable"
 
 
-def away(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """The storage of some tables cannot be reached any more."""
+def away(monkeypatch: pytest.MonkeyPatch, *names: str, tried: list[str] | None = None) -> None:
+    """The storage of some tables cannot be reached any more; `tried` tells who did."""
     real = tasks.apply.apply
 
     def apply(table, *given, **named):
         if table in names:
+            (tried if tried is not None else []).append(table)
             raise classified(OSError("connection refused"), "s3://other/items")
         return real(table, *given, **named)
 
