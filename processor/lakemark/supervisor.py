@@ -84,7 +84,7 @@ class Supervisor:
         self.turn = Turn(config)
         self.takeover = Takeover(config.name, self.turn, self.stopping, once=once)
         self.connector: Watch | None = None
-        self.stands_by = False
+        self.stands_by = True  # until the checkpoint is this process's own
         self.streamed = False
         self.board = Board(config.name)
         self.metrics = Metrics(self.board)

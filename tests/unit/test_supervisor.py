@@ -215,11 +215,28 @@ def test_a_refusal_ends_a_start_and_degrades_what_has_streamed(folder, monkeypat
     assert (state, error.code, error.retried) == ("degraded", "database-refused", True)
 
 
+def test_who_cannot_even_begin_says_nothing_in_the_place_of_the_owner(folder, monkeypatch):
+    supervisor, said = Supervisor(load(folder / "lakemark.yaml"), once=False), []
+    away = DependencyError("it does not answer", code="checkpoint-unavailable")
+
+    def stream(_spark):
+        supervisor.stopping.set()
+        raise away
+
+    monkeypatch.setattr(supervisor, "_stream", stream)
+    monkeypatch.setattr(supervisor, "_say", said.extend)
+    assert supervisor._supervise(None) == 0
+    assert said == []
+    pipeline = supervisor.board.status().pipeline
+    assert (pipeline.state, pipeline.code) == ("degraded", "checkpoint-unavailable")
+
+
 def test_only_a_process_whose_query_runs_says_with_which_settings_and_for_which_tables(
     folder, monkeypatch
 ):
     supervisor, said = Supervisor(load(folder / "lakemark.yaml"), once=False), {}
     monkeypatch.setattr(supervisor, "_say", said.update)
+    supervisor.stands_by = False
     supervisor._publish_pipeline("standby")
     supervisor._publish_pipeline("degraded")
     assert said.keys() == {b"_pipeline"}
