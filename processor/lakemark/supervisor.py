@@ -38,7 +38,7 @@ from lakemark.errors import ConfigError, DependencyError, LakemarkError
 from lakemark.ops import feeds, server
 from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
-from lakemark.ops.progress import CAPTURED, Captured
+from lakemark.ops.progress import CAPTURED, Captured, record_of
 from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pace import Pace
@@ -222,7 +222,7 @@ class Supervisor:
         checkpoint.require(identity)  # before anything is taken from anybody
         if self.takeover.of(checkpoint, self._standby):
             self.board.pipeline("starting")
-        self.stands_by = False
+        self.stands_by, self.published = False, {}  # who had it before said what it knew
         checkpoint.claim(identity)
         return checkpoint
 
@@ -391,15 +391,10 @@ class Supervisor:
         self.state = state
         self.board.tables(state)
         said: dict[str, bytes | None] = dict.fromkeys(state.left)  # nothing is said of them now
-        said |= {
-            table: msgspec.json.encode(
-                {"table": table, "batch": state.batch, **msgspec.to_builtins(entry)}
-            )
-            for table, entry in state.tables.items()
-        }
+        said |= {table: msgspec.json.encode(entry) for table, entry in state.tables.items()}
         news = {t: blob for t, blob in said.items() if self.published.get(t, b"") != blob}
-        if news:
-            self._say([(table.encode(), blob) for table, blob in news.items()])
+        if news:  # the batch alone is none
+            self._say([(table.encode(), record_of(table, state)) for table in news])
             self.published |= news
 
     def _say(self, said: Sequence[tuple[bytes, bytes | None]]) -> None:

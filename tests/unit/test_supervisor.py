@@ -1,6 +1,7 @@
 """What the supervisor makes of failures."""
 
 import io
+import json
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -14,7 +15,7 @@ from lakemark.ops.progress import Kept
 from lakemark.pace import Pace
 from lakemark.settings.layers import LoginRefused, Problem
 from lakemark.supervisor import Supervisor, any_state
-from lakemark.tables import CATCHING_UP, PAUSED, PipelineState, TableState
+from lakemark.tables import CATCHING_UP, PAUSED, LeftOut, PipelineState, TableState
 from lakemark.takeover import StoppedError
 from tests.kit.command_line import invoke
 
@@ -229,6 +230,25 @@ def test_who_cannot_even_begin_says_nothing_in_the_place_of_the_owner(folder, mo
     assert said == []
     pipeline = supervisor.board.status().pipeline
     assert (pipeline.state, pipeline.code) == ("degraded", "checkpoint-unavailable")
+
+
+def test_a_table_of_which_there_is_nothing_new_is_not_said_again(folder, monkeypatch):
+    supervisor, said = Supervisor(load(folder / "lakemark.yaml"), once=False), []
+    monkeypatch.setattr(supervisor, "_say", said.extend)
+    state = PipelineState(batch=1, tables={"a": TableState(), "b": TableState(events=1)})
+    supervisor._publish(state)
+    assert [key for key, _ in said] == [b"a", b"b"]
+    said.clear()
+    state.batch, state.tables["b"].events = 2, 2
+    supervisor._publish(state)
+    assert [key for key, _ in said] == [b"b"]
+    record = json.loads(said[0][1])
+    assert (record["table"], record["batch"], record["events"]) == ("b", 2, 2)
+    said.clear()
+    state.batch, state.left["a"] = 3, LeftOut(state.tables.pop("a"))
+    supervisor._publish(state)
+    supervisor._publish(state)
+    assert said == [(b"a", None)]
 
 
 def test_only_a_process_whose_query_runs_says_with_which_settings_and_for_which_tables(

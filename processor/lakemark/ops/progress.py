@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from lakemark.snapshot.runs import PAGE_PREFIX, RUN_PREFIX
-from lakemark.tables import TableState
+from lakemark.tables import PipelineState, TableState
 
 PIPELINE: Final = b"_pipeline"
 CAPTURED: Final = b"_captured"
@@ -58,6 +58,15 @@ def is_own(key: bytes) -> bool:
     Names of tables have a dot, also those that begin with an underscore; words of ours have none.
     """
     return key.startswith((RUN_PREFIX, PAGE_PREFIX)) or (key.startswith(b"_") and b"." not in key)
+
+
+def record_of(table: str, state: PipelineState) -> bytes | None:
+    """Value of a table's record; None if it is none of the pipeline's any more."""
+    entry = state.tables.get(table)
+    if entry is None:
+        return None
+    told = {"table": table, "batch": state.batch, **msgspec.to_builtins(entry)}
+    return msgspec.json.encode(told)
 
 
 def kept(records: Iterable[Record]) -> Kept:
