@@ -99,6 +99,6 @@ def repartition(entry: TableState, *, old_ends: Offsets, end: Offsets) -> None:
 
     New partitions, which are those in `end`, begin at 0, without a high-water.
     """
-    entry.old_ends = old_ends
+    entry.old_ends = entry.old_ends | old_ends
     for topic in old_ends.keys() & entry.from_offsets.keys():
         entry.from_offsets[topic] = {**dict.fromkeys(end[topic], 0), **entry.from_offsets[topic]}

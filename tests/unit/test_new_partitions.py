@@ -1,6 +1,8 @@
 """Topics that get partitions while their tables stream, batch by batch."""
 
-from lakemark import tables
+from lakemark import catch_up, tables
+from lakemark.new_partitions import follow
+from lakemark.tables import PipelineState, TableState
 from tests.kit.shop import ORDERS
 
 
@@ -47,3 +49,14 @@ def test_an_event_lost_on_its_way_to_an_old_partition_counts_in_a_new_one(shop):
     shop.run()
     assert shop.values() == {1: "lost before", 2: "b", 3: "c", 4: "d"}
     assert shop.state.tables[ORDERS].resnapshot == ""
+
+
+def test_two_topics_of_one_table_get_partitions_and_both_are_read_old_partitions_first():
+    known, ends = {"a": {0: 5}, "b": {0: 7}}, {"a": {0: 9, 1: 1}, "b": {0: 9, 1: 1}}
+    entry = TableState(topics=["a", "b"])
+    before = PipelineState(offsets=known, tables={"t": entry})
+    state = PipelineState(batch=1, offsets=ends, tables={"t": entry})
+    follow(
+        state, before=before, start=known, end_offsets=lambda topics: {t: ends[t] for t in topics}
+    )
+    assert catch_up.slice_of(entry, ends, limit=10) == (known, {"a": {0: 9}, "b": {0: 9}})
