@@ -51,6 +51,7 @@ def lake_plan(
                 partial=entry.partial,
                 stale=stale(entry),
                 key=tuple(entry.key),
+                written=bool(entry.engine),
             )
             for name, entry in state.tables.items()
         },

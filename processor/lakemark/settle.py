@@ -22,6 +22,10 @@ BEGUN_ANEW: Final = (
     "the connector began without offsets, as one does that was deleted or lost its slot: changes "
     "from before that may be missing, and rows deleted meanwhile still be here"
 )
+ADOPTED: Final = (
+    "the checkpoint is new, and the table is not: changes since its last one may be missing, and "
+    "rows deleted meanwhile still be here"
+)
 RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
 HALVES_LOST: Final = (
     "halves of key changes that waited beside the table are gone: rows may be missing or lack "
@@ -137,7 +141,7 @@ def settle(
         before=before,
         forwarded=state.offsets if forwarded else None,
     )
-    known_rows = {table: entry.rows for table, entry in before.tables.items()}
+    known_rows = {table: entry.rows for table, entry in before.tables.items() if entry.engine}
     _moved(state, before, start, reports)
     for report in reports:
         _count(state, report)
@@ -258,7 +262,7 @@ def _own_snapshots(
     reports: Sequence[Report],
     outcomes: Sequence[TableOutcome],
 ) -> None:
-    rows_before = {outcome.table: max(0, outcome.rows_before) for outcome in outcomes}
+    rows_before = {outcome.table: outcome.rows_before for outcome in outcomes}
     lsns: dict[str, set[int]] = {}
     for report in reports:
         for table, found in report.tables.items():
@@ -268,6 +272,10 @@ def _own_snapshots(
         if entry is not None and found_lsns and not entry.code:
             rows = known_rows.get(table, rows_before.get(table, 0))
             tables.note_own_snapshot(entry, found_lsns, rows_before=rows, batch=state.batch)
+    for table, rows in rows_before.items():
+        entry = state.tables[table]
+        if rows and table not in known_rows and not entry.resnapshot and not lsns.get(table):
+            tables.resnapshot(entry, ADOPTED, 0)  # every run of this checkpoint answers it
 
 
 def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:

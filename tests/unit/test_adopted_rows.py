@@ -4,21 +4,22 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from lakemark import tables
 from lakemark.sink import chunk_files
 from lakemark.sink.names import table_path
 from lakemark.sink.pool import cdc_type
-from tests.kit.memory_pipeline import Broker
+from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.shop import ORDERS, Shop, schema_of
 
 ENGINES = pytest.mark.parametrize("engine", ["task-merge", "deletion-vectors"])
 
 
-def shop_over(tmp_path, engine, **settings):
+def shop_over(tmp_path, engine, *, op="u", snapshot="false", **settings):
     schemas = {ORDERS: schema_of(ORDERS, id="int8", v="text")}
     shop = Shop(tmp_path, Broker(), schemas, settings={"engine": engine, **settings})
     path = table_path(shop.config.lake.path, ORDERS)
     write_deltalake(path, pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"]}))
-    shop.put("u", 10, 3, v="c2")
+    shop.put(op, 10, 3, v="c2", snapshot=snapshot)
     shop.run()
     assert shop.values() == {1: "a", 2: "b", 3: "c2"}
     return shop
@@ -27,6 +28,9 @@ def shop_over(tmp_path, engine, **settings):
 @ENGINES
 def test_their_key_is_changed(tmp_path, engine):
     shop = shop_over(tmp_path, engine)
+    shop.records.append(
+        {"type": "table-read", "table": ORDERS, "until": 0}
+    )  # they are not in doubt
     shop.put("d", 20, 1, headers=[("__debezium.newkey", b'{"id": 10}')])
     old = [("__debezium.oldkey", b'{"id": 1}')]
     shop.put("c", 20, 10, v="__debezium_unavailable_value", headers=old)
@@ -45,6 +49,41 @@ def test_a_truncate_takes_them_too(tmp_path, engine, deletes):
         assert not rows
     else:
         assert [row["_cdc"]["deleted"] for row in rows] == [True] * 3
+
+
+@ENGINES
+def test_a_checkpoint_that_is_new_says_so_once_and_any_run_answers_it(tmp_path, engine):
+    """An empty folder in the place of the checkpoint, and what Kafka has no more, are no news."""
+    shop = shop_over(tmp_path, engine)
+    marked = shop.state.tables[ORDERS]
+    assert (marked.state, marked.resnapshot_since) == (tables.STREAMING, 0)
+    assert "the checkpoint is new" in marked.resnapshot
+    shop.put("u", 20, 3, v="c3")
+    shop.records.append({"type": "table-read", "table": ORDERS, "until": 0})
+    shop.run()
+    shop.put("u", 30, 3, v="c4")
+    shop.run()
+    assert shop.values()[3] == "c4"
+    assert shop.state.tables[ORDERS].resnapshot == ""
+    assert tables.stale(shop.state.tables[ORDERS]) == frozenset()
+
+
+def test_a_first_batch_that_is_repeated_finds_no_rows_but_its_own(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.checkpoint.dies_before_saving = True
+    with pytest.raises(DiedError):
+        shop.run()
+    shop.put("c", 11, 2, v="b")
+    shop.checkpoint.planned[shop.batch].update(shop.broker.ends())
+    shop.restart()
+    shop.again()
+    assert shop.values() == {1: "a", 2: "b"}
+    assert shop.state.tables[ORDERS].resnapshot == ""
+
+
+def test_a_snapshot_of_the_connectors_own_speaks_for_itself(tmp_path):
+    shop = shop_over(tmp_path, "task-merge", op="r", snapshot="true")
+    assert shop.state.tables[ORDERS].resnapshot.startswith("the connector took a snapshot")
 
 
 def test_chunk_files_go_into_no_table_with_a_column_that_must_not_be_null(tmp_path):

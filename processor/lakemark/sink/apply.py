@@ -152,6 +152,9 @@ class _Work:
         self.opened = delta.open_table(own.path, plan.options)
         ids = dict.fromkeys([plan.app_id(outcome.table), plan.app_id(outcome.table, STREAM)])
         recorded, batch = commits.newest(self.opened, own.path, list(ids), batch=plan.batch)
+        if not own.written:  # by the state: the batch may be one that is repeated
+            earlier = commits.before_first(self.opened, list(ids), plan.options)
+            outcome.rows_before = max(0, self._size(earlier).rows) if earlier is not None else 0
         if batch == plan.batch:
             outcome.reread = _texts(_in_doubt(self.parts, self.waiting))
         outcome.version = self._version(recorded)
@@ -213,9 +216,8 @@ class _Work:
             outcome.evolved(changed)
             self.opened = delta.open_table(own.path, options)
         if self.opened is None:  # a truncate of a table that has never had a row
-            outcome.rows = outcome.rows_before = 0
+            outcome.rows = 0
             return False
-        outcome.rows_before = max(0, self._size(self.opened).rows)
         return True
 
     def _fits(self, schema: pa.Schema) -> bool:

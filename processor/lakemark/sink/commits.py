@@ -137,6 +137,20 @@ def recorded(table: DeltaTable | None, path: str, app_id: str) -> int | None:
         return None if table is None else table.transaction_version(app_id)
 
 
+def before_first(
+    table: DeltaTable | None, app_ids: Sequence[str], storage_options: Options = None
+) -> DeltaTable | None:
+    """The table as it was before it recorded anything for the app ids; None if there was none."""
+    options = dict(storage_options or {}) or None
+    while table is not None:
+        uri, version = table.table_uri, table.version()
+        with told(uri):
+            if all(table.transaction_version(app_id) is None for app_id in app_ids):
+                return table
+            table = DeltaTable(uri, version - 1, storage_options=options) if version else None
+    return None
+
+
 def newest(
     table: DeltaTable | None, path: str, app_ids: Sequence[str], *, batch: int
 ) -> tuple[int | None, int]:

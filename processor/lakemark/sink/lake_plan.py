@@ -28,6 +28,7 @@ class TablePlan:
         partial: whether any event of the table so far lacked a column.
         stale: canonical keys whose rows miss an event; None = any row may.
         key: columns by which the rows that are there are told apart; empty = not known.
+        written: whether an earlier batch of this query has had it in hand.
     """
 
     path: str
@@ -43,6 +44,7 @@ class TablePlan:
     partial: bool = False
     stale: frozenset[str] | None = frozenset()
     key: tuple[str, ...] = ()
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         partial: whether an event lacked a column.
         pending: whether halves of key changes wait beside the table now.
         lost: halves of earlier batches are not there any more.
+        rows_before: rows that the table had before this query's first batch of it.
         reread: keys whose rows only the source can make whole again.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
@@ -103,7 +106,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     truncate: bytes = b""
     needs: bytes = b""
     key: list[str] = msgspec.field(default_factory=list)
-    rows_before: int = -1
+    rows_before: int = 0
     rows: int = -1
     bytes: int = 0
     inserted: int = 0
