@@ -26,6 +26,7 @@ ADOPTED: Final = (
     "the checkpoint is new, and the table is not: changes since its last one may be missing, and "
     "rows deleted meanwhile still be here"
 )
+GONE: Final = "the Delta table was gone, and was made anew: its rows from before are missing"
 RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
 HALVES_LOST: Final = (
     "halves of key changes that waited beside the table are gone: rows may be missing or lack "
@@ -219,6 +220,8 @@ def _outcome(
     state: PipelineState, outcome: TableOutcome, done: Left, stop: Callable[..., None]
 ) -> None:
     entry = state.tables.setdefault(outcome.table, TableState(since_batch=state.batch))
+    if outcome.made and entry.committed_ms:
+        tables.resnapshot(entry, GONE, state.batch)
     if outcome.needs and not outcome.code:  # the driver has made the table fit: read it again
         stop(
             outcome.table,

@@ -1,5 +1,7 @@
 """Rows that were in a Delta table before lakemark: they have no position, and are below everything."""
 
+import shutil
+
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -84,6 +86,25 @@ def test_a_first_batch_that_is_repeated_finds_no_rows_but_its_own(shop):
 def test_a_snapshot_of_the_connectors_own_speaks_for_itself(tmp_path):
     shop = shop_over(tmp_path, "task-merge", op="r", snapshot="true")
     assert shop.state.tables[ORDERS].resnapshot.startswith("the connector took a snapshot")
+
+
+@ENGINES
+def test_a_folder_that_is_gone_is_said_while_the_table_goes_on(tmp_path, engine):
+    shop = shop_over(tmp_path, engine)
+    shop.records.append({"type": "table-read", "table": ORDERS, "until": 0})
+    shop.put("u", 20, 3, v="c3")
+    shop.run()
+    assert shop.state.tables[ORDERS].resnapshot == ""
+    shutil.rmtree(table_path(shop.config.lake.path, ORDERS))
+    shop.put("u", 30, 3, v="c4")
+    shop.run()
+    now = shop.state.tables[ORDERS]
+    assert (now.state, now.resnapshot_since) == (tables.STREAMING, shop.batch)
+    assert "gone" in now.resnapshot
+    shop.put("u", 40, 2, v="b2")
+    shop.run()
+    assert shop.state.tables[ORDERS].resnapshot_since == shop.batch - 1, "it is said once"
+    assert shop.values() == {2: "b2", 3: "c4"}
 
 
 def test_chunk_files_go_into_no_table_with_a_column_that_must_not_be_null(tmp_path):

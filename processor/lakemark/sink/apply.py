@@ -152,9 +152,13 @@ class _Work:
         self.opened = delta.open_table(own.path, plan.options)
         ids = dict.fromkeys([plan.app_id(outcome.table), plan.app_id(outcome.table, STREAM)])
         recorded, batch = commits.newest(self.opened, own.path, list(ids), batch=plan.batch)
-        if not own.written:  # by the state: the batch may be one that is repeated
-            earlier = commits.before_first(self.opened, list(ids), plan.options)
-            outcome.rows_before = max(0, self._size(earlier).rows) if earlier is not None else 0
+        earlier = self.opened
+        if batch == plan.batch or not own.written:
+            since = plan.batch if own.written else 0
+            earlier = commits.before(self.opened, own.path, list(ids), since, plan.options)
+        outcome.made = earlier is None or not earlier.version()
+        if earlier is not None and not own.written:
+            outcome.rows_before = max(0, self._size(earlier).rows)
         if batch == plan.batch:
             outcome.reread = _texts(_in_doubt(self.parts, self.waiting))
         outcome.version = self._version(recorded)

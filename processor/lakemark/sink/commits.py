@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lakemark.errors import TableError
@@ -137,18 +137,28 @@ def recorded(table: DeltaTable | None, path: str, app_id: str) -> int | None:
         return None if table is None else table.transaction_version(app_id)
 
 
-def before_first(
-    table: DeltaTable | None, app_ids: Sequence[str], storage_options: Options = None
+def before(
+    table: DeltaTable | None,
+    path: str,
+    app_ids: Sequence[str],
+    batch: int,
+    storage_options: Options = None,
 ) -> DeltaTable | None:
-    """The table as it was before it recorded anything for the app ids; None if there was none."""
+    """The table as it was before it recorded this batch or a later one for any of the app ids.
+
+    So a batch that is repeated sees what it saw the first time, if the log goes back that far.
+    """
     options = dict(storage_options or {}) or None
-    while table is not None:
-        uri, version = table.table_uri, table.version()
-        with told(uri):
-            if all(table.transaction_version(app_id) is None for app_id in app_ids):
-                return table
-            table = DeltaTable(uri, version - 1, storage_options=options) if version else None
-    return None
+    while table is not None and table.version():
+        found = [recorded(table, path, app_id) for app_id in app_ids]
+        if all(version is None or batch_of(version) < batch for version in found):
+            break
+        with told(path):
+            try:
+                table = DeltaTable(path, table.version() - 1, storage_options=options)
+            except DeltaError:
+                break
+    return table
 
 
 def newest(

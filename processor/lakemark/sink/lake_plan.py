@@ -87,6 +87,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         partial: whether an event lacked a column.
         pending: whether halves of key changes wait beside the table now.
         lost: halves of earlier batches are not there any more.
+        made: whether there was no table before the batch, or one that had not been written yet.
         rows_before: rows that the table had before this query's first batch of it.
         reread: keys whose rows only the source can make whole again.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
@@ -106,6 +107,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     truncate: bytes = b""
     needs: bytes = b""
     key: list[str] = msgspec.field(default_factory=list)
+    made: bool = False
     rows_before: int = 0
     rows: int = -1
     bytes: int = 0
