@@ -356,6 +356,24 @@ def test_another_query_knows_nothing_of_the_runs():
         assert world.stream.coverage("r1", table) >= world.database.keys[table]
 
 
+def test_an_older_copy_of_checkpoint_and_tables_knows_nothing_of_what_was_read_since():
+    """What is kept of the runs stands in Kafka, and no backup takes that back."""
+    world = FakeWorld()
+    world.execute("r1", ITEMS, ORDERS)
+    world.go(5, until=lambda: "r1" in world.stream.armed)
+    copied = world.stream.number
+    world.go(40, until=lambda: world.scans("r1") == {ITEMS: "SUCCEEDED"})
+    world.start()
+    assert world.state("r1", ITEMS) == runs.DONE, "the newest checkpoint begins nothing again"
+    world.stream.number = copied
+    world.stream.applied.clear()
+    world.start()
+    assert {table.state for table in world.run("r1").tables} == {runs.WAITING}
+    world.finish("r1")
+    for table in (ITEMS, ORDERS):
+        assert world.stream.coverage("r1", table) >= world.database.keys[table]
+
+
 def test_a_lost_part_does_not_hold_up_a_run_for_ever():
     world = with_settings(chunk_rows=5)
     world.stream.lost = {(1 << 32) + 1}

@@ -273,6 +273,8 @@ class Book:
         for key, (run, table, page) in pages:
             chunks = self.coordinator.reading.chunks[run.id, table.table]
             records[key] = runs.page_value(chunks[page * runs.PAGE : (page + 1) * runs.PAGE])
+        for run in self._dirty.values():
+            run.batch = self.coordinator.stream.batch
         records.update((key, msgspec.json.encode(run)) for key, run in self._dirty.items())
         records.update(dict.fromkeys(sorted(self._gone)))
         if self.place != self._kept_place:

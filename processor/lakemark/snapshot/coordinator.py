@@ -147,9 +147,11 @@ class Coordinator:
     def _resume(self, run: Run, table: TableRun, chunks: list[Chunk] | None) -> None:
         """Takes a table up; chunks are None if they are not kept, or needed no more."""
         self.reading.chunks[run.id, table.table] = chunks or []
-        if run.query and run.query != self.stream.query:
+        anew = run.query != self.stream.query
+        if run.query and (anew or run.batch > self.stream.batch):
             if not table.over or table.state == runs.DONE:
-                self.reading.begin_again(run, table, "the pipeline began anew")
+                why = "the pipeline began anew" if anew else "the checkpoint is an older one"
+                self.reading.begin_again(run, table, why)
         elif table.over or table.state == runs.WAITING:
             return
         elif chunks is None:

@@ -155,6 +155,7 @@ class Run(msgspec.Struct, omit_defaults=True):
         id: that of its signal.
         number: runs are accepted one after the other.
         query: id of the streaming query it was armed in: another one knows nothing of it.
+        batch: the newest one that was done when this was kept: what is settled was in it or before.
         chunk_rows, parallelism, delay: as the signal or set-snapshot says; None = as configured.
         surrogate: column that orders the chunks.
         unmatched: patterns of the signal that chose no table.
@@ -167,6 +168,7 @@ class Run(msgspec.Struct, omit_defaults=True):
     number: int = 0
     state: str = ARMING
     query: str = ""
+    batch: int = -1
     paused: bool = False
     chunk_rows: int | None = None
     parallelism: int | None = None
