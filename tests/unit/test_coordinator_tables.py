@@ -138,6 +138,47 @@ def test_a_table_with_keys_that_are_asked_for_is_not_swept():
     assert set(world.stream.tables[ITEMS].reread) == {"unreadable"}
 
 
+def test_a_table_with_more_keys_in_doubt_than_are_listed_begins_again():
+    world = FakeWorld()
+    world.execute("r1", ITEMS)
+    world.go(20, until=lambda: bool(world.reads))
+    now = world.stream.number + 1
+    world.stream.table(ITEMS, reread={"[3]": now}, reread_missed=now)
+    world.finish("r1")
+    table = world.run("r1").tables[0]
+    assert (table.armed >= now, len(world.stream.sweeps)) == (True, 1)
+    assert (world.stream.tables[ITEMS].reread_missed, world.stream.tables[ITEMS].reread) == (-1, {})
+    assert not [spec for spec in world.reads if spec.keys]
+
+
+def test_a_table_is_not_swept_while_more_keys_are_in_doubt_than_are_listed():
+    """It does not begin again for ever: a run of its own reads what is left."""
+    world = with_settings(chunk_rows=2)
+    world.execute("r1", ITEMS)
+    for _ in range(600):
+        if world.coordinator and world.ended("r1"):
+            break
+        if world.run_state("r1") == runs.READING:
+            world.stream.table(ITEMS, reread_missed=world.stream.number)
+        world.step()
+    assert world.run_state("r1") == runs.COMPLETED
+    assert world.run("r1").tables[0].begun // 2 == BEGINS_AGAIN
+    assert not world.stream.sweeps
+    assert world.stream.tables[ITEMS].reread_missed > 0
+    world.go(REPAIR_AGAIN_S * 2)
+    assert world.stream.tables[ITEMS].reread_missed == -1
+    assert len(world.stream.sweeps) == 1
+
+
+def test_keys_of_a_list_do_not_begin_again_because_others_are_in_doubt():
+    world = FakeWorld()
+    world.execute("r1", ITEMS, keys=[1])
+    world.go(20, until=lambda: bool(world.reads))
+    world.stream.table(ITEMS, reread_missed=world.stream.number + 1)
+    world.finish("r1")
+    assert world.run("r1").tables[0].begun == 1
+
+
 @pytest.mark.parametrize("more", ["keys", "filter"])
 def test_only_a_whole_table_is_swept(more):
     world = FakeWorld()

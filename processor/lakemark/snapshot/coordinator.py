@@ -381,13 +381,16 @@ class Coordinator:
 
         Rows of such a snapshot overwrite whatever is there, so all chunks must be read after the
         last of them; else the sweep would take rows for ghosts. Where it is only that changes were
-        missed, the reading serves nobody: but what is not answered by it gets a run of its own.
+        missed, or that more keys are in doubt than are listed, the reading serves nobody: but what
+        is not answered by it gets a run of its own.
         """
         for run in self.book.open():
             for table in run.tables:
                 now = self.stream.tables.get(table.table)
                 if now is None or table.over or table.state == runs.WAITING:
                     continue
-                missed = now.resnapshot_since if table.begun // 2 < BEGINS_AGAIN else -1
+                unlisted = now.reread_missed if table.whole else -1  # by keys nobody learns of them
+                missed = max(now.resnapshot_since, unlisted)
+                missed = missed if table.begun // 2 < BEGINS_AGAIN else -1
                 if max(missed, now.own_batch) > table.armed:
                     self.reading.begin_again(run, table, "its rows need to be read anew")

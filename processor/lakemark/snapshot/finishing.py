@@ -114,7 +114,7 @@ class Finishing:
             return
         if texts and table.repairs < REPAIRS:
             self._repair(run, table, list(texts.values()), sorted(asked & texts.keys()))
-        elif table.whole and not asked:
+        elif table.whole and not asked and not self._unlisted(table):
             table.state = runs.SWEEPING
             self.book.sweep(run, table)
         else:
@@ -126,6 +126,11 @@ class Finishing:
         reread = (now.reread if now else None) or {}
         read = dict.fromkeys(table.reread, max(table.armed, table.repaired))
         return {key for key, batch in reread.items() if batch > read.get(key, table.armed)}
+
+    def _unlisted(self, table: TableRun) -> bool:
+        """Whether more keys were asked for meanwhile than are listed: any row may be one."""
+        now = self.coordinator.stream.tables.get(table.table)
+        return now is not None and now.reread_missed > table.armed
 
     def _repair(self, run: Run, table: TableRun, texts: list[list[str]], asked: list[str]) -> None:
         """Rows that the chunks left incomplete are read by their keys, as further chunks."""
