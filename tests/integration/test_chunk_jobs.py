@@ -178,6 +178,7 @@ KEYS = {
     "date": ("id date PRIMARY KEY", ["'1969-12-31'"], ["'2024-02-29'"]),
     "timestamp": ("id timestamp PRIMARY KEY", ["'1969-12-31 01:02:03.000004'"], ["'2024-02-29'"]),
     "timestamptz": ("id timestamptz PRIMARY KEY", ["'2024-02-29 12:00+05'"], ["'2024-02-29'"]),
+    "time": ("id time PRIMARY KEY", ["'01:02:03.000004'", "'24:00'"], ["'0:00'", "'12:00:00.5'"]),
     "float": ("id float8 PRIMARY KEY", ["0.1", "-0.0"], ["1e300"]),
     "enum": ("id mood PRIMARY KEY", ["'sad'"], ["'ok'"]),
     "domain": ("id label PRIMARY KEY", ["'a'"], ["'b'"]),

@@ -9,6 +9,7 @@ from lakemark.connector import read
 from lakemark.errors import DependencyError
 from lakemark.snapshot import world
 from lakemark.snapshot.world import World
+from lakemark.source.modes import HandlingModes
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ORDERS, schema_of
 
@@ -28,12 +29,72 @@ def test_it_asks_the_database_what_the_key_is(shop, monkeypatch):
     settings = SimpleNamespace(database="db", modes=None, connector={"a": "b"})
     ours = World(None, shop.config, read(shop.config), settings, partial, lambda: None, lambda _: False)  # fmt: skip
     assert ours.partial_keys(ORDERS) == ("[1]", ORDERS)
-    assert ours.texts(ORDERS, ["[7]", "[null]", "[8]"]) == {"[7]": ["7"], "[8]": ["8"]}
-    assert asked == [([ORDERS], {"a": "b"})] * 2
+    assert asked == [([ORDERS], {"a": "b"})]
     assert ours.partial_keys("public.gone") == ()
-    assert ours.texts("public.gone", ["[7]"]) == {}
-    assert ours.texts(ORDERS, []) == {}
-    assert len(asked) == 4
+    ours.close()
+
+
+class Catalog:
+    """A session of a database with one table, whose key is of one column."""
+
+    broken = closed = False
+
+    def __init__(self, kind, typmod):
+        self.row = (
+            *ORDERS.split("."),
+            "id",
+            kind,
+            typmod,
+            True,
+            False,
+            None,
+            False,
+            False,
+            False,
+            1,
+        )
+
+    def execute(self, _sql, parameters):
+        self.rows = [self.row] if parameters["tables"] == [self.row[1]] else []
+        return self
+
+    def fetchall(self):
+        return self.rows
+
+
+CONNECT = HandlingModes(time_precision="connect")
+
+
+@pytest.mark.parametrize(
+    ("kind", "typmod", "modes", "key", "texts"),
+    [
+        ("int8", -1, HandlingModes(), 7, ["7"]),
+        ("int8", -1, HandlingModes(), None, None),
+        ("time", -1, HandlingModes(), "10:00:00.000001", ["10:00:00.000001"]),
+        ("time", -1, CONNECT, "10:00:00.001000", None),
+        ("time", 3, CONNECT, "10:00:00.001000", ["10:00:00.001000"]),
+        ("timestamp", -1, CONNECT, 1_000_000, None),
+        ("timestamp", 3, CONNECT, 1_000_000, ["1970-01-01 00:00:01"]),
+        ("numeric", 131_078, HandlingModes(decimal="double"), 1.5, None),
+        ("bytea", -1, HandlingModes(binary="hex"), "ff", None),
+        ("interval", -1, HandlingModes(), 7, None),
+        ("int4range", -1, HandlingModes(), "[1,3)", None),
+        ("ltree", -1, HandlingModes(), "a.b", None),
+    ],
+)
+def test_keys_that_do_not_say_which_row_they_are_of_have_no_texts(
+    shop, monkeypatch, kind, typmod, modes, key, texts
+):
+    shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
+    settings = SimpleNamespace(database="db", modes=modes, connector={})
+    ours = World(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
+    monkeypatch.setattr(ours._session, "get", lambda: Catalog(kind, typmod))
+    monkeypatch.setattr(
+        world, "read_schemas", lambda *_, **__: {ORDERS: schema_of(ORDERS, id=kind, v="text")}
+    )
+    name = json.dumps([key])
+    assert ours.texts(ORDERS, [name]) == ({} if texts is None else {name: texts})
+    assert ours.texts("public.gone", [name]) == ours.texts(ORDERS, []) == {}
     ours.close()
 
 

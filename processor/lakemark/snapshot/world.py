@@ -34,7 +34,7 @@ from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.readers import postgres_windows
 from lakemark.snapshot.readers.postgres import read_schemas
-from lakemark.snapshot.readers.postgres_keys import column_types, try_condition
+from lakemark.snapshot.readers.postgres_keys import column_types, key_columns, try_condition
 from lakemark.snapshot.readers.postgres_session import BRIEFLY, LOCK_TIMEOUT, Session, connect
 from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.signals import Rejection, Signal
@@ -277,7 +277,10 @@ class World:
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """See `Outside`."""
         found: dict[str, list[str]] = {}
-        columns = self._key(table) if keys else []
+        if not keys:
+            return found
+        ours = self.settings
+        columns = key_columns(self._session.get(), table, ours.modes, settings=ours.connector)
         for key in keys if columns else ():
             try:
                 found[key] = list(key_texts([key.encode()], columns)[0])

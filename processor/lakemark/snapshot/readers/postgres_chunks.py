@@ -80,6 +80,7 @@ FROM pg_catalog.pg_class c
 WHERE c.relkind = 'r' AND (c.oid = %(table)s::regclass OR c.oid IN (
     SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::regclass) WHERE isleaf))
 """
+_MILLIS: Final = 3  # digits of a second's fraction that time.precision.mode=connect keeps
 # Types whose canonical values are exact whatever the connector's handling modes are.
 _EXACT: Final = frozenset(
     [
@@ -201,7 +202,7 @@ def _key_parts(
     )
     of_name = {column.name: column for column in columns}
     by_name = {
-        name: KeyPart(name, kind, nullable, _width(of_name[name]), _exact(of_name[name], modes))
+        name: KeyPart(name, kind, nullable, _width(of_name[name]), exact(of_name[name], modes))
         for name, kind, nullable, _ in rows
     }
     return tuple(by_name[key] for key in schema.key)
@@ -211,10 +212,11 @@ def _width(column: CatalogColumn) -> int:
     return max(0, column.typmod - 4) if column.type_name == "bpchar" else 0
 
 
-def _exact(column: CatalogColumn, modes: HandlingModes) -> bool:
+def exact(column: CatalogColumn, modes: HandlingModes) -> bool:
+    """Whether a canonical value of a column always says which value of the database it is."""
     name = column.type_name
-    if name == "timestamp":
-        return modes.time_precision != "connect"
+    if name in {"time", "timestamp"}:
+        return modes.time_precision != "connect" or 0 <= column.typmod <= _MILLIS
     if name == "numeric":
         return modes.decimal != "double"
     if name == "bytea":

@@ -1,6 +1,6 @@
 """PostgreSQL: what a signal asks about a table: keys without a row, types and sense of a filter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,15 +18,19 @@ from lakemark.snapshot.boundaries import (
     range_condition,
 )
 from lakemark.snapshot.fields import RefusedError
+from lakemark.snapshot.readers.postgres import schemas_of
 from lakemark.snapshot.readers.postgres_chunks import (
     PARTS,
     Chunk,
     OpenTable,
+    exact,
     literally,
     read_chunk,
     read_rows,
 )
 from lakemark.snapshot.readers.postgres_session import Session, translated
+from lakemark.source.columns import Column
+from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
 
 
@@ -81,6 +85,31 @@ def absent_keys(
     place = pc.index_in(pa.array(list(first), pa.binary()), given.keys)
     chosen = place.filter(pc.invert(pc.is_in(given.keys.take(place), there)))
     return replace(given, rows=given.rows.take(chosen), keys=given.keys.take(chosen))
+
+
+def key_columns(
+    session: Session, table: str, modes: HandlingModes, *, settings: Mapping[str, str]
+) -> list[Column]:
+    """Columns of a table's key; none if there is no such table, or `absent_keys` refuses its keys.
+
+    Args:
+        session: of `connect`.
+        table: ``schema.table``.
+        modes: how the connector writes values.
+        settings: the connector's configuration.
+
+    Raises:
+        DependencyError, ConfigError: as `translated` says.
+    """
+    with translated(table):
+        found = schemas_of(session, [table], modes, settings=settings).get(table)
+    if found is None:
+        return []
+    schema, columns = found
+    rounded = {column.name for column in columns if not exact(column, modes)}
+    if rounded.intersection(schema.key):
+        return []
+    return [schema.by_name[name] for name in schema.key if name in schema.by_name]
 
 
 def _keys_only(table: OpenTable) -> OpenTable:
