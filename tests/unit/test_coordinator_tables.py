@@ -5,8 +5,8 @@ import pytest
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
 from lakemark.snapshot.coordinator import BEGINS_AGAIN
+from lakemark.snapshot.cutting import REPAIRS
 from lakemark.snapshot.desk import REPAIR_AGAIN_S
-from lakemark.snapshot.finishing import REPAIRS
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")

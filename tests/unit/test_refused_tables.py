@@ -4,6 +4,8 @@ import pytest
 
 from lakemark.errors import TableError
 from lakemark.snapshot import runs
+from lakemark.snapshot.chunks import ChunkError
+from lakemark.snapshot.desk import REPAIR_AGAIN_S
 from lakemark.snapshot.signals import Rejection
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld
 
@@ -83,3 +85,43 @@ def test_what_has_become_of_a_table_of_a_run_stays_though_it_may_not_be_read_any
     assert world.run_state("r1") == (runs.FAILED if how == "refused" else runs.COMPLETED)
     scans = [n.additional_data.get("scanned_collection") for n in world.notes if n.id == "r1"]
     assert scans.count(ITEMS) == (0 if how == "stopped" else 1)
+
+
+BY_NO_KEY = ChunkError(code="key-unreadable", message="a key is none", hint="read the whole table")
+
+
+def test_keys_that_rows_cannot_be_looked_up_by_make_it_the_whole_table():
+    """Only the database may know: of an enum whose label was renamed, say."""
+    world = FakeWorld()
+    world.answers[ITEMS] = [BY_NO_KEY]
+    world.stream.table(ITEMS, reread={"[1]": 0})
+    world.go(REPAIR_AGAIN_S * 3)
+    assert [one["run"].partition("-")[0] for one in world.records("run-start")] == [
+        "reread",
+        "resnapshot",
+    ]
+    assert world.notes[-1].type == "COMPLETED"
+    assert (world.stream.tables[ITEMS].reread, len(world.stream.sweeps)) == ({}, 1)
+    world.stream.table(ITEMS, reread={"[1]": world.stream.number})
+    world.go(REPAIR_AGAIN_S * 3)
+    assert world.records("run-start")[-1]["run"].startswith("reread"), "others may be looked up"
+
+
+@pytest.mark.parametrize("what", ["asked", "partial"])
+def test_a_repair_by_keys_that_are_none_fails_no_whole_table(what):
+    world = FakeWorld()
+    world.stream.lag = 4
+    world.execute("r1", ITEMS)
+    world.go(20, until=lambda: bool(world.reads))
+    world.answers[ITEMS] = [BY_NO_KEY]
+    now = world.stream.number + 1
+    if what == "asked":
+        world.stream.table(ITEMS, reread={"[3]": now})
+    else:
+        world.partial[ITEMS], world.stubborn = ["[3]"], {"[3]"}
+    world.finish("r1")
+    assert world.said("r1") == ["STARTED", "COMPLETED"]
+    assert len([spec for spec in world.reads if spec.keys]) == 1
+    assert len(world.stream.sweeps) == (what == "partial")
+    left = world.stream.now().tables.get(ITEMS)
+    assert (left is not None and bool(left.reread)) is (what == "asked")

@@ -40,6 +40,8 @@ RETRIED: Final = "retried"
 JOB_FAILED: Final = "job-failed"
 INTERNAL: Final = "internal-error"
 REPORT: Final = "this is a defect of lakemark: please report it with the log"
+# Of a list of keys: rows cannot be looked up by them.
+BY_NO_KEY: Final = frozenset({"key-unreadable", "key-inexact"})
 _OF_A_TABLE: Final = frozenset({TABLE_LOCKED, STATEMENT_TIMEOUT, TOO_LARGE, RETRIED, JOB_FAILED})
 
 

@@ -15,6 +15,9 @@ from lakemark.snapshot.runs import Chunk, Run, TableRun
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator
 
+# After so many rounds incomplete rows stay so. Keys that were asked for meanwhile stay listed, and
+# the table is not swept.
+REPAIRS: Final = 5
 KEY_BYTES: Final = 24_000  # of the keys of a chunk: times `runs.PAGE` less than brokers take
 
 
@@ -140,11 +143,19 @@ class Cutting:
             halves = [Chunk(keys=keys) for keys in lists if middle]
         if not halves:
             return False
-        chunk.done = True
-        table.settled += 1
-        self.book.touch(run, table, [at])
+        self._over(run, table, at)
         self._add(run, table, halves)
         return True
+
+    def leave(self, run: Run, table: TableRun, at: int) -> None:
+        """Gives up repairs of a table with keys that find no row: they all stay asked for."""
+        table.repairs, table.reread = REPAIRS, []
+        self._over(run, table, at)
+
+    def _over(self, run: Run, table: TableRun, at: int) -> None:
+        self.coordinator.reading.chunks[run.id, table.table][at].done = True
+        table.settled += 1
+        self.book.touch(run, table, [at])
 
     def _add(self, run: Run, table: TableRun, more: list[Chunk]) -> None:
         chunks = self.coordinator.reading.chunks[run.id, table.table]

@@ -15,7 +15,7 @@ from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import acceptance, runs
 from lakemark.snapshot import notifications as notes
-from lakemark.snapshot.chunks import INTERNAL, REPORT, is_of_a_table
+from lakemark.snapshot.chunks import BY_NO_KEY, INTERNAL, REPORT, is_of_a_table
 from lakemark.snapshot.notifications import Subject
 from lakemark.snapshot.outside import TableNow
 from lakemark.snapshot.runs import Run, TableRun
@@ -274,7 +274,7 @@ class Desk:
 
     def _repair(self, name: str, now: TableNow) -> None:
         batch = self.coordinator.stream.batch
-        whole = now.resnapshot_since >= 0 or now.reread_missed >= 0
+        whole = now.resnapshot_since >= 0 or now.reread_missed >= 0 or self._in_vain(name)
         keys = [] if whole else sorted(now.reread or {})
         texts = self.outside.texts(name, keys)
         if len(texts) < len(keys) or whole:  # also where a key is none that can be asked for
@@ -286,6 +286,12 @@ class Desk:
             return  # there was one since the last batch
         log.info("snapshot.queued", id=run.id, table=name)
         self.book.begin(run)
+
+    def _in_vain(self, name: str) -> bool:
+        """Whether the newest run of the table asked for keys, and they were such as find no row."""
+        found = [run for run in self.book.runs.values() if name in run.names()]
+        newest = sorted(found, key=lambda run: run.number)[-1:]
+        return any(run.id.startswith(f"reread-{name}-") and run.code in BY_NO_KEY for run in newest)
 
 
 def _wants(now: TableNow) -> bool:

@@ -9,18 +9,15 @@ The schema may be asked for before the chunks are settled: a change that comes a
 row does not meet them. So a sweep can follow the batch that settles the last chunk at once.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
+from lakemark.snapshot.cutting import REPAIRS
 from lakemark.snapshot.runs import Run, TableRun
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator
-
-# After so many rounds incomplete rows stay so. Keys that were asked for meanwhile stay listed, and
-# the table is not swept.
-REPAIRS: Final = 5
 
 
 class Finishing:

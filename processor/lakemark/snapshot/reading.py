@@ -18,7 +18,13 @@ import structlog
 from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, is_of_a_table
+from lakemark.snapshot.chunks import (
+    BY_NO_KEY,
+    ChunkError,
+    ChunkResult,
+    ChunkSpec,
+    is_of_a_table,
+)
 from lakemark.snapshot.cutting import Cutting
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.visibility import Snapshot
@@ -321,6 +327,9 @@ class Reading:
             log.error("snapshot.internal_error", table=table.table, trace=error.trace)
         if self.cutting.halve(run, table, attempt.chunk, error):
             log.info("snapshot.chunk_halved", table=table.table, reason=error.code)
+        elif error.code in BY_NO_KEY and table.whole:
+            log.warning("snapshot.keys_left", table=table.table, code=error.code, hint=error.hint)
+            self.cutting.leave(run, table, attempt.chunk)
         elif error.code == "schema-changed":
             self.begin_again(run, table, "its schema was changed")
         elif error.retried:
