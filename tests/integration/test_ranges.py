@@ -1,10 +1,13 @@
 """Ranges of keys against a real server: they cover every row once, and are found by the index."""
 
+from datetime import timedelta
+
 import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.errors import DependencyError
 from lakemark.keys import canonical_keys
 from lakemark.snapshot.boundaries import (
     Condition,
@@ -203,6 +206,21 @@ def test_a_large_table_is_sampled(source: Database, monkeypatch, most):
     assert sum(sizes) == 250_000
     assert 9 <= len(sizes) <= 17
     assert max(sizes) < 40_000
+
+
+def test_a_cut_that_takes_too_long_says_that_chunks_should_be_larger(source: Database):
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute("INSERT INTO t VALUES (1), (2)")
+    slow = Condition("pg_sleep(5) IS NOT NULL")
+    with (
+        connect(config(source), statement_timeout=timedelta(milliseconds=200)) as session,
+        open_table(session, "public.t", DEFAULTS, settings={}) as opened,
+    ):
+        with pytest.raises(DependencyError) as caught:
+            boundaries(opened, 1, condition=slow)
+        assert (caught.value.code, caught.value.retried) == ("cut-timeout", True)
+        assert "larger" in caught.value.hint
+        assert boundaries(opened, 1) == [("1",)], "the transaction goes on"
 
 
 def test_a_key_that_has_no_order_is_one_range(source: Database):

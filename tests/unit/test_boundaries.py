@@ -104,7 +104,17 @@ def test_a_sample_is_bounded_and_its_step_is_positive(rows, blocks, chunk):
         assert 0 < found.percent <= 30
         assert 0 < found.keep <= 1
         assert rows * found.percent / 100 * found.keep <= 2_000_001
+        assert blocks * found.percent / 100 <= 1_000_001
+    else:
+        assert rows <= 20_000_000, "reading all keys takes longer than a statement may"
     assert sampling(200_000, blocks, chunk) == Sampling(None, 1.0, chunk)
+
+
+def test_small_chunks_of_a_huge_table_are_sampled_too():
+    assert sampling(20e6, 250_000, 1_000).percent is None
+    found = sampling(21e6, 260_000, 1_000)
+    assert (found.percent, found.step) == (30.0, round(300 * found.keep))
+    assert sampling(1e9, 12_500_000, 1_000).percent == pytest.approx(8.0)
 
 
 def test_a_huge_table_is_sampled_by_many_blocks_and_few_rows():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.snapshot import acceptance, cutting, runs, signals
-from lakemark.snapshot.chunks import ChunkError
+from lakemark.snapshot.chunks import CUT_TIMEOUT, ChunkError
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")
@@ -152,3 +152,39 @@ def test_a_run_that_is_armed_and_known_to_nobody_is_disarmed():
     world.stream.armed.add("lost")
     world.go(5)
     assert [record["run"] for record in world.records("run-end")] == ["lost"]
+
+
+def cuts_too_slowly(world, *, first):
+    """Every cut of a table takes too long, or every one but the first."""
+    real, late = world.cut, DependencyError("it took too long", code=CUT_TIMEOUT, hint="larger")
+
+    def cut(table, *args, within, **more):
+        if first or within != runs.EVERYTHING or world.cuts:
+            raise late
+        return real(table, *args, within=within, **more)
+
+    world.cut = cut
+
+
+def test_chunks_whose_size_cannot_be_changed_in_time_are_read_as_they_are(logs):
+    world = with_settings(parallelism=1, chunk_rows=4)
+    cuts_too_slowly(world, first=False)
+    world.execute("r1")
+    world.go(20, until=lambda: bool(world.stream.applied))
+    world.send("set", "s", id="r1", chunk_rows=2)
+    world.finish("r1")
+    assert world.run_state("r1") == runs.COMPLETED
+    assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
+    kept = [entry for entry in logs if entry["event"] == "snapshot.cut_kept"]
+    assert [entry["table"] for entry in kept] == [ORDERS]
+
+
+def test_a_table_that_cannot_be_cut_in_time_holds_up_no_other(logs):
+    world = FakeWorld()
+    cuts_too_slowly(world, first=True)
+    world.execute("r1", ORDERS)
+    world.execute("k1", ITEMS, keys=[1])
+    world.go(60, until=lambda: world.ended("k1"))
+    assert world.state("r1", ORDERS) in {runs.WAITING, runs.CUTTING}
+    late = [entry for entry in logs if entry["event"] == "snapshot.delayed"]
+    assert {entry.get("table") for entry in late} == {ORDERS}

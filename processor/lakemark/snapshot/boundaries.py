@@ -34,8 +34,12 @@ _BLOCKS_PER_CHUNK: Final = 20
 _EXACT_ROWS: Final = 200_000
 # More sampled keys than this are not sorted (some seconds); the others are dropped at random.
 _MOST_SAMPLED: Final = 2_000_000
-# Of a larger part of the table a sample costs as much as the whole.
+# Of a larger part of the table a sample costs as much as the whole, unless that has so many rows:
+# a minute or two for all keys.
 _MOST_PERCENT: Final = 30.0
+_MOST_EXACT: Final = 20_000_000
+# Some minutes of a disk with 5,000 reads a second; with fewer blocks a chunk, chunks differ more.
+_MOST_BLOCKS: Final = 1_000_000
 _ROWS_PER_BLOCK: Final = 100  # of a table that was never analysed
 _INFINITE: Final = {"POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -155,14 +159,15 @@ def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:
         blocks: how many it has.
         chunk_rows: rows a chunk should have, at least 1.
 
-    Small tables, and those whose chunks have few blocks, are split exactly.
+    Small tables are split exactly, and larger ones, up to a bound, whose chunks have few blocks.
     """
     if rows <= _EXACT_ROWS:
         return Sampling(None, 1.0, chunk_rows)
     blocks_per_chunk = max(1.0, chunk_rows * blocks / rows)
     percent = 100.0 * _BLOCKS_PER_CHUNK / blocks_per_chunk
-    if percent > _MOST_PERCENT:
+    if percent > _MOST_PERCENT and rows <= _MOST_EXACT:
         return Sampling(None, 1.0, chunk_rows)
+    percent = min(percent, _MOST_PERCENT, 100.0 * _MOST_BLOCKS / max(1, blocks))
     keep = min(1.0, _MOST_SAMPLED / (rows * percent / 100.0))
     return Sampling(percent, keep, max(1, round(chunk_rows * keep * percent / 100.0)))
 

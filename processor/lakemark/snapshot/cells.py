@@ -308,6 +308,29 @@ _MAKERS: Final[Mapping[str, Callable[[Column, HandlingModes], Cell]]] = {
 }
 
 
+_MILLIS: Final = 3  # digits of a second's fraction that time.precision.mode=connect keeps
+# Types whose canonical values are exact whatever the connector's handling modes are.
+_EXACT: Final = frozenset(
+    [
+        *("bool", "int2", "int4", "int8", "oid", "float4", "float8", "date", "timestamptz"),
+        *("text", "varchar", "bpchar", "citext", "char"),
+        *("uuid", "inet", "cidr", "macaddr", "macaddr8"),
+    ]
+)
+
+
+def exact(column: CatalogColumn, modes: HandlingModes) -> bool:
+    """Whether a canonical value of a column always says which value of the database it is."""
+    name = column.type_name
+    if name in {"time", "timestamp"}:
+        return modes.time_precision != "connect" or 0 <= column.typmod <= _MILLIS
+    if name == "numeric":
+        return modes.decimal != "double"
+    if name == "bytea":
+        return modes.binary == "bytes"
+    return column.is_enum or name in _EXACT
+
+
 def selected(name: str, one: Cell) -> str:
     """The SQL expression of a column, its name quoted."""
     return one.select.replace("{}", quoted(name))

@@ -33,6 +33,7 @@ _RECORD_OVERHEAD: Final = 1024
 
 # Codes of `ChunkError` that the coordinator looks at.
 STATEMENT_TIMEOUT: Final = "statement-timeout"
+CUT_TIMEOUT: Final = "cut-timeout"
 TABLE_LOCKED: Final = "table-locked"
 TOO_LARGE: Final = "chunk-too-large"
 ROW_TOO_LARGE: Final = "row-too-large"
@@ -42,7 +43,9 @@ INTERNAL: Final = "internal-error"
 REPORT: Final = "this is a defect of lakemark: please report it with the log"
 # Of a list of keys: rows cannot be looked up by them.
 BY_NO_KEY: Final = frozenset({"key-unreadable", "key-inexact"})
-_OF_A_TABLE: Final = frozenset({TABLE_LOCKED, STATEMENT_TIMEOUT, TOO_LARGE, RETRIED, JOB_FAILED})
+_OF_A_TABLE: Final = frozenset(
+    {TABLE_LOCKED, STATEMENT_TIMEOUT, CUT_TIMEOUT, TOO_LARGE, RETRIED, JOB_FAILED}
+)
 
 
 def is_of_a_table(error: LakemarkError) -> bool:

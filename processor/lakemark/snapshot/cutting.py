@@ -5,15 +5,19 @@ A table is cut when its turn comes, by the database. A list of keys is cut here.
 
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.boundaries import Condition, KeyRange
-from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
+from lakemark.snapshot.chunks import CUT_TIMEOUT, STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
 from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator
+
+log = structlog.get_logger(__name__)
 
 # After so many rounds incomplete rows stay so. Keys that were asked for meanwhile stay listed, and
 # the table is not swept.
@@ -90,7 +94,10 @@ class Cutting:
         )  # fmt: skip
 
     def _again(self, run: Run, table: TableRun) -> None:
-        """The chunks at the end that were not begun are cut again."""
+        """The chunks at the end that were not begun are cut again.
+
+        They stay as they are if that takes too long: else the table would not be read any more.
+        """
         chunks = self.coordinator.reading.chunks[run.id, table.table]
         first, end = _untouched(chunks)
         rows, begun = self._rows(run), table.begun
@@ -103,8 +110,25 @@ class Cutting:
             return
         within = KeyRange(chunks[first].span.after, chunks[end - 1].span.upto)
 
-        def done(cut: Cut) -> None:
+        def again() -> Cut | None:
+            try:
+                return self.outside.cut(
+                    table.table, rows, condition=condition, surrogate=run.surrogate, within=within
+                )
+            except LakemarkError as error:
+                if error.code != CUT_TIMEOUT:
+                    raise
+                log.warning(
+                    "snapshot.cut_kept", table=table.table, reason=error.message, hint=error.hint
+                )
+                return None
+
+        def done(cut: Cut | None) -> None:
             if table.begun != begun or table.over or run.over:
+                return
+            if cut is None:
+                table.state, table.cut_rows = runs.READING, rows
+                self.book.changed(run)
                 return
             found = [Chunk.of(span) for span in cut.spans]
             # Halves of chunks that were being read stand behind, and may be read themselves.
@@ -114,12 +138,7 @@ class Cutting:
             self._take(run, table, [*chunks[:first], *found, *chunks[end:]], rows)
 
         table.state = runs.CUTTING
-        self.coordinator.ask(
-            lambda: self.outside.cut(
-                table.table, rows, condition=condition, surrogate=run.surrogate, within=within
-            ),
-            done, run, table, begun,
-        )  # fmt: skip
+        self.coordinator.ask(again, done, run, table, begun)
 
     def _take(self, run: Run, table: TableRun, chunks: list[Chunk], rows: int) -> None:
         """The chunks of a new cut; the pages of the one before stay until the new ones are kept."""

@@ -19,7 +19,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lakemark.errors import TableError
+from lakemark.errors import DependencyError, TableError
 from lakemark.keys import canonical_from_columns
 from lakemark.snapshot.boundaries import (
     WHOLE,
@@ -35,7 +35,8 @@ from lakemark.snapshot.boundaries import (
     range_condition,
     sampling,
 )
-from lakemark.snapshot.cells import Cell, cell, quoted, selected
+from lakemark.snapshot.cells import Cell, cell, exact, quoted, selected
+from lakemark.snapshot.chunks import CUT_TIMEOUT
 from lakemark.snapshot.readers.postgres import schemas_of
 from lakemark.snapshot.readers.postgres_copy import copied
 from lakemark.snapshot.readers.postgres_session import Session, current_snapshot, translated
@@ -80,15 +81,6 @@ FROM pg_catalog.pg_class c
 WHERE c.relkind = 'r' AND (c.oid = %(table)s::regclass OR c.oid IN (
     SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::regclass) WHERE isleaf))
 """
-_MILLIS: Final = 3  # digits of a second's fraction that time.precision.mode=connect keeps
-# Types whose canonical values are exact whatever the connector's handling modes are.
-_EXACT: Final = frozenset(
-    [
-        *("bool", "int2", "int4", "int8", "oid", "float4", "float8", "date", "timestamptz"),
-        *("text", "varchar", "bpchar", "citext", "char"),
-        *("uuid", "inet", "cidr", "macaddr", "macaddr8"),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,18 +204,6 @@ def _width(column: CatalogColumn) -> int:
     return max(0, column.typmod - 4) if column.type_name == "bpchar" else 0
 
 
-def exact(column: CatalogColumn, modes: HandlingModes) -> bool:
-    """Whether a canonical value of a column always says which value of the database it is."""
-    name = column.type_name
-    if name in {"time", "timestamp"}:
-        return modes.time_precision != "connect" or 0 <= column.typmod <= _MILLIS
-    if name == "numeric":
-        return modes.decimal != "double"
-    if name == "bytea":
-        return modes.binary == "bytes"
-    return column.is_enum or name in _EXACT
-
-
 def ordered_by(table: OpenTable, column: str | None) -> OpenTable:
     """The table with ranges over another column than its key; None leaves it as it is.
 
@@ -262,6 +242,9 @@ def boundaries(
 
     Returns:
         for `ranges`; none for a table of one chunk, or whose key the database cannot order.
+
+    Raises:
+        DependencyError: ``cut-timeout``.
     """
     size = _size(table)
     fitting = fitting_rows(chunk_rows, rows=size.rows, size=size.bytes, most=MAX_CHUNK_BYTES)
@@ -284,6 +267,12 @@ def boundaries(
             found = table.session.execute(query.encode(), wanted.parameters).fetchall()
     except psycopg.errors.UndefinedFunction:
         return []  # json, point ...: a key that message.key.columns made of such a column
+    except psycopg.errors.QueryCanceled as error:
+        raise DependencyError(
+            f"cutting {table.schema.table} into chunks took longer than the statement timeout",
+            code=CUT_TIMEOUT,
+            hint="make chunks larger; index the columns of a filter and the surrogate-key",
+        ) from error
     return [tuple(row) for row in found]
 
 

@@ -17,13 +17,13 @@ from lakemark.snapshot.boundaries import (
     keys_query,
     range_condition,
 )
+from lakemark.snapshot.cells import exact
 from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.readers.postgres import schemas_of
 from lakemark.snapshot.readers.postgres_chunks import (
     PARTS,
     Chunk,
     OpenTable,
-    exact,
     literally,
     read_chunk,
     read_rows,
