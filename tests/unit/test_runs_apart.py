@@ -188,3 +188,18 @@ def test_a_table_that_cannot_be_cut_in_time_holds_up_no_other(logs):
     assert world.state("r1", ORDERS) in {runs.WAITING, runs.CUTTING}
     late = [entry for entry in logs if entry["event"] == "snapshot.delayed"]
     assert {entry.get("table") for entry in late} == {ORDERS}
+
+
+def test_a_cut_that_is_tried_for_long_does_not_count_as_begun_again():
+    """Else the table would be behind all others, and what it misses would be left to another run."""
+    world = FakeWorld()
+    world.away.add("cut")
+    world.execute("r1", ITEMS)
+    world.go(200)
+    assert world.run("r1").tables[0].begun == 1
+    world.away.clear()
+    world.go(60, until=lambda: bool(world.reads))
+    world.stream.table(ITEMS, resnapshot_since=world.stream.number + 1)
+    world.finish("r1")
+    assert world.run("r1").tables[0].begun == 3
+    assert world.stream.tables[ITEMS].resnapshot_since == -1

@@ -71,7 +71,7 @@ class Cutting:
         if table.over:
             return
         table.armed = self.coordinator.windows.batch
-        table.begun += 1
+        table.begun += 1 - table.begun % 2  # a cut that failed has begun nothing
         rows, begun = self._rows(run), table.begun
 
         def done(cut: Cut) -> None:

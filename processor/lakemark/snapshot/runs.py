@@ -103,7 +103,7 @@ class TableRun(msgspec.Struct, omit_defaults=True):
         keys: keys asked for, as in `Chunk`; None = all rows.
         reread: canonical keys among them that the table asked for.
         fingerprint: of the schema that its chunks were read with.
-        begun: how often it was begun, or begun again.
+        begun: twice how often it was begun again; one more from its cut on.
         cuts: how often it was cut: its pages of chunks are named by it.
         cut_rows: rows that a chunk of its latest cut should have.
         total: rows that the database estimates; -1 = not known.
