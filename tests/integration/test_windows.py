@@ -1,10 +1,14 @@
 """Window rows against a real server: order, visibility, who is waited for, privileges."""
 
 import json
+import os
+import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import jsonschema
+import psycopg
 import pytest
 
 from lakemark.errors import ConfigError
@@ -83,6 +87,41 @@ def test_window_rows_and_the_transaction_that_is_waited_for(source: Database):
         (f"{third.uuid}-open", "snapshot-window-open"),
         (f"{third.uuid}-close", "snapshot-window-close"),
     ]
+
+
+def test_a_crash_of_one_backend_begins_another_life_of_the_server(source: Database):
+    """Transactions that were committed asynchronously may be lost in it, though it goes on."""
+    source.execute(f"CREATE ROLE {source.name}_reader LOGIN")
+    source.execute("GRANT INSERT ON debezium_signal TO PUBLIC")
+    reader = config(source, f"{source.name}_reader")
+    started = "SELECT pg_postmaster_start_time()"
+    before, first = source.execute(started), window()
+    with connect(reader) as session:
+        opened = write_window(session, SIGNAL, closes=None, opens=first)
+        chunk = current_snapshot(session)
+        assert visible(chunk, [opened]) == opened
+    watch = source.connect()
+    os.kill(source.connect().info.backend_pid, signal.SIGKILL)
+    wait_for(lambda: not answers(watch.execute), 60, "the end of all sessions")
+    wait_for(lambda: answers(source.execute), 60, "the server to go on")
+    assert source.execute(started) == before
+    with connect(reader) as session:
+        closed = write_window(session, SIGNAL, closes=first, opens=None)
+        assert closed.server != chunk.server
+        assert visible(current_snapshot(session), [opened]) is None
+    rows = source.execute("SELECT type, data::json ->> 'serverStart' FROM debezium_signal")
+    assert dict(rows) == {
+        "snapshot-window-open": chunk.server.start,
+        "snapshot-window-close": closed.server.start,
+    }
+
+
+def answers(execute: Callable[[str], object]) -> bool:
+    try:
+        execute("SELECT 1")
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,11 @@ _SNAPSHOT: Final = re.compile(r"(\d+):(\d+):[\d,]*")
 class Server:
     """One life of a database server; ids of transactions compare only within it.
 
+    A recovery from a crash begins another one: what was committed asynchronously, and seen, may be
+    lost. That somebody resets the statistics does too: it costs a few chunks another reading.
+
     Attributes:
-        start: when it was started, as ISO text in UTC.
+        start: when it was started, or recovered from a crash since, as ISO text in UTC.
         timeline: of its log; raised by a promotion or a restore.
     """
 

@@ -24,9 +24,12 @@ LOCK_TIMEOUT: Final = timedelta(seconds=10)
 BRIEFLY: Final = timedelta(milliseconds=200)  # where somebody else waits meanwhile
 _ROW_SECURITY: Final = " (with row-level security also ALTER ROLE <lakemark's user> BYPASSRLS)"
 _LEAST_VERSION: Final = 130_000  # pg_current_snapshot
+# A server one of whose processes crashed goes on; its statistics begin anew with the recovery.
 _PROOF: Final = """
 SELECT pg_current_snapshot()::text,
-       to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+       to_char(greatest(pg_postmaster_start_time(),
+                        (SELECT stats_reset FROM pg_catalog.pg_stat_archiver))
+               AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
        CASE WHEN pg_is_in_recovery() THEN NULL
             ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
 """
