@@ -203,3 +203,17 @@ def test_a_cut_that_is_tried_for_long_does_not_count_as_begun_again():
     world.finish("r1")
     assert world.run("r1").tables[0].begun == 3
     assert world.stream.tables[ITEMS].resnapshot_since == -1
+
+
+def test_a_table_with_unreadable_keys_all_the_time_is_read_again_ever_later(logs):
+    world = FakeWorld()
+    world.stream.voids = ["unreadable-key"] * 10_000
+    world.execute("r1", ITEMS)
+    world.go(300)
+    assert 5 <= len(world.reads) <= 30
+    assert world.coordinator.reading.trouble.code == "unreadable-key"
+    assert "snapshot.delayed" in {entry["event"] for entry in logs}
+    world.stream.voids.clear()
+    world.finish("r1")
+    assert world.coordinator.reading.trouble is None
+    assert world.stream.coverage("r1", ITEMS) >= world.database.keys[ITEMS]

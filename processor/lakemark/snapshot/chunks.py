@@ -39,12 +39,13 @@ TOO_LARGE: Final = "chunk-too-large"
 ROW_TOO_LARGE: Final = "row-too-large"
 RETRIED: Final = "retried"
 JOB_FAILED: Final = "job-failed"
+BLIND: Final = "unreadable-key"  # why shards void an attempt
 INTERNAL: Final = "internal-error"
 REPORT: Final = "this is a defect of lakemark: please report it with the log"
 # Of a list of keys: rows cannot be looked up by them.
 BY_NO_KEY: Final = frozenset({"key-unreadable", "key-inexact"})
 _OF_A_TABLE: Final = frozenset(
-    {TABLE_LOCKED, STATEMENT_TIMEOUT, CUT_TIMEOUT, TOO_LARGE, RETRIED, JOB_FAILED}
+    {TABLE_LOCKED, STATEMENT_TIMEOUT, CUT_TIMEOUT, TOO_LARGE, RETRIED, JOB_FAILED, BLIND}
 )
 
 
@@ -54,6 +55,16 @@ def is_of_a_table(error: LakemarkError) -> bool:
     So it is with its folder, and with a worker that ends each time that it reads its rows.
     """
     return error.code in _OF_A_TABLE or error.code.startswith("lake-")
+
+
+def blinded(table: str) -> LakemarkError:
+    """An event whose key cannot be read came while a chunk was read: it may be of any row."""
+    return LakemarkError(
+        f"events of {table} whose keys cannot be read came while it was read",
+        code=BLIND,
+        hint="see lakemark dlq ls: its chunks are read again until no such event comes meanwhile",
+        retried=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,12 @@ from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import (
+    BLIND,
     BY_NO_KEY,
     ChunkError,
     ChunkResult,
     ChunkSpec,
+    blinded,
     is_of_a_table,
 )
 from lakemark.snapshot.cutting import Cutting
@@ -199,9 +201,11 @@ class Reading:
         later.error = error
         return True
 
-    def answered(self, run: Run, table: TableRun) -> None:
-        """The database has answered about the table: nothing keeps it from being read."""
-        self._later.pop((run.id, table.table), None)
+    def answered(self, run: Run, table: TableRun, *, settled: bool = False) -> None:
+        """The database has answered, or a chunk is settled: what kept the table is no more so."""
+        later = self._later.get((run.id, table.table))
+        if later is not None and (table.over or settled == (later.error.code == BLIND)):
+            del self._later[run.id, table.table]
 
     @property
     def trouble(self) -> LakemarkError | None:
@@ -399,11 +403,14 @@ class Reading:
             return
         del self.attempts[number]
         self._release(attempt)
+        table = attempt.table
         if attempt.void:
             log.info("snapshot.chunk_void", reason=attempt.void, **self._place(attempt))
+            if attempt.void == BLIND:  # at once it would be so again, where such events come often
+                self.put_off(attempt.run, table, blinded(table.table))
             return
         self._patience = PATIENCE_S
-        table = attempt.table
+        self.answered(attempt.run, table, settled=True)
         if attempt.begun != table.begun or table.over:
             return
         chunk = self.chunks[attempt.run.id, table.table][attempt.chunk]
