@@ -100,7 +100,15 @@ class Supervisor:
             stack.enter_context(self.turn)
             if not self.once:  # a run that ends by itself is watched by its exit code
                 stack.enter_context(server.serving(self.config, self.board, self.metrics))
-            return self._supervise(stack.enter_context(session(self.config, self._in_hurry)))
+            spark, why = stack.enter_context(session(self.config, self._in_hurry)), None
+            try:
+                return self._supervise(spark)
+            except LakemarkError as error:
+                why = error
+                raise
+            finally:
+                if not self.hurry.is_set():
+                    self._publish_pipeline("stopped", why)
 
     def _supervise(self, spark: SparkSession) -> int:
         failures, losses = Backoff(), Backoff()
@@ -403,11 +411,8 @@ class Supervisor:
         self.progress = client
 
     def _publish_pipeline(self, state: PipelineWord, error: LakemarkError | None = None) -> None:
-        why = {
-            "code": error.code if error else "",
-            "reason": error.message if error else "",
-            "hint": error.hint if error else "",
-        }
+        code, reason, hint = (error.code, error.message, error.hint) if error else ("", "", "")
+        why = {"code": code, "reason": reason, "hint": hint}
         self.board.pipeline(state, **why)
         if self.stands_by:
             return  # what the topic says is the owner's

@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import nullcontext
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -214,6 +215,29 @@ def test_a_refusal_ends_a_start_and_degrades_what_has_streamed(folder, monkeypat
         supervised(supervisor, monkeypatch, streamed=False)
     ((state, error),) = supervised(supervisor, monkeypatch, streamed=True)
     assert (state, error.code, error.retried) == ("degraded", "database-refused", True)
+
+
+@pytest.mark.parametrize("error", [None, ConfigError("it is wrong", hint="mend it")])
+def test_a_process_that_ends_says_so_and_why(folder, monkeypatch, error):
+    supervisor, said = Supervisor(load(folder / "lakemark.yaml"), once=True), {}
+
+    def supervise(_spark):
+        supervisor.stands_by = False
+        if error:
+            raise error
+        return 0
+
+    monkeypatch.setattr(supervisor, "_on_signals", lambda: None)
+    monkeypatch.setattr(supervisor, "turn", nullcontext())
+    monkeypatch.setattr("lakemark.supervisor.session", lambda *_: nullcontext())
+    monkeypatch.setattr(supervisor, "_supervise", supervise)
+    monkeypatch.setattr(supervisor, "_say", said.update)
+    with pytest.raises(ConfigError) if error else nullcontext():
+        supervisor.run()
+    told = json.loads(said[b"_pipeline"])
+    assert (told["state"], told["reason"], told["hint"]) == (
+        "stopped", "it is wrong" if error else "", "mend it" if error else "",
+    )  # fmt: skip
 
 
 def test_who_cannot_even_begin_says_nothing_in_the_place_of_the_owner(folder, monkeypatch):

@@ -29,10 +29,11 @@ TABLE_STATES: Final = (WAITING, SNAPSHOTTING, CATCHING_UP, STREAMING, PAUSED, ER
 STARTING: Final = "starting"
 STANDBY: Final = "standby"
 DEGRADED: Final = "degraded"
-PIPELINE_STATES: Final = (STARTING, STANDBY, STREAMING, DEGRADED)
+STOPPED: Final = "stopped"
+PIPELINE_STATES: Final = (STARTING, STANDBY, STREAMING, DEGRADED, STOPPED)
 
 TableWord = Literal["waiting", "snapshotting", "catching_up", "streaming", "paused", "errored"]
-PipelineWord = Literal["starting", "standby", "streaming", "degraded"]
+PipelineWord = Literal["starting", "standby", "streaming", "degraded", "stopped"]
 
 
 class PipelineNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

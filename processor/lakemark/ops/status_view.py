@@ -145,7 +145,7 @@ def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:
         text = f"no state yet: {topic} is empty. Start the pipeline with `lakemark run`."
         return _Screen([text], [], [])
     now = seen.status
-    head = [f"pipeline: {now.pipeline.state if seen.began else 'unknown'}", *_whole(seen)]
+    head = [f"pipeline: {_word(seen, topic)}", *_whole(seen)]
     rows = [(*_row(table, now.now_ms),) for table in now.tables]
     rows += [(name, "unreadable", *[""] * (len(HEADER) - 2)) for name in seen.unreadable]
     tail = [*_of_pipeline(seen)]
@@ -154,6 +154,15 @@ def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:
     tail += [line for run in _newest(now.snapshots) for line in _of_run(run)]
     tail += [*_of_windows(now)]
     return _Screen([*map(hide, head)], sorted(rows), [*map(hide, tail)])
+
+
+def _word(seen: Overview, topic: str) -> str:
+    now = seen.status.pipeline
+    if not seen.began:
+        return "unknown"
+    if seen.asked == "pipeline":
+        return now.state
+    return f"{now.state}, said {_age(now.since_ms, seen.status.now_ms)} in {topic}"
 
 
 def _whole(seen: Overview) -> Iterator[str]:
