@@ -84,7 +84,8 @@ def show_outcome(console: Console, run: Run, *, is_run: bool, as_json: bool) -> 
     if as_json and run.last is not None:
         sys.stdout.write(json.dumps(_data(run.last), indent=2, ensure_ascii=False) + "\n")
         return
-    show_line(console, f"{run.id}: {run.state}")
+    stopped = f" for {', '.join(run.tables)}" if run.state == "aborted" and not is_run else ""
+    show_line(console, f"{run.id}: {run.state}{stopped}")
     details: Mapping[str, str] = run.last.additional_data if run.last else {}
     if details.get("reason"):
         show_line(console, f"{details['reason']} ({details.get('code') or 'no code'})")

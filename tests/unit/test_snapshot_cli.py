@@ -233,7 +233,7 @@ def test_a_command_is_answered_by_what_it_does(folder, kafka, arguments, data, a
     assert result.exit_code == 0
     assert sent(kafka)["type"] == f"{arguments[0]}-snapshot"
     assert sent(kafka)["data"] == data
-    assert result.stdout.startswith("r1: ")
+    assert result.stdout.startswith(f"r1: aborted for {A}" if "stop" in arguments else "r1: ")
 
 
 def answering(make):
@@ -316,6 +316,19 @@ def test_status_shows_no_signal_that_only_told_runs_what_to_do(folder, kafka):
     }  # fmt: skip
     (asked,) = json.loads(invoke("snapshot", "status", "told", "-o", "json").stdout)
     assert asked["type"] == "RESUMED"
+
+
+def test_a_stop_of_some_tables_is_no_end_of_the_run(folder, kafka):
+    both = Subject("r1", "shop", (A, B))
+    kafka.notifications = [
+        notifications.started(both, ts_ms=1).value(),
+        notifications.aborted(both, stopped=[A], ts_ms=2).value(),
+    ]
+    (shown,) = json.loads(invoke("snapshot", "status", "-o", "json").stdout)
+    assert shown["type"] == "STARTED"
+    kafka.notifications.append(notifications.aborted(both, stopped=[B], ts_ms=3).value())
+    (shown,) = json.loads(invoke("snapshot", "status", "-o", "json").stdout)
+    assert shown["type"] == "ABORTED"
 
 
 def test_status_without_runs(folder, kafka):

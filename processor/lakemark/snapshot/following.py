@@ -119,11 +119,18 @@ def newest_of_runs(found: Iterable[Notification]) -> list[Notification]:
     """The newest notification of every run, in the order in which they were written.
 
     A signal that pauses, resumes, changes or stops runs is answered under its own id in the words
-    that its runs hear too: an id under which nothing else was said is that of no run.
+    that its runs hear too: an id under which nothing else was said is that of no run. A run whose
+    tables are stopped in part goes on: that is no news of it.
     """
     newest: dict[str, Notification] = {}
     known: set[str] = set()
+    left: dict[str, set[str]] = {}
     for notification in found:
+        tables = left.setdefault(notification.id, set(tables_of(notification)))
+        if notification.type == "ABORTED":
+            tables.difference_update(tables_of(notification))
+            if tables:
+                continue
         newest.pop(notification.id, None)
         newest[notification.id] = notification
         told = notification.type not in _ANSWERS or notification.additional_data.get("code")
