@@ -100,8 +100,8 @@ def test_a_crash_of_one_backend_begins_another_life_of_the_server(source: Databa
         opened = write_window(session, SIGNAL, closes=None, opens=first)
         chunk = current_snapshot(session)
         assert visible(chunk, [opened]) == opened
-    watch = source.connect()
-    os.kill(source.connect().info.backend_pid, signal.SIGKILL)
+    watch, victim = source.connect(), source.connect()
+    os.kill(victim.info.backend_pid, signal.SIGKILL)
     wait_for(lambda: not answers(watch.execute), 60, "the end of all sessions")
     wait_for(lambda: answers(source.execute), 60, "the server to go on")
     assert source.execute(started) == before
