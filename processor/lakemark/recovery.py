@@ -52,7 +52,8 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
         changed = selection.select(state, wanted)
         late = set(cluster.topics(connector.topic_pattern)) - set(state.offsets)
         begun = {} if planned else checkpoint.begun()
-        held = _held(cluster, [*state.offsets, *own, *begun, *(late if planned else ())])
+        asked = {*state.offsets, *own, *begun, *(late if planned else ())}
+        held = _held(cluster, sorted(asked))
         found = gaps.gaps(state, known, held)
         own_found = gaps.own_gaps(own, known, held)
         if found or own_found:
