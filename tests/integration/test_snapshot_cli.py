@@ -132,7 +132,7 @@ def test_a_snapshot_by_the_command_line(file: Path):
         begun = lakemark(file, "start", "public.orders", "--id", "left")
         assert begun.returncode == 0
         assert "left: running" in begun.stdout
-        ended = "left: aborted\npublic.orders was not read: STOPPED\n"
+        ended = "left: aborted for public.orders\npublic.orders was not read: STOPPED\n"
         assert lakemark(file, "stop", "public.orders").stdout == ended
 
     kinds = [type(signal) for signal in pipeline.seen]
