@@ -166,6 +166,9 @@ def test_a_whole_lake_that_takes_nothing(
         assert hint in wait_for(told, STATE_S, "all tables to be refused")[0]["hint"]
         wait_for(lambda: side.status()["pipeline"]["code"] == code, STATE_S, "the pipeline to tell")
     running.wait_state(PRODUCTS, "streaming")
+    running.wait_drained()
+    # Rows that were touched are as before: that they have come only a change behind them shows.
+    running.database.execute("UPDATE products SET name = %s", [f"it is not {kind} any more"])
     running.wait_equal()
     wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well again")
 
