@@ -310,10 +310,8 @@ def test_a_range_that_is_too_large_or_too_slow_comes_back_as_its_halves(
     assert good(run_chunk(spec(attempt=18, span=error.halves[0]), settings)).rows == 4
     monkeypatch.undo()
 
-    slow = ReadSettings(
-        settings.config, settings.modes, {}, statement_timeout=timedelta(milliseconds=300)
-    )
-    naps = Condition("v <> '' OR pg_sleep(2) IS NOT NULL")
+    slow = ReadSettings(settings.config, settings.modes, {}, statement_timeout=timedelta(seconds=3))
+    naps = Condition("v <> '' OR pg_sleep(30) IS NOT NULL")
     assert good(run_chunk(spec(attempt=20, condition=naps), slow)).rows == 8
 
 
@@ -321,14 +319,12 @@ def test_a_filter_that_takes_too_long_does_not_keep_its_chunk_from_being_halved(
     source: Database, settings, spec, written, monkeypatch
 ):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source.execute("INSERT INTO t SELECT generate_series(1, 16)")
-    slow = ReadSettings(
-        settings.config, settings.modes, {}, statement_timeout=timedelta(milliseconds=400)
-    )
-    every = Condition("pg_sleep(0.05) IS NOT NULL")  # 0.8 s, and the middle takes longer
+    source.execute("INSERT INTO t SELECT generate_series(1, 4)")
+    slow = ReadSettings(settings.config, settings.modes, {}, statement_timeout=timedelta(seconds=2))
+    every = Condition("pg_sleep(0.7) IS NOT NULL")  # 2.8 s, and the middle takes longer
     first = run_chunk(spec(condition=every), slow).error
     assert (first.code, first.retried) == ("statement-timeout", True)
-    assert list(first.halves) == halves(KeyRange(), ("8",))
+    assert list(first.halves) == halves(KeyRange(), ("2",))
     found, attempt, waiting = [], 100, list(first.halves)
     while waiting:
         attempt, span = attempt + 1, waiting.pop()
@@ -338,15 +334,16 @@ def test_a_filter_that_takes_too_long_does_not_keep_its_chunk_from_being_halved(
         else:
             assert len(result.error.halves) == 2
             waiting += result.error.halves
-    assert sorted(found) == list(range(1, 17))
+    assert sorted(found) == [1, 2, 3, 4]
 
-    one = Condition("pg_sleep(CASE WHEN id = 8 THEN 2 ELSE 0 END) IS NOT NULL")
+    one = Condition("pg_sleep(CASE WHEN id = 2 THEN 30 ELSE 0 END) IS NOT NULL")
     late = run_chunk(spec(attempt=200, condition=one), slow).error
-    assert list(late.halves) == halves(KeyRange(), ("8",))
-    alone = spec(attempt=201, span=KeyRange(("7",), ("8",)), condition=one)
+    assert list(late.halves) == halves(KeyRange(), ("2",))
+    alone = spec(attempt=201, span=KeyRange(("1",), ("2",)), condition=one)
     assert run_chunk(alone, slow).error.halves == ()
 
     # A chunk that is too large is halved by the rows that its filter leaves, where that is quick.
+    source.execute("INSERT INTO t SELECT generate_series(5, 16)")
     read = chunk_task.read_chunk
     monkeypatch.setattr(
         chunk_task, "read_chunk", lambda table, **given: read(table, **given, max_bytes=9)
@@ -358,7 +355,7 @@ def test_a_filter_that_takes_too_long_does_not_keep_its_chunk_from_being_halved(
 
     def middle(table, span, *, condition):
         if condition is not None:
-            table.session.execute("SELECT pg_sleep(2)")
+            table.session.execute("SELECT pg_sleep(30)")
         return look(table, span, condition=condition)
 
     monkeypatch.setattr(chunk_task, "middle", middle)

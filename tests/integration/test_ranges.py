@@ -211,9 +211,9 @@ def test_a_large_table_is_sampled(source: Database, monkeypatch, most):
 def test_a_cut_that_takes_too_long_says_that_chunks_should_be_larger(source: Database):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source.execute("INSERT INTO t VALUES (1), (2)")
-    slow = Condition("pg_sleep(5) IS NOT NULL")
+    slow = Condition("pg_sleep(30) IS NOT NULL")
     with (
-        connect(config(source), statement_timeout=timedelta(milliseconds=200)) as session,
+        connect(config(source), statement_timeout=timedelta(seconds=2)) as session,
         open_table(session, "public.t", DEFAULTS, settings={}) as opened,
     ):
         with pytest.raises(DependencyError) as caught:

@@ -266,8 +266,8 @@ def test_a_chunk_sees_one_moment_and_proves_it(source: Database):
 def test_errors_of_the_database_are_ours(source: Database):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source.execute("INSERT INTO t SELECT generate_series(1, 10)")
-    slow = Condition("pg_sleep(0.5) IS NOT NULL")
-    with connect(config(source), statement_timeout=timedelta(milliseconds=300)) as session:
+    slow = Condition("pg_sleep(30) IS NOT NULL")
+    with connect(config(source), statement_timeout=timedelta(seconds=2)) as session:
         with (
             pytest.raises(DependencyError) as caught,
             open_table(session, "public.t", DEFAULTS, settings={}) as opened,
