@@ -12,7 +12,6 @@ from confluent_kafka.admin import (
     AclPermissionType,
     AdminClient,
     ConfigResource,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -23,7 +22,9 @@ from lakemark.sink.forwarding import Message
 from lakemark.sink.topics import Source, Target
 from stack.kafka import Kafka
 from stack.local import LocalStack
+from stack.processes import wait_for
 from tests.kit.output_topics import OutputTopic, some
+from tests.kit.running import STATE_S
 from tests.kit.strict_kafka import strict_kafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -38,8 +39,7 @@ JAVA = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985
 def target(stack: LocalStack) -> Target:
     """A change topic of seven partitions, and where its table's records go."""
     name = f"out{next(NUMBERS)}"
-    admin = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
-    admin.create_topics([NewTopic(f"{name}.source", 7, 1)])[f"{name}.source"].result()
+    stack.kafka.create_topic(f"{name}.source", partitions=7)
     client = {"bootstrap.servers": stack.kafka.bootstrap, "log_level": 0}
     return Target(f"{name}.clean", f"{name}.group", like=f"{name}.source", client=client)
 
@@ -181,11 +181,9 @@ def refused(target: Target, count: int = 2) -> TableError:
 def on(broker: Kafka) -> Target:
     """A change topic of two partitions on a broker of its own, and where its records go."""
     name = f"out{next(NUMBERS)}"
-    made = NewTopic(f"{name}.source", 2, 1)
-    admin = broker.admin()
-    admin.create_topics([made])[made.topic].result()
+    broker.create_topic(f"{name}.source", partitions=2)
     client = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-    return Target(f"{name}.clean", f"{name}.group", like=made.topic, client=client)
+    return Target(f"{name}.clean", f"{name}.group", like=f"{name}.source", client=client)
 
 
 def test_a_topic_that_somebody_deletes_is_named_with_what_makes_it_and_made_again(
@@ -194,6 +192,7 @@ def test_a_topic_that_somebody_deletes_is_named_with_what_makes_it_and_made_agai
     target, admin = on(strict), strict.admin()
     assert topics.write(target, source(target), 1, some(0)) == 1
     admin.delete_topics([target.topic])[target.topic].result()
+    wait_for(lambda: target.topic not in strict.topics(), STATE_S, "the topic to be gone")
     monkeypatch.setattr(topics, "TIMEOUT_S", 5.0)
     with pytest.raises(DependencyError) as lost:  # a client that knew the topic hears of nothing
         topics.write(target, source(target), 3, some(1, 2))
@@ -225,15 +224,22 @@ def test_what_lakemark_may_not_do_is_named_with_what_grants_it(
         ResourceType.TRANSACTIONAL_ID: topics.lane_of(target, source(target)),
     }[kind]
     rule = (kind, name, ResourcePatternType.LITERAL, "User:*", "*", operation)
+    asked = AclBindingFilter(*rule, AclPermissionType.DENY)
+
+    def denied() -> bool:
+        return bool(admin.describe_acls(asked).result(30))
+
     for future in admin.create_acls([AclBinding(*rule, AclPermissionType.DENY)]).values():
         future.result(30)
+    wait_for(denied, STATE_S, "the broker to know the rule")
     forbidden = refused(target)
     assert forbidden.code == "output-forbidden"
     assert "kafka-acls.sh" in forbidden.hint
     assert granted in forbidden.hint
     # so many that the brokers have refused before the last one is handed on
     assert refused(target, 20_000).code == "output-forbidden"
-    for future in admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.DENY)]).values():
+    for future in admin.delete_acls([asked]).values():
         future.result(30)
+    wait_for(lambda: not denied(), STATE_S, "the broker to know it no more")
     assert topics.write(target, source(target), 3, some(1, 2)) == 2
     assert [int(one.value) for one in OutputTopic(strict, target.topic).read()] == [1, 2]
