@@ -50,17 +50,31 @@ def wait_for(predicate: Callable[[], T], deadline_s: float, what: str) -> T:
 
 
 _handed_out: set[int] = set()
+_PORTS = range(20_000, 32_000)
+_OF_A_WORKER = 1000  # ports: some ten times what the servers of one worker's tests need
+
+
+def _ports() -> range:
+    """Those of this process: the workers of a test run have ports of their own."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if not worker.isdecimal():
+        return _PORTS
+    first = _PORTS.start + int(worker) * _OF_A_WORKER % len(_PORTS)
+    return range(first, first + _OF_A_WORKER)
 
 
 def free_port() -> int:
     """Return a loopback port that nobody uses and that was not handed out before.
 
+    It may be bound long after: no other worker of the same test run is given it either.
+
     Ports are taken from below the range that the kernel uses for outgoing connections. Else, while
     a server is down between two starts, a client that tries to reach it can be given the server's
     own port as its source, connect to itself and keep the port.
     """
+    ports = _ports()
     for _ in range(1000):
-        port = random.randint(20_000, 32_000)
+        port = random.choice(ports)
         if port in _handed_out:
             continue
         with socket.socket() as probe:
@@ -70,7 +84,7 @@ def free_port() -> int:
                 continue
         _handed_out.add(port)
         return port
-    raise StackError("no free port was found between 20000 and 32000")
+    raise StackError(f"no free port was found between {ports.start} and {ports.stop}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,18 @@ def test_ports_differ_and_are_not_given_to_outgoing_connections():
     assert max(ports) < 32_768
 
 
+def test_workers_of_a_test_run_are_given_ports_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    ranges = []
+    for worker in ("gw0", "gw1", "gw11"):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        assert free_port() in processes._ports()
+        ranges += processes._ports()
+    assert len(set(ranges)) == len(ranges)
+    assert max(ranges) < 32_768
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "master")
+    assert set(ranges) < set(processes._ports())
+
+
 def test_a_dead_parents_servers_are_killed_but_not_those_that_ended_properly():
     kept, orphan = (
         subprocess.Popen(
