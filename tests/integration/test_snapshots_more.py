@@ -14,7 +14,7 @@ from lakemark import positions
 from stack.local import Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running
-from tests.kit.snapshots import SNAPSHOT, Snapshots
+from tests.kit.snapshots import SLOW, SNAPSHOT, Snapshots, windows_held_open
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
@@ -288,8 +288,8 @@ def test_columns_that_come_and_go(pipeline: Running, snapshots: Snapshots):
 
 def test_defaults_and_nulls_that_no_event_tells(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
-    run = snapshots.start("public.defaults", chunk_rows=50, delay="500ms")
-    snapshots.wait_settled(run, "public.defaults", 2)
+    run = snapshots.start("public.defaults", chunk_rows=50, delay=SLOW)
+    snapshots.wait_settled(run, "public.defaults", 1)
     database.execute(
         "ALTER TABLE defaults ALTER COLUMN aa SET DEFAULT -6, ALTER COLUMN aa SET NOT NULL"
     )
@@ -300,6 +300,7 @@ def test_defaults_and_nulls_that_no_event_tells(pipeline: Running, snapshots: Sn
         "ALTER TABLE defaults ALTER COLUMN aa DROP NOT NULL, ALTER COLUMN aa DROP DEFAULT"
     )
     inserted(pipeline, "defaults", more.format(1101, 1200), 100)
+    snapshots.hasten(run)
     snapshots.completed(run)
     equal(pipeline, "defaults")
     rows = pipeline.rows("public.defaults")
@@ -319,14 +320,15 @@ def test_a_schema_that_changes_after_the_last_chunk_was_read(
 ):
     """In its window, which cannot be closed yet; no event tells of the column or its default."""
     database, chunks = pipeline.database, 10
-    run = snapshots.start("public.sealed", chunk_rows=100, delay="500ms")
+    run = snapshots.start("public.sealed", chunk_rows=100, delay=SLOW)
 
     def read() -> set[int]:
         return set(snapshots.reads(run, "public.sealed"))
 
-    wait_for(read, STATE_S, "a chunk to be read")
-    with locked(database, "debezium_signal", "EXCLUSIVE"):
+    snapshots.wait_settled(run, "public.sealed", 1)
+    with windows_held_open(database):
         assert len(read()) < chunks, "too late"
+        snapshots.hasten(run)
         wait_for(lambda: len(read()) == chunks, STATE_S, "all chunks to be read")
         database.execute("ALTER TABLE sealed ADD COLUMN d int DEFAULT 5")
     snapshots.completed(run)
@@ -363,13 +365,14 @@ def test_another_relation_under_the_same_name(pipeline: Running, snapshots: Snap
 
 def test_a_type_that_does_not_fit_stops_its_table_alone(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
-    run = snapshots.start("public.typed", "public.beside", chunk_rows=50, delay="100ms")
-    snapshots.wait_settled(run, "public.typed", 2)
+    run = snapshots.start("public.typed", "public.beside", chunk_rows=50, delay=SLOW)
+    snapshots.wait_settled(run, "public.typed", 1)
     database.execute("ALTER TABLE typed ALTER COLUMN aa TYPE varchar(5)")
     database.execute("INSERT INTO typed VALUES (1001, 'x')")
     state = pipeline.wait_state("public.typed", "errored")
     assert state["code"] == "schema-incompatible"
     assert "aa" in state["reason"]
+    snapshots.hasten(run)
     last = snapshots.ended(run)
     assert (last.type, last.additional_data["code"]) == ("ABORTED", "schema-incompatible")
     assert "public.typed" in last.additional_data["reason"]
@@ -380,7 +383,7 @@ def test_a_type_that_does_not_fit_stops_its_table_alone(pipeline: Running, snaps
 
 def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
-    run = snapshots.start("public.cut_off", chunk_rows=25, delay="300ms")
+    run = snapshots.start("public.cut_off", chunk_rows=25, delay="1s")
     snapshots.wait_settled(run, "public.cut_off", 2)
     for _ in range(5):
         database.execute(
@@ -388,9 +391,9 @@ def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots
             " 'lakemark%' AND datname = current_database()"
         )
         settled = len(snapshots.settled(run, "public.cut_off"))
-        if settled < 35:
-            snapshots.wait_settled(run, "public.cut_off", settled + 1)
-    snapshots.completed(run, deadline_s=STATE_S)
+        snapshots.wait_settled(run, "public.cut_off", settled + 1)
+    snapshots.hasten(run)
+    snapshots.completed(run)
     equal(pipeline, "cut_off")
 
 
@@ -428,14 +431,15 @@ def test_a_partitioned_table_is_read_through_its_root(pipeline: Running, snapsho
     publication = f"ALTER PUBLICATION {database.name}"
     database.execute(f"{publication} ADD TABLE rooted")
     database.execute(f"{publication} SET (publish_via_partition_root = true)")
-    run = snapshots.start("public.rooted", chunk_rows=50, delay="100ms")
-    snapshots.wait_settled(run, "public.rooted", 2)
+    run = snapshots.start("public.rooted", chunk_rows=50, delay=SLOW)
+    snapshots.wait_settled(run, "public.rooted", 1)
     database.execute("UPDATE rooted SET aa = aa + 500 WHERE pk % 20 = 0 AND aa < 500")
     database.execute("CREATE TABLE rooted_new PARTITION OF rooted FOR VALUES FROM (1000) TO (5000)")
     database.execute("UPDATE rooted SET aa = aa + 1000 WHERE pk % 20 = 1")
     database.execute("INSERT INTO rooted SELECT n, n + 1000 FROM generate_series(1001, 1050) n")
     database.execute("DELETE FROM rooted WHERE pk % 20 = 2")
-    assert len(snapshots.settled(run, "public.rooted")) < 20, "all of it while it is read"
+    assert 0 < len(snapshots.settled(run, "public.rooted")) < 20, "all of it while it is read"
+    snapshots.hasten(run)
     snapshots.completed(run)
     equal(pipeline, "rooted")
     assert pipeline.rows("public.rooted").num_rows == 997
@@ -457,14 +461,22 @@ def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Sna
         "the last window to be closed",
     )
     before = database_says(pipeline, newest)
-    wait_for(lambda: "touches" not in pipeline.lakemark.events("batch.done")[-1], STATE_S, "no run")
+
+    def no_run() -> bool:
+        pipeline.database.execute("UPDATE last SET aa = aa WHERE pk = 1")  # else no batch may come
+        return "touches" not in pipeline.lakemark.events("batch.done")[-1]
+
+    wait_for(no_run, STATE_S, "a batch without a run")
     done = len(pipeline.lakemark.events("batch.done"))
     pipeline.database.execute("INSERT INTO last SELECT n, n FROM generate_series(2001, 3000) n")
     equal(pipeline, "last")
+    pipeline.database.execute("UPDATE last SET aa = -1 WHERE pk = 3000")
+    equal(pipeline, "last")  # so the batches before this one have been told of
     assert database_says(pipeline, newest) == before, "a window row was written without a snapshot"
     batches = pipeline.lakemark.events("batch.done")[done:]
     assert sum(batch["events"] for batch in batches) >= 1000
-    assert not [batch for batch in batches if "touches" in batch], "the shards hold something"
+    held = {(batch.get("touches", 0), batch.get("parts", 0)) for batch in batches}
+    assert held == {(0, 0)}, "the shards hold something"
     told = [b for b in pipeline.lakemark.events("batch.done") if "touches" in b][-1]
     assert (told["touches"], told["parts"]) == (0, 0)
     assert told["largest_state"] < EMPTY_STATE

@@ -19,7 +19,7 @@ from stack.processes import wait_for
 
 # Deadlines, not durations: several times what a loaded machine with two cores needs.
 EQUAL_S = 240.0
-STATE_S = 120.0
+STATE_S = 240.0
 ONCE_S = 300.0
 
 # Short runs: a JVM that compiles once is up and through its first batches in two thirds of the time,

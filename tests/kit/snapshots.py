@@ -5,6 +5,7 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -15,11 +16,18 @@ from lakemark.snapshot import notifications, runs
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.runs import Chunk, Run
 from stack.kafka import Kafka
+from stack.local import Database
 from stack.processes import StackError, wait_for
 from tests.kit.running import Running
 
-NOTE_S = 120.0
+NOTE_S = 240.0
 """Within this a snapshot of a few thousand rows has ended, also on a loaded machine."""
+
+SLOW = "1m"
+"""Delay of a run that is to read its first chunk only, until `hasten`.
+
+Long enough for whatever a test does before the last chunk, and not for a chunk that must be read again.
+"""
 
 LAST = ("COMPLETED", "ABORTED", "REJECTED")
 # Small chunks and short windows: many of both in a short run.
@@ -138,6 +146,10 @@ class Snapshots:
         self.completed(name)
         return name
 
+    def hasten(self, run: str) -> None:
+        """Let a run read its next chunks at once, whatever its delay was."""
+        self.send("set-snapshot", {"id": run, "delay": "0s"})
+
     # -- what is said -----------------------------------------------------------------------------
 
     def notes(self, name: str = "") -> list[Notification]:
@@ -202,6 +214,11 @@ class Snapshots:
         found = [json.loads(record.value() or b"{}") for record in self.control.records()]
         return [r for r in found if r.get("type") == kind and run in {"", r.get("run")}]
 
+    def wait_disarmed(self, run: str) -> None:
+        """Wait until the shards are told of a run's end, which is said after all else; only once."""
+        wait_for(lambda: self.commands("run-end", run), NOTE_S, f"the end of {run}")
+        assert len(self.commands("run-end", run)) == 1
+
     def reads(self, run: str, table: str) -> dict[int, set[int]]:
         """Attempts whose rows have come to the chunks topic, by chunk."""
         found: dict[int, set[int]] = defaultdict(set)
@@ -215,25 +232,83 @@ class Snapshots:
         """Runs and chunks as the progress topic has them now, by the run's id."""
         newest: dict[bytes, bytes] = {}
         for record in self.progress.records():
-            key, value = record.key() or b"", record.value()
-            newest.pop(key, None)
-            if value is not None:
-                newest[key] = value
+            _take(newest, record)
         return {run.id: (run, chunks) for run, chunks in runs.loaded(newest)}
+
+    def wait_kept(self, run: str, what: str, holds: Callable[[Run], bool]) -> None:
+        """Wait until this is true of a run as it is kept: what was said before is not said again."""
+
+        def found() -> bool:
+            kept = self.kept()
+            return run in kept and holds(kept[run][0])
+
+        wait_for(found, NOTE_S, f"{run} to be kept as {what}")
 
     def settled(self, run: str, table: str) -> set[int]:
         """Numbers of a table's chunks that are kept as done; empty again when the table is."""
         _, chunks = self.kept().get(run, (None, {}))
-        return {number for number, chunk in enumerate(chunks.get(table, [])) if chunk.done}
+        return _done(chunks, table)
 
     def wait_settled(self, run: str, table: str, count: int) -> set[int]:
-        """Wait until so many chunks of a table are kept as done."""
+        """Wait until so many chunks of a table are, or were for a moment, kept as done.
+
+        Raises:
+            StackError: they were not in time, or never before the run's end.
+        """
+        mine: dict[bytes, bytes] = {}
+        looked = 0
 
         def enough() -> set[int]:
-            found = self.settled(run, table)
-            return found if len(found) >= count else set()
+            nonlocal looked
+            records = self.progress.records()
+            for record in records[looked:]:
+                looked += 1
+                if not _is_of(run, record.key() or b""):
+                    continue
+                _take(mine, record)
+                for now, chunks in runs.loaded(mine):
+                    found = _done(chunks, table)
+                    if len(found) >= count:
+                        return found
+                    if now.over:
+                        raise StackError(f"{run} has ended before {count} chunks were settled")
+            return set()
 
         return wait_for(enough, NOTE_S, f"{count} settled chunks of {table}")
+
+
+def _take(newest: dict[bytes, bytes], record: Message) -> None:
+    key, value = record.key() or b"", record.value()
+    newest.pop(key, None)
+    if value is not None:
+        newest[key] = value
+
+
+def _is_of(run: str, key: bytes) -> bool:
+    if key.startswith(runs.PAGE_PREFIX):
+        return bool(json.loads(key.removeprefix(runs.PAGE_PREFIX))[0] == run)
+    return key == runs.run_key(run)
+
+
+def _done(chunks: Mapping[str, list[Chunk]], table: str) -> set[int]:
+    return {number for number, chunk in enumerate(chunks.get(table, [])) if chunk.done}
+
+
+@contextmanager
+def windows_held_open(database: Database) -> Iterator[None]:
+    """No window is closed before the block ends."""
+    database.execute(
+        "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS $$ BEGIN"
+        " PERFORM pg_advisory_xact_lock_shared(7); RETURN NEW; END $$"
+    )
+    with database.connect() as gate:
+        gate.execute("SELECT pg_advisory_lock(7)")
+        database.execute(
+            "CREATE TRIGGER hold BEFORE INSERT ON debezium_signal FOR EACH ROW"
+            " WHEN (NEW.type = 'snapshot-window-close') EXECUTE FUNCTION hold()"
+        )
+        yield
+    database.execute("DROP FUNCTION hold CASCADE")
 
 
 def kinds(notes: Iterable[Notification]) -> list[str]:
