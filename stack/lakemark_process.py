@@ -288,7 +288,7 @@ class LakemarkProcess(Server):
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
         if result.returncode:
             raise StackError(

@@ -71,6 +71,9 @@ def test_a_column_whose_values_are_written_in_another_way_is_read_again(running:
     database.execute("ALTER TABLE b ADD price numeric(10,2), ADD at timestamp(3)")
     database.start_connector(settings)
     database.execute("UPDATE b SET price = 1.5, at = '2026-01-01' WHERE pk <= 10")
+    running.lakemark.wait_for_event(
+        "batch.done", STATE_S
+    )  # the command waits less than a first one
     running.lakemark.command("snapshot", "start", "public.b", "--wait")
     running.wait_equal("public.b")
     assert running.rows("public.b").schema.field("price").type == pa.decimal128(10, 2)

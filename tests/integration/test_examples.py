@@ -97,6 +97,7 @@ def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path
     lakemark = LakemarkProcess(folder / "lakemark.yaml")
     lakemark.start()  # 4
     try:
+        lakemark.wait_for_event("batch.done", STATE_S)  # the next step waits less than a first one
         said = shell.run(step("lakemark snapshot start")).splitlines()  # 5
         assert "completed" in said[-1]
         bootstrap = shop.stack.kafka.bootstrap

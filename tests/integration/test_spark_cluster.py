@@ -7,8 +7,9 @@ import pytest
 
 from lakemark.jars import runtime_jars
 from stack.local import Database
+from stack.processes import wait_for
 from stack.spark import QUICK, SparkCluster
-from tests.kit.running import Running
+from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
@@ -41,11 +42,15 @@ def test_snapshot_and_log_on_a_cluster_of_two_workers(database: Database, tmp_pa
         }
         with Running(database, tmp_path, sections) as running:
             running.lakemark.start()
+            # The run begins with a batch: Spark's first one may take longer than the command waits.
+            running.lakemark.wait_for_event("batch.done", STATE_S)
             running.lakemark.command("snapshot", "start", "public.orders", "--wait")
             database.execute("UPDATE orders SET note = 'after' WHERE id % 7 = 0")
             database.execute("DELETE FROM orders WHERE id % 5 = 0")
             running.wait_equal()
-            (application,) = cluster.master.seen()["activeapps"]
+            (application,) = wait_for(
+                lambda: cluster.master.seen().get("activeapps"), STATE_S, "the master's answer"
+            )
             assert application["cores"] == 2
         for executor in (0, 1):
             copied = {jar.name for jar in (tmp_path / "spark").glob(f"app-*/{executor}/*.jar")}
