@@ -1,9 +1,12 @@
 """From the database through Debezium, Kafka and lakemark into the lake, on real servers."""
 
+import time
+
 import pytest
 
 from stack import every_type, shop
 from stack.local import Database
+from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.running import Running
 
@@ -20,8 +23,17 @@ def fill_shop(database: Database) -> None:
 
 
 def load(database: Database, seconds: float, seed: int = 1) -> None:
-    written = Workload(database.dsn, writers=2, seed=seed).run_for(seconds)
-    assert written.transactions > 10, "the workload did next to nothing"
+    """Write for so many seconds, on a slow machine for longer."""
+    writing, end = Workload(database.dsn, writers=2, seed=seed), time.monotonic() + seconds
+    writing.start()
+    try:
+        wait_for(
+            lambda: time.monotonic() >= end and writing.written.transactions > 10,
+            seconds + 60,
+            "a workload of more than 10 transactions",
+        )
+    finally:
+        writing.stop()
 
 
 def test_snapshot_live_changes_and_new_schemas_arrive(database: Database, tmp_path):
