@@ -175,6 +175,7 @@ def test_events_that_go_before_the_first_batch_is_committed(stack: LocalStack, t
             assert f"empty {folder} and start again" in said
             shutil.rmtree(folder)
             running.lakemark.start()
+            running.lakemark.wait_for_event("batch.done", STATE_S)  # the command waits less long
             running.lakemark.command("snapshot", "start", LOST, "--wait")
             running.wait_equal()
 
@@ -232,6 +233,7 @@ def test_lost_commands_are_told_and_gone_over_on_a_persons_word(stopped: Running
         event["topic"]: event["tables"] for event in stopped.lakemark.events("topic.begins_again")
     }
     assert again == {config.topics.control: [], config.topics.chunks: []}
+    stopped.lakemark.wait_for_event("batch.done", STATE_S)  # the command waits less long
     stopped.lakemark.command("snapshot", "start", LOST, "--wait")
     stopped.wait_equal()
     stopped.wait_state(KEPT, "streaming")
