@@ -228,6 +228,21 @@ def test_a_table_is_paused_and_resumed(shown, served: Served):
     expect(page.get_by_role("button", name=f"Pause {WAITING}", exact=True)).to_be_disabled()
 
 
+def test_a_click_is_not_lost_when_the_page_is_drawn_in_its_middle(shown, served: Served):
+    page = shown.page
+    button = page.get_by_role("button", name=f"Pause {ORDERS}", exact=True)
+    button.hover()
+    page.mouse.down()
+    for _ in range(2):  # what the first of them says is drawn before the second is sent
+        with page.expect_request("**/v1/status"):
+            pass
+    page.mouse.up()
+    expect(page.locator("#said")).to_have_text(f"{ORDERS} will pause with the next batch")
+    assert served.written == [("table-pause", ORDERS)]
+    kept = button.element_handle()
+    wait_for(lambda: not kept.evaluate("e => e.isConnected"), PATIENCE_MS / 1000, "the next draw")
+
+
 def test_a_snapshot_of_chosen_tables_with_a_filter(shown, served: Served):
     page = shown.page
     page.get_by_role("button", name="New snapshot").click()

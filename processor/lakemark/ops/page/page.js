@@ -188,6 +188,7 @@ function cell(label, className, ...children) {
 }
 
 function tables() {
+  if ($("tables").querySelector("button:active")) return; // replaced while it is pressed, it would never be clicked
   const wanted = $("find").value.trim().toLowerCase();
   const rank = (table) => (table.state === "errored" ? 0 : table.state === "paused" ? 1 : 2);
   const shown = now.tables.filter((table) => table.name.toLowerCase().includes(wanted));
