@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 LOST, KEPT = "public.lost", "public.kept"
 KEYS = 4
+ENDED_S = 300.0  # from the start of a process that looks, and ends
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,8 @@ def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
             database.execute(
                 f"INSERT INTO {name} SELECT n, 'old' FROM generate_series(1, {KEYS}) AS n"
             )
-        database.start_connector()
+        # Else its producer may ask for the topic while there is none: the broker would make it.
+        database.start_connector({"producer.override.metadata.max.age.ms": "3600000"})
         with Running(database, tmp_path_factory.mktemp("pipeline")) as running:
             yield running
 
@@ -61,7 +63,7 @@ def streaming(pipeline: Running) -> Running:
 def refused(running: Running, code: str) -> str:
     """What `lakemark run` says before it ends with exit code 1."""
     running.lakemark.spawn()
-    assert running.lakemark.wait_ended(STATE_S) == 1
+    assert running.lakemark.wait_ended(ENDED_S) == 1
     said = running.lakemark.log_tail(60)
     assert code in said
     assert not running.lakemark.events("batch.done"), "something was read all the same"
@@ -120,11 +122,11 @@ def test_a_topic_that_was_deleted_and_made_again(stopped: Running):
     mended(stopped)
 
 
-def stopped_by_itself(running: Running, code: str) -> None:
+def stopped_by_itself(running: Running, *codes: str) -> None:
     """What one that runs does: it names the table and what mends it, and ends."""
     assert running.lakemark.wait_ended(STATE_S) == 1
     said = running.lakemark.log_tail(60)
-    assert code in said
+    assert any(code in said for code in codes), said
     assert f"lakemark recover --resnapshot {LOST}" in said
 
 
@@ -137,10 +139,13 @@ def test_a_topic_that_is_deleted_while_it_is_read(streaming: Running):
 
 @pytest.mark.parametrize("more", [True, False] if NIGHTLY else [True])
 def test_a_topic_that_is_made_again_while_it_is_read(streaming: Running, more: bool):
-    """Offsets that fall, and such that do not: then the topic's id alone tells it."""
+    """Offsets that fall, and such that do not: then the topic's id alone tells it.
+
+    It may look just when there is none; where it does not look at all it never ends.
+    """
     before = deleted(streaming)
     made_again(streaming, before, max(before.values()) + 2 if more else 1)
-    stopped_by_itself(streaming, "topic-recreated")
+    stopped_by_itself(streaming, "topic-recreated", "topic-deleted")
     mended(streaming)
 
 
@@ -167,7 +172,7 @@ def test_events_that_go_before_the_first_batch_is_committed(stack: LocalStack, t
             running.wait_captured(LOST)
             running.lakemark.crash_at(crashpoints.BEFORE_STATE)
             running.lakemark.spawn()
-            assert running.lakemark.wait_ended(STATE_S) == -signal.SIGKILL
+            assert running.lakemark.wait_ended(ENDED_S) == -signal.SIGKILL
             running.lakemark.no_crash()
             expire(running, database.topic("lost"))
             said = refused(running, "source-data-expired")
