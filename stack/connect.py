@@ -194,6 +194,11 @@ class Connect(Server):
         self._request("POST", f"/connectors/{name}/restart?includeTasks=true", deadline_s)
         self.wait_running(name, deadline_s)
 
+    def restart_failed(self, name: str, deadline_s: float = 60) -> None:
+        """Ask for a restart of what has failed of a connector; Connect does it a little later."""
+        path = f"/connectors/{name}/restart?includeTasks=true&onlyFailed=true"
+        self._request("POST", path, deadline_s)
+
     def status(self, name: str) -> dict[str, Any]:
         """Return what Connect says about a connector; empty if it knows none of that name."""
         response = self._request("GET", f"/connectors/{name}/status", 30, accept=(404,))

@@ -30,7 +30,7 @@ from stack.local import Database, LocalStack
 from stack.postgres import Standby
 from stack.processes import wait_for
 from stack.workload import Workload
-from tests.kit.broken import forget, revive
+from tests.kit.broken import alone, forget, revive
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import NOTE_S, SNAPSHOT, Snapshots
 
@@ -124,7 +124,7 @@ def test_what_writes_the_log_restarts_inside_a_window(
 
     def restart_worker() -> None:
         stack.connect.kill()
-        database.execute("DELETE FROM orders WHERE id % 97 = 0")
+        alone(database, "orders", "DELETE FROM orders WHERE id % 97 = 0")
         stack.connect.start()
 
     def restart_database() -> None:

@@ -1,23 +1,36 @@
 """What tests that break something do to a connector, and what an operator would do next."""
 
-from stack.local import LocalStack
+import psycopg
+
+from stack.local import Database, LocalStack
 from stack.processes import StackError, wait_for
 from tests.kit.running import STATE_S, Running
 
 
 def revive(running: Running) -> None:
-    """Wait until the connector streams; as an operator would, restart it if its task has failed."""
-    database = running.database
+    """Wait until the connector streams; as an operator would, restart it if its task has failed.
+
+    One that is slow is left alone.
+    """
+    database, connect = running.database, running.database.stack.connect
 
     def streams() -> bool:
         try:
-            database.wait_streaming(20)
-        except StackError:
-            database.stack.connect.restart_connector(database.name)
-            return False
-        return True
+            status = connect.status(database.name)
+            parts = [status["connector"], *status["tasks"]] if status else []
+            states = {part["state"] for part in parts}
+            if "FAILED" in states:
+                connect.restart_failed(database.name)
+            return len(parts) > 1 and states == {"RUNNING"} and database._reader() is not None
+        except (StackError, psycopg.Error):
+            return False  # it is away, or not back yet
 
     wait_for(streams, STATE_S, "the connector to stream again")
+
+
+def alone(database: Database, table: str, statement: str) -> None:
+    """Change many rows of a table beside writers: row by row it might meet them in a deadlock."""
+    database.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE; {statement}")
 
 
 def forget(running: Running, stack: LocalStack) -> None:
