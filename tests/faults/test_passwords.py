@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -300,13 +301,14 @@ def test_the_brokers_get_the_new_password(shop: Running):
         let_in(stack, SECOND)
         stack.kafka.kill()
         stack.kafka.start()
-        wait_for(
-            lambda: side.status()["pipeline"]["code"] == "kafka-refused",
-            STATE_S,
-            "/v1/status to say that the brokers refuse us",
-        )
-        assert side.probes() == (503, 503)
-        assert "kafka.security" in side.status()["pipeline"]["hint"]
+
+        def refused() -> dict[str, Any]:
+            now = side.status()["pipeline"]
+            return now if now["code"] == "kafka-refused" else {}
+
+        told = wait_for(refused, STATE_S, "/v1/status to say that the brokers refuse us")
+        assert "kafka.security" in told["hint"]
+        wait_for(lambda: side.probes() == (503, 503), STATE_S, "both probes to tell")
 
         # 2. The file follows: stream, signals and snapshots go on.
         file.write_text(SECOND)
