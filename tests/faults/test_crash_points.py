@@ -27,6 +27,7 @@ ALL_ENGINES = {
 }
 
 
+@pytest.mark.timeout(3000)  # a dozen runs, one after the other
 def test_a_crash_at_each_point_loses_and_repeats_nothing(database: Database, tmp_path):
     """One pipeline, killed at all points one after the other: each run starts from the last wreck.
 
