@@ -312,7 +312,7 @@ class Database:
                     ).fetchall()
                     return rows in ([], [(False,)])
 
-                wait_for(released, 30, f"slot {slot} to be released")
+                wait_for(released, 120, f"slot {slot} to be released")
                 connection.execute(
                     "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                     " WHERE slot_name = %s",
@@ -343,6 +343,14 @@ def _remove_old_runs(name: str) -> None:
         for path in (ROOT / ".lakemark").glob(f"{name}-*")
         if (pid := path.name.rpartition("-")[2]).isdigit() and not Path(f"/proc/{pid}").exists()
     ]
-    runs.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    runs.sort(key=_changed, reverse=True)
     for run in runs[KEPT_RUNS:]:
         shutil.rmtree(run, ignore_errors=True)
+
+
+def _changed(path: Path) -> float:
+    """When a directory was changed last; 0 if another process has just removed it."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
