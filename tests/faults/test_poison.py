@@ -85,7 +85,8 @@ def test_poison_records_become_dead_letters(database: Database, tmp_path, wrappe
             assert header(found[first + n], "topic") == topic
         state = running.lakemark.progress()["public.orders"]
         assert state.get("state", "streaming") == "streaming"
-        assert running.lakemark.progress()["public.quiet"].get("dead_letters", 0) == 0
+        quiet = running.wait_progress("public.quiet", "told", lambda _: True)
+        assert quiet.get("dead_letters", 0) == 0
 
 
 def test_a_topic_of_poison_stops_its_table_instead(database: Database, tmp_path):
