@@ -6,11 +6,12 @@ Arguments: the configuration file and the table. Prints one JSON object.
 import json
 import os
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
 
 from lakemark.config import load
 from lakemark.session import session
@@ -19,6 +20,11 @@ from lakemark.snapshot.boundaries import Condition
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkSpec
 from lakemark.source.modes import HandlingModes
+from stack.processes import wait_for
+
+SLEEPING = (
+    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +69,19 @@ def main(file: str, table: str) -> dict:
         )
         found["lost"] = [lost.error.code, lost.error.retried]
 
+        def cancel_in_its_sleep() -> None:
+            try:
+                with psycopg.connect(config.database.url, autocommit=True) as watcher:
+                    wait_for(lambda: watcher.execute(SLEEPING).fetchall(), 60, "a chunk to sleep")
+            finally:
+                jobs.cancel(spark, 91)
+
         napping = Condition("pg_sleep(60) IS NULL")
-        timer = threading.Timer(4, lambda: jobs.cancel(spark, 91))
-        timer.start()
         begun = time.monotonic()
-        found["cancelled"] = read(91, condition=napping).error.code
+        with ThreadPoolExecutor(1) as pool:
+            cancelled = pool.submit(cancel_in_its_sleep)
+            found["cancelled"] = read(91, condition=napping).error.code
+            cancelled.result()
         found["cancelled_s"] = time.monotonic() - begun
         found["after"] = read(92).rows
         found["pool"] = context.getLocalProperty("spark.scheduler.pool")
