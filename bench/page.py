@@ -72,6 +72,10 @@ Written by `./dev bench results` from the files in `results/`, which hold all fi
 means, and who the contestants are, is in `README.md` beside this file. `NO` is a result that is wrong: a table that is
 not equal to its source, or rows that never came. `-` was not measured, or cannot be.
 """
+WHERE: Final = """\
+Where the processors' time goes in one more run, by stage; what the stages are is at the head of `where.py`:
+"""
+STAGES: Final = {"stage": "stage", "cpu_seconds": "CPU s", "percent": "%"}
 BEYOND: Final = """\
 Not measured but calculated, by the line through the two largest tables:
 """
@@ -188,6 +192,8 @@ def _section(one: Published, found: Found | None, *, has_picture: bool) -> str:
                  "ours": "", "other": "times better than",
                  "other_correct": "that is correct"}  # fmt: skip
         parts.append(_table(compared, {**sides, **headings}))
+    if found.get("where"):
+        parts += [WHERE, _table(found["where"], STAGES)]
     if has_picture:
         parts.append(
             f"![{one.picture}](results/{one.name}.svg)\n\n"

@@ -64,6 +64,7 @@ def keep(
     settings: Mapping[str, Any],
     before: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
+    **more: Any,
 ) -> None:
     """Writes the figures of a benchmark as JSON, with what they hang on.
 
@@ -73,6 +74,7 @@ def keep(
         settings: its sizes and rates, JSON-ready.
         before: the machine as it was before.
         rows: one for each figure or contestant, JSON-ready.
+        more: what else was found, JSON-ready.
     """
     report = {
         "bench": bench,
@@ -80,6 +82,7 @@ def keep(
         "machine": dict(before),
         "versions": versions(),
         "rows": list(rows),
+        **more,
     }
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

@@ -71,6 +71,15 @@ PUBLISHED: Final = (
         "Rows a second of a snapshot, idle and beside a workload",
     ),
     Published(
+        "snapshot-large",
+        "snapshot",
+        (
+            *("--rows", "10000000", "--rate", "0", "--parallelism", "4"),
+            *("--connector-chunks", "10240", "--engine", "deletion-vectors", "--where"),
+        ),
+        "A snapshot of ten million rows",
+    ),
+    Published(
         "latency",
         "latency",
         (),

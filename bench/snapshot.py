@@ -1,7 +1,8 @@
 """A table of a million rows: how fast does a snapshot bring it where it belongs?
 
     ./dev bench snapshot [--rows N] [--rate N] [--parallelism 1,2,4] [--chunk-rows N]
-                         [--engine NAME] [--trigger TIME] [--rounds N] [--only WHO] [--json FILE]
+                         [--connector-chunks 1024,10240] [--engine NAME] [--trigger TIME]
+                         [--rounds N] [--only WHO] [--where] [--json FILE]
 
 One database, one contestant after the other:
 
@@ -17,6 +18,9 @@ One database, one contestant after the other:
 Java compiles for minutes what is used most, so one run of the connector's and four of lakemark's,
 which take as long, are made first and do not count, and the workload runs for a while before the
 first busy one. Of several rounds the median counts.
+
+With `--where` there is one more run of lakemark's, idle and with the highest parallelism, that is not
+in the table: what each stage took of the processors is printed (`where.py`).
 
 Log latency is the time from a row's commit to its being seen in the lake, of ten rows a second into
 a table of their own: during the snapshots, and without one, the busy one with the same workload on
@@ -46,6 +50,7 @@ from rich.table import Table
 
 from bench.orders import busy_with, equal, fill, source_rows
 from bench.report import keep, machine
+from bench.where import Where, as_table
 from lakemark.config import load
 from lakemark.records import Tail, producer
 from lakemark.sink.names import folder_of
@@ -57,8 +62,8 @@ from stack.processes import StackError, wait_for
 LONGEST_S: Final = 1200.0
 BEAT_S: Final = 0.1
 WARM_ROWS: Final = 1_000_000
-CHUNKS: Final = (1024, 10240)  # of the connector's incremental snapshots
 WARM: Final = tuple(f"orders_warm_{number}" for number in range(4))
+LOOKED_AT: Final = "orders_looked_at"
 QUIET_S: Final = 20.0  # log latency without a snapshot is looked at for so long
 PULSE: Final = ("CREATE TABLE pulse (id serial PRIMARY KEY, at timestamptz NOT NULL)",)
 
@@ -90,6 +95,7 @@ def main(argv: list[str]) -> int:
     options = parse(argv)
     before = machine()
     rows: list[Row] = []
+    where: list[dict[str, Any]] = []
     with LocalStack(name="bench-snapshot", quick=False) as stack:
         # filled before any connector: no_data begins behind them, and its publication has them
         if options.only != "lakemark":
@@ -106,8 +112,10 @@ def main(argv: list[str]) -> int:
                 for case in cases(options):
                     for number in range(options.rounds):
                         fill(database, table_of(*case, number), options.rows)
-                rows += lakemark(database, options)
-    return show(rows, options, before)
+                if options.where:
+                    fill(database, LOOKED_AT, options.rows)
+                rows += lakemark(database, options, where)
+    return show(rows, options, before, where)
 
 
 def cases(options: argparse.Namespace) -> list[tuple[int, bool]]:
@@ -155,13 +163,13 @@ def filed(database: Database, rows: int) -> Row:
 
 def debezium(database: Database, options: argparse.Namespace) -> Iterator[Row]:
     """The connector's own incremental snapshot, into Kafka."""
-    for chunk in CHUNKS:
+    for chunk in options.connector_chunks:
         database.start_connector({
             "snapshot.mode": "no_data", "incremental.snapshot.chunk.size": str(chunk),
             "notification.enabled.channels": "sink",
             "notification.sink.topic.name": f"{database.name}-notes",
         })  # fmt: skip
-        if chunk == CHUNKS[0]:
+        if chunk == options.connector_chunks[0]:
             incremental(database, options, chunk, -1, busy=False)
         for busy in (False, True) if options.rate else (False,):
             numbers = range(options.rounds)
@@ -200,8 +208,13 @@ def incremental(
     return Row(who, options.rows, seconds, correct=correct)
 
 
-def lakemark(database: Database, options: argparse.Namespace) -> Iterator[Row]:
-    """One pipeline, one signal after the other, each over a table of its own."""
+def lakemark(
+    database: Database, options: argparse.Namespace, where: list[dict[str, Any]]
+) -> Iterator[Row]:
+    """One pipeline, one signal after the other, each over a table of its own.
+
+    `where` gets what each stage takes, if that is asked for.
+    """
     database.start_connector({"snapshot.mode": "no_data"})
     most = max(options.parallelism)
     config = write_config(
@@ -232,8 +245,27 @@ def lakemark(database: Database, options: argparse.Namespace) -> Iterator[Row]:
             yield from map(median, found.values())
             if options.rate:
                 yield quiet(database, options, lags, changed=table_of(*cases(options)[-1], 0))
+        if options.where:
+            where += looked_at(database, process, most)
     finally:
         process.kill()
+
+
+def looked_at(database: Database, process: LakemarkProcess, most: int) -> list[dict[str, Any]]:
+    """What each stage of one snapshot takes of the processors."""
+    say(f"where the time goes, parallelism {most}")
+    stack = database.stack
+    servers = {
+        "database": stack.postgres,
+        "Kafka, broker": stack.kafka,
+        "connector": stack.connect,
+    }
+    pids = {stage: one.identity.pid for stage, one in servers.items() if one.identity is not None}
+    if process.identity is None:
+        raise StackError("lakemark does not run")
+    with Where(pids, process.identity.pid, stack.directory / "stacks.txt") as where:
+        snapshot(process, LOOKED_AT, most)
+    return where.rows
 
 
 def quiet(
@@ -350,7 +382,12 @@ def lag_of(row: Row) -> float | None:
     return statistics.median(row.lags) if row.lags else None
 
 
-def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any]) -> int:
+def show(
+    rows: Sequence[Row],
+    options: argparse.Namespace,
+    before: dict[str, Any],
+    where: Sequence[dict[str, Any]] = (),
+) -> int:
     """Prints the table and writes the JSON file."""
     console = Console() if Console().is_terminal else Console(width=100)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -372,12 +409,21 @@ def show(rows: Sequence[Row], options: argparse.Namespace, before: dict[str, Any
             console.print(f"{who} / best of debezium, rows/s: [bold]{speed:.1f} x[/]")
         if lag:
             console.print(f"{who} / log alone, lag: [bold]{lag:.2f} x[/]")
+    if where:
+        console.print(as_table(where))
     if options.json:
         settings = {
             name: getattr(options, name)
             for name in ("rows", "rate", "chunk_rows", "engine", "trigger")
         }
-        keep(options.json, "snapshot", settings, before, [row.data() for row in rows])
+        keep(
+            options.json,
+            "snapshot",
+            settings,
+            before,
+            [row.data() for row in rows],
+            **({"where": list(where)} if where else {}),
+        )
     return 1 if worst(rows) is False else 0
 
 
@@ -393,11 +439,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--parallelism", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2, 4]
     )
     parser.add_argument(
+        "--connector-chunks",
+        type=lambda text: [int(n) for n in text.split(",")],
+        default=[1024, 10240],
+        help="rows of a chunk of the connector's own incremental snapshots",
+    )
+    parser.add_argument(
         "--engine", choices=("task-merge", "deletion-vectors"), default="task-merge"
     )
     parser.add_argument("--trigger", default="1s", help="of the log's batches")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=("copy", "debezium", "lakemark"))
+    parser.add_argument("--where", action="store_true", help="print what each stage takes")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)
 

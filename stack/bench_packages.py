@@ -1,4 +1,4 @@
-"""What only the benchmarks need from PyPI: Flink, Paimon's reader, matplotlib.
+"""What only the benchmarks need from PyPI: Flink, Paimon's reader, py-spy, matplotlib.
 
 Nothing of it is part of lakemark's environment: the packages go into a folder of their own, which
 is made at the first use and again when the lock changes.
@@ -33,7 +33,7 @@ def ensure_packages(progress: Callable[[str], None] = lambda _: None) -> Path:
         stamp = hashlib.sha256(LOCK.read_bytes()).hexdigest()
         made = HOME / "stamp"
         if not made.exists() or made.read_text() != stamp:
-            progress("fetching Flink, Paimon's reader and matplotlib from PyPI (0.3 GB)")
+            progress("fetching Flink, Paimon's reader, py-spy and matplotlib from PyPI (0.3 GB)")
             _install()
             made.write_text(stamp)
     return HOME

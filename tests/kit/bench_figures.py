@@ -4,7 +4,7 @@ import re
 
 from bench import page, results
 
-SMALL, FRESH, RANDOM, HOT, SERIES, TABLES, SNAPSHOT, LATENCY, CLUSTER = results.PUBLISHED
+SMALL, FRESH, RANDOM, HOT, SERIES, TABLES, SNAPSHOT, WHOLE, LATENCY, CLUSTER = results.PUBLISHED
 NUMBER = re.compile(r"(?<![A-Za-z\d,.])\d[\d,]*(?:\.\d+)?")
 
 
@@ -91,6 +91,10 @@ def all_of():
             ("lakemark 2 busy", 5000, 6.25, 800, 1.17, True),
         )
     ]  # fmt: skip
+    stages = [
+        {"stage": "database", "cpu_seconds": 21.5, "percent": 71.7},
+        {"stage": "read", "cpu_seconds": 8.5, "percent": 28.3},
+    ]
     late = [
         {"who": "tables", "what": "start to first commit", "count": 1, "p50": 21.25, "p99": 21.25,
          "lost": 0},
@@ -109,6 +113,7 @@ def all_of():
         "series": figures(SERIES, sizes),
         "tables": figures(TABLES, many),
         "snapshot": figures(SNAPSHOT, taken),
+        "snapshot-large": figures(WHOLE, taken[:2] + taken[4:5], where=stages),
         "latency": figures(LATENCY, late),
         "cluster": figures(CLUSTER, spent),
     }

@@ -19,6 +19,7 @@ from tests.kit.bench_figures import (
     SERIES,
     SMALL,
     SNAPSHOT,
+    WHOLE,
     all_of,
     contestant,
     figures,
@@ -102,7 +103,16 @@ def test_a_snapshot_beside_a_workload_is_compared_with_such_a_one():
 def test_the_first_column_says_what_is_right():
     for one in results.PUBLISHED:
         for table in tables(section(written(all_of()), one)):
-            assert next(iter(table[0])) in {"correct", "all seen"}
+            assert next(iter(table[0])) in {"correct", "all seen", "stage"}
+
+
+def test_what_a_snapshot_takes_stands_below_how_long_it_takes():
+    *_, ratios, stages = tables(section(written(all_of()), WHOLE))
+    assert ratios[0]["times better than"] == "copy"
+    assert [tuple(row.values()) for row in stages] == [
+        ("database", "21.5", "71.7"),
+        ("read", "8.5", "28.3"),
+    ]
 
 
 def test_a_wrong_table_is_no_and_its_difference_is_told():
