@@ -50,7 +50,7 @@ from rich.table import Table
 
 from bench.orders import busy_with, equal, fill, source_rows
 from bench.report import keep, machine
-from bench.where import Where, as_table
+from bench.where import as_table, looking
 from lakemark.config import load
 from lakemark.records import Tail, producer
 from lakemark.sink.names import folder_of
@@ -246,26 +246,12 @@ def lakemark(
             if options.rate:
                 yield quiet(database, options, lags, changed=table_of(*cases(options)[-1], 0))
         if options.where:
-            where += looked_at(database, process, most)
+            say(f"where the time goes, parallelism {most}")
+            with looking(database.stack, process) as stages:
+                snapshot(process, LOOKED_AT, most)
+            where += stages
     finally:
         process.kill()
-
-
-def looked_at(database: Database, process: LakemarkProcess, most: int) -> list[dict[str, Any]]:
-    """What each stage of one snapshot takes of the processors."""
-    say(f"where the time goes, parallelism {most}")
-    stack = database.stack
-    servers = {
-        "database": stack.postgres,
-        "Kafka, broker": stack.kafka,
-        "connector": stack.connect,
-    }
-    pids = {stage: one.identity.pid for stage, one in servers.items() if one.identity is not None}
-    if process.identity is None:
-        raise StackError("lakemark does not run")
-    with Where(pids, process.identity.pid, stack.directory / "stacks.txt") as where:
-        snapshot(process, LOOKED_AT, most)
-    return where.rows
 
 
 def quiet(
@@ -386,7 +372,7 @@ def show(
     rows: Sequence[Row],
     options: argparse.Namespace,
     before: dict[str, Any],
-    where: Sequence[dict[str, Any]] = (),
+    where: Sequence[dict[str, Any]],
 ) -> int:
     """Prints the table and writes the JSON file."""
     console = Console() if Console().is_terminal else Console(width=100)
@@ -422,7 +408,7 @@ def show(
             settings,
             before,
             [row.data() for row in rows],
-            **({"where": list(where)} if where else {}),
+            **({"where": where} if where else {}),
         )
     return 1 if worst(rows) is False else 0
 
@@ -435,15 +421,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--rate", type=int, default=500, help="transactions/s of the busy runs; 0: none"
     )
     parser.add_argument("--chunk-rows", type=int, default=100_000)
+    parser.add_argument("--parallelism", type=numbers, default=[1, 2, 4])
     parser.add_argument(
-        "--parallelism", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2, 4]
-    )
-    parser.add_argument(
-        "--connector-chunks",
-        type=lambda text: [int(n) for n in text.split(",")],
-        default=[1024, 10240],
+        "--connector-chunks", type=numbers, default=[1024, 10240],
         help="rows of a chunk of the connector's own incremental snapshots",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--engine", choices=("task-merge", "deletion-vectors"), default="task-merge"
     )
@@ -453,6 +435,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--where", action="store_true", help="print what each stage takes")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)
+
+
+def numbers(text: str) -> list[int]:
+    """Several numbers with commas between them."""
+    return [int(number) for number in text.split(",")]
 
 
 def say(text: str) -> None:

@@ -1,10 +1,11 @@
 """Where the processor time of a snapshot goes, by stage: looked at from outside, by py-spy and /proc.
 
-    with Where(processes, pid) as where:
+    with looking(stack, process) as found:
         ...
-    where.rows      # stage, CPU seconds, percent; the largest first
+    found       # stage, CPU seconds, percent; the largest first
 
-What a process used is the kernel's count. Of Python processes samples of their stacks, 50 a second,
+What a process used is the kernel's count, without threads and processes that have ended when it is
+looked at. Of Python processes samples of their stacks, 50 a second,
 say which stage that was; nothing of lakemark is changed for it. The stages of a snapshot, in order:
 
 | stage | is |
@@ -29,17 +30,18 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from bench.runs import tree
 from stack.bench_packages import ensure_packages
+from stack.lakemark_process import LakemarkProcess
+from stack.local import LocalStack
 from stack.processes import StackError
 
 RATE: Final = 50
@@ -69,93 +71,74 @@ JAVA: Final = {
 }
 
 
-@dataclass(slots=True)
-class Where:
-    """Looks at lakemark and its servers while its block runs.
+@contextmanager
+def looking(stack: LocalStack, process: LakemarkProcess) -> Iterator[list[dict[str, Any]]]:
+    """Looks at lakemark and the servers of its stack while the block runs.
 
     Args:
-        servers: pids of the servers, by stage: they and their descendants.
-        pid: lakemark's.
-        file: where the samples go.
+        stack: the servers.
+        process: lakemark.
 
-    Attributes:
-        rows: what was found, once the block has ended: JSON-ready.
+    Yields:
+        What was found, JSON-ready; empty until the block has ended.
 
     Raises:
-        StackError: py-spy cannot be had, or may not look at other processes.
+        StackError: py-spy cannot be had, or may not look at other processes; lakemark is down.
     """
-
-    servers: Mapping[str, int]
-    pid: int
-    file: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    _before: dict[tuple[str, int], float] = field(default_factory=dict)
-    _spy: "subprocess.Popen[str] | None" = None
-
-    def __enter__(self) -> Self:
-        """Begins to look."""
-        spy = ensure_packages() / "bin" / "py-spy"
-        self._spy = subprocess.Popen(
-            [
-                *(str(spy), "record", "--pid", str(self.pid), "--subprocesses", "--nonblocking"),
-                *("--rate", str(RATE), "--duration", "unlimited"),
-                *("--format", "raw", "--output", str(self.file)),
-            ],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self._before = self._used()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Adds up."""
-        used = Counter[str]()
-        for (stage, thread), seconds in self._used().items():
-            used[stage] += seconds - self._before.get((stage, thread), 0.0)
-        said = self._ended()
-        if kind is not None:
-            return
-        if not self.file.exists():
-            raise StackError(f"py-spy brought no samples: {said}")
-        samples = stages(self.file.read_text(encoding="utf-8").splitlines())
-        python = used.pop("Python", 0.0)
-        for stage, count in samples.items():
-            used[stage] += python * count / samples.total()
-        self.rows += shares(used)
-
-    def _ended(self) -> str:
-        """The sampler is told to end: what it said."""
-        if self._spy is None:
-            return ""
-        self._spy.send_signal(signal.SIGINT)
+    if process.identity is None:
+        raise StackError("lakemark does not run")
+    pid = process.identity.pid
+    file, found = stack.directory / "stacks.txt", list[dict[str, Any]]()
+    spy = ensure_packages() / "bin" / "py-spy"
+    with subprocess.Popen(
+        [
+            *(str(spy), "record", "--pid", str(pid), "--subprocesses", "--nonblocking"),
+            *("--rate", str(RATE), "--duration", "unlimited"),
+            *("--format", "raw", "--output", str(file)),
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as sampler:  # fmt: skip
         try:
-            return self._spy.communicate(timeout=60)[1].strip()[-300:]
+            before = _used(stack, pid)
+            yield found
+            after = _used(stack, pid)
+            sampler.send_signal(signal.SIGINT)
+            said = sampler.communicate(timeout=60)[1].strip()[-300:]
         finally:
-            self._spy.kill()
+            sampler.kill()
+    if not file.exists():
+        raise StackError(f"py-spy brought no samples: {said}")
+    used = Counter[str]()
+    for (stage, one), seconds in after.items():
+        used[stage] += seconds - before.get((stage, one), 0.0)
+    samples = stages(file.read_text(encoding="utf-8").splitlines())
+    python = used.pop("Python", 0.0)
+    for stage, count in samples.items():
+        used[stage] += python * count / samples.total()
+    found += shares(used)
 
-    def _used(self) -> dict[tuple[str, int], float]:
-        """Seconds of each thread so far, with its stage; of servers by process."""
-        found = {
-            (stage, pid): seconds
-            for stage, server in self.servers.items()
-            for pid, (_, seconds) in tree(server).items()
-        }
-        tick = os.sysconf("SC_CLK_TCK")
-        for pid in tree(self.pid):
-            java = _name(Path(f"/proc/{pid}/comm")) == "java"
-            for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
-                try:
-                    name, _, rest = (task / "stat").read_text().rpartition(")")
-                except OSError:
-                    continue  # it has just ended
-                fields = rest.split()
-                stage = of_thread(name.partition("(")[2], java=java)
-                found[stage, int(task.name)] = (int(fields[11]) + int(fields[12])) / tick
-        return found
+
+def _used(stack: LocalStack, pid: int) -> dict[tuple[str, int], float]:
+    """Seconds of each thread so far, with its stage; of servers by process."""
+    servers = {"database": stack.postgres, "Kafka, broker": stack.kafka, "connector": stack.connect}
+    found = {
+        (stage, one): seconds
+        for stage, server in servers.items()
+        if server.identity is not None
+        for one, (_, seconds) in tree(server.identity.pid).items()
+    }
+    tick = os.sysconf("SC_CLK_TCK")
+    for process in tree(pid):
+        java = _name(Path(f"/proc/{process}/comm")) == "java"
+        for task in Path(f"/proc/{process}/task").glob("[0-9]*"):
+            try:
+                name, _, rest = (task / "stat").read_text().rpartition(")")
+            except OSError:
+                continue  # it has just ended
+            fields = rest.split()
+            stage = of_thread(name.partition("(")[2], java=java)
+            found[stage, int(task.name)] = (int(fields[11]) + int(fields[12])) / tick
+    return found
 
 
 def of_thread(name: str, *, java: bool) -> str:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,15 +65,17 @@ def test_samples_share_what_the_processes_used(tmp_path, monkeypatch):
     )
     spy.chmod(0o755)
     monkeypatch.setattr(where, "ensure_packages", lambda: home)
+    down = SimpleNamespace(identity=None)
+    stack = SimpleNamespace(directory=tmp_path, postgres=down, kafka=down, connect=down)
     busy = "import sys\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", busy]) as child:
         try:
-            with where.Where({}, child.pid, samples) as looked:
+            with where.looking(stack, SimpleNamespace(identity=child)) as found:
                 wait_for((tmp_path / "ready").exists, 30, "the sampler")
                 begun = time.monotonic()
                 wait_for(lambda: time.monotonic() - begun > 0.5, 30, "half a second of work")
         finally:
             child.kill()
-    assert [row["stage"] for row in looked.rows] == ["write", "read"]
-    assert [row["percent"] for row in looked.rows] == pytest.approx([75, 25], abs=1)
-    assert sum(row["cpu_seconds"] for row in looked.rows) > 0.05
+    assert [row["stage"] for row in found] == ["write", "read"]
+    assert [row["percent"] for row in found] == pytest.approx([75, 25], abs=1)
+    assert sum(row["cpu_seconds"] for row in found) > 0.05
