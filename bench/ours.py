@@ -1,7 +1,7 @@
 """lakemark itself as a contestant: `lakemark run --once` with one of its write engines."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from bench.checks import read_delta
 from bench.events import COLUMNS, CONNECTOR, SCHEMA
-from bench.runs import Batch, Run, Task, execute
+from bench.runs import Batch, Line, Run, Task, execute
 from lakemark import positions
 from lakemark.sink import delta
 from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
@@ -85,17 +85,41 @@ def stamped(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def run_lakemark(
-    config: Path, work: Path, *, module: str = "lakemark", who: str = "lakemark"
+    config: Path,
+    work: Path,
+    *,
+    module: str = "lakemark",
+    who: str = "lakemark",
+    until: int | None = None,
 ) -> Run:
-    """Runs `lakemark run --once`, or a variant of it, over what is in the topics."""
-    log = work / "lakemark.log"
-    used, lines = execute(module, "run", "--once", "-c", str(config), log=log)
-    batches = [
+    """Runs lakemark, or a variant of it.
+
+    Args:
+        config: its configuration.
+        work: where its log goes.
+        module: what is run.
+        who: its name in the report.
+        until: how many events it gets; None runs it with `--once` over what is in the topics.
+    """
+
+    def has_all(lines: Sequence[Line]) -> bool:
+        return sum(batch.events for batch in batches_of(lines)) >= (until or 0)
+
+    log, arguments = work / "lakemark.log", ["run", "-c", str(config)]
+    if until is None:
+        used, lines = execute(module, *arguments, "--once", log=log)
+    else:
+        used, lines = execute(module, *arguments, log=log, until=has_all)
+    return Run(who, used, [batch for batch in batches_of(lines) if batch.events])
+
+
+def batches_of(lines: Iterable[Line]) -> list[Batch]:
+    """The batches that lakemark's log tells of."""
+    return [
         Batch(datetime.fromisoformat(line["timestamp"]).timestamp(), line["events"])
         for line in lines
         if line.get("event") == "batch.done"
     ]
-    return Run(who, used, [b for b in batches if b.events])
 
 
 def write_config(

@@ -31,6 +31,20 @@ CONTEST: Final = {
 COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     "stream": CONTEST,
     "tables": CONTEST,
+    "rate": {
+        "correct": "correct",
+        "tables": "tables",
+        "who": "",
+        "offered_per_s": "events/s written",
+        "late_p50": "p50, s late",
+        "late_p99": "p99",
+        "late_first_half": "p50, first half",
+        "late_second_half": "p50, second half",
+        "events_per_batch": "events/batch",
+        "seconds_per_batch": "s/batch",
+        "cores_used": "cores used",
+        "peak_rss_mb": "peak MB",
+    },
     "snapshot": {
         "correct": "correct",
         "who": "",
@@ -61,6 +75,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
 MEASURES: Final[Mapping[str, Sequence[str]]] = {
     "stream": ("events_per_s", "steady_events_per_s", "cpu_seconds", "read_seconds"),
     "tables": ("events_per_s", "seconds_per_batch", "cpu_seconds"),
+    "rate": ("late_p50", "late_p99", "cores_used"),
     "snapshot": ("rows_per_s",),
     "latency": (),
     "cluster": (),

@@ -19,6 +19,7 @@ from stack.java import find_java
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("lakemark", "pyspark", "delta-spark", "deltalake", "pyarrow", "msgspec")
+LESS: Final = ("seconds", "cpu_seconds", "read_seconds", "late", "cores")  # is better
 HEADINGS: Final = {
     "start_rows": "rows",
     "tables": "tables",
@@ -26,10 +27,17 @@ HEADINGS: Final = {
     "correct": "correct",
     "events_per_s": "events/s",
     "steady_events_per_s": "steady",
+    "offered_per_s": "offered/s",
     "batches": "batches",
+    "events_per_batch": "events/batch",
     "seconds_per_batch": "s/batch",
     "seconds_for_batch": "s for as many",
     "seconds": "seconds",
+    "late_p50": "late p50 s",
+    "late_p99": "p99 s",
+    "late_first_half": "p50, 1st half",
+    "late_second_half": "2nd half",
+    "cores_used": "cores",
     "cpu_seconds": "CPU s",
     "peak_rss_mb": "peak MB",
     "written_per_byte": "written",
@@ -112,7 +120,8 @@ def times_of(ours: Mapping[str, Any], other: Mapping[str, Any], measure: str) ->
     one, two = ours[measure], other[measure]
     if not one or not two:
         return None
-    return round(float(two / one if "seconds" in measure else one / two), 2)
+    less = measure.startswith(LESS)
+    return round(float(two / one if less else one / two), 2)
 
 
 def show(

@@ -64,6 +64,12 @@ PUBLISHED: Final = (
         "Many tables, one in a hundred of them hot",
     ),
     Published(
+        "rate",
+        "rate",
+        ("--tables", "50,200", "--rate", "5000", "--poisoned"),
+        "Many tables, events at a rate of their own",
+    ),
+    Published(
         "snapshot",
         "snapshot",
         ("--engine", "deletion-vectors", "--rounds", "3"),

@@ -33,6 +33,9 @@ SLICE: Final = 20_000  # records between two polls of the producer
 SAID: Final = 3000  # characters of a log that a failure shows
 
 
+Line = dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One micro-batch: when it ended (seconds since 1970) and how many events it had."""
@@ -291,8 +294,21 @@ def topic_of(table: str) -> str:
     return f"{CONNECTOR}.{SCHEMA}.{table}"
 
 
-def execute(module: str, *arguments: str, log: Path) -> tuple[Used, list[dict[str, Any]]]:
-    """Runs a module of Python as a child to its end: what it used, its lines that are JSON."""
+def execute(
+    module: str,
+    *arguments: str,
+    log: Path,
+    until: Callable[[Sequence[Line]], bool] | None = None,
+) -> tuple[Used, list[Line]]:
+    """Runs a module of Python as a child to its end: what it used, its lines that are JSON.
+
+    Args:
+        module: what is run.
+        arguments: its own.
+        log: where it writes.
+        until: whether these lines are all that is waited for: then it is told to stop (SIGTERM).
+            Without it the child ends by itself.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -305,6 +321,10 @@ def execute(module: str, *arguments: str, log: Path) -> tuple[Used, list[dict[st
         watch = Watch(child.pid)
         watch.start()
         try:
+            while until is not None and child.poll() is None and not until(lines_of(log)):
+                time.sleep(SAMPLE_S)
+            if until is not None:
+                child.terminate()
             code = child.wait()
         except BaseException:
             child.terminate()
@@ -312,10 +332,18 @@ def execute(module: str, *arguments: str, log: Path) -> tuple[Used, list[dict[st
             raise
         finally:
             used = watch.stop()
-    text = log.read_text(encoding="utf-8", errors="replace")
     if code:
+        text = log.read_text(encoding="utf-8", errors="replace")
         raise StackError(f"{module} ended with {code}; {log} ends:\n{text[-SAID:]}")
-    return used, [json.loads(line) for line in text.splitlines() if line[:1] == "{"]
+    return used, lines_of(log)
+
+
+def lines_of(log: Path) -> list[Line]:
+    """The lines of a log that are JSON; what is being written just now has no end yet."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return [
+        json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line[:1] == "{"
+    ]
 
 
 def contest(

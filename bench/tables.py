@@ -76,7 +76,11 @@ def main(argv: list[str]) -> int:
             with local_kafka() as stack:
                 home = stack.directory / "work"
                 try:
-                    contest = Contest(made(count, options), options, stack.kafka, home)
+                    events = count * options.per_table * options.batches
+                    tables = made(
+                        count, events, rows=options.rows, hot=options.hot, full=options.full
+                    )
+                    contest = Contest(tables, options, stack.kafka, home)
                     runs.append((count, run(contest)))
                 finally:
                     if not options.keep:
@@ -100,18 +104,23 @@ def main(argv: list[str]) -> int:
     )
 
 
-def made(count: int, options: argparse.Namespace) -> Tables:
-    """The tables, each with its rows and the events of all batches."""
-    hot = max(1, round(count * HOT)) if options.hot else 0
-    whole = count * options.per_table
+def made(count: int, events: int, *, rows: int, hot: float = 0.0, full: bool = False) -> Tables:
+    """So many tables with these rows each, and about so many events in all.
+
+    Args:
+        count: how many tables.
+        events: of all of them.
+        rows: of each before the first event.
+        hot: share of the events of one table in a hundred.
+        full: every field that Debezium writes.
+    """
+    warm = max(1, round(count * HOT)) if hot else 0
     tables = {}
     for n in range(count):
-        share = options.hot / hot if n < hot else (1 - options.hot) / (count - hot)
-        events = max(1, round(whole * share)) * options.batches
-        name, start = f"orders_{n:03d}", options.rows
-        tables[name] = Orders(
-            name, events=events, keys=start + events, start=start, seed=n, full=options.full
-        )
+        share = hot / warm if n < warm else (1 - hot) / (count - warm)
+        some = max(1, round(events * share))
+        name = f"orders_{n:03d}"
+        tables[name] = Orders(name, events=some, keys=rows + some, start=rows, seed=n, full=full)
     return tables
 
 

@@ -56,6 +56,7 @@ class Spec:
         memory: of the driver, which in local mode is the executor too.
         threads: how many tables are merged at a time; 1 is what is usually written.
         settings: more settings of Spark.
+        until: how many records it waits for; None takes what is in the topics.
     """
 
     bootstrap: str
@@ -65,6 +66,7 @@ class Spec:
     memory: str = "2g"
     threads: int = 1
     settings: dict[str, str] = field(default_factory=dict)
+    until: int | None = None
 
     def write(self, path: Path) -> Path:
         """Writes the specification for `main` and returns its path."""
@@ -121,13 +123,15 @@ def consume(arguments: list[str]) -> int:
         merge(batch, spec)
         say({"batch": number, "end": time.time()})
 
-    query = (
-        changes(spark, spec)
-        .writeStream.option("checkpointLocation", spec.checkpoint)
-        .trigger(availableNow=True)
-        .foreachBatch(on_batch)
-        .start()
-    )
+    writer = changes(spark, spec).writeStream.option("checkpointLocation", spec.checkpoint)
+    if spec.until is None:
+        writer = writer.trigger(availableNow=True)
+    query = writer.foreachBatch(on_batch).start()
+    if spec.until is not None:
+        while sum(p["numInputRows"] for p in query.recentProgress) < spec.until:
+            if query.awaitTermination(1):  # it has failed
+                break
+        query.stop()
     query.awaitTermination()
     say({"records": {p["batchId"]: p["numInputRows"] for p in query.recentProgress}})
     spark.stop()

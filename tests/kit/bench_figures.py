@@ -4,7 +4,9 @@ import re
 
 from bench import page, results
 
-SMALL, FRESH, RANDOM, HOT, SERIES, TABLES, SNAPSHOT, WHOLE, LATENCY, CLUSTER = results.PUBLISHED
+(SMALL, FRESH, RANDOM, HOT, SERIES, TABLES, RATE, SNAPSHOT, WHOLE, LATENCY, CLUSTER) = (
+    results.PUBLISHED
+)
 NUMBER = re.compile(r"(?<![A-Za-z\d,.])\d[\d,]*(?:\.\d+)?")
 
 
@@ -91,6 +93,13 @@ def all_of():
             ("lakemark 2 busy", 5000, 6.25, 800, 1.17, True),
         )
     ]  # fmt: skip
+    rates = [
+        {"tables": 30, "who": who, "correct": True, "events": 90_000, "offered_per_s": 4998,
+         "batches": 21, "events_per_batch": 14_321, "seconds_per_batch": 2.87, "late_p50": p50,
+         "late_p99": 6.5, "late_first_half": 4.21, "late_second_half": 4.34, "cores_used": 1.62,
+         "peak_rss_mb": 2199, "cpu_seconds": 150.5}
+        for who, p50 in (("usual", 120.5), ("lakemark-x", 4.25))
+    ]  # fmt: skip
     stages = [
         {"stage": "database", "cpu_seconds": 21.5, "percent": 71.7},
         {"stage": "read", "cpu_seconds": 8.5, "percent": 28.3},
@@ -112,6 +121,7 @@ def all_of():
         "large-hot": figures(HOT, [contestant("lakemark-x", 21_000, start=10_000)]),
         "series": figures(SERIES, sizes),
         "tables": figures(TABLES, many),
+        "rate": figures(RATE, rates),
         "snapshot": figures(SNAPSHOT, taken),
         "snapshot-large": figures(WHOLE, taken[:2] + taken[4:5], where=stages),
         "latency": figures(LATENCY, late),

@@ -16,6 +16,7 @@ from tests.kit.bench_figures import (
     HOT,
     LATENCY,
     RANDOM,
+    RATE,
     SERIES,
     SMALL,
     SNAPSHOT,
@@ -98,6 +99,13 @@ def test_a_snapshot_beside_a_workload_is_compared_with_such_a_one():
     alone = next(row for row in shown if row[""] == "log alone")
     assert alone["lag of the log, s"] == "0.55"
     assert alone["rows"] == alone["rows/s"] == alone["s"] == "-"
+
+
+def test_rows_that_are_less_late_are_better():
+    _, ratios = tables(section(written(all_of()), RATE))
+    assert [(row[""], row["times better than"], row["p50, s late"]) for row in ratios] == [
+        ("lakemark-x", "usual", str(round(120.5 / 4.25, 2)))
+    ]
 
 
 def test_the_first_column_says_what_is_right():
@@ -286,11 +294,11 @@ def test_half_a_file_is_named(folder):
 
 
 def test_every_command_can_be_parsed_by_its_benchmark():
-    from bench import cluster, latency, snapshot, stream
+    from bench import cluster, latency, rate, snapshot, stream
     from bench import tables as many
 
     parsers = {"stream": stream, "snapshot": snapshot, "latency": latency, "tables": many,
-               "cluster": cluster}  # fmt: skip
+               "cluster": cluster, "rate": rate}  # fmt: skip
     for one in results.PUBLISHED:
         options = parsers[one.bench].parse(list(one.command[3:]))
         assert options.json.name == f"{one.name}.json"
