@@ -149,7 +149,7 @@ class _Work:
     def is_done(self) -> bool:
         """Step 1: whether the table has this very content of the batch already."""
         plan, own, outcome = self.plan, self.own, self.outcome
-        self.opened = delta.open_table(own.path, plan.options)
+        self.opened = commits.reopened(own.path, plan.options)
         ids = dict.fromkeys([plan.app_id(outcome.table), plan.app_id(outcome.table, STREAM)])
         recorded, batch = commits.newest(self.opened, own.path, list(ids), batch=plan.batch)
         earlier = self.opened

@@ -33,6 +33,7 @@ _LOOK_EVERY: Final = 256
 _PRIVATE: Final = 0o700
 
 _entries: OrderedDict[str, KeyIndex] = OrderedDict()
+_bytes: Final = [0]  # of the entries: counted as they come and go, there are thousands
 _guard: Final = Lock()
 _writes: Final = [0]
 
@@ -82,7 +83,7 @@ def put(name: str, index: KeyIndex) -> None:
 def drop(name: str) -> None:
     """Deletes an index that is not wanted any more, as its data file has left the table."""
     with _guard:
-        _entries.pop(name, None)
+        _let_go(name)
     with suppress(OSError):
         (_folder() / name).unlink(missing_ok=True)
 
@@ -117,6 +118,7 @@ def forget() -> None:
     """Drops what this process has in memory."""
     with _guard:
         _entries.clear()
+        _bytes[0] = 0
 
 
 def _folder() -> Path:
@@ -135,8 +137,15 @@ def _mapped(place: Path) -> KeyIndex | None:
 
 def _remember(name: str, index: KeyIndex) -> None:
     with _guard:
+        _let_go(name)
         _entries[name] = index
-        _entries.move_to_end(name)
-        total = sum(entry.bytes for entry in _entries.values())
-        while _entries and (total > _MOST_MAPPED or len(_entries) > _MOST_ENTRIES):
-            total -= _entries.popitem(last=False)[1].bytes
+        _bytes[0] += index.bytes
+        while _entries and (_bytes[0] > _MOST_MAPPED or len(_entries) > _MOST_ENTRIES):
+            _let_go(next(iter(_entries)))
+
+
+def _let_go(name: str) -> None:
+    """Drops an entry from memory, if there is one; the lock is the caller's."""
+    gone = _entries.pop(name, None)
+    if gone is not None:
+        _bytes[0] -= gone.bytes

@@ -91,11 +91,14 @@ class TableStore:
         return found
 
     def write(self, name: str, data: bytes) -> None:
-        """Writes a whole file.
+        """Writes a whole file: nobody sees half of it.
 
         Raises:
             OSError: the store does not answer or refuses.
         """
+        if (folder := self.local) is not None:
+            _replace(folder / name, data)
+            return
         out = self._handler().open_output_stream(name, None)
         out.write(data)
         out.close()
@@ -138,7 +141,17 @@ class TableStore:
         return [info for info in found if info.type == FileType.File]
 
     def stamp(self, name: str) -> tuple[int, int]:
-        """Size and time of change of a file: another file of this name has another stamp."""
+        """Size and time of change of a file: another file of this name has another stamp.
+
+        Raises:
+            OSError: the store does not answer or refuses. Without a file both are 0.
+        """
+        if (folder := self.local) is not None:
+            try:
+                found = (folder / name).stat()
+            except FileNotFoundError:
+                return 0, 0
+            return found.st_size, found.st_mtime_ns
         (info,) = self._handler().get_file_info([name])
         return int(info.size or 0), int(info.mtime_ns or 0)
 
@@ -194,6 +207,20 @@ class TableStore:
         except BaseError:
             return True  # it is known, and not enough
         return True
+
+
+def _replace(place: Path, data: bytes) -> None:
+    part = place.with_name(f"{place.name}.{uuid4().hex}.part")  # an orphan that a vacuum finds
+    try:
+        try:
+            part.write_bytes(data)
+        except FileNotFoundError:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(data)
+        part.replace(place)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _link(place: Path, data: bytes) -> bool:
