@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from lakemark.sink import delta, key_index, roaring, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS
+from lakemark.sink import commits, delta, key_index, roaring, upkeep, vectors
+from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
 from tests.kit.write_sets import content, table_schema, write_set
 from tests.model.test_merge_properties import COLUMNS, KEY, batches, news, places
 
@@ -61,16 +61,18 @@ def test_both_engines_leave_the_same_table(steps, deletes):
             delta.ensure(path, table_schema(COLUMNS, deletes), key=KEY)
         for version, (step, wide, after) in enumerate(steps):
             found = []
-            for path, merge, truncate in (
-                (oracle, delta.merge, delta.truncate),
-                (ours, vectors.merge, partial(delta.truncate, engine=DELETION_VECTORS)),
-            ):
+            for path, merge, truncate, engine in (
+                (oracle, delta.merge, delta.truncate, TASK_MERGE),
+                (ours, vectors.merge, partial(delta.truncate, engine=DELETION_VECTORS),
+                 DELETION_VECTORS),
+            ):  # fmt: skip
                 more = {"deletes": deletes, "version": version}
                 if isinstance(step, bytes):
                     done = truncate(path, step, app_id="q/t/cut", **more)
                 else:
                     rows = write_set(step, COLUMNS if wide else NARROW, deletes)
-                    done = merge(path, rows, key=KEY, app_id="q/t/s", **more)
+                    opened = commits.reopened(path, engine=engine)
+                    done = merge(path, rows, key=KEY, app_id="q/t/s", opened=opened, **more)
                 found.append((done.inserted, done.updated, done.deleted))
             assert found[0] == found[1]
             assert content(read(ours), KEY) == content(read(oracle), KEY)

@@ -5,138 +5,225 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
 from lakemark.errors import LakemarkError
-from lakemark.sink import commits, delta
+from lakemark.sink import commits, delta, table_log, upkeep, vectors
+from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.log_table import LogTable
+from lakemark.sink.table_store import TableStore
+from lakemark.sink.vectors_rows import files_of
 from tests.kit import delta_table
 from tests.kit.delta_table import merged
 from tests.kit.sink_contract import row
-from tests.kit.write_sets import at, upsert
-
-merge = partial(merged, delta)
+from tests.kit.write_sets import at, delete, upsert
 
 
-@pytest.fixture(autouse=True)
-def nothing_known():
-    commits.forget()
-    yield
-    commits.forget()
+@pytest.fixture(params=[TASK_MERGE, DELETION_VECTORS])
+def engine(request, cache):
+    return request.param
 
 
 @pytest.fixture
-def opened_whole(monkeypatch):
-    """How often a table was opened by reading its whole log."""
-    count = []
-    whole = commits.open_table
+def reopened(path, engine):
+    """Opens the table as a batch does, which looks at its files, too."""
+
+    def again(place=path):
+        table = commits.reopened(place, engine=engine)
+        if engine == DELETION_VECTORS and table is not None:
+            files_of(table, TableStore(place))
+        return table
+
+    return again
+
+
+@pytest.fixture
+def add(path, engine):
+    """Adds a row under a batch's number."""
+    merge = partial(merged, vectors if engine == DELETION_VECTORS else delta)
+    return lambda number: merge(path, [upsert(row(str(number)), at(number))], number)
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """Tables that were opened by reading their whole log."""
+    found = []
+    opening = commits.open_table
 
     def counted(path, storage_options=None):
-        count.append(path)
-        return whole(path, storage_options)
+        found.append(path)
+        return opening(path, storage_options)
 
     monkeypatch.setattr(commits, "open_table", counted)
-    return count
+    return found
 
 
-def add(path: str, number: int) -> None:
-    merge(path, [upsert(row(str(number)), at(number))], number)
+def same(table, path: str) -> None:
+    """That the table answers as delta-rs does."""
+    other = DeltaTable(path)
+    assert table.version() == other.version()
+    assert pa.schema(table.schema().to_arrow()) == pa.schema(other.schema().to_arrow())
+    assert table.metadata().id == other.metadata().id
+    assert table.metadata().name == other.metadata().name
+    assert table.metadata().configuration == other.metadata().configuration
+    for name in ("min_reader_version", "min_writer_version"):
+        assert getattr(table.protocol(), name) == getattr(other.protocol(), name)
+    for name in ("reader_features", "writer_features"):
+        assert set(getattr(table.protocol(), name) or ()) == set(
+            getattr(other.protocol(), name) or ()
+        )
+    for app_id in ("q/t/s", "another", "nobody's"):
+        assert table.transaction_version(app_id) == other.transaction_version(app_id)
+    if isinstance(table, LogTable):
+        files = {f.path for f in table.files.files.values()}
+    else:
+        files = set(pa.table(table.get_add_actions()).column("path").to_pylist())
+    assert files == set(pa.table(other.get_add_actions()).column("path").to_pylist())
 
 
-def ids(table: DeltaTable) -> list[str]:
-    return sorted(table.to_pyarrow_table().column("id").to_pylist())
-
-
-def test_commits_of_others_are_seen_and_the_log_is_read_once(path, opened_whole):
-    commits.reopened(path)
+def test_commits_of_others_are_seen_and_the_log_is_read_once(path, reopened, add, whole):
+    reopened()
     for number in range(1, 5):
-        add(path, number)
-        opened_whole.clear()
-        table = commits.reopened(path)
-        assert table.version() == DeltaTable(path).version()
-        assert ids(table) == [str(n) for n in range(1, number + 1)]
+        add(number)
+        whole.clear()
+        table = reopened()
+        same(table, path)
         assert table.transaction_version("q/t/s") == number
-        assert commits.reopened(path).version() == table.version()  # and nothing new is nothing
-        assert not opened_whole
+        assert reopened().version() == table.version()  # nothing new is nothing
+        assert not whole
 
 
-def test_whoever_has_the_table_may_bring_it_further(path, opened_whole):
-    table = commits.reopened(path)
-    merged(delta, path, [upsert(row("1"), at(1))], 1, opened=table)
-    again = commits.reopened(path)
-    assert ids(again) == ["1"]
-    assert len(opened_whole) == 1
+def test_whatever_others_do_is_seen(path, reopened, add, engine, whole):
+    reopened()
+    engines = vectors if engine == DELETION_VECTORS else delta
+
+    def steps():
+        yield lambda: add(1)
+        yield lambda: DeltaTable(path).alter.add_columns(
+            [Field("more", PrimitiveType("integer"), nullable=True)]
+        )
+        yield lambda: merged(engines, path, [upsert(row("9"), at(3))], 7, "another")
+        yield lambda: DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"})
+        yield lambda: DeltaTable(path).alter.set_table_name("renamed")
+        yield lambda: merged(engines, path, [delete({"id": "1"}, at(4))], 2)
+        yield lambda: DeltaTable(path).create_checkpoint()
+        yield lambda: add(3)
+
+    for step in steps():
+        step()
+        whole.clear()
+        same(reopened(), path)
+        assert not whole
+
+
+def test_what_a_checkpoint_holds_is_known_of_a_table_that_is_new_here(path, reopened, add, engine):
+    merge = partial(merged, vectors if engine == DELETION_VECTORS else delta)
+    merge(path, [upsert(row("0"), at(1))], 5, "another")
+    for number in range(1, 4):
+        add(number)
+    DeltaTable(path).create_checkpoint()
+    add(4)
+    upkeep.forget()
+    for _ in range(2):
+        same(reopened(), path)
+
+
+def test_the_log_is_read_up_to_a_whole_commit_of_many(path, reopened, add):
+    reopened()
+    for number in range(1, 30):
+        add(number)
+    same(reopened(), path)
 
 
 @pytest.mark.parametrize("commits_after", [0, 1, 4])
-def test_a_table_that_was_made_anew_is_another_one(path, commits_after):
-    add(path, 1)
-    add(path, 2)
-    old = commits.reopened(path)
-    assert ids(old) == ["1", "2"]
+def test_a_table_that_was_made_anew_is_another_one(path, reopened, add, commits_after):
+    add(1)
+    add(2)
+    reopened()
     shutil.rmtree(path)
-    assert commits.reopened(path) is None
-    old = None
+    assert reopened() is None
     delta_table.made(Path(path).parent)
     for number in range(commits_after):
-        add(path, number + 10)
-    table = commits.reopened(path)
-    assert ids(table) == [str(n + 10) for n in range(commits_after)]
-    assert table.metadata().id == DeltaTable(path).metadata().id
+        add(number + 10)
+    same(reopened(), path)
 
 
-def test_a_table_replaced_between_two_looks_is_another_one(path):
+def test_a_table_replaced_between_two_looks_is_another_one(path, reopened, add, engine):
     """Not even missed in between: its log has a commit of that number, too."""
-    add(path, 1)
-    commits.reopened(path)
-    name = commits.commit_name(DeltaTable(path).version())
+    add(1)
+    reopened()
+    name = table_log.commit_name(DeltaTable(path).version())
     shutil.rmtree(path)
     delta_table.made(Path(path).parent)
-    add(path, 7)
-    add(path, 8)
+    merge = partial(merged, vectors if engine == DELETION_VECTORS else delta, path)
+    known = (commits._opened.copy(), table_log._states.copy())
+    merge([upsert(row("7"), at(7))], 7)
+    merge([upsert(row("8"), at(8))], 8)
+    for now, before in zip((commits._opened, table_log._states), known, strict=True):
+        now.clear()  # another process did that
+        now.update(before)
     there = Path(path) / name
-    assert there.exists()
     os.utime(there, ns=(there.stat().st_atime_ns, there.stat().st_mtime_ns + 1))
-    assert ids(commits.reopened(path)) == ["7", "8"]
+    same(reopened(), path)
 
 
-def test_a_restored_copy_of_the_folder_is_another_table(path, tmp_path):
-    add(path, 1)
+def test_a_restored_copy_of_the_folder_is_another_table(path, reopened, add, tmp_path):
+    add(1)
     shutil.copytree(path, tmp_path / "copy")
-    add(path, 2)
-    commits.reopened(path)
+    add(2)
+    reopened()
     shutil.rmtree(path)
     shutil.copytree(tmp_path / "copy", path)
-    assert ids(commits.reopened(path)) == ["1"]
+    same(reopened(), path)
 
 
-def test_what_was_known_an_hour_ago_does_not_count(path, opened_whole, monkeypatch):
-    commits.reopened(path)
-    now = commits.monotonic()
-    monkeypatch.setattr(commits, "monotonic", lambda: now + commits._KEPT_S + 1)
-    commits.reopened(path)
-    assert len(opened_whole) == 2
+def test_what_was_known_an_hour_ago_does_not_count(path, reopened, whole, monkeypatch):
+    reopened()
+    whole.clear()
+    reopened()
+    assert not whole
+    for module in (commits, table_log):
+        now = module.monotonic()
+        monkeypatch.setattr(module, "monotonic", lambda now=now: now + 3601)
+    reopened()
+    assert len(whole) == 1
 
 
-def test_only_so_many_stay_open(path, monkeypatch):
-    monkeypatch.setattr(commits, "_KEPT", 1)
-    commits.reopened(path)
+def test_only_so_many_stay_open(path, reopened, monkeypatch, whole):
+    for module in (commits, table_log):
+        monkeypatch.setattr(module, "_KEPT", 1)
+    reopened()
     other = delta_table.made(Path(path) / "beside")
-    commits.reopened(other)
-    assert [name for name, _ in commits._opened] == [other]
+    reopened(other)
+    whole.clear()
+    reopened(other)
+    assert not whole
+    reopened()
+    assert whole == [path]
 
 
-def test_without_a_table_there_is_none_until_there_is_one(tmp_path):
+def test_without_a_table_there_is_none_until_there_is_one(tmp_path, engine):
     place = tmp_path / "later"
     place.mkdir()
-    assert commits.reopened(str(place / "t")) is None
+    assert commits.reopened(str(place / "t"), engine=engine) is None
     made = delta_table.made(place)
-    assert commits.reopened(made).version() == DeltaTable(made).version()
+    same(commits.reopened(made, engine=engine), made)
 
 
-def test_a_table_that_cannot_be_read_any_more_is_told(path):
-    add(path, 1)
-    commits.reopened(path)
-    (Path(path) / "_delta_log" / f"{9:020d}.json").write_text("no commit")
+def test_a_table_that_cannot_be_read_any_more_is_told(path, reopened, add):
+    add(1)
+    reopened()
+    version = DeltaTable(path).version()
+    (Path(path) / table_log.commit_name(version + 1)).write_text("no commit")
     with pytest.raises(LakemarkError):
-        commits.reopened(path)
+        reopened()
+
+
+def test_whoever_has_the_table_may_bring_it_further(path, whole, cache):
+    table = commits.reopened(path)
+    merged(delta, path, [upsert(row("1"), at(1))], 1, opened=table)
+    same(commits.reopened(path), path)
+    assert len(whole) == 1

@@ -28,7 +28,6 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
-from deltalake import DeltaTable
 
 from lakemark import chunk_rows, crashpoints, packets
 from lakemark.chunk_rows import ChunkFile
@@ -38,6 +37,7 @@ from lakemark.sink import resolve as resolving
 from lakemark.sink.chunk_files import InFile, fits, loader, placed
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
+from lakemark.sink.log_table import LogTable, Opened
 from lakemark.sink.names import CDC, OWN
 from lakemark.sink.pending import Halves
 from lakemark.sink.pool import cdc_type
@@ -126,7 +126,7 @@ class _Work:
     outcome: TableOutcome
     halves: Halves
     waiting: pa.Table | None
-    opened: DeltaTable | None = None
+    opened: Opened | None = None
     files: Sequence[InFile] = ()
 
     @classmethod
@@ -149,7 +149,7 @@ class _Work:
     def is_done(self) -> bool:
         """Step 1: whether the table has this very content of the batch already."""
         plan, own, outcome = self.plan, self.own, self.outcome
-        self.opened = commits.reopened(own.path, plan.options)
+        self.opened = commits.reopened(own.path, plan.options, engine=own.engine)
         ids = dict.fromkeys([plan.app_id(outcome.table), plan.app_id(outcome.table, STREAM)])
         recorded, batch = commits.newest(self.opened, own.path, list(ids), batch=plan.batch)
         earlier = self.opened
@@ -341,9 +341,11 @@ class _Work:
     def merge(self, write_set: pa.Table) -> MergeResult:
         """Step 6."""
         own, outcome = self.own, self.outcome
-        merge = delta.merge
+        opened = self.opened
         if own.engine == DELETION_VECTORS:
-            merge = partial(vectors.merge, files=self.files)
+            merge = partial(vectors.merge, files=self.files, opened=opened)
+        else:
+            merge = partial(delta.merge, opened=None if isinstance(opened, LogTable) else opened)
         return merge(
             own.path,
             write_set,
@@ -352,7 +354,6 @@ class _Work:
             app_id=self.plan.app_id(outcome.table),
             version=outcome.version,
             storage_options=self.plan.options,
-            opened=self.opened,
         )
 
     def keep(self, merged: MergeResult) -> None:
@@ -362,8 +363,8 @@ class _Work:
         if key and (own.engine == DELETION_VECTORS or upkeep.wants_upkeep(own.path, merged)):
             upkeep.maintain(own.path, key=key, engine=own.engine, storage_options=self.plan.options)
 
-    def _size(self, opened: DeltaTable) -> TableSize:
-        if self.own.engine == DELETION_VECTORS:
+    def _size(self, opened: Opened) -> TableSize:
+        if isinstance(opened, LogTable) or self.own.engine == DELETION_VECTORS:
             return vectors.size_of(opened, self.own.path, self.plan.options)
         return delta.size_of(opened)
 

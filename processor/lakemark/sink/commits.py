@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, TypeVar, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +31,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from lakemark.errors import TableError
 from lakemark.sink.failures import Conflict, busy, told, unsupported_feature
+from lakemark.sink.log_table import LogTable, Opened
 from lakemark.sink.table_log import commit_name
+from lakemark.sink.table_log import newest as newest_version
 from lakemark.sink.table_store import TableStore
 
 ENGINE: Final = "lakemark.engine"
@@ -133,7 +135,7 @@ _opened: OrderedDict[tuple[str, tuple[tuple[str, str], ...]], _Opened] = Ordered
 _guard: Final = Lock()
 
 
-def is_adopted(table: DeltaTable) -> bool:
+def is_adopted(table: Opened) -> bool:
     """Whether the table was moved to the Spark MERGE engine."""
     return bool(table.metadata().configuration.get(ENGINE) == SPARK_MERGE)
 
@@ -152,16 +154,23 @@ def open_table(path: str, storage_options: Options = None) -> DeltaTable | None:
             return None
 
 
-def reopened(path: str, storage_options: Options = None) -> DeltaTable | None:
+def reopened(
+    path: str, storage_options: Options = None, *, engine: str = TASK_MERGE
+) -> Opened | None:
     """As `open_table`; of a table that this process opened before, only the commits since are read.
 
-    That takes a third of the time. What is known counts for an hour, in which nobody removes newer
-    commits, and as long as the commit that was the newest then is the very file that it was: not of
-    a table that was made anew, or restored from a copy.
+    That takes a third of the time; of a table with deletion vectors hardly any, however long its
+    log is. What is known counts for an hour, in which nobody removes newer commits, and as long as
+    the commit that was the newest then is the very file that it was: not of a table that was made
+    anew, or restored from a copy.
 
     Raises:
         DependencyError, TableError: as `open_table`.
     """
+    if engine == DELETION_VECTORS:
+        with told(path):
+            found = newest_version(TableStore(path, dict(storage_options or {})))
+        return LogTable(found) if found is not None else open_table(path, storage_options)
     options = dict(storage_options or {})
     store, name = TableStore(path, options), (path, tuple(sorted(options.items())))
     with _guard:
@@ -199,19 +208,19 @@ def committed(path: str, app_id: str, storage_options: Options = None) -> int | 
     return recorded(open_table(path, storage_options), path, app_id)
 
 
-def recorded(table: DeltaTable | None, path: str, app_id: str) -> int | None:
+def recorded(table: Opened | None, path: str, app_id: str) -> int | None:
     """As `committed`, of a table that is open; None if there is none."""
     with told(path):
         return None if table is None else table.transaction_version(app_id)
 
 
 def before(
-    table: DeltaTable | None,
+    table: Opened | None,
     path: str,
     app_ids: Sequence[str],
     batch: int,
     storage_options: Options = None,
-) -> DeltaTable | None:
+) -> Opened | None:
     """The table as it was before it recorded this batch or a later one for any of the app ids.
 
     So a batch that is repeated sees what it saw the first time, if the log goes back that far.
@@ -230,7 +239,7 @@ def before(
 
 
 def newest(
-    table: DeltaTable | None, path: str, app_ids: Sequence[str], *, batch: int
+    table: Opened | None, path: str, app_ids: Sequence[str], *, batch: int
 ) -> tuple[int | None, int]:
     """The version recorded for the first app id, and the newest batch of any of them (-1 = none).
 
@@ -294,13 +303,29 @@ def size_of(table: DeltaTable) -> TableSize:
     )
 
 
+@overload
 def existing(
     path: str,
     storage_options: Options,
     opened: DeltaTable | None = None,
     *,
     engine: str = TASK_MERGE,
-) -> DeltaTable:
+) -> DeltaTable: ...
+
+
+@overload
+def existing(
+    path: str, storage_options: Options, opened: Opened | None, *, engine: str
+) -> Opened: ...
+
+
+def existing(
+    path: str,
+    storage_options: Options,
+    opened: Opened | None = None,
+    *,
+    engine: str = TASK_MERGE,
+) -> Opened:
     """The table, which must be one that the engine may write.
 
     Args:

@@ -18,6 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from lakemark.errors import TableError
 from lakemark.sink.commits import TASK_MERGE, Options, existing, open_table, retried
 from lakemark.sink.failures import told
+from lakemark.sink.log_table import Opened
 from lakemark.sink.names import CDC, OWN, column_names, field_named, quoted, sources_of
 from lakemark.source.evolution import Evolution, compare, way_on
 
@@ -147,7 +148,7 @@ class Plan:
         applied.widened.extend((self.sources[n], was, kind) for n, was, kind in self.widened)
 
 
-def plan(target: DeltaTable, path: str, schema: pa.Schema, table: str = "") -> Plan:
+def plan(target: Opened, path: str, schema: pa.Schema, table: str = "") -> Plan:
     """What `target` needs to hold rows of `schema`.
 
     Raises:

@@ -8,8 +8,9 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
+from time import monotonic
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,6 +25,7 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\
 VECTORS: Final = "deletionVectors"  # the table feature
 # States kept in memory: a worker seldom has so many tables.
 _KEPT: Final = 256
+_SEEN_S: Final = 3600.0
 
 Action = dict[str, Any]
 
@@ -77,6 +79,8 @@ class TableFiles:
         protocol, metadata: the log's actions.
         gone: removed files whose tombstones the log still has; empty unless asked for.
         stamp: of the newest commit's file.
+        recorded: versions of transactions by app id.
+        seen: when this process found it to be the newest, by the monotonic clock.
     """
 
     version: int
@@ -85,6 +89,8 @@ class TableFiles:
     metadata: Action
     gone: tuple[Action, ...] = ()
     stamp: tuple[int, int] = (0, 0)
+    recorded: Mapping[str, int] = field(default_factory=dict)
+    seen: float = field(default_factory=monotonic, compare=False)
 
     @property
     def rows(self) -> int:
@@ -110,6 +116,24 @@ class _Replay:
     protocol: Action = field(default_factory=dict)
     metadata: Action = field(default_factory=dict)
     gone: list[Action] | None = None
+    recorded: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def after(cls, known: TableFiles) -> "_Replay":
+        """One that goes on from a version."""
+        return cls(dict(known.files), known.protocol, known.metadata, recorded=dict(known.recorded))
+
+    def at(self, version: int, stamp: tuple[int, int]) -> TableFiles:
+        """What has been read so far, as a version of the table."""
+        return TableFiles(
+            version,
+            self.files,
+            self.protocol,
+            self.metadata,
+            tuple(self.gone or ()),
+            stamp,
+            self.recorded,
+        )
 
     def commit(self, actions: Iterable[Action]) -> None:
         """One version: its removals first, since the order within is not defined."""
@@ -123,6 +147,8 @@ class _Replay:
                 self.metadata = action["metaData"]
             elif "protocol" in action:
                 self.protocol = action["protocol"]
+            elif "txn" in action:
+                self.recorded[action["txn"]["appId"]] = action["txn"]["version"]
         for add in added:
             self.files[add["path"]] = data_file(add)
 
@@ -169,9 +195,46 @@ def load(store: TableStore, version: int, *, table_id: str = "") -> TableFiles:
     replay = _Replay()
     start = -1
     if known is not None:
-        replay = _Replay(dict(known.files), known.protocol, known.metadata)
+        replay = _Replay.after(known)
         start = known.version
-    found = _forward(store, replay, start, version)
+    return _keep(store, _forward(store, replay, start, version))
+
+
+def newest(store: TableStore) -> TableFiles | None:
+    """The newest version, on from the one that this process saw last; None if none of those counts.
+
+    The commits since are asked for one by one, so that costs what has happened since, however long
+    the log is. A version counts for an hour: nobody removes commits that are younger.
+
+    Raises:
+        OSError: the store does not answer or refuses.
+    """
+    known = last_known(store.path)
+    now = monotonic()
+    if known is None or now - known.seen > _SEEN_S or not _is_there(store, known):
+        return None
+    version = known.version
+    actions = _commit(store, version + 1)
+    if actions is None:
+        return _keep(store, replace(known, seen=now))
+    replay = _Replay.after(known)
+    while actions is not None:
+        replay.commit(actions)
+        version += 1
+        actions = _commit(store, version + 1)
+    return _keep(store, replay.at(version, store.stamp(commit_name(version))))
+
+
+def _commit(store: TableStore, version: int) -> list[Action] | None:
+    """The actions of a commit; None if there is none."""
+    try:
+        lines = store.read(commit_name(version)).splitlines()
+    except FileNotFoundError:
+        return None
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def _keep(store: TableStore, found: TableFiles) -> TableFiles:
     with _guard:
         _states[store.path] = found
         _states.move_to_end(store.path)
@@ -207,10 +270,14 @@ def _known(store: TableStore, version: int, table_id: str) -> TableFiles | None:
     if known is None or known.version > version or known.metadata.get("id") != table_id:
         return None
     try:
-        same = store.stamp(commit_name(known.version)) == known.stamp
+        return known if _is_there(store, known) else None
     except OSError:
         return None
-    return known if same else None
+
+
+def _is_there(store: TableStore, known: TableFiles) -> bool:
+    """Whether the newest commit of a version is still that very file."""
+    return any(known.stamp) and store.stamp(commit_name(known.version)) == known.stamp
 
 
 def _forward(store: TableStore, replay: _Replay, start: int, version: int) -> TableFiles:
@@ -219,14 +286,7 @@ def _forward(store: TableStore, replay: _Replay, start: int, version: int) -> Ta
     for number in range(start + 1, version + 1):
         lines = store.read(commit_name(number)).splitlines()
         replay.commit(json.loads(line) for line in lines if line.strip())
-    return TableFiles(
-        version,
-        replay.files,
-        replay.protocol,
-        replay.metadata,
-        tuple(replay.gone or ()),
-        store.stamp(commit_name(version)),
-    )
+    return replay.at(version, store.stamp(commit_name(version)))
 
 
 def commit_name(version: int) -> str:
@@ -265,7 +325,9 @@ def _from_checkpoint(store: TableStore, replay: _Replay, version: int) -> int:
 
 def _read_checkpoint(store: TableStore, name: str, replay: _Replay) -> None:
     file = store.parquet(name)
-    columns = ["add", "protocol", "metaData", *(["remove"] if replay.gone is not None else [])]
+    columns = ["add", "protocol", "metaData", "txn"]
+    if replay.gone is not None:
+        columns.append("remove")
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, columns=columns)
         for kind in table.column_names:
@@ -312,18 +374,9 @@ def commit(store: TableStore, before: TableFiles, actions: Iterable[Action]) -> 
     name = commit_name(before.version + 1)
     if not store.put_absent(name, ("\n".join(lines) + "\n").encode()):
         return None
-    replay = _Replay(dict(before.files), before.protocol, before.metadata)
+    replay = _Replay.after(before)
     replay.commit(actions)
-    after = TableFiles(
-        before.version + 1,
-        replay.files,
-        replay.protocol,
-        replay.metadata,
-        stamp=store.stamp(name),
-    )
-    with _guard:
-        _states[store.path] = after
-    return after
+    return _keep(store, replay.at(before.version + 1, store.stamp(name)))
 
 
 def read_vector(store: TableStore, vector: Action, files: dict[str, bytes]) -> roaring.Rows:

@@ -26,7 +26,6 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from lakemark.errors import DependencyError
 from lakemark.sink import roaring, row_rules, table_actions, table_log
@@ -50,6 +49,7 @@ from lakemark.sink.data_files import (
 )
 from lakemark.sink.failures import Conflict, told
 from lakemark.sink.key_index import KeyWords
+from lakemark.sink.log_table import Opened
 from lakemark.sink.names import CDC
 from lakemark.sink.row_rules import Decision, Flags
 from lakemark.sink.table_log import Action, DataFile, TableFiles
@@ -69,7 +69,7 @@ def merge(
     app_id: str,
     version: int,
     storage_options: Options = None,
-    opened: DeltaTable | None = None,
+    opened: Opened | None = None,
     files: Sequence[InFile] = (),
 ) -> MergeResult:
     """Applies a write set in one commit, exactly once per (app_id, version); as `delta.merge`.
@@ -129,7 +129,7 @@ def _require_new(path: str, files: Sequence[InFile], before: TableFiles) -> None
             )
 
 
-def size_of(table: DeltaTable, path: str, storage_options: Options = None) -> TableSize:
+def size_of(table: Opened, path: str, storage_options: Options = None) -> TableSize:
     """Live rows, bytes and files of the version that is open, from the log alone.
 
     Raises:

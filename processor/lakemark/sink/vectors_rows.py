@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from lakemark.sink import data_files, delta, table_log
 from lakemark.sink.commits import Options, open_table
 from lakemark.sink.data_files import KeyColumns, Places, index_of, key_ranges
 from lakemark.sink.failures import told
 from lakemark.sink.key_index import KeyWords, lookup
+from lakemark.sink.log_table import LogTable, Opened
 from lakemark.sink.names import CDC, sources_of
 from lakemark.sink.row_rules import Flags
 from lakemark.sink.table_log import DataFile, TableFiles
@@ -23,8 +23,10 @@ from lakemark.sink.table_store import TableStore
 from lakemark.sink.write_set import key_cells
 
 
-def files_of(table: DeltaTable, store: TableStore) -> TableFiles:
+def files_of(table: Opened, store: TableStore) -> TableFiles:
     """The files of the version that is open."""
+    if isinstance(table, LogTable):
+        return table.files
     return table_log.load(store, table.version(), table_id=str(table.metadata().id))
 
 
@@ -150,7 +152,7 @@ def read_rows(
     keys: pa.Table,
     columns: Sequence[str] | None = None,
     storage_options: Options = None,
-    opened: DeltaTable | None = None,
+    opened: Opened | None = None,
 ) -> pa.Table:
     """The table's rows with the given keys; as `delta.read_rows`, at a cost that is the keys'.
 
