@@ -71,7 +71,7 @@ def test_both_engines_leave_the_same_table(steps, deletes):
                     done = truncate(path, step, app_id="q/t/cut", **more)
                 else:
                     rows = write_set(step, COLUMNS if wide else NARROW, deletes)
-                    opened = commits.reopened(path, engine=engine)
+                    opened = commits.reopened(path, None, engine=engine)
                     done = merge(path, rows, key=KEY, app_id="q/t/s", opened=opened, **more)
                 found.append((done.inserted, done.updated, done.deleted))
             assert found[0] == found[1]

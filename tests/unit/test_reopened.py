@@ -11,9 +11,8 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from lakemark.errors import LakemarkError
-from lakemark.sink import commits, delta, table_log, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
-from lakemark.sink.log_table import LogTable
+from lakemark.sink import commits, table_log, upkeep, vectors
+from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors_rows import files_of
 from tests.kit import delta_table
@@ -21,19 +20,20 @@ from tests.kit.delta_table import merged
 from tests.kit.sink_contract import row
 from tests.kit.write_sets import at, delete, upsert
 
+pytestmark = pytest.mark.usefixtures("cache")
 
-@pytest.fixture(params=[TASK_MERGE, DELETION_VECTORS])
-def engine(request, cache):
-    return request.param
+
+def opened(place: str):
+    return commits.reopened(place, None, engine=DELETION_VECTORS)
 
 
 @pytest.fixture
-def reopened(path, engine):
+def reopened(path):
     """Opens the table as a batch does, which looks at its files, too."""
 
     def again(place=path):
-        table = commits.reopened(place, engine=engine)
-        if engine == DELETION_VECTORS and table is not None:
+        table = opened(place)
+        if table is not None:
             files_of(table, TableStore(place))
         return table
 
@@ -41,10 +41,14 @@ def reopened(path, engine):
 
 
 @pytest.fixture
-def add(path, engine):
-    """Adds a row under a batch's number."""
-    merge = partial(merged, vectors if engine == DELETION_VECTORS else delta)
-    return lambda number: merge(path, [upsert(row(str(number)), at(number))], number)
+def add(path):
+    """Adds a row under a batch's number, to the table as it is open."""
+    return lambda number: merge(
+        path, [upsert(row(str(number)), at(number))], number, opened=opened(path)
+    )
+
+
+merge = partial(merged, vectors)
 
 
 @pytest.fixture
@@ -77,10 +81,7 @@ def same(table, path: str) -> None:
         )
     for app_id in ("q/t/s", "another", "nobody's"):
         assert table.transaction_version(app_id) == other.transaction_version(app_id)
-    if isinstance(table, LogTable):
-        files = {f.path for f in table.files.files.values()}
-    else:
-        files = set(pa.table(table.get_add_actions()).column("path").to_pylist())
+    files = {f.path for f in files_of(table, TableStore(path)).files.values()}
     assert files == set(pa.table(other.get_add_actions()).column("path").to_pylist())
 
 
@@ -96,19 +97,18 @@ def test_commits_of_others_are_seen_and_the_log_is_read_once(path, reopened, add
         assert not whole
 
 
-def test_whatever_others_do_is_seen(path, reopened, add, engine, whole):
+def test_whatever_others_do_is_seen(path, reopened, add, whole):
     reopened()
-    engines = vectors if engine == DELETION_VECTORS else delta
 
     def steps():
         yield lambda: add(1)
         yield lambda: DeltaTable(path).alter.add_columns(
             [Field("more", PrimitiveType("integer"), nullable=True)]
         )
-        yield lambda: merged(engines, path, [upsert(row("9"), at(3))], 7, "another")
+        yield lambda: merge(path, [upsert(row("9"), at(3))], 7, "another")
         yield lambda: DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"})
         yield lambda: DeltaTable(path).alter.set_table_name("renamed")
-        yield lambda: merged(engines, path, [delete({"id": "1"}, at(4))], 2)
+        yield lambda: merge(path, [delete({"id": "1"}, at(4))], 2)
         yield lambda: DeltaTable(path).create_checkpoint()
         yield lambda: add(3)
 
@@ -119,8 +119,7 @@ def test_whatever_others_do_is_seen(path, reopened, add, engine, whole):
         assert not whole
 
 
-def test_what_a_checkpoint_holds_is_known_of_a_table_that_is_new_here(path, reopened, add, engine):
-    merge = partial(merged, vectors if engine == DELETION_VECTORS else delta)
+def test_what_a_checkpoint_holds_is_known_of_a_table_that_is_new_here(path, reopened, add):
     merge(path, [upsert(row("0"), at(1))], 5, "another")
     for number in range(1, 4):
         add(number)
@@ -151,20 +150,18 @@ def test_a_table_that_was_made_anew_is_another_one(path, reopened, add, commits_
     same(reopened(), path)
 
 
-def test_a_table_replaced_between_two_looks_is_another_one(path, reopened, add, engine):
+def test_a_table_replaced_between_two_looks_is_another_one(path, reopened, add):
     """Not even missed in between: its log has a commit of that number, too."""
     add(1)
     reopened()
     name = table_log.commit_name(DeltaTable(path).version())
     shutil.rmtree(path)
     delta_table.made(Path(path).parent)
-    merge = partial(merged, vectors if engine == DELETION_VECTORS else delta, path)
-    known = (commits._opened.copy(), table_log._states.copy())
-    merge([upsert(row("7"), at(7))], 7)
-    merge([upsert(row("8"), at(8))], 8)
-    for now, before in zip((commits._opened, table_log._states), known, strict=True):
-        now.clear()  # another process did that
-        now.update(before)
+    known = table_log._states.copy()
+    merge(path, [upsert(row("7"), at(7))], 7)
+    merge(path, [upsert(row("8"), at(8))], 8)
+    table_log._states.clear()  # another process did that
+    table_log._states.update(known)
     there = Path(path) / name
     os.utime(there, ns=(there.stat().st_atime_ns, there.stat().st_mtime_ns + 1))
     same(reopened(), path)
@@ -180,21 +177,55 @@ def test_a_restored_copy_of_the_folder_is_another_table(path, reopened, add, tmp
     same(reopened(), path)
 
 
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_a_copy_with_its_times_restored_under_a_later_state_is_another_table(
+    path, reopened, add, tmp_path, more
+):
+    """Whoever wrote on after it: no commit goes on from what is gone."""
+    add(1)
+    shutil.copytree(path, tmp_path / "copy")
+    add(2)
+    reopened()
+    known = table_log._states.copy()
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    for number in range(more):
+        table_log.forget()
+        add(number + 20)
+    table_log._states.update(known)
+    same(reopened(), path)
+    merge(path, [upsert(row("77"), at(77))], 77, opened=reopened())
+    found = sorted(pa.table(DeltaTable(path).scan(columns=["id"])).column("id").to_pylist())
+    assert found == sorted(["1", "77", *(str(n + 20) for n in range(more))])
+
+
+def test_a_look_at_an_older_version_does_not_make_it_the_newest(path, reopened, add, whole):
+    """A batch that is repeated looks at the table as it was before it."""
+    reopened()
+    for number in range(1, 5):
+        add(number)
+    newest = reopened().version()
+    older = files_of(DeltaTable(path, newest - 2), TableStore(path))
+    assert older.version == newest - 2
+    whole.clear()
+    assert table_log.last_known(path).version == newest
+    same(reopened(), path)
+    assert not whole
+
+
 def test_what_was_known_an_hour_ago_does_not_count(path, reopened, whole, monkeypatch):
     reopened()
     whole.clear()
     reopened()
     assert not whole
-    for module in (commits, table_log):
-        now = module.monotonic()
-        monkeypatch.setattr(module, "monotonic", lambda now=now: now + 3601)
+    now = table_log.monotonic()
+    monkeypatch.setattr(table_log, "monotonic", lambda: now + 3601)
     reopened()
     assert len(whole) == 1
 
 
 def test_only_so_many_stay_open(path, reopened, monkeypatch, whole):
-    for module in (commits, table_log):
-        monkeypatch.setattr(module, "_KEPT", 1)
+    monkeypatch.setattr(table_log, "_KEPT", 1)
     reopened()
     other = delta_table.made(Path(path) / "beside")
     reopened(other)
@@ -205,12 +236,12 @@ def test_only_so_many_stay_open(path, reopened, monkeypatch, whole):
     assert whole == [path]
 
 
-def test_without_a_table_there_is_none_until_there_is_one(tmp_path, engine):
+def test_without_a_table_there_is_none_until_there_is_one(tmp_path):
     place = tmp_path / "later"
     place.mkdir()
-    assert commits.reopened(str(place / "t"), engine=engine) is None
+    assert opened(str(place / "t")) is None
     made = delta_table.made(place)
-    same(commits.reopened(made, engine=engine), made)
+    same(opened(made), made)
 
 
 def test_a_table_that_cannot_be_read_any_more_is_told(path, reopened, add):
@@ -220,10 +251,3 @@ def test_a_table_that_cannot_be_read_any_more_is_told(path, reopened, add):
     (Path(path) / table_log.commit_name(version + 1)).write_text("no commit")
     with pytest.raises(LakemarkError):
         reopened()
-
-
-def test_whoever_has_the_table_may_bring_it_further(path, whole, cache):
-    table = commits.reopened(path)
-    merged(delta, path, [upsert(row("1"), at(1))], 1, opened=table)
-    same(commits.reopened(path), path)
-    assert len(whole) == 1

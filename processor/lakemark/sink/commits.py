@@ -16,11 +16,8 @@ have grown, the checkpoint may be an older copy. So the version that is recorded
 what was in it, too (`version_of`): only the same content is left out, other content is applied.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from threading import Lock
-from time import monotonic
+from dataclasses import dataclass
 from typing import Final, TypeVar, overload
 
 import pyarrow as pa
@@ -30,10 +27,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lakemark.errors import TableError
+from lakemark.sink import table_log
 from lakemark.sink.failures import Conflict, busy, told, unsupported_feature
 from lakemark.sink.log_table import LogTable, Opened
-from lakemark.sink.table_log import commit_name
-from lakemark.sink.table_log import newest as newest_version
 from lakemark.sink.table_store import TableStore
 
 ENGINE: Final = "lakemark.engine"
@@ -72,9 +68,6 @@ _CONTENT: Final = 20
 _DIGEST: Final = (1 << _CONTENT) - 1
 Options = Mapping[str, str] | None
 T = TypeVar("T")
-_KEPT: Final = 256  # tables that stay open: a worker seldom has more
-_KEPT_S: Final = 3600.0
-_NO_FILE: Final = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,28 +106,6 @@ class MergeResult:
     at: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A table, the version at which it was opened, and the stamp of that commit's file.
-
-    Whoever has the table may bring it further: its own version is then a later one.
-    """
-
-    table: DeltaTable
-    version: int
-    stamp: tuple[int, int]
-    at: float = field(default_factory=monotonic)
-
-    def counts(self, store: TableStore) -> bool:
-        """Whether the table in the folder is still this one."""
-        young = monotonic() - self.at < _KEPT_S
-        return young and store.stamp(commit_name(self.version)) == self.stamp
-
-
-_opened: OrderedDict[tuple[str, tuple[tuple[str, str], ...]], _Opened] = OrderedDict()
-_guard: Final = Lock()
-
-
 def is_adopted(table: Opened) -> bool:
     """Whether the table was moved to the Spark MERGE engine."""
     return bool(table.metadata().configuration.get(ENGINE) == SPARK_MERGE)
@@ -154,49 +125,19 @@ def open_table(path: str, storage_options: Options = None) -> DeltaTable | None:
             return None
 
 
-def reopened(
-    path: str, storage_options: Options = None, *, engine: str = TASK_MERGE
-) -> Opened | None:
-    """As `open_table`; of a table that this process opened before, only the commits since are read.
-
-    That takes a third of the time; of a table with deletion vectors hardly any, however long its
-    log is. What is known counts for an hour, in which nobody removes newer commits, and as long as
-    the commit that was the newest then is the very file that it was: not of a table that was made
-    anew, or restored from a copy.
+def reopened(path: str, storage_options: Options, *, engine: str) -> Opened | None:
+    """As `open_table`; a table with deletion vectors that this process has opened before costs
+    what has been committed since, however long its log is: see `table_log.newest`.
 
     Raises:
         DependencyError, TableError: as `open_table`.
     """
     if engine == DELETION_VECTORS:
         with told(path):
-            found = newest_version(TableStore(path, dict(storage_options or {})))
-        return LogTable(found) if found is not None else open_table(path, storage_options)
-    options = dict(storage_options or {})
-    store, name = TableStore(path, options), (path, tuple(sorted(options.items())))
-    with _guard:
-        known = _opened.pop(name, None)
-    with told(path):
-        table = None
-        if known is not None and known.counts(store):
-            table = known.table
-            table.update_incremental()
-    table = table or open_table(path, storage_options)
-    if table is not None:
-        with told(path):
-            version = table.version()
-            now = _Opened(table, version, store.stamp(commit_name(version)))
-        if now.stamp != _NO_FILE:
-            with _guard:
-                _opened[name] = now
-                while len(_opened) > _KEPT:
-                    _opened.popitem(last=False)
-    return table
-
-
-def forget() -> None:
-    """Drops what this process knows of tables."""
-    with _guard:
-        _opened.clear()
+            found = table_log.newest(TableStore(path, dict(storage_options or {})))
+        if found is not None:
+            return LogTable(found)
+    return open_table(path, storage_options)
 
 
 def committed(path: str, app_id: str, storage_options: Options = None) -> int | None:

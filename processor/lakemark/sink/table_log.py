@@ -197,7 +197,11 @@ def load(store: TableStore, version: int, *, table_id: str = "") -> TableFiles:
     if known is not None:
         replay = _Replay.after(known)
         start = known.version
-    return _keep(store, _forward(store, replay, start, version))
+    found = _forward(store, replay, start, version)
+    now = last_known(store.path)
+    newer = now is not None and now.version > version and now.metadata.get("id") == table_id
+    # A later version that is still there stays: `newest` goes on from it.
+    return found if newer and now is not None and _is_there(store, now) else _keep(store, found)
 
 
 def newest(store: TableStore) -> TableFiles | None:

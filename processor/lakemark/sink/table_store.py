@@ -97,7 +97,7 @@ class TableStore:
             OSError: the store does not answer or refuses.
         """
         if (folder := self.local) is not None:
-            _replace(folder / name, data)
+            _replace(folder, name, data)
             return
         out = self._handler().open_output_stream(name, None)
         out.write(data)
@@ -209,14 +209,12 @@ class TableStore:
         return True
 
 
-def _replace(place: Path, data: bytes) -> None:
-    part = place.with_name(f"{place.name}.{uuid4().hex}.part")  # an orphan that a vacuum finds
+def _replace(folder: Path, name: str, data: bytes) -> None:
+    # What a killed process leaves of it is where a vacuum finds it.
+    part, place = folder / f"{uuid4().hex}.part", folder / name
     try:
-        try:
-            part.write_bytes(data)
-        except FileNotFoundError:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(data)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(data)
         part.replace(place)
     except OSError:
         part.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakemark.sink import commits, index_cache, roaring, table_actions, table_log
+from lakemark.sink import index_cache, roaring, table_actions, table_log
 from lakemark.sink.commits import DELETION_VECTORS, MergeResult, Options, existing
 from lakemark.sink.data_files import NewFile, drop_index, live_rows
 from lakemark.sink.evolve import TARGET_FILE_BYTES
@@ -380,6 +380,5 @@ def _vacuum_vectors(store: TableStore, kept: Sequence[Action], since: datetime) 
 def forget() -> None:
     """Drops what this process knows of tables: the next batch reads logs and indexes again."""
     _looked.clear()
-    commits.forget()
     table_log.forget()
     index_cache.forget()
