@@ -66,7 +66,7 @@ PUBLISHED: Final = (
     Published(
         "rate",
         "rate",
-        ("--tables", "50,200", "--rate", "5000", "--poisoned"),
+        ("--tables", "200", "--rate", "5000", "--poisoned"),
         "Many tables, events at a rate of their own",
     ),
     Published(

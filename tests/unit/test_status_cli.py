@@ -4,6 +4,7 @@ import json
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -288,7 +289,7 @@ def test_watching_draws_again_until_ctrl_c_and_shows_what_passes(board, clock, c
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(status_view.time, "sleep", sleep)
+    monkeypatch.setattr(status_view, "time", SimpleNamespace(sleep=sleep))  # of nobody else
     console = status_view.Console(force_terminal=True, width=200)
     with pytest.raises(KeyboardInterrupt):
         status_view.watch(console, look, 5, topic="t", as_json=False, hide=lambda text: text)
@@ -300,7 +301,7 @@ def test_watching_draws_again_until_ctrl_c_and_shows_what_passes(board, clock, c
 
 def test_ctrl_c_is_a_good_end(folder, kafka, monkeypatch):
     kafka.records = STATES
-    monkeypatch.setattr(status_view.time, "sleep", _interrupt)
+    monkeypatch.setattr(status_view, "time", SimpleNamespace(sleep=_interrupt))
     result = invoke("status", "--watch", "5", "-o", "json")
     assert result.exit_code == 0
     assert json.loads(result.stdout.strip().splitlines()[0])["asked"] == "topics"
