@@ -8,6 +8,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from time import monotonic
@@ -217,24 +218,20 @@ def newest(store: TableStore) -> TableFiles | None:
     now = monotonic()
     if known is None or now - known.seen > _SEEN_S or not _is_there(store, known):
         return None
-    version = known.version
-    actions = _commit(store, version + 1)
-    if actions is None:
+    replay, version = None, known.version
+    with suppress(FileNotFoundError):
+        while True:
+            actions = _commit(store, version + 1)
+            replay = replay or _Replay.after(known)
+            replay.commit(actions)
+            version += 1
+    if replay is None:
         return _keep(store, replace(known, seen=now))
-    replay = _Replay.after(known)
-    while actions is not None:
-        replay.commit(actions)
-        version += 1
-        actions = _commit(store, version + 1)
     return _keep(store, replay.at(version, store.stamp(commit_name(version))))
 
 
-def _commit(store: TableStore, version: int) -> list[Action] | None:
-    """The actions of a commit; None if there is none."""
-    try:
-        lines = store.read(commit_name(version)).splitlines()
-    except FileNotFoundError:
-        return None
+def _commit(store: TableStore, version: int) -> list[Action]:
+    lines = store.read(commit_name(version)).splitlines()
     return [json.loads(line) for line in lines if line.strip()]
 
 
@@ -288,8 +285,7 @@ def _forward(store: TableStore, replay: _Replay, start: int, version: int) -> Ta
     if start < 0:
         start = _from_checkpoint(store, replay, version)
     for number in range(start + 1, version + 1):
-        lines = store.read(commit_name(number)).splitlines()
-        replay.commit(json.loads(line) for line in lines if line.strip())
+        replay.commit(_commit(store, number))
     return replay.at(version, store.stamp(commit_name(version)))
 
 
