@@ -1,7 +1,7 @@
-"""lakemark itself as a contestant: `lakemark run --once` with one of its write engines."""
+"""lakemark itself as a contestant: `lakemark run` with one of its write engines."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,7 +90,7 @@ def run_lakemark(
     *,
     module: str = "lakemark",
     who: str = "lakemark",
-    until: int | None = None,
+    until: Callable[[int], bool] | None = None,
 ) -> Run:
     """Runs lakemark, or a variant of it.
 
@@ -99,17 +99,17 @@ def run_lakemark(
         work: where its log goes.
         module: what is run.
         who: its name in the report.
-        until: how many events it gets; None runs it with `--once` over what is in the topics.
+        until: whether so many events are all; None runs it with `--once` over what is there.
     """
-
-    def has_all(lines: Sequence[Line]) -> bool:
-        return sum(batch.events for batch in batches_of(lines)) >= (until or 0)
 
     log, arguments = work / "lakemark.log", ["run", "-c", str(config)]
     if until is None:
         used, lines = execute(module, *arguments, "--once", log=log)
     else:
-        used, lines = execute(module, *arguments, log=log, until=has_all)
+        used, lines = execute(
+            module, *arguments, log=log,
+            until=lambda found: until(sum(batch.events for batch in batches_of(found))),
+        )  # fmt: skip
     return Run(who, used, [batch for batch in batches_of(lines) if batch.events])
 
 

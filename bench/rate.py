@@ -27,13 +27,13 @@ from bench.events import SCHEMA, zoned_batches
 from bench.ours import ENGINES, fill, run_lakemark, write_config
 from bench.runs import Batch, Run, check, local_kafka, topic_of
 from bench.stream import say
-from bench.tables import POISONED, Tables, made
+from bench.tables import POISONED, USUAL, Tables, add_options, made
 from bench.usual import Spec, run_usual
 from stack.kafka import Kafka
+from stack.processes import StackError
 
 LIMIT: Final = 1_000_000  # events a batch may have: none is held back
 QUEUE: Final = 100_000
-USUAL: Final = "usual"
 
 BROKEN: Final = b'{"before":null,"after":{"id":'
 
@@ -73,7 +73,8 @@ class Offer:
                 producer.produce(topic, value, key)
             written = due
             producer.poll(0.01)
-        producer.flush(60)
+        if producer.flush(60):
+            raise StackError("not all events were written within a minute of the last one")
         self.ended = time.time()
 
     def beside(self, kafka: Kafka) -> threading.Thread:
@@ -88,6 +89,11 @@ class Offer:
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
         return thread
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether no more records come: whoever waits for all of them would wait for ever."""
+        return bool(self._failed)
 
     def late(self, batches: Sequence[Batch], warm_up: float) -> Any:
         """How late each record was that was due after the warm-up, in seconds, in their order."""
@@ -235,7 +241,10 @@ def ours(contest: Contest, offer: Offer, engine: str) -> Run:
         home, kafka, known, max_events=LIMIT, memory=contest.options.memory, engine=engine
     )
     writing = offer.beside(kafka)
-    run = run_lakemark(config, home, who=f"lakemark-{engine}", until=len(contest.records))
+    run = run_lakemark(
+        config, home, who=f"lakemark-{engine}",
+        until=lambda events: events >= len(contest.records) or offer.has_failed,
+    )  # fmt: skip
     writing.join()
     return check(run, tables, paths)
 
@@ -257,7 +266,7 @@ def usual(contest: Contest, offer: Offer) -> Run:
         until=len(contest.records),
     )
     writing = offer.beside(contest.kafka)
-    run = run_usual(spec, home)
+    run = run_usual(spec, home, until=lambda _: offer.has_failed)
     writing.join()
     return check(run, tables, paths)
 
@@ -266,22 +275,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(prog="./dev bench rate", description=__doc__)
     parser.add_argument("--tables", default="200", help="how many; several numbers are a series")
-    parser.add_argument("--rows", type=int, default=10_000, help="of each table at the start")
     parser.add_argument("--rate", type=int, default=5000, help="events a second, of all tables")
     parser.add_argument("--seconds", type=float, default=60, help="how long is measured")
     parser.add_argument("--warm-up", type=float, default=45, help="seconds before, with the start")
-    parser.add_argument("--hot", type=float, default=0.9, help="share of 1 %% of the tables")
-    parser.add_argument("--engine", choices=ENGINES, action="append", help="of lakemark")
-    parser.add_argument("--poisoned", action="store_true", help="once more, beside a broken table")
-    parser.add_argument("--threads", type=int, default=1, help="merges at a time, usual pipeline")
-    parser.add_argument("--memory", default="2g", help="of Spark's driver, for both")
-    parser.add_argument("--full", action="store_true", help="every field that Debezium 3.7 writes")
-    parser.add_argument("--only", choices=(USUAL, "lakemark"))
-    parser.add_argument("--keep", action="store_true", help="keep logs and tables")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    add_options(parser, hot=0.9)
     options = parser.parse_args(argv)
-    if not 0 <= options.hot < 1:
-        parser.error("--hot is a share: from 0 to below 1")
     if min(options.rate, options.seconds) <= 0 or options.warm_up < 0:
         parser.error("--rate and --seconds are more than 0, --warm-up is not less")
     return options

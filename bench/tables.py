@@ -27,6 +27,7 @@ from stack.kafka import Kafka
 
 HOT: Final = 0.01  # of the tables are hot, if any
 POISONED: Final = "poisoned"
+USUAL: Final = "usual"
 Tables = dict[str, Orders]
 
 
@@ -180,19 +181,28 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(prog="./dev bench tables", description=__doc__)
     parser.add_argument("--tables", default="50", help="how many; several numbers are a series")
-    parser.add_argument("--rows", type=int, default=10_000, help="of each table at the start")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--per-table", type=int, default=100, help="events per table and batch")
-    parser.add_argument("--hot", type=float, default=0.0, help="share of 1 %% of the tables")
+    add_options(parser, hot=0.0)
+    return parser.parse_args(argv)
+
+
+def add_options(parser: argparse.ArgumentParser, *, hot: float) -> None:
+    """What every benchmark of many tables can be asked for; `hot` is the default."""
+    parser.add_argument("--rows", type=int, default=10_000, help="of each table at the start")
+    parser.add_argument("--hot", type=share, default=hot, help="share of 1 %% of the tables")
     parser.add_argument("--engine", choices=ENGINES, action="append", help="of lakemark")
     parser.add_argument("--poisoned", action="store_true", help="once more, beside a broken table")
     parser.add_argument("--threads", type=int, default=1, help="merges at a time, usual pipeline")
     parser.add_argument("--memory", default="2g", help="of Spark's driver, for both")
     parser.add_argument("--full", action="store_true", help="every field that Debezium 3.7 writes")
-    parser.add_argument("--only", choices=("usual", "lakemark"))
+    parser.add_argument("--only", choices=(USUAL, "lakemark"))
     parser.add_argument("--keep", action="store_true", help="keep logs and tables")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args(argv)
-    if not 0 <= options.hot < 1:
-        parser.error("--hot is a share: from 0 to below 1")
-    return options
+
+
+def share(text: str) -> float:
+    """A number from 0 to below 1."""
+    if not 0 <= (found := float(text)) < 1:
+        raise argparse.ArgumentTypeError("it is a share: from 0 to below 1")
+    return found

@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from pyspark.sql import functions as f
 
 from bench.checks import read_delta
 from bench.events import COLUMNS, zoned_batches
-from bench.runs import Batch, Run, Task, execute
+from bench.runs import Batch, Line, Run, Task, execute
 from lakemark import jars
 
 ROW = (
@@ -100,11 +101,13 @@ class Usual:
         return read_delta(task.home / LAKE)
 
 
-def run_usual(spec: Spec, work: Path) -> Run:
-    """Runs the usual pipeline over what is in the topics."""
+def run_usual(
+    spec: Spec, work: Path, *, until: Callable[[Sequence[Line]], bool] | None = None
+) -> Run:
+    """Runs the usual pipeline to its end, or until it is to be given up: see `execute`."""
     work.mkdir(parents=True, exist_ok=True)
     file = spec.write(work / "spec.json")
-    used, lines = execute("bench.usual", str(file), log=work / "usual.log")
+    used, lines = execute("bench.usual", str(file), log=work / "usual.log", until=until)
     records: dict[str, int] = next((line["records"] for line in lines if "records" in line), {})
     batches = [Batch(x["end"], records.get(str(x["batch"]), 0)) for x in lines if "end" in x]
     return Run("usual", used, [b for b in batches if b.events])

@@ -10,12 +10,15 @@ from bench import rate
 from bench.rate import BROKEN, Offer, cold, figures, mixed
 from bench.runs import Batch, Run, Used, execute
 from bench.tables import made
+from stack.processes import StackError
 
 BEGUN = 1_800_000_000.0
 
 
 class Producer:
     """Notes when what is written."""
+
+    left = 0
 
     def __init__(self, clock):
         self.clock, self.written = clock, []
@@ -28,6 +31,7 @@ class Producer:
 
     def flush(self, _timeout):
         self.clock.now += 0.5
+        return self.left
 
 
 class Clock:
@@ -74,8 +78,18 @@ def test_a_writer_that_failed_is_told():
             raise OSError("no broker")
 
     offer = offer_of(8, 2.0)
+    assert not offer.has_failed
     offer.beside(Kafka()).join()
+    assert offer.has_failed
     with pytest.raises(OSError, match="no broker"):
+        offer.late([Batch(BEGUN, 8)], 0.0)
+
+
+def test_records_that_never_arrive_are_told(producer):
+    producer.left = 1
+    offer = offer_of(8, 2.0)
+    offer.beside(type("Kafka", (), {"producer": lambda _, **__: producer})()).join()
+    with pytest.raises(StackError, match="not all events"):
         offer.late([Batch(BEGUN, 8)], 0.0)
 
 
