@@ -45,6 +45,13 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "cores_used": "cores used",
         "peak_rss_mb": "peak MB",
     },
+    "far": {
+        "correct": "correct",
+        "tables": "tables",
+        "who": "",
+        "seconds_per_batch": "s/batch",
+        "requests": "requests for a table",
+    },
     "snapshot": {
         "correct": "correct",
         "who": "",
@@ -76,6 +83,7 @@ MEASURES: Final[Mapping[str, Sequence[str]]] = {
     "stream": ("events_per_s", "steady_events_per_s", "cpu_seconds", "read_seconds"),
     "tables": ("events_per_s", "seconds_per_batch", "cpu_seconds"),
     "rate": ("late_p50", "late_p99", "cores_used"),
+    "far": ("seconds_per_batch", "requests"),
     "snapshot": ("rows_per_s",),
     "latency": (),
     "cluster": (),
@@ -107,7 +115,7 @@ IN_MIND: Final = """\
   truncates and bad records, and no place for snapshots. None of these occur in the events.
 - Debezium's snapshot rows end in Kafka, lakemark's in Delta. COPY ends nowhere, or in one Parquet file.
 - Pages of memory that processes share count once for each process.
-- Local disk, no object store; local mode, but for the section about a cluster.
+- Local disk, but for the section about an object store; local mode, but for the section about a cluster.
 """
 
 

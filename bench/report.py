@@ -19,7 +19,7 @@ from stack.java import find_java
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("lakemark", "pyspark", "delta-spark", "deltalake", "pyarrow", "msgspec")
-LESS: Final = ("seconds", "cpu_seconds", "read_seconds", "late", "cores")  # is better
+LESS: Final = ("seconds", "cpu_seconds", "read_seconds", "late", "cores", "requests")  # is better
 HEADINGS: Final = {
     "start_rows": "rows",
     "tables": "tables",
@@ -32,6 +32,7 @@ HEADINGS: Final = {
     "events_per_batch": "events/batch",
     "seconds_per_batch": "s/batch",
     "seconds_for_batch": "s for as many",
+    "requests": "requests",
     "seconds": "seconds",
     "late_p50": "late p50 s",
     "late_p99": "p99 s",

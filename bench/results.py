@@ -70,6 +70,12 @@ PUBLISHED: Final = (
         "Many tables, events at a rate of their own",
     ),
     Published(
+        "far",
+        "far",
+        (),
+        "Many tables in an object store, 30 ms away",
+    ),
+    Published(
         "snapshot",
         "snapshot",
         ("--engine", "deletion-vectors", "--rounds", "3"),

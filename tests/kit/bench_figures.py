@@ -4,7 +4,7 @@ import re
 
 from bench import page, results
 
-(SMALL, FRESH, RANDOM, HOT, SERIES, TABLES, RATE, SNAPSHOT, WHOLE, LATENCY, CLUSTER) = (
+(SMALL, FRESH, RANDOM, HOT, SERIES, TABLES, RATE, FAR, SNAPSHOT, WHOLE, LATENCY, CLUSTER) = (
     results.PUBLISHED
 )
 NUMBER = re.compile(r"(?<![A-Za-z\d,.])\d[\d,]*(?:\.\d+)?")
@@ -100,6 +100,10 @@ def all_of():
          "peak_rss_mb": 2199, "cpu_seconds": 150.5}
         for who, p50 in (("usual", 120.5), ("lakemark-x", 4.25))
     ]  # fmt: skip
+    away = [
+        {"tables": 30, "who": who, "correct": True, "seconds_per_batch": seconds, "requests": asked}
+        for who, seconds, asked in (("lakemark-x", 0.5, 5.0), ("delta-rs", 4.5, 10.0))
+    ]
     stages = [
         {"stage": "database", "cpu_seconds": 21.5, "percent": 71.7},
         {"stage": "read", "cpu_seconds": 8.5, "percent": 28.3},
@@ -122,6 +126,7 @@ def all_of():
         "series": figures(SERIES, sizes),
         "tables": figures(TABLES, many),
         "rate": figures(RATE, rates),
+        "far": figures(FAR, away),
         "snapshot": figures(SNAPSHOT, taken),
         "snapshot-large": figures(WHOLE, taken[:2] + taken[4:5], where=stages),
         "latency": figures(LATENCY, late),

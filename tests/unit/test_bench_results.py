@@ -12,6 +12,7 @@ from bench import report, results
 from bench.stream import beyond
 from stack.processes import StackError
 from tests.kit.bench_figures import (
+    FAR,
     FRESH,
     HOT,
     LATENCY,
@@ -106,6 +107,11 @@ def test_rows_that_are_less_late_are_better():
     assert [(row[""], row["times better than"], row["p50, s late"]) for row in ratios] == [
         ("lakemark-x", "usual", str(round(120.5 / 4.25, 2)))
     ]
+
+
+def test_fewer_requests_are_better():
+    _, ratios = tables(section(written(all_of()), FAR))
+    assert [(row["times better than"], row["s/batch"], row["requests for a table"]) for row in ratios] == [("delta-rs", "9.0", "2.0")]  # fmt: skip
 
 
 def test_the_first_column_says_what_is_right():
@@ -294,11 +300,11 @@ def test_half_a_file_is_named(folder):
 
 
 def test_every_command_can_be_parsed_by_its_benchmark():
-    from bench import cluster, latency, rate, snapshot, stream
+    from bench import cluster, far, latency, rate, snapshot, stream
     from bench import tables as many
 
     parsers = {"stream": stream, "snapshot": snapshot, "latency": latency, "tables": many,
-               "cluster": cluster, "rate": rate}  # fmt: skip
+               "cluster": cluster, "rate": rate, "far": far}  # fmt: skip
     for one in results.PUBLISHED:
         options = parsers[one.bench].parse(list(one.command[3:]))
         assert options.json.name == f"{one.name}.json"

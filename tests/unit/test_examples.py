@@ -21,7 +21,7 @@ from lakemark.settings.check import check
 from lakemark.sink.pool import cdc_type
 from lakemark.snapshot import signals
 from lakemark.suitability import problems_with
-from tests.kit import object_store
+from stack import object_store
 from tests.kit.documents import ROOT, Block, blocks
 from tests.kit.page_shell import with_names
 

@@ -4,6 +4,7 @@ are what other writers and readers of Delta expect."""
 import json
 import os
 import shutil
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,15 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import delta, index_cache, table_log, upkeep, vectors, vectors_rows
+from lakemark.sink import (
+    delta,
+    index_cache,
+    object_client,
+    table_log,
+    upkeep,
+    vectors,
+    vectors_rows,
+)
 from lakemark.sink.apply import apply
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE
 from lakemark.sink.lake_plan import LakePlan, TablePlan
@@ -211,13 +220,16 @@ def test_storage_options_of_delta_rs_are_those_of_commits(address):
         "timeout": "5s",
         "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
         "max_retries": "3",
+        "retry_timeout": "2m",
     }
-    store = TableStore(address, options).objects()
+    store = object_client.client(address, options).store
     assert store.config["endpoint"] == "http://127.0.0.1:1"
     assert store.config["access_key_id"] == "a"
     assert store.client_options["allow_http"]
+    assert store.retry_config["max_retries"] == 3
+    assert store.retry_config["retry_timeout"] == timedelta(minutes=2)
     with pytest.raises(TableError) as caught:
-        TableStore(address, {**options, "AWS_S3_LOCKING_PROVIDER": "dynamodb"}).objects()
+        TableStore(address, {**options, "AWS_S3_LOCKING_PROVIDER": "dynamodb"}).put_absent("a", b"")
     assert caught.value.code == "lake-refused"
 
 

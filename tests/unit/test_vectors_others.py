@@ -20,10 +20,10 @@ from lakemark.sink import delta, key_index, table_actions, table_log, upkeep, ve
 from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.upkeep import Policy
+from stack.object_store import serving
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.delta_table import merged, numbered
 from tests.kit.delta_table import values as rows
-from tests.kit.object_store import serving
 from tests.kit.sink_contract import COLUMNS
 from tests.kit.sink_contract import row as of
 from tests.kit.write_sets import at, delete, table_schema, upsert

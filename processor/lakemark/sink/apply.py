@@ -20,9 +20,11 @@ comes back with what it `needs`, and is read again.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
+from typing import Final
 from zlib import crc32
 
 import pyarrow as pa
@@ -43,9 +45,14 @@ from lakemark.sink.pending import Halves
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.table_store import TableStore
+from lakemark.sink.turns import ALONE
 from lakemark.source.evolution import TypesError, joined, way_on
 
 log = structlog.get_logger(__name__)
+
+HEAVY_BYTES: Final = 32 << 20
+"""Data files of a table that a merge rewrites beside those of other tables: several times as much
+memory for each."""
 
 Publish = Callable[[bytes, int], None]
 """Writes a table's rows to its output topic: position of a new truncate, digest of the content."""
@@ -295,15 +302,16 @@ class _Work:
         own, outcome = self.own, self.outcome
         if not outcome.truncate:
             return
-        gone = delta.truncate(
-            own.path,
-            outcome.truncate,
-            deletes=own.deletes,
-            app_id=self.plan.cut_id(outcome.table),
-            version=outcome.version,
-            storage_options=self.plan.options,
-            engine=own.engine,
-        )
+        with ALONE:
+            gone = delta.truncate(
+                own.path,
+                outcome.truncate,
+                deletes=own.deletes,
+                app_id=self.plan.cut_id(outcome.table),
+                version=outcome.version,
+                storage_options=self.plan.options,
+                engine=own.engine,
+            )
         outcome.truncated(gone)
         self.opened = None
 
@@ -346,15 +354,23 @@ class _Work:
             merge = partial(vectors.merge, files=self.files, opened=opened)
         else:
             merge = partial(delta.merge, opened=None if isinstance(opened, LogTable) else opened)
-        return merge(
-            own.path,
-            write_set,
-            key=outcome.key,
-            deletes=own.deletes,
-            app_id=self.plan.app_id(outcome.table),
-            version=outcome.version,
-            storage_options=self.plan.options,
-        )
+        with ALONE if self._is_heavy() else nullcontext():
+            return merge(
+                own.path,
+                write_set,
+                key=outcome.key,
+                deletes=own.deletes,
+                app_id=self.plan.app_id(outcome.table),
+                version=outcome.version,
+                storage_options=self.plan.options,
+            )
+
+    def _is_heavy(self) -> bool:
+        """Whether the merge may read and rewrite many bytes."""
+        store = TableStore(self.own.path, self.plan.options)
+        if self.own.engine == DELETION_VECTORS or not store.is_object_store:
+            return False
+        return self.opened is None or self._size(self.opened).bytes > HEAVY_BYTES
 
     def keep(self, merged: MergeResult) -> None:
         """Step 7."""

@@ -77,7 +77,7 @@ def read_rows(store: TableStore, file: DataFile, rows: Places, schema: pa.Schema
     Raises:
         FileNotFoundError, OSError: the file is gone, or the store does not answer.
     """
-    source = store.parquet(file.path)
+    source = store.parquet(file.path, file.size)
     sizes = [source.metadata.row_group(g).num_rows for g in range(source.num_row_groups)]
     starts = np.cumsum([0, *sizes])
     found = []
@@ -97,7 +97,7 @@ def live_rows(
     Raises:
         FileNotFoundError, OSError: as `read_rows`.
     """
-    source = store.parquet(file.path)
+    source = store.parquet(file.path, file.size)
     begin = 0
     for batch in source.iter_batches(_GROUP_ROWS, columns=_present(source, schema)):
         end = begin + batch.num_rows
@@ -153,7 +153,7 @@ def index_of(store: TableStore, file: DataFile, key: KeyColumns, table_id: str) 
     found = index_cache.get(name)
     if found is not None:
         return found
-    source = store.parquet(file.path)
+    source = store.parquet(file.path, file.size)
     schema = pa.schema(key.fields)
     columns = [*_present(source, schema), f"{CDC}.{_POSITION}"]
     table = source.read(columns=columns)

@@ -74,8 +74,10 @@ def put(name: str, index: KeyIndex) -> None:
         part.write_bytes(key_index.dump(index))
         part.replace(place)
         found = _mapped(place)
-        _writes[0] += 1
-        if _writes[0] % _LOOK_EVERY == 1:
+        with _guard:
+            _writes[0] += 1
+            looks = _writes[0] % _LOOK_EVERY == 1
+        if looks:
             prune(place.parent, MOST_BYTES, MOST_FILES)
     _remember(name, found or index)
 

@@ -18,6 +18,7 @@ from deltalake.exceptions import TableNotFoundError
 from lakemark import packets
 from lakemark.errors import LakemarkError
 from lakemark.sink.failures import told
+from lakemark.sink.table_store import TableStore
 
 # The handler cannot be had where the table's whole folder is gone.
 _GONE: Final = (FileNotFoundError, TableNotFoundError)
@@ -45,6 +46,9 @@ class Halves:
             TableError: the table is gone.
         """
         with told(self.path):
+            if self._store.is_object_store:
+                self._store.write(self._name(batch, step), packets.encode(packet))
+                return
             out = self._handler().open_output_stream(self._name(batch, step), None)
             out.write(packets.encode(packet))
             out.close()
@@ -57,7 +61,7 @@ class Halves:
         """
         with told(self.path):
             try:
-                blob = self._handler().open_input_file(self._name(batch, step)).read()
+                blob = self._store.read(self._name(batch, step))
             except _GONE:
                 return None
         return packets.decode(blob)
@@ -66,12 +70,16 @@ class Halves:
         """Deletes what a step of a batch left; what cannot be deleted stays, and harms nobody."""
         try:
             with told(self.path):
-                self._handler().delete_file(self._name(batch, step))
+                self._store.delete(self._name(batch, step))
         except LakemarkError:
             return
 
+    @property
+    def _store(self) -> TableStore:
+        return TableStore(self.path, self.options)
+
     def _handler(self) -> Any:
-        """delta-rs's own file access, so that every store it knows works here too.
+        """delta-rs's own file access, which does not make a folder that is gone.
 
         Its pyarrow wrapper cannot write: it hands the Rust side pyarrow buffers, not bytes.
         """

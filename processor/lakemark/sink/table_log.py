@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lakemark.errors import TableError
 from lakemark.sink import roaring
+from lakemark.sink.object_client import NO_FILE, Stamp
 from lakemark.sink.table_store import TableStore
 
 LOG: Final = "_delta_log"
@@ -89,7 +90,7 @@ class TableFiles:
     protocol: Action
     metadata: Action
     gone: tuple[Action, ...] = ()
-    stamp: tuple[int, int] = (0, 0)
+    stamp: Stamp = NO_FILE
     recorded: Mapping[str, int] = field(default_factory=dict)
     seen: float = field(default_factory=monotonic, compare=False)
 
@@ -124,7 +125,7 @@ class _Replay:
         """One that goes on from a version."""
         return cls(dict(known.files), known.protocol, known.metadata, recorded=dict(known.recorded))
 
-    def at(self, version: int, stamp: tuple[int, int]) -> TableFiles:
+    def at(self, version: int, stamp: Stamp) -> TableFiles:
         """What has been read so far, as a version of the table."""
         return TableFiles(
             version,
@@ -278,7 +279,7 @@ def _known(store: TableStore, version: int, table_id: str) -> TableFiles | None:
 
 def _is_there(store: TableStore, known: TableFiles) -> bool:
     """Whether the newest commit of a version is still that very file."""
-    return any(known.stamp) and store.stamp(commit_name(known.version)) == known.stamp
+    return known.stamp != NO_FILE and store.stamp(commit_name(known.version)) == known.stamp
 
 
 def _forward(store: TableStore, replay: _Replay, start: int, version: int) -> TableFiles:
@@ -372,11 +373,12 @@ def commit(store: TableStore, before: TableFiles, actions: Iterable[Action]) -> 
     actions = list(actions)
     lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
     name = commit_name(before.version + 1)
-    if not store.put_absent(name, ("\n".join(lines) + "\n").encode()):
+    stamp = store.put_absent(name, ("\n".join(lines) + "\n").encode())
+    if stamp is None:
         return None
     replay = _Replay.after(before)
     replay.commit(actions)
-    return _keep(store, replay.at(before.version + 1, store.stamp(name)))
+    return _keep(store, replay.at(before.version + 1, stamp))
 
 
 def read_vector(store: TableStore, vector: Action, files: dict[str, bytes]) -> roaring.Rows:
@@ -398,7 +400,7 @@ def read_vector(store: TableStore, vector: Action, files: dict[str, bytes]) -> r
         if kind == "u":
             name = roaring.file_of(text)
             if name not in files:
-                files[name] = store.read(name)
+                files[name] = store.read_kept(name)
             offset = int(vector.get("offset") or 0)
             return roaring.decode(roaring.unframed(files[name], offset, size))
     except roaring.BadVectorError as error:

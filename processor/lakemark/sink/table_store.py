@@ -1,11 +1,13 @@
-"""Files of one table's folder, by delta-rs's own access to whatever store it is in.
+"""Files of one table's folder, in whatever store it is.
+
+A local disk is used directly, an object store by a client of its own (`object_client`), every other
+store, and what needs more than whole files, by delta-rs's access.
 
 Writing a file that may be there is plain; `put_absent` writes one that must not be there yet, which
 is what a commit is. On a local disk that is a hard link, in an object store a conditional request.
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,35 +16,27 @@ from typing import Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
-import obstore
 import pyarrow as pa
 from deltalake._internal import DeltaFileSystemHandler
-from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
-from obstore.store import from_url
+from obstore.exceptions import BaseError
 from pyarrow import parquet as pq
 from pyarrow.fs import FileSelector, FileType
 
 from lakemark.errors import TableError
+from lakemark.sink import object_client
+from lakemark.sink.kept_files import KeptFiles
+from lakemark.sink.object_client import NO_FILE, Objects, Stamp
 
-# Storage options that are about the client and not about the store.
-_CLIENT: Final = frozenset(
-    {
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "proxy_url",
-        "proxy_ca_certificate",
-        "timeout",
-        "user_agent",
-    }
-)
-_PREFIX: Final = re.compile(r"^(aws|azure|google)_")
 # Spark's timestamps: nanoseconds, which they would be otherwise, end in the year 2262.
 _INT96: Final = "us"
 _LOCKS: Final = "aws_s3_locking_provider"
 # With these delta-rs commits without a condition: the user answers for there being one writer.
 _UNSAFE: Final = tuple(f"{of}allow_unsafe_rename" for of in ("", "aws_s3_", "mount_"))
 _TRUE: Final = frozenset({"1", "true", "on", "yes", "y"})
+# Files up to this size are read by one request, and not in parts.
+_WHOLE_BYTES: Final = 1 << 20
+
+_kept: Final = KeptFiles(64 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +46,13 @@ class TableStore:
     Attributes:
         path: path or URL of the folder.
         options: storage options of delta-rs.
+        native: whether delta-rs reads and writes, which finds credentials in places where the
+            client of object stores does not look. `put_absent` is that client's in any case.
     """
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
+    native: bool = False
 
     @property
     def local(self) -> Path | None:
@@ -75,6 +72,20 @@ class TableStore:
         unsafe = any(given.get(name, "").lower() in _TRUE for name in _UNSAFE)
         return not (self.path.startswith("hdfs:") or given.get(_LOCKS) or unsafe)
 
+    @property
+    def is_object_store(self) -> bool:
+        """Whether every file is a request to somewhere else."""
+        return self.local is None and not self.path.startswith("hdfs:")
+
+    def _objects(self) -> Objects | None:
+        """The object store by a client that stays; None where delta-rs is to be asked."""
+        if self.native or not self.is_object_store:
+            return None
+        try:
+            return object_client.client(self.path, self.options)
+        except (BaseError, ValueError):
+            return None
+
     def _handler(self) -> Any:
         return DeltaFileSystemHandler(self.path, dict(self.options))
 
@@ -87,6 +98,8 @@ class TableStore:
         """
         if (folder := self.local) is not None:
             return (folder / name).read_bytes()
+        if (objects := self._objects()) is not None:
+            return objects.read(name)
         found: bytes = self._handler().open_input_file(name).read()
         return found
 
@@ -99,9 +112,28 @@ class TableStore:
         if (folder := self.local) is not None:
             _replace(folder, name, data)
             return
+        if (objects := self._objects()) is not None:
+            objects.write(name, data)
+            return
         out = self._handler().open_output_stream(name, None)
         out.write(data)
         out.close()
+
+    def read_kept(self, name: str) -> bytes:
+        """As `read`, of a file that never changes: kept in memory where reading is a request."""
+        if not self.is_object_store:
+            return self.read(name)
+        found = _kept.get((self.path, name))
+        if found is None:
+            found = self.read(name)
+            _kept.put((self.path, name), found)
+        return found
+
+    def write_kept(self, name: str, data: bytes) -> None:
+        """As `write`, of a file that never changes and is read again soon."""
+        self.write(name, data)
+        if self.is_object_store:
+            _kept.put((self.path, name), data)
 
     def make(self) -> None:
         """Makes the folder; elsewhere than on a local disk there is nothing to make.
@@ -115,15 +147,22 @@ class TableStore:
     def delete(self, name: str) -> None:
         """Deletes a file; one that cannot be deleted stays."""
         with suppress(OSError):
-            self._handler().delete_file(name)
+            if (objects := self._objects()) is not None:
+                objects.delete(name)
+            else:
+                self._handler().delete_file(name)
 
-    def parquet(self, name: str) -> pq.ParquetFile:
-        """A Parquet file, open for reading parts of it."""
+    def parquet(self, name: str, size: int = 0) -> pq.ParquetFile:
+        """A Parquet file, open for reading parts of it; its `size` in bytes, if that is known."""
         if (folder := self.local) is not None:
             return pq.ParquetFile(
                 folder / name, memory_map=True, coerce_int96_timestamp_unit=_INT96
             )
-        source = pa.PythonFile(self._handler().open_input_file(name), mode="r")
+        objects = self._objects() if 0 < size <= _WHOLE_BYTES else None
+        if objects is not None:
+            source = pa.BufferReader(objects.read(name))
+        else:
+            source = pa.PythonFile(self._handler().open_input_file(name), mode="r")
         return pq.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit=_INT96)
 
     def listing(self, folder: str) -> list[Any]:
@@ -140,23 +179,25 @@ class TableStore:
         )
         return [info for info in found if info.type == FileType.File]
 
-    def stamp(self, name: str) -> tuple[int, int]:
-        """Size and time of change of a file: another file of this name has another stamp.
+    def stamp(self, name: str) -> Stamp:
+        """Tells a file from every other one of this name; `NO_FILE` without one.
 
         Raises:
-            OSError: the store does not answer or refuses. Without a file both are 0.
+            OSError: the store does not answer or refuses.
         """
         if (folder := self.local) is not None:
             try:
                 found = (folder / name).stat()
             except FileNotFoundError:
-                return 0, 0
+                return NO_FILE
             return found.st_size, found.st_mtime_ns
+        if (objects := self._objects()) is not None:
+            return objects.stamp(name)
         (info,) = self._handler().get_file_info([name])
         return int(info.size or 0), int(info.mtime_ns or 0)
 
-    def put_absent(self, name: str, data: bytes) -> bool:
-        """Writes a file whole, unless there is one; whether it was written.
+    def put_absent(self, name: str, data: bytes) -> Stamp | None:
+        """Writes a file whole, unless there is one; its stamp, None if it was not written.
 
         The answer to a request that was carried out may get lost, and its repetition finds the file
         there. So a file of the very same bytes counts as written: no two calls may mean different
@@ -167,46 +208,31 @@ class TableStore:
             OSError: the store does not answer or refuses.
         """
         if (folder := self.local) is not None:
-            return _link(folder / name, data) or self.read(name) == data
-        try:
-            obstore.put(self.objects(), name, data, mode="create", use_multipart=False)
-        except AlreadyExistsError:
-            return self.read(name) == data
-        return True
+            return self.stamp(name) if _link(folder / name, data) else self._same(name, data)
+        return self._conditional().create(name, data) or self._same(name, data)
 
-    def objects(self) -> Any:
-        """The object store; options that it does not know are left out, as delta-rs does.
+    def _same(self, name: str, data: bytes) -> Stamp | None:
+        return self.stamp(name) if self.read(name) == data else None
+
+    def _conditional(self) -> Objects:
+        """The object store, for requests with a condition.
 
         Raises:
             TableError: as `put_absent`.
         """
-        given = {name.lower(): value for name, value in self.options.items()}
-        if given.get(_LOCKS):
+        if any(name.lower() == _LOCKS and value for name, value in self.options.items()):
             raise TableError(
                 f"commits to {self.path} take a lock ({_LOCKS}), which deletion-vectors does not",
                 code="lake-refused",
                 hint="use a store with conditional requests, or set this table's engine to "
                 "task-merge and its path to a new folder",
             )
-        config: Any = {}
-        client: Any = {}
-        for name, value in given.items():
-            bare = _PREFIX.sub("", name)
-            if bare in _CLIENT:
-                client[bare] = value
-            elif self._is_known(name, value):
-                config[name] = value
-        return from_url(self.path, config=config, client_options=client)
+        return object_client.client(self.path, self.options)
 
-    def _is_known(self, name: str, value: str) -> bool:
-        alone: Any = {name: value}
-        try:
-            from_url(self.path, config=alone)
-        except UnknownConfigurationKeyError:
-            return False
-        except BaseError:
-            return True  # it is known, and not enough
-        return True
+
+def forget() -> None:
+    """Drops the files that are kept in memory."""
+    _kept.clear()
 
 
 def _replace(folder: Path, name: str, data: bytes) -> None:

@@ -18,13 +18,14 @@ from typing import Final
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakemark.sink import index_cache, roaring, table_actions, table_log
+from lakemark.sink import index_cache, roaring, table_actions, table_log, table_store
 from lakemark.sink.commits import DELETION_VECTORS, MergeResult, Options, existing
 from lakemark.sink.data_files import NewFile, drop_index, live_rows
 from lakemark.sink.evolve import TARGET_FILE_BYTES
 from lakemark.sink.failures import Conflict, told
 from lakemark.sink.table_log import Action, DataFile, TableFiles
 from lakemark.sink.table_store import TableStore
+from lakemark.sink.turns import ALONE
 from lakemark.sink.vectors import VECTORS_FOLDER
 from lakemark.sink.vectors_rows import VectorReader, files_of, key_columns
 
@@ -121,7 +122,7 @@ def maintain(
         _looked[path] = known.version
         return Maintained()
     joined, removed = _Joined(), 0
-    with suppress(Conflict):
+    with ALONE, suppress(Conflict):
         joined = _joined(path, key, engine, policy, storage_options)
         with told(path):
             table = existing(path, storage_options, engine=engine)
@@ -129,7 +130,7 @@ def maintain(
             if since is None or since > version:  # the table began anew
                 since = version - joined.commits - 1
             if _crossed(version, since, policy.checkpoint_every):
-                store = TableStore(path, dict(storage_options or {}))
+                store = _store(path, engine, storage_options)
                 newest, _ = table_log.newest_checkpoint(store, version)
                 if _crossed(version, newest, policy.checkpoint_every):  # no other worker made it
                     table.create_checkpoint()
@@ -143,6 +144,11 @@ def maintain(
 # The version of each table at which this process looked last, and did what was due. Commits of
 # others lie between two looks, so looking at the newest one alone could miss every round number.
 _looked: dict[str, int] = {}
+
+
+def _store(path: str, engine: str, options: Options) -> TableStore:
+    """The table's folder; tables of task-merge are read as its merges read them."""
+    return TableStore(path, dict(options or {}), native=engine != DELETION_VECTORS)
 
 
 def _looked_at(path: str, known: TableFiles | None) -> int | None:
@@ -236,7 +242,7 @@ def _joined(
 ) -> _Joined:
     with told(path):
         table = existing(path, options, engine=engine)
-        store = TableStore(path, dict(options or {}))
+        store = _store(path, engine, options)
         before = files_of(table, store)
         chosen = due(list(before.files.values()), policy)
         if not chosen:
@@ -256,13 +262,22 @@ def _joined(
             *(table_actions.removal(file, now, data_change=True) for file in chosen),
             *adds,
         ]
-        if table_log.commit(store, before, actions) is None:
-            for add in adds:
-                store.delete(add["add"]["path"])
+        try:
+            committed = table_log.commit(store, before, actions)
+        except PermissionError:  # nothing of it is there
+            _drop(store, adds)
+            raise
+        if committed is None:
+            _drop(store, adds)
             raise Conflict(f"version {before.version + 1} is another writer's")
         for file in chosen if vectors else ():
             drop_index(file, new.key, str(before.metadata["id"]))
     return _Joined(len(chosen), len(adds), 1)
+
+
+def _drop(store: TableStore, adds: Sequence[Action]) -> None:
+    for add in adds:
+        store.delete(add["add"]["path"])
 
 
 def _joined_by_delta_rs(table: DeltaTable) -> _Joined:
@@ -322,7 +337,7 @@ def vacuum(
     """
     with told(path):
         table = existing(path, storage_options, engine=engine)
-        store = TableStore(path, dict(storage_options or {}))
+        store = _store(path, engine, storage_options)
         found = table_log.load_whole(store, table.version())
         if retention is None:
             retention = table_actions.retention(found.metadata)
@@ -381,4 +396,5 @@ def forget() -> None:
     """Drops what this process knows of tables: the next batch reads logs and indexes again."""
     _looked.clear()
     table_log.forget()
+    table_store.forget()
     index_cache.forget()

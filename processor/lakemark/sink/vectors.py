@@ -393,5 +393,5 @@ class VectorWriter:
         if len(self._data) == len(roaring.FILE_VERSION):
             return []
         name = roaring.file_of(roaring.named(VECTORS_FOLDER, self._number))
-        self.store.write(name, bytes(self._data))
+        self.store.write_kept(name, bytes(self._data))
         return [name]

@@ -1,11 +1,14 @@
 """An object store that speaks as much of S3 as Delta tables need, in memory, over HTTP on loopback.
 
-It can lose an answer: the request is carried out, and the client is told of an error. It is a
-process of its own, because delta-rs lets no other thread of its process run while it waits.
+It can lose an answer: the request is carried out, and the client is told of an error; it can refuse
+requests, let some wait for each other, and be as far away as others are. It is a process of its
+own, because delta-rs lets no other thread of its process run while it waits.
 """
 
+import json
 import multiprocessing
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +16,16 @@ from email.utils import formatdate
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
-from threading import Lock
+from threading import Barrier, BrokenBarrierError, Lock
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from urllib.request import Request, urlopen
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 SPAWN = multiprocessing.get_context("spawn")
-# Where the tests say which answer is to get lost, and ask which did.
-LOSE = "lose-an-answer"
+# Where the tests tell the store what to do, and ask what it has done.
+CONTROL = "how-to-answer"
+MEET_S = 20.0  # as long requests wait for each other
 
 
 @dataclass(frozen=True)
@@ -46,29 +51,98 @@ class Address:
 
     def lose(self, names: str) -> None:
         """The answer to the next conditional write of a name that matches gets lost."""
-        with urlopen(Request(f"{self.address}/{LOSE}", names.encode(), method="PUT")):
-            pass
+        self._tell(lose=names)
 
     def lost(self) -> list[str]:
         """Names of which it did."""
-        with urlopen(f"{self.address}/{LOSE}") as answer:
-            found: bytes = answer.read()
-        return found.decode().split()
+        return [str(name) for name in self._asked("lost")]
+
+    def refuse(self, names: str, status: int, code: str = "Refused") -> None:
+        """Every request of a name that matches is answered so; none if `names` is empty."""
+        self._tell(refuse=[names, status, code])
+
+    def gather(self, names: str, count: int) -> None:
+        """Writes of names that match wait until so many of them have come."""
+        self._tell(gather=[names, count])
+
+    def save(self) -> None:
+        """Keeps a copy of all objects."""
+        self._tell(save=True)
+
+    def restore(self) -> None:
+        """Puts the copy back."""
+        self._tell(restore=True)
+
+    def requests(self) -> list[tuple[str, str]]:
+        """Method and name of all requests since this was asked last."""
+        return [(method, name) for method, name in self._asked("requests")]
+
+    def _tell(self, **what: Any) -> None:
+        data = json.dumps(what).encode()
+        with urlopen(Request(f"{self.address}/{CONTROL}", data, method="PUT")):
+            pass
+
+    def _asked(self, what: str) -> list[Any]:
+        with urlopen(f"{self.address}/{CONTROL}?{what}=") as answer:
+            found: list[Any] = json.loads(answer.read())
+        return found
 
 
 class Objects:
     """Objects by name, bucket included.
 
     Attributes:
-        lose, lost: as `Address` says.
+        lose, lost, requests: as `Address` says.
+        refused: names, and the status and the code to answer.
+        gathered: names, and where they wait for each other.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.saved: dict[str, bytes] = {}
         self.parts: dict[str, dict[int, bytes]] = {}
         self.lose: str = ""
         self.lost: list[str] = []
+        self.requests: list[tuple[str, str]] = []
+        self.refused: tuple[str, int, str] = ("", 0, "")
+        self.gathered: tuple[str, Barrier | None] = ("", None)
         self.lock = Lock()
+
+    def told(self, what: dict[str, Any]) -> None:
+        """Does as `Address` says."""
+        with self.lock:
+            self.lose = what.get("lose", self.lose)
+            self.refused = tuple(what.get("refuse", self.refused))
+            if "gather" in what:
+                names, count = what["gather"]
+                self.gathered = names, Barrier(count, timeout=MEET_S)
+            if "save" in what:
+                self.saved = dict(self.objects)
+            if "restore" in what:
+                self.objects = dict(self.saved)
+
+    def asked(self, what: str) -> list[Any]:
+        """What `Address` asks for."""
+        if what == "lost":
+            return self.lost
+        with self.lock:
+            found, self.requests = self.requests, []
+        return found
+
+    def refusal(self, method: str, name: str) -> tuple[int, str]:
+        """Status and code to answer with instead of doing it; 0 to do it."""
+        with self.lock:
+            self.requests.append((method, name))
+            names, status, code = self.refused
+            gathered, barrier = self.gathered
+        if names and re.search(names, name):
+            return status, code
+        if barrier and method == "PUT" and re.search(gathered, name):
+            try:
+                barrier.wait()
+            except BrokenBarrierError:
+                return 503, "AloneTooLong"
+        return 0, ""
 
     def put(self, name: str, data: bytes, *, absent: bool) -> int:
         """Stores an object; the status to answer."""
@@ -109,15 +183,25 @@ class Objects:
         )
 
 
+def described(data: bytes) -> dict[str, str]:
+    """What the heads of an answer say of an object."""
+    return {"ETag": f'"{tag(data)}"', "Last_Modified": formatdate(0, usegmt=True)}
+
+
 def tag(data: bytes) -> str:
+    """The ETag of an object."""
     return md5(data, usedforsecurity=False).hexdigest()
 
 
+def _xml(name: str, inner: str) -> str:
+    return f"<{name}>{inner}</{name}>"
+
+
 @contextmanager
-def serving() -> Iterator[Address]:
-    """A store that answers until the end of the block."""
+def serving(*, delay_s: float = 0.0) -> Iterator[Address]:
+    """A store that answers until the end of the block, each time so many seconds late."""
     here, there = SPAWN.Pipe()
-    process = SPAWN.Process(target=_serve, args=(there,), daemon=True)
+    process = SPAWN.Process(target=_serve, args=(there, delay_s), daemon=True)
     process.start()
     try:
         yield Address(f"http://127.0.0.1:{here.recv()}")
@@ -126,8 +210,8 @@ def serving() -> Iterator[Address]:
         process.join()
 
 
-def _serve(there: Connection) -> None:
-    handler = type("Handler", (_Handler,), {"store": Objects()})
+def _serve(there: Connection, delay_s: float) -> None:
+    handler = type("Handler", (_Handler,), {"store": Objects(), "delay_s": delay_s})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     there.send(server.server_address[1])
@@ -136,17 +220,22 @@ def _serve(there: Connection) -> None:
 
 class _Handler(BaseHTTPRequestHandler):
     store: Objects
+    delay_s: float
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer is one packet, and not held back between its head and its body
 
     def log_message(self, *arguments: object) -> None:
         """Nothing on the console."""
 
     def _asked(self) -> tuple[str, dict[str, str]]:
         url = urlsplit(self.path)
-        asked = {name: values[0] for name, values in parse_qs(url.query, True).items()}
+        asked = {
+            name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()
+        }
         return unquote(url.path).strip("/"), asked
 
     def _answer(self, status: int, data: bytes = b"", **headers: str) -> None:
+        time.sleep(self.delay_s)
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -158,37 +247,44 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
+    def _is_refused(self, name: str) -> bool:
+        status, code = self.store.refusal(self.command, name)
+        if status:
+            self._answer(status, _xml("Error", _xml("Code", code)).encode())
+        return bool(status)
+
     def do_PUT(self) -> None:
         name, asked = self._asked()
         data = self._body()
+        if name == CONTROL:
+            self.store.told(json.loads(data))
+            self._answer(200)
+            return
+        if self._is_refused(name):
+            return
         if "partNumber" in asked:
             self.store.parts[name][int(asked["partNumber"])] = data
             self._answer(200, ETag=f'"{tag(data)}"')
-            return
-        if name == LOSE:
-            self.store.lose = data.decode()
-            self._answer(200)
             return
         status = self.store.put(name, data, absent=self.headers.get("If-None-Match") == "*")
         self._answer(status, ETag=f'"{tag(data)}"')
 
     def do_HEAD(self) -> None:
         name, _ = self._asked()
+        if self._is_refused(name):
+            return
         data = self.store.objects.get(name)
         if data is None:
-            self.send_response(404)
-            self.end_headers()
+            self._answer(404)
             return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Last-Modified", formatdate(0, usegmt=True))
-        self.send_header("ETag", f'"{tag(data)}"')
-        self.end_headers()
+        self._answer(200, data, **described(data))
 
     def do_GET(self) -> None:
         name, asked = self._asked()
-        if name == LOSE:
-            self._answer(200, "\n".join(self.store.lost).encode())
+        if name == CONTROL:
+            self._answer(200, json.dumps(self.store.asked(next(iter(asked)))).encode())
+            return
+        if self._is_refused(name):
             return
         if "list-type" in asked:
             after = asked.get("start-after", "")
@@ -201,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
             return
-        more = {"ETag": f'"{tag(data)}"', "Last_Modified": formatdate(0, usegmt=True)}
+        more = described(data)
         asked_range = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
         if asked_range is None:
             self._answer(200, data, **more)
@@ -220,17 +316,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         name, asked = self._asked()
         if "delete" in asked:
-            for key in re.findall(r"<Key>(.*?)</Key>", self._body().decode()):
-                self.store.objects.pop(f"{name}/{key}", None)
-            self._answer(200, b"<DeleteResult></DeleteResult>")
+            keys = re.findall(r"<Key>(.*?)</Key>", self._body().decode())
+            for key in keys:
+                self.store.objects.pop(f"{name}/{unescape(key)}", None)
+            gone = "".join(_xml("Deleted", _xml("Key", key)) for key in keys)
+            self._answer(200, _xml("DeleteResult", gone).encode())
             return
         self._body()
         if "uploads" in asked:  # one upload of a name at a time is enough
             self.store.parts[name] = {}
-            shown = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+            shown = _xml("InitiateMultipartUploadResult", "<UploadId>1</UploadId>")
         else:
             parts = self.store.parts.pop(name)
             data = b"".join(parts[number] for number in sorted(parts))
             self.store.put(name, data, absent=False)
-            shown = f"<CompleteMultipartUploadResult><ETag>{tag(data)}</ETag></CompleteMultipartUploadResult>"
+            shown = _xml("CompleteMultipartUploadResult", f"<ETag>{tag(data)}</ETag>")
         self._answer(200, shown.encode(), Content_Type="application/xml")
