@@ -310,19 +310,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         name, _ = self._asked()
+        if self._is_refused(name):
+            return
         self.store.objects.pop(name, None)
         self._answer(204)
 
     def do_POST(self) -> None:
         name, asked = self._asked()
+        body = self._body()
+        if self._is_refused(name):
+            return
         if "delete" in asked:
-            keys = re.findall(r"<Key>(.*?)</Key>", self._body().decode())
+            keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
             for key in keys:
                 self.store.objects.pop(f"{name}/{unescape(key)}", None)
             gone = "".join(_xml("Deleted", _xml("Key", key)) for key in keys)
             self._answer(200, _xml("DeleteResult", gone).encode())
             return
-        self._body()
         if "uploads" in asked:  # one upload of a name at a time is enough
             self.store.parts[name] = {}
             shown = _xml("InitiateMultipartUploadResult", "<UploadId>1</UploadId>")

@@ -15,7 +15,8 @@ def test_all_are_right_and_ours_asks_less(tmp_path):
         far.main(["--tables", "3", "--delay-ms", "0", "--batches", "2", "--json", str(file)]) == 0
     )
     rows = {row["who"]: row for row in json.loads(file.read_text())["rows"]}
-    assert set(rows) == {"lakemark-task-merge", "lakemark-deletion-vectors", "delta-rs"}
+    others = {"delta-rs", "delta-rs, eight at a time"}
+    assert set(rows) == {"lakemark-task-merge", "lakemark-deletion-vectors"} | others
     assert all(row["correct"] for row in rows.values())
     assert rows["lakemark-deletion-vectors"]["requests"] <= 5
 
@@ -35,5 +36,7 @@ def test_a_table_that_lacks_a_batch_is_wrong(tmp_path, monkeypatch):
         far.main(["--tables", "2", "--delay-ms", "0", "--batches", "1", "--json", str(file)]) == 1
     )
     found = json.loads(file.read_text())
-    assert [row["who"] for row in found["rows"] if not row["correct"]] == ["delta-rs"]
-    assert {one["who"] for one in found["wrong"]} == {"delta-rs"}
+    wrong = {row["who"] for row in found["rows"] if not row["correct"]}
+    assert wrong == {one["who"] for one in found["wrong"]}
+    assert "delta-rs" in wrong
+    assert not any(who.startswith("lakemark") for who in wrong)

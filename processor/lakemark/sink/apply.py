@@ -20,11 +20,11 @@ comes back with what it `needs`, and is read again.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import pyarrow as pa
@@ -50,9 +50,9 @@ from lakemark.source.evolution import TypesError, joined, way_on
 
 log = structlog.get_logger(__name__)
 
-HEAVY_BYTES: Final = 32 << 20
-"""Data files of a table that a merge rewrites beside those of other tables: several times as much
-memory for each."""
+HEAVY_BYTES: Final = 16 << 20
+"""Data files of a table that may be read whole beside those of others: it takes several times as
+much memory."""
 
 Publish = Callable[[bytes, int], None]
 """Writes a table's rows to its output topic: position of a new truncate, digest of the content."""
@@ -146,7 +146,7 @@ class _Work:
         outcome = TableOutcome(table, key=list(key), engine=own.engine, step=plan.step)
         outcome.truncate = _truncate(parts, own.floor)
         outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
-        halves = Halves(own.path, plan.query, plan.options)
+        halves = Halves(own.path, plan.query, plan.options, own.engine)
         if own.pending_over >= 0:
             halves.remove(own.pending_over, own.pending_over_step)
         waiting = halves.load(own.pending, own.pending_step) if own.pending >= 0 else None
@@ -323,7 +323,8 @@ class _Work:
         def read_rows(keys: pa.Table) -> pa.Table:
             if own.engine == DELETION_VECTORS:
                 return vectors_rows.read_rows(own.path, keys, None, options, self.opened)
-            return delta.read_rows(own.path, keys, storage_options=options)
+            with self._turn():
+                return delta.read_rows(own.path, keys, storage_options=options)
 
         return resolve(
             self.parts,
@@ -354,7 +355,7 @@ class _Work:
             merge = partial(vectors.merge, files=self.files, opened=opened)
         else:
             merge = partial(delta.merge, opened=None if isinstance(opened, LogTable) else opened)
-        with ALONE if self._is_heavy() else nullcontext():
+        with self._turn():
             return merge(
                 own.path,
                 write_set,
@@ -365,12 +366,14 @@ class _Work:
                 storage_options=self.plan.options,
             )
 
-    def _is_heavy(self) -> bool:
-        """Whether the merge may read and rewrite many bytes."""
+    def _turn(self) -> AbstractContextManager[Any]:
+        """To be had while the table's files are read or rewritten, if they are many bytes."""
         store = TableStore(self.own.path, self.plan.options)
         if self.own.engine == DELETION_VECTORS or not store.is_object_store:
-            return False
-        return self.opened is None or self._size(self.opened).bytes > HEAVY_BYTES
+            return nullcontext()
+        if self.opened is not None and self._size(self.opened).bytes <= HEAVY_BYTES:
+            return nullcontext()
+        return ALONE
 
     def keep(self, merged: MergeResult) -> None:
         """Step 7."""

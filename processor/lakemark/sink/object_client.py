@@ -7,11 +7,12 @@ milliseconds that is most of what a small batch waits for.
 import os
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
+from threading import Lock
 from typing import Any, Final
 
 import obstore
@@ -36,16 +37,20 @@ _CLIENT: Final = frozenset(
         "allow_http",
         "allow_invalid_certificates",
         "connect_timeout",
+        "default_content_type",
         "http1_only",
         "http2_keep_alive_interval",
         "http2_keep_alive_timeout",
         "http2_keep_alive_while_idle",
+        "http2_max_frame_size",
         "http2_only",
         "pool_idle_timeout",
         "pool_max_idle_per_host",
         "proxy_ca_certificate",
         "proxy_excludes",
         "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
         "timeout",
         "user_agent",
     }
@@ -53,14 +58,15 @@ _CLIENT: Final = frozenset(
 _PREFIX: Final = re.compile(r"^(aws|azure|google)_")
 # Of these URLs it is certain where the bucket ends, and that their text is the folder's name.
 _BUCKET: Final = re.compile(
-    r"^((?:s3a?|gs|az|abfss?)://[\w.@-]+)/((?:[\w=-][\w.=-]*/)*(?:[\w=-][\w.=-]*)?)$", re.ASCII
+    r"^((?:s3a?|gs|az|abfss?)://[\w.@-]+)/((?:[\w=~-][\w.=~-]*/)*(?:[\w=~-][\w.=~-]*)?)$", re.ASCII
 )
 _UNTOLD: Final = re.compile(r"\b400\b")
 _RETRIES: Final = "max_retries"
 _RETRY_TIMEOUT: Final = "retry_timeout"
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h)[a-z]*\s*")  # `90s`, `1m 30sec`
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_ALLOW_HTTP: Final = "AWS_ALLOW_HTTP"
+_OWN: Final = {"gs": "GOOGLE_", "az": "AZURE_", "abfs": "AZURE_"}  # else AWS_
+_TWICE: Final = "Duplicate key"
 # What a client has read when it was made, such as a file with a key, may have been changed since.
 _CLIENT_S: Final = 3600.0
 _MOST_CLIENTS: Final = 512
@@ -127,9 +133,7 @@ class Objects:
 def _as_os_errors() -> Iterator[None]:
     try:
         yield
-    except AlreadyExistsError:
-        raise
-    except NotFoundError as error:
+    except (FileNotFoundError, NotFoundError) as error:
         raise FileNotFoundError(_short(error)) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise PermissionError(_short(error)) from error
@@ -137,7 +141,7 @@ def _as_os_errors() -> Iterator[None]:
         raise OSError(_short(error)) from error
 
 
-def _short(error: BaseError) -> str:
+def _short(error: Exception) -> str:
     return str(error).partition("\n\nDebug source")[0]
 
 
@@ -154,12 +158,30 @@ def client(path: str, options: Mapping[str, str]) -> Objects:
     """
     bucket = _BUCKET.match(path)
     root, folder = bucket.groups() if bucket else (path, "")
-    made = _made(root, tuple(sorted(options.items())), int(time.monotonic() // _CLIENT_S))
+    made = _made(root, tuple(sorted(options.items())))
     return Objects(made, f"{folder.rstrip('/')}/" if folder.strip("/") else "")
 
 
-@lru_cache(_MOST_CLIENTS)
-def _made(root: str, options: tuple[tuple[str, str], ...], _hour: int) -> Any:
+Given = tuple[tuple[str, str], ...]
+
+_clients: OrderedDict[tuple[str, Given], tuple[float, Any]] = OrderedDict()
+_guard: Final = Lock()
+
+
+def _made(root: str, options: Given) -> Any:
+    now = time.monotonic()
+    with _guard:
+        made, known = _clients.get((root, options), (0.0, None))
+        if known is None or now - made > _CLIENT_S:
+            made, known = now, _new(root, options)
+            _clients[root, options] = made, known
+        _clients.move_to_end((root, options))
+        while len(_clients) > _MOST_CLIENTS:
+            _clients.popitem(last=False)
+    return known
+
+
+def _new(root: str, options: Given) -> Any:
     config: Any = {}
     about: Any = {}
     retry: Any = {}
@@ -170,22 +192,25 @@ def _made(root: str, options: tuple[tuple[str, str], ...], _hour: int) -> Any:
             about[bare] = value
         elif name == _RETRIES and value.isdecimal():
             retry[name] = int(value)
-        elif name == _RETRY_TIMEOUT and not _DURATION.sub("", value):
+        elif name == _RETRY_TIMEOUT and value and not _DURATION.sub("", value):
             parts = _DURATION.findall(value)
             retry[name] = timedelta(seconds=sum(int(n) * _SECONDS[unit] for n, unit in parts))
-        elif _is_known(root, name, value):
+        elif _is_taken(root, {**config, name: value}):
             config[name] = value
-    if about and _ALLOW_HTTP in os.environ:  # which obstore forgets where it is given any
-        about.setdefault("allow_http", os.environ[_ALLOW_HTTP])
+    if about:  # obstore forgets those of the environment where it is given any
+        prefix = next((own for scheme, own in _OWN.items() if root.startswith(scheme)), "AWS_")
+        for name in _CLIENT:
+            if found := os.environ.get(prefix + name.upper()):
+                about.setdefault(name, found)
     return from_url(root, config=config, client_options=about or None, retry_config=retry or None)
 
 
-def _is_known(root: str, name: str, value: str) -> bool:
-    alone: Any = {name: value}
+def _is_taken(root: str, config: Any) -> bool:
+    """Whether the store knows the last of these options, and by no other name already."""
     try:
-        from_url(root, config=alone)
+        from_url(root, config=config)
     except UnknownConfigurationKeyError:
         return False
-    except BaseError:
-        return True  # it is known, and not enough
+    except BaseError as error:
+        return _TWICE not in str(error)  # it is known, and not enough
     return True

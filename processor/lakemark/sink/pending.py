@@ -17,6 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from lakemark import packets
 from lakemark.errors import LakemarkError
+from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.failures import told
 from lakemark.sink.table_store import TableStore
 
@@ -32,11 +33,13 @@ class Halves:
         path: the table's folder.
         query: the query's id.
         options: storage options of delta-rs.
+        engine: of the table: its files are read and written as the engine does it.
     """
 
     path: str
     query: str
     options: Mapping[str, str]
+    engine: str = TASK_MERGE
 
     def save(self, packet: pa.Table, batch: int, step: str) -> None:
         """Writes the halves that a step of a batch leaves.
@@ -76,7 +79,7 @@ class Halves:
 
     @property
     def _store(self) -> TableStore:
-        return TableStore(self.path, self.options)
+        return TableStore(self.path, self.options, native=self.engine != DELETION_VECTORS)
 
     def _handler(self) -> Any:
         """delta-rs's own file access, which does not make a folder that is gone.

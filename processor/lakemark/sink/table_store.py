@@ -209,7 +209,10 @@ class TableStore:
         """
         if (folder := self.local) is not None:
             return self.stamp(name) if _link(folder / name, data) else self._same(name, data)
-        return self._conditional().create(name, data) or self._same(name, data)
+        written = self._conditional().create(name, data)
+        if written is None:
+            return self._same(name, data)
+        return self.stamp(name) if self.native else written  # as it will be asked for again
 
     def _same(self, name: str, data: bytes) -> Stamp | None:
         return self.stamp(name) if self.read(name) == data else None

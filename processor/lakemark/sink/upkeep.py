@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -23,7 +23,8 @@ from lakemark.sink.commits import DELETION_VECTORS, MergeResult, Options, existi
 from lakemark.sink.data_files import NewFile, drop_index, live_rows
 from lakemark.sink.evolve import TARGET_FILE_BYTES
 from lakemark.sink.failures import Conflict, told
-from lakemark.sink.table_log import Action, DataFile, TableFiles
+from lakemark.sink.object_client import NO_FILE
+from lakemark.sink.table_log import Action, DataFile, TableFiles, commit_name
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.turns import ALONE
 from lakemark.sink.vectors import VECTORS_FOLDER
@@ -121,23 +122,28 @@ def maintain(
     if known is not None and not _is_due(known, since, policy):
         _looked[path] = known.version
         return Maintained()
+    if not ALONE.acquire(blocking=False):
+        return Maintained()  # not its turn: it stays due
     joined, removed = _Joined(), 0
-    with ALONE, suppress(Conflict):
-        joined = _joined(path, key, engine, policy, storage_options)
-        with told(path):
-            table = existing(path, storage_options, engine=engine)
-            version = table.version()
-            if since is None or since > version:  # the table began anew
-                since = version - joined.commits - 1
-            if _crossed(version, since, policy.checkpoint_every):
-                store = _store(path, engine, storage_options)
-                newest, _ = table_log.newest_checkpoint(store, version)
-                if _crossed(version, newest, policy.checkpoint_every):  # no other worker made it
-                    table.create_checkpoint()
-                    table.cleanup_metadata()
-            if _crossed(version, since, policy.vacuum_every) and _begins(table, policy):
-                removed = vacuum(path, engine=engine, storage_options=storage_options)
-            _looked[path] = version
+    try:
+        with suppress(Conflict):
+            joined = _joined(path, key, engine, policy, storage_options)
+            with told(path):
+                table = existing(path, storage_options, engine=engine)
+                version = table.version()
+                if since is None or since > version:  # the table began anew
+                    since = version - joined.commits - 1
+                if _crossed(version, since, policy.checkpoint_every):
+                    store = _store(path, engine, storage_options)
+                    newest, _ = table_log.newest_checkpoint(store, version)
+                    if _crossed(version, newest, policy.checkpoint_every):  # nobody else made it
+                        table.create_checkpoint()
+                        table.cleanup_metadata()
+                if _crossed(version, since, policy.vacuum_every) and _begins(table, policy):
+                    removed = vacuum(path, engine=engine, storage_options=storage_options)
+                _looked[path] = version
+    finally:
+        ALONE.release()
     return Maintained(joined.read, joined.written, removed)
 
 
@@ -248,7 +254,8 @@ def _joined(
         if not chosen:
             return _Joined()
         vectors = engine == DELETION_VECTORS
-        if not vectors and not (store.is_conditional and not table_actions.refused(before)):
+        ours = store.is_conditional and not table_actions.refused(before)
+        if not vectors and not (ours and _may_commit(store, before)):
             return _joined_by_delta_rs(table)
         table_actions.check_writable(path, before)
         schema = pa.schema(table.schema().to_arrow())
@@ -262,22 +269,32 @@ def _joined(
             *(table_actions.removal(file, now, data_change=True) for file in chosen),
             *adds,
         ]
-        try:
-            committed = table_log.commit(store, before, actions)
-        except PermissionError:  # nothing of it is there
-            _drop(store, adds)
-            raise
-        if committed is None:
-            _drop(store, adds)
+        if table_log.commit(store, before, actions) is None:
+            for add in adds:
+                store.delete(add["add"]["path"])
             raise Conflict(f"version {before.version + 1} is another writer's")
         for file in chosen if vectors else ():
             drop_index(file, new.key, str(before.metadata["id"]))
     return _Joined(len(chosen), len(adds), 1)
 
 
-def _drop(store: TableStore, adds: Sequence[Action]) -> None:
-    for add in adds:
-        store.delete(add["add"]["path"])
+# Buckets in which only delta-rs has got an answer.
+_unanswered: set[str] = set()
+
+
+def _may_commit(store: TableStore, before: TableFiles) -> bool:
+    """Whether our own client gets at a table of task-merge: it may not know its credentials."""
+    bucket = "/".join(store.path.split("/")[:3])
+    if not store.is_object_store:
+        return True
+    if bucket not in _unanswered:
+        try:
+            if replace(store, native=False).stamp(commit_name(before.version)) != NO_FILE:
+                return True
+        except OSError:
+            pass
+        _unanswered.add(bucket)
+    return False
 
 
 def _joined_by_delta_rs(table: DeltaTable) -> _Joined:
@@ -395,6 +412,7 @@ def _vacuum_vectors(store: TableStore, kept: Sequence[Action], since: datetime) 
 def forget() -> None:
     """Drops what this process knows of tables: the next batch reads logs and indexes again."""
     _looked.clear()
+    _unanswered.clear()
     table_log.forget()
     table_store.forget()
     index_cache.forget()

@@ -1,0 +1,368 @@
+"""Tables in an object store: every answer is waited for, and none may be what it was before."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from lakemark import packets, tasks
+from lakemark.errors import DependencyError
+from lakemark.sink import (
+    apply,
+    commits,
+    delta,
+    object_client,
+    table_log,
+    topics,
+    upkeep,
+    vectors,
+    writers,
+)
+from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
+from lakemark.sink.pending import Halves
+from lakemark.sink.table_store import TableStore
+from lakemark.sink.topics import Source, Target
+from lakemark.sink.turns import ALONE
+from lakemark.sink.upkeep import Policy
+from stack.object_store import serving
+from tests.kit.delta_table import merged, numbered
+from tests.kit.memory_pipeline import Broker
+from tests.kit.shop import ITEMS, ORDERS, event, schema_of
+from tests.kit.sink_contract import COLUMNS
+from tests.kit.sink_contract import row as of
+from tests.kit.write_sets import at, delete, table_schema
+from tests.unit.test_tasks import PLAN as TWO
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+ENGINES = [TASK_MERGE, DELETION_VECTORS]
+ADDRESS = "s3://lake/public/t"
+COMMITS = r"/_delta_log/\d+\.json$"
+MORE = "public.more"
+SCHEMAS = {**TWO.stretch.schemas, MORE: schema_of(MORE, id="int4", v="text")}
+PLAN = replace(TWO, stretch=replace(TWO.stretch, schemas=SCHEMAS))
+SOON = {"max_retries": "1", "retry_timeout": "1s"}
+
+
+@pytest.fixture
+def far():
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def store(far):
+    return TableStore(ADDRESS, {**far.options, **SOON})
+
+
+# -- tables ------------------------------------------------------------------------------------------
+
+
+def rows(address: str, options: dict[str, str]) -> dict[str, Any]:
+    found = pa.table(DeltaTable(address, storage_options=options).scan(columns=["id", "b"]))
+    assert len(set(found.column("id").to_pylist())) == found.num_rows
+    return {row["id"]: row["b"] for row in found.to_pylist()}
+
+
+@pytest.mark.parametrize("folder", ["my%20lake/t", "ä/t"])
+def test_a_table_in_a_folder_whose_name_is_encoded_gets_its_rows(far, folder):
+    address, more = f"s3://lake/{folder}", {"storage_options": far.options}
+    delta.ensure(address, table_schema(COLUMNS), key=["id"], **more)
+    DeltaTable(address, **more).create_checkpoint()
+    for version in range(1, 4):
+        opened = commits.reopened(address, far.options, engine=DELETION_VECTORS)
+        merged(vectors, address, numbered(range(3), version, version), version, opened=opened, **more)  # fmt: skip
+    assert rows(address, far.options) == {str(n): 3 for n in range(3)}
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "lake-forbidden"), (503, "lake-unavailable")])
+def test_a_table_that_is_open_says_why_it_cannot_go_on(far, store, status, code):
+    merge = partial(merged, vectors, ADDRESS, storage_options=store.options)
+    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], storage_options=store.options)
+    merge(numbered(range(3), 1), 1)
+    far.refuse(COMMITS, status)
+    with pytest.raises(DependencyError) as caught:
+        commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
+    assert caught.value.code == code
+    assert caught.value.retried
+    far.refuse("", 0)
+    assert merge(numbered(range(3), 2), 2).updated == 3
+
+
+def test_a_batch_is_five_requests(far, store):
+    """The newest commit is there, no later one is; rows, vectors, commit."""
+    more = {"storage_options": store.options}
+    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    for version in range(1, 4):
+        merged(vectors, ADDRESS, numbered(range(9), version), version, **more)
+    far.requests()
+    for version in range(4, 7):
+        opened = commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
+        changes = [*numbered(range(version), version, version), delete(of("8"), at(version))]
+        merged(vectors, ADDRESS, changes, version, opened=opened, **more)
+        asked = [(how, name.split("/t/")[1]) for how, name in far.requests()]
+        assert [how for how, _ in asked] == ["HEAD", "GET", "PUT", "PUT", "PUT"]
+        kinds = ("_delta_log/", "_delta_log/", "part-", "_lakemark/deletion", "_delta_log/")
+        assert all(name.startswith(kind) for (_, name), kind in zip(asked, kinds, strict=True))
+    assert rows(ADDRESS, store.options) == {str(n): max(n, 6) for n in range(8)}
+
+
+def test_a_copy_that_was_put_back_is_not_the_table_that_is_known(far, store):
+    more = {"storage_options": store.options}
+    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    merged(vectors, ADDRESS, numbered(range(9), 1, 1), 1, **more)
+    far.save()
+    merged(vectors, ADDRESS, numbered(range(5), 2, 2), 2, **more)
+    far.restore()
+    opened = commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
+    merged(vectors, ADDRESS, numbered(range(2), 3, 3), 3, opened=opened, **more)
+    # Another history of the same length.
+    assert rows(ADDRESS, store.options) == {str(n): 3 if n < 2 else 1 for n in range(9)}
+    opened = commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
+    merged(vectors, ADDRESS, numbered(range(1), 4, 4), 4, opened=opened, **more)
+    assert rows(ADDRESS, store.options) == {"0": 4, "1": 3, **{str(n): 1 for n in range(2, 9)}}
+
+
+def test_another_history_of_the_same_length_is_noticed(far, store):
+    more = {"storage_options": store.options}
+    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    merged(vectors, ADDRESS, numbered(range(9), 1, 1), 1, **more)
+    far.save()
+    merged(vectors, ADDRESS, numbered(range(5), 2, 2), 2, **more)
+    known = table_log.last_known(ADDRESS)
+    far.restore()
+    upkeep.forget()
+    merged(vectors, ADDRESS, numbered(range(5, 9), 3, 3), 3, **more)
+    assert DeltaTable(ADDRESS, **more).version() == known.version
+    table_log.forget()
+    table_log._keep(store, known)  # as a process knows it that was asleep
+    opened = commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
+    merged(vectors, ADDRESS, numbered(range(1), 4, 4), 4, opened=opened, **more)
+    expected = {"0": 4, **{str(n): 1 for n in range(1, 5)}, **{str(n): 3 for n in range(5, 9)}}
+    assert rows(ADDRESS, store.options) == expected
+
+
+@pytest.fixture
+def only_delta_rs(monkeypatch):
+    """Credentials that our own client does not find."""
+
+    class Refused:
+        store, folder = None, ""
+
+        def __getattr__(self, _):
+            raise PermissionError("no credentials")
+
+    monkeypatch.setattr(object_client, "client", lambda *_: Refused())
+
+
+def test_tables_of_task_merge_need_delta_rs_alone(far, store, only_delta_rs):
+    """Merges, compaction, checkpoints."""
+    more = {"storage_options": store.options}
+    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    policy = Policy(checkpoint_every=4, spare_files=3)
+    compacted = 0
+    for version in range(1, 10):
+        done = merged(delta, ADDRESS, numbered([version], version), version, **more)
+        if upkeep.wants_upkeep(ADDRESS, done, policy):
+            found = upkeep.maintain(ADDRESS, key=["id"], engine=TASK_MERGE, policy=policy, **more)
+            compacted += found.compacted
+    assert compacted
+    assert rows(ADDRESS, store.options) == {str(n): n for n in range(1, 10)}
+    native = TableStore(ADDRESS, store.options, native=True)
+    assert table_log.newest_checkpoint(native, 99)[0] > 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_halves_wait_where_the_engine_has_its_files(far, store, monkeypatch, engine):
+    halves = Halves(ADDRESS, "query-0000", store.options, engine)
+    packet = pa.table({"key": [b"1"]})
+    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], storage_options=store.options)
+    assert halves.load(0, "stream") is None
+    if engine == TASK_MERGE:
+        monkeypatch.setattr(object_client, "client", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packets, "encode", lambda _: b"some")
+        patch.setattr(packets, "decode", lambda blob: blob)
+        halves.save(packet, 0, "stream")
+        assert halves.load(0, "stream") == b"some"
+    halves.remove(0, "stream")
+    assert halves.load(0, "stream") is None
+
+
+def test_upkeep_that_is_not_its_turn_stays_due(far, store):
+    more = {"storage_options": store.options}
+    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    eager = Policy(spare_files=1, dirty_bytes=0)
+    for version in range(1, 5):
+        merged(vectors, ADDRESS, numbered([version], version), version, **more)
+    maintain = partial(
+        upkeep.maintain, ADDRESS, key=["id"], engine=DELETION_VECTORS, policy=eager, **more
+    )
+    with ALONE:
+        assert not maintain().compacted
+    assert maintain().compacted == 4
+
+
+# -- several at a time -------------------------------------------------------------------------------
+
+
+def merge_shop(far, engine, *, batch=0, counts=None, op="c"):
+    """One batch of the shop's tables by one task; the outcomes in their order."""
+    broker = Broker()
+    for table, count in (counts or {ORDERS: 1, ITEMS: 1}).items():
+        for number in range(count):
+            key = msgspec.json.encode({"id": number})
+            row = {"id": number, "v": f"b{batch}"}
+            value = event(op, 100 * (batch + 1) + number, row, table=table)
+            broker.put(f"shop.{table}", 0, None if op == "t" else key, value)
+    decoded = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN))
+    (rows,) = decoded.drop_columns("shard").combine_chunks().to_batches()
+    plan = LakePlan(
+        "q", batch, "stream",
+        lambda table: TablePlan(f"s3://lake/{table}", engine=engine, key=("id",)),
+        options={**far.options, **SOON},
+    )  # fmt: skip
+    (result,) = tasks.merge([rows], plan)
+    blobs = [row["blob"] for row in result.to_pylist() if row["kind"] == tasks.OUTCOME]
+    return [msgspec.msgpack.decode(blob, type=TableOutcome) for blob in blobs]
+
+
+def values(far, table: str) -> dict[int, str]:
+    found = pa.table(DeltaTable(f"s3://lake/{table}", storage_options=far.options).scan())
+    return {row["id"]: row["v"] for row in found.to_pylist()}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tables_are_merged_at_the_same_time(far, engine):
+    """A commit of either table waits for one of the other."""
+    for batch in range(2):
+        far.gather(COMMITS, 2)
+        outcomes = merge_shop(far, engine, batch=batch)
+        assert [(o.table, o.code) for o in outcomes] == [(ITEMS, ""), (ORDERS, "")]
+        for table in (ITEMS, ORDERS):
+            assert values(far, table) == {0: f"b{batch}"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("sick", [ITEMS, ORDERS])
+def test_a_table_that_is_refused_is_alone(far, engine, sick):
+    merge_shop(far, engine)
+    far.refuse(f"{sick}/_delta_log", 403)
+    outcomes = {o.table: o for o in merge_shop(far, engine, batch=1)}
+    well = ITEMS if sick == ORDERS else ORDERS
+    assert (outcomes[sick].code, outcomes[sick].retried) == ("lake-forbidden", True)
+    assert (outcomes[well].code, values(far, well)) == ("", {0: "b1"})
+    far.refuse("", 0)
+    assert values(far, sick) == {0: "b0"}
+
+
+@pytest.fixture
+def pooled(monkeypatch):
+    """Tables that were given to threads."""
+    found = []
+
+    class Pool(tasks.ThreadPoolExecutor):
+        def map(self, work, tables):
+            found.extend(tables)
+            return super().map(work, tables)
+
+    monkeypatch.setattr(tasks, "ThreadPoolExecutor", Pool)
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_may_need_much_memory_is_merged_alone(far, monkeypatch, engine):
+    """A merge that rewrites files of a table that is not small; one with vectors rewrites none."""
+    merge_shop(far, engine)
+    monkeypatch.setattr(apply, "HEAVY_BYTES", 0)
+    alone = []
+    module = delta if engine == TASK_MERGE else vectors
+    real = module.merge
+
+    def merge(*given, **named):
+        alone.append(ALONE.locked())
+        return real(*given, **named)
+
+    monkeypatch.setattr(module, "merge", merge)
+    outcomes = merge_shop(far, engine, batch=1)
+    assert {o.code for o in outcomes} == {""}
+    assert alone == [engine == TASK_MERGE] * 2
+
+
+def test_upkeep_and_truncates_are_alone(far, monkeypatch):
+    alone = []
+
+    def locked(module, name):
+        real = getattr(module, name)
+
+        def call(*given, **named):
+            alone.append((name, ALONE.locked()))
+            return real(*given, **named)
+
+        monkeypatch.setattr(module, name, call)
+
+    locked(delta, "truncate")
+    locked(upkeep, "_joined")
+    monkeypatch.setattr(upkeep, "_is_due", lambda *_: True)
+    merge_shop(far, DELETION_VECTORS)
+    outcomes = merge_shop(far, DELETION_VECTORS, batch=1, op="t")
+    assert {o.code for o in outcomes} == {""}
+    assert values(far, ITEMS) == values(far, ORDERS) == {}
+    assert set(alone) == {("truncate", True), ("_joined", True)}
+
+
+NARROW = pa.schema([("id", pa.string()), ("n", pa.int32())])
+WIDER = pa.schema([("id", pa.string()), ("n", pa.int64())])
+
+
+@pytest.fixture
+def slow():
+    """A store that is not at once there, so that reading has to wait."""
+    with serving(delay_s=0.02) as found:
+        yield found
+
+
+def narrow(address: str, options: dict[str, str]) -> None:
+    """A table with many rows and a column that may become wider."""
+    delta.ensure(address, NARROW, key=["id"], storage_options=options)
+    rows = pa.table({"id": [str(n) for n in range(600_000)], "n": range(600_000)}).cast(NARROW)
+    write_deltalake(address, rows, mode="append", storage_options=options)
+
+
+def is_widened(address: str, options: dict[str, str]) -> bool:
+    table = DeltaTable(address, storage_options=options)
+    return table.count() == 600_000 and pa.schema(table.schema().to_arrow()) == WIDER
+
+
+def test_columns_of_several_tables_may_be_widened_in_one_batch(slow):
+    """delta-rs pulls rows on the threads by which it reads them: two at once would wait for ever."""
+    options = slow.options
+    addresses = [f"s3://lake/public/t{n}" for n in range(3)]
+    for address in addresses:
+        narrow(address, options)
+    with ThreadPoolExecutor(3) as pool:
+        widen = partial(delta.ensure, schema=WIDER, key=["id"], storage_options=options)
+        assert all(one.widened for one in pool.map(widen, addresses))
+    assert all(is_widened(address, options) for address in addresses)
+
+
+def test_a_producer_has_one_thread_at_a_time(monkeypatch):
+    monkeypatch.setattr(topics, "write", lambda *_: writers._in_turn.locked())
+    assert writers.write(Target("clean", "group"), Source("changes", 0, ""), 3, [])
+
+
+@pytest.mark.parametrize("large", [ITEMS, ORDERS])
+def test_small_tables_do_not_wait_for_large_ones(far, monkeypatch, pooled, large):
+    monkeypatch.setattr(tasks, "LIGHT_BYTES", 8000)
+    counts = {**dict.fromkeys([MORE, ITEMS, ORDERS], 1), large: 900}
+    outcomes = merge_shop(far, DELETION_VECTORS, counts=counts)
+    assert [o.table for o in outcomes][-1] == large
+    assert set(pooled) == counts.keys() - {large}
+    assert {o.table for o in outcomes} == set(counts)
+    assert {o.code for o in outcomes} == {""}
