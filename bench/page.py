@@ -100,7 +100,10 @@ Where the processors' time goes in one more run, by stage; what the stages are i
 """
 STAGES: Final = {"stage": "stage", "cpu_seconds": "CPU s", "percent": "%"}
 BEYOND: Final = """\
-Not measured but calculated, by the line through the two largest tables:
+Not measured but calculated, by the line through the two largest tables. With deletion vectors it rises by 4.6 ms for
+every million rows at least: that is what it takes to look for 200,000 keys in an index. It holds as long as the index
+of the table's keys fits into the 4 GiB that a machine keeps: some 300 million rows with one integer as key. Beyond that
+indexes are made again from the files, in every batch that has keys everywhere:
 """
 IN_MIND: Final = """\
 ## What to keep in mind
