@@ -411,6 +411,15 @@ def test_a_cost_that_falls_is_not_carried_on():
     ]
 
 
+def test_with_deletion_vectors_keys_are_looked_for_in_every_index():
+    """Two runs that differ the other way round must not hide it."""
+    rows = [
+        contestant("lakemark-deletion-vectors", 700, start=start, seconds_for_batch=seconds)
+        for start, seconds in ((1_000_000, 2.7), (10_000_000, 2.5))
+    ]
+    assert [row["seconds_for_batch"] for row in beyond(rows)] == [2.91, 7.05]
+
+
 def test_what_is_calculated_is_said_to_be():
     found = all_of()
     found["series"]["calculated"] = beyond(found["series"]["rows"])
