@@ -57,11 +57,14 @@ def test_samples_share_what_the_processes_used(tmp_path, monkeypatch):
     home, samples = tmp_path / "packages", tmp_path / "stacks.txt"
     spy = home / "bin" / "py-spy"
     spy.parent.mkdir(parents=True)
-    spy.write_text(
-        "#!/bin/sh\n"
-        "trap 'exit 0' INT\n"
-        f"printf '%s 1\\n%s 3\\n' '{CHUNK}' '{WORKER};merge (lakemark/tasks.py:9)' > {samples}\n"
-        f"touch {tmp_path}/ready; while :; do sleep 0.05; done\n"
+    told = f"{CHUNK} 1\n{WORKER};merge (lakemark/tasks.py:9) 3\n"
+    spy.write_text(  # no shell: that cannot be told of what its parent ignores, as in the background
+        f"#!{sys.executable}\n"
+        "import signal, sys, pathlib\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit())\n"
+        f"pathlib.Path({str(samples)!r}).write_text({told!r})\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "while True: signal.pause()\n"
     )
     spy.chmod(0o755)
     monkeypatch.setattr(where, "ensure_packages", lambda: home)
