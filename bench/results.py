@@ -72,7 +72,7 @@ PUBLISHED: Final = (
     Published(
         "far",
         "far",
-        (),
+        ("--batches", "3"),
         "Many tables in an object store, 30 ms away",
     ),
     Published(

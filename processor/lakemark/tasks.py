@@ -22,6 +22,7 @@ from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink import apply, dead_letter, envelopes
+from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
 from lakemark.sink.table_store import TableStore
@@ -330,11 +331,16 @@ def merge(
 
 
 def _is_light(table: str, parts: Sequence[Part], size: int, plan: LakePlan) -> bool:
-    """Whether a table waits for its store more than it computes."""
+    """Whether a table waits for its store more than it computes.
+
+    Not those that delta-rs merges: it pulls rows on the threads that drive its requests, and holds
+    Python's lock while it waits for some of them. Several at a time can wait for each other.
+    """
     if size > LIGHT_BYTES or any(part.filed for part in parts):
         return False
     own = plan.tables.get(table) or plan.new_table(table)
-    return TableStore(own.path, plan.options).is_object_store
+    store = TableStore(own.path, plan.options)
+    return own.engine == DELETION_VECTORS and store.is_object_store
 
 
 def _apply(table: str, parts: list[Part], plan: LakePlan, publish: Rows | None) -> TableOutcome:

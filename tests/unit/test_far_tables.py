@@ -13,7 +13,6 @@ from deltalake import DeltaTable, write_deltalake
 from lakemark import packets, tasks
 from lakemark.errors import DependencyError
 from lakemark.sink import (
-    apply,
     commits,
     delta,
     object_client,
@@ -238,12 +237,11 @@ def values(far, table: str) -> dict[int, str]:
     return {row["id"]: row["v"] for row in found.to_pylist()}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_tables_are_merged_at_the_same_time(far, engine):
+def test_tables_are_merged_at_the_same_time(far):
     """A commit of either table waits for one of the other."""
     for batch in range(2):
         far.gather(COMMITS, 2)
-        outcomes = merge_shop(far, engine, batch=batch)
+        outcomes = merge_shop(far, DELETION_VECTORS, batch=batch)
         assert [(o.table, o.code) for o in outcomes] == [(ITEMS, ""), (ORDERS, "")]
         for table in (ITEMS, ORDERS):
             assert values(far, table) == {0: f"b{batch}"}
@@ -276,23 +274,11 @@ def pooled(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_may_need_much_memory_is_merged_alone(far, monkeypatch, engine):
-    """A merge that rewrites files of a table that is not small; one with vectors rewrites none."""
-    merge_shop(far, engine)
-    monkeypatch.setattr(apply, "HEAVY_BYTES", 0)
-    alone = []
-    module = delta if engine == TASK_MERGE else vectors
-    real = module.merge
-
-    def merge(*given, **named):
-        alone.append(ALONE.locked())
-        return real(*given, **named)
-
-    monkeypatch.setattr(module, "merge", merge)
-    outcomes = merge_shop(far, engine, batch=1)
+def test_tables_that_delta_rs_merges_are_merged_one_by_one(far, pooled):
+    """Its requests hold Python's lock, which its merges wait for on the threads of its requests."""
+    outcomes = merge_shop(far, TASK_MERGE)
     assert {o.code for o in outcomes} == {""}
-    assert alone == [engine == TASK_MERGE] * 2
+    assert not pooled
 
 
 def test_upkeep_and_truncates_are_alone(far, monkeypatch):

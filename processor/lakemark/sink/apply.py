@@ -20,11 +20,9 @@ comes back with what it `needs`, and is read again.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Final
 from zlib import crc32
 
 import pyarrow as pa
@@ -49,10 +47,6 @@ from lakemark.sink.turns import ALONE
 from lakemark.source.evolution import TypesError, joined, way_on
 
 log = structlog.get_logger(__name__)
-
-HEAVY_BYTES: Final = 16 << 20
-"""Data files of a table that may be read whole beside those of others: it takes several times as
-much memory."""
 
 Publish = Callable[[bytes, int], None]
 """Writes a table's rows to its output topic: position of a new truncate, digest of the content."""
@@ -323,8 +317,7 @@ class _Work:
         def read_rows(keys: pa.Table) -> pa.Table:
             if own.engine == DELETION_VECTORS:
                 return vectors_rows.read_rows(own.path, keys, None, options, self.opened)
-            with self._turn():
-                return delta.read_rows(own.path, keys, storage_options=options)
+            return delta.read_rows(own.path, keys, storage_options=options)
 
         return resolve(
             self.parts,
@@ -355,25 +348,15 @@ class _Work:
             merge = partial(vectors.merge, files=self.files, opened=opened)
         else:
             merge = partial(delta.merge, opened=None if isinstance(opened, LogTable) else opened)
-        with self._turn():
-            return merge(
-                own.path,
-                write_set,
-                key=outcome.key,
-                deletes=own.deletes,
-                app_id=self.plan.app_id(outcome.table),
-                version=outcome.version,
-                storage_options=self.plan.options,
-            )
-
-    def _turn(self) -> AbstractContextManager[Any]:
-        """To be had while the table's files are read or rewritten, if they are many bytes."""
-        store = TableStore(self.own.path, self.plan.options)
-        if self.own.engine == DELETION_VECTORS or not store.is_object_store:
-            return nullcontext()
-        if self.opened is not None and self._size(self.opened).bytes <= HEAVY_BYTES:
-            return nullcontext()
-        return ALONE
+        return merge(
+            own.path,
+            write_set,
+            key=outcome.key,
+            deletes=own.deletes,
+            app_id=self.plan.app_id(outcome.table),
+            version=outcome.version,
+            storage_options=self.plan.options,
+        )
 
     def keep(self, merged: MergeResult) -> None:
         """Step 7."""

@@ -25,6 +25,7 @@ from obstore.exceptions import (
     UnknownConfigurationKeyError,
 )
 from obstore.store import from_url
+from pyarrow.fs import FileInfo, FileType
 
 Stamp = tuple[int, int | str]
 """Size, and time of change (nanoseconds) or ETag: another file of one name has another stamp."""
@@ -122,6 +123,20 @@ class Objects:
             raise
         changed = int(found["last_modified"].timestamp() * 1_000_000) * 1000
         return found["size"], found["e_tag"] or changed
+
+    def listing(self, folder: str) -> list[FileInfo]:
+        """The files of a folder, without those of folders in it."""
+        with _as_os_errors():
+            found = obstore.list_with_delimiter(self.store, self.folder + folder)["objects"]
+        return [
+            FileInfo(
+                one["path"].removeprefix(self.folder),
+                FileType.File,
+                size=one["size"],
+                mtime_ns=int(one["last_modified"].timestamp() * 1_000_000) * 1000,
+            )
+            for one in found
+        ]
 
     def delete(self, name: str) -> None:
         """Deletes a file, if there is one."""

@@ -171,6 +171,8 @@ class TableStore:
         Raises:
             OSError: the store does not answer or refuses.
         """
+        if (objects := self._objects()) is not None:
+            return list(objects.listing(folder))
         selector = FileSelector(folder, allow_not_found=True, recursive=False)
         found: Sequence[Any] = self._handler().get_file_info_selector(
             selector.base_dir,
