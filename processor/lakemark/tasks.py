@@ -8,7 +8,6 @@ the `BatchPlan`; what the driver needs comes back as small reports.
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -22,10 +21,8 @@ from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink import apply, dead_letter, envelopes
-from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
-from lakemark.sink.table_store import TableStore
 from lakemark.source import key_schema, stretch, touches
 from lakemark.source.envelope import Headers, Kind
 from lakemark.source.modes import HandlingModes
@@ -36,9 +33,6 @@ REPORT: Final = "report"
 PACKET: Final = "packet"
 STOP: Final = "stop"  # a stretch stops the table: nothing of the batch is applied to it
 OUTCOME: Final = "outcome"
-
-AT_ONCE: Final = 8  # tables that a task merges at a time where their store is far
-LIGHT_BYTES: Final = 1 << 20  # of the encoded packets of such a table
 
 # What leaves the first stage: packets and reports for the tables, touches and marks for the
 # shards of the operator, which lets the former pass. `source` and `first` give rows an order.
@@ -289,8 +283,7 @@ def merge(
     snapshots are left alone where the table does not stream: their chunks are read again.
 
     One table's error is its own: it comes back as an outcome, the other tables go on. Tables with
-    little to apply come first: they do not wait for a chunk of another. In an object store several
-    of them are merged at a time: what they wait for is answers.
+    little to apply come first: they do not wait for a chunk of another.
     """
     parts: dict[str, list[Part]] = {}
     sizes: Counter[str] = Counter()
@@ -311,36 +304,14 @@ def merge(
                 sizes[table] += len(blob)
                 if kind == SURVIVORS:
                     survivors.setdefault(table, []).append(part.packet)
-
-    def outcome(table: str) -> tuple[str, bytes]:
+    for table in sorted(parts.keys() - stopped, key=lambda name: (sizes[name], name)):
         found = parts[table]
         rows = publish.of(table, survivors.get(table, []), found) if publish else None
-        return OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan, rows))
-
-    tables = sorted(parts.keys() - stopped, key=lambda name: (sizes[name], name))
-    light = [table for table in tables if _is_light(table, parts[table], sizes[table], plan)]
-    if len(light) > 1:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            said += pool.map(outcome, light)
-        tables = [table for table in tables if table not in light]
-    said += map(outcome, tables)
+        said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan, rows))))
     kinds, blobs = [kind for kind, _ in said], [blob for _, blob in said]
     yield pa.RecordBatch.from_arrays(
         [pa.array(kinds, pa.string()), pa.array(blobs, pa.binary())], schema=RESULT
     )
-
-
-def _is_light(table: str, parts: Sequence[Part], size: int, plan: LakePlan) -> bool:
-    """Whether a table waits for its store more than it computes.
-
-    Not those that delta-rs merges: it pulls rows on the threads that drive its requests, and holds
-    Python's lock while it waits for some of them. Several at a time can wait for each other.
-    """
-    if size > LIGHT_BYTES or any(part.filed for part in parts):
-        return False
-    own = plan.tables.get(table) or plan.new_table(table)
-    store = TableStore(own.path, plan.options)
-    return own.engine == DELETION_VECTORS and store.is_object_store
 
 
 def _apply(table: str, parts: list[Part], plan: LakePlan, publish: Rows | None) -> TableOutcome:

@@ -1,6 +1,5 @@
 """Tables in an object store: every answer is waited for, and none may be what it was before."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from lakemark import packets, tasks
 from lakemark.errors import DependencyError
@@ -17,17 +16,13 @@ from lakemark.sink import (
     delta,
     object_client,
     table_log,
-    topics,
     upkeep,
     vectors,
-    writers,
 )
 from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.sink.pending import Halves
 from lakemark.sink.table_store import TableStore
-from lakemark.sink.topics import Source, Target
-from lakemark.sink.turns import ALONE
 from lakemark.sink.upkeep import Policy
 from stack.object_store import serving
 from tests.kit.delta_table import merged, numbered
@@ -194,21 +189,7 @@ def test_halves_wait_where_the_engine_has_its_files(far, store, monkeypatch, eng
     assert halves.load(0, "stream") is None
 
 
-def test_upkeep_that_is_not_its_turn_stays_due(far, store):
-    more = {"storage_options": store.options}
-    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
-    eager = Policy(spare_files=1, dirty_bytes=0)
-    for version in range(1, 5):
-        merged(vectors, ADDRESS, numbered([version], version), version, **more)
-    maintain = partial(
-        upkeep.maintain, ADDRESS, key=["id"], engine=DELETION_VECTORS, policy=eager, **more
-    )
-    with ALONE:
-        assert not maintain().compacted
-    assert maintain().compacted == 4
-
-
-# -- several at a time -------------------------------------------------------------------------------
+# -- batches -----------------------------------------------------------------------------------------
 
 
 def merge_shop(far, engine, *, batch=0, counts=None, op="c"):
@@ -237,16 +218,6 @@ def values(far, table: str) -> dict[int, str]:
     return {row["id"]: row["v"] for row in found.to_pylist()}
 
 
-def test_tables_are_merged_at_the_same_time(far):
-    """A commit of either table waits for one of the other."""
-    for batch in range(2):
-        far.gather(COMMITS, 2)
-        outcomes = merge_shop(far, DELETION_VECTORS, batch=batch)
-        assert [(o.table, o.code) for o in outcomes] == [(ITEMS, ""), (ORDERS, "")]
-        for table in (ITEMS, ORDERS):
-            assert values(far, table) == {0: f"b{batch}"}
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("sick", [ITEMS, ORDERS])
 def test_a_table_that_is_refused_is_alone(far, engine, sick):
@@ -258,97 +229,3 @@ def test_a_table_that_is_refused_is_alone(far, engine, sick):
     assert (outcomes[well].code, values(far, well)) == ("", {0: "b1"})
     far.refuse("", 0)
     assert values(far, sick) == {0: "b0"}
-
-
-@pytest.fixture
-def pooled(monkeypatch):
-    """Tables that were given to threads."""
-    found = []
-
-    class Pool(tasks.ThreadPoolExecutor):
-        def map(self, work, tables):
-            found.extend(tables)
-            return super().map(work, tables)
-
-    monkeypatch.setattr(tasks, "ThreadPoolExecutor", Pool)
-    return found
-
-
-def test_tables_that_delta_rs_merges_are_merged_one_by_one(far, pooled):
-    """Its requests hold Python's lock, which its merges wait for on the threads of its requests."""
-    outcomes = merge_shop(far, TASK_MERGE)
-    assert {o.code for o in outcomes} == {""}
-    assert not pooled
-
-
-def test_upkeep_and_truncates_are_alone(far, monkeypatch):
-    alone = []
-
-    def locked(module, name):
-        real = getattr(module, name)
-
-        def call(*given, **named):
-            alone.append((name, ALONE.locked()))
-            return real(*given, **named)
-
-        monkeypatch.setattr(module, name, call)
-
-    locked(delta, "truncate")
-    locked(upkeep, "_joined")
-    monkeypatch.setattr(upkeep, "_is_due", lambda *_: True)
-    merge_shop(far, DELETION_VECTORS)
-    outcomes = merge_shop(far, DELETION_VECTORS, batch=1, op="t")
-    assert {o.code for o in outcomes} == {""}
-    assert values(far, ITEMS) == values(far, ORDERS) == {}
-    assert set(alone) == {("truncate", True), ("_joined", True)}
-
-
-NARROW = pa.schema([("id", pa.string()), ("n", pa.int32())])
-WIDER = pa.schema([("id", pa.string()), ("n", pa.int64())])
-
-
-@pytest.fixture
-def slow():
-    """A store that is not at once there, so that reading has to wait."""
-    with serving(delay_s=0.02) as found:
-        yield found
-
-
-def narrow(address: str, options: dict[str, str]) -> None:
-    """A table with many rows and a column that may become wider."""
-    delta.ensure(address, NARROW, key=["id"], storage_options=options)
-    rows = pa.table({"id": [str(n) for n in range(600_000)], "n": range(600_000)}).cast(NARROW)
-    write_deltalake(address, rows, mode="append", storage_options=options)
-
-
-def is_widened(address: str, options: dict[str, str]) -> bool:
-    table = DeltaTable(address, storage_options=options)
-    return table.count() == 600_000 and pa.schema(table.schema().to_arrow()) == WIDER
-
-
-def test_columns_of_several_tables_may_be_widened_in_one_batch(slow):
-    """delta-rs pulls rows on the threads by which it reads them: two at once would wait for ever."""
-    options = slow.options
-    addresses = [f"s3://lake/public/t{n}" for n in range(3)]
-    for address in addresses:
-        narrow(address, options)
-    with ThreadPoolExecutor(3) as pool:
-        widen = partial(delta.ensure, schema=WIDER, key=["id"], storage_options=options)
-        assert all(one.widened for one in pool.map(widen, addresses))
-    assert all(is_widened(address, options) for address in addresses)
-
-
-def test_a_producer_has_one_thread_at_a_time(monkeypatch):
-    monkeypatch.setattr(topics, "write", lambda *_: writers._in_turn.locked())
-    assert writers.write(Target("clean", "group"), Source("changes", 0, ""), 3, [])
-
-
-@pytest.mark.parametrize("large", [ITEMS, ORDERS])
-def test_small_tables_do_not_wait_for_large_ones(far, monkeypatch, pooled, large):
-    monkeypatch.setattr(tasks, "LIGHT_BYTES", 8000)
-    counts = {**dict.fromkeys([MORE, ITEMS, ORDERS], 1), large: 900}
-    outcomes = merge_shop(far, DELETION_VECTORS, counts=counts)
-    assert [o.table for o in outcomes][-1] == large
-    assert set(pooled) == counts.keys() - {large}
-    assert {o.table for o in outcomes} == set(counts)
-    assert {o.code for o in outcomes} == {""}

@@ -43,7 +43,6 @@ from lakemark.sink.pending import Halves
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.table_store import TableStore
-from lakemark.sink.turns import ALONE
 from lakemark.source.evolution import TypesError, joined, way_on
 
 log = structlog.get_logger(__name__)
@@ -296,16 +295,15 @@ class _Work:
         own, outcome = self.own, self.outcome
         if not outcome.truncate:
             return
-        with ALONE:
-            gone = delta.truncate(
-                own.path,
-                outcome.truncate,
-                deletes=own.deletes,
-                app_id=self.plan.cut_id(outcome.table),
-                version=outcome.version,
-                storage_options=self.plan.options,
-                engine=own.engine,
-            )
+        gone = delta.truncate(
+            own.path,
+            outcome.truncate,
+            deletes=own.deletes,
+            app_id=self.plan.cut_id(outcome.table),
+            version=outcome.version,
+            storage_options=self.plan.options,
+            engine=own.engine,
+        )
         outcome.truncated(gone)
         self.opened = None
 

@@ -20,7 +20,6 @@ from lakemark.sink.commits import TASK_MERGE, Options, existing, open_table, ret
 from lakemark.sink.failures import told
 from lakemark.sink.log_table import Opened
 from lakemark.sink.names import CDC, OWN, column_names, field_named, quoted, sources_of
-from lakemark.sink.turns import ALONE
 from lakemark.source.evolution import Evolution, compare, way_on
 
 # Files small enough that a merge of few keys rewrites little, large enough to read fast.
@@ -215,8 +214,7 @@ def _rewrite(table: DeltaTable, kinds: dict[str, pa.DataType]) -> None:
         for batch in pa.RecordBatchReader.from_stream(table.scan()):
             yield _checked(batch, new)
 
-    # Each of two at a time could have the thread of delta-rs that the other one waits for.
-    with ALONE, closing(_elsewhere(widened)) as batches:
+    with closing(_elsewhere(widened)) as batches:
         write_deltalake(
             table,
             pa.RecordBatchReader.from_batches(new, batches),

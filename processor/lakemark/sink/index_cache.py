@@ -74,10 +74,8 @@ def put(name: str, index: KeyIndex) -> None:
         part.write_bytes(key_index.dump(index))
         part.replace(place)
         found = _mapped(place)
-        with _guard:
-            _writes[0] += 1
-            looks = _writes[0] % _LOOK_EVERY == 1
-        if looks:
+        _writes[0] += 1
+        if _writes[0] % _LOOK_EVERY == 1:
             prune(place.parent, MOST_BYTES, MOST_FILES)
     _remember(name, found or index)
 

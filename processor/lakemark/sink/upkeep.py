@@ -26,7 +26,6 @@ from lakemark.sink.failures import Conflict, told
 from lakemark.sink.object_client import NO_FILE
 from lakemark.sink.table_log import Action, DataFile, TableFiles, commit_name
 from lakemark.sink.table_store import TableStore
-from lakemark.sink.turns import ALONE
 from lakemark.sink.vectors import VECTORS_FOLDER
 from lakemark.sink.vectors_rows import VectorReader, files_of, key_columns
 
@@ -122,28 +121,23 @@ def maintain(
     if known is not None and not _is_due(known, since, policy):
         _looked[path] = known.version
         return Maintained()
-    if not ALONE.acquire(blocking=False):
-        return Maintained()  # not its turn: it stays due
     joined, removed = _Joined(), 0
-    try:
-        with suppress(Conflict):
-            joined = _joined(path, key, engine, policy, storage_options)
-            with told(path):
-                table = existing(path, storage_options, engine=engine)
-                version = table.version()
-                if since is None or since > version:  # the table began anew
-                    since = version - joined.commits - 1
-                if _crossed(version, since, policy.checkpoint_every):
-                    store = _store(path, engine, storage_options)
-                    newest, _ = table_log.newest_checkpoint(store, version)
-                    if _crossed(version, newest, policy.checkpoint_every):  # nobody else made it
-                        table.create_checkpoint()
-                        table.cleanup_metadata()
-                if _crossed(version, since, policy.vacuum_every) and _begins(table, policy):
-                    removed = vacuum(path, engine=engine, storage_options=storage_options)
-                _looked[path] = version
-    finally:
-        ALONE.release()
+    with suppress(Conflict):
+        joined = _joined(path, key, engine, policy, storage_options)
+        with told(path):
+            table = existing(path, storage_options, engine=engine)
+            version = table.version()
+            if since is None or since > version:  # the table began anew
+                since = version - joined.commits - 1
+            if _crossed(version, since, policy.checkpoint_every):
+                store = _store(path, engine, storage_options)
+                newest, _ = table_log.newest_checkpoint(store, version)
+                if _crossed(version, newest, policy.checkpoint_every):  # no other worker made it
+                    table.create_checkpoint()
+                    table.cleanup_metadata()
+            if _crossed(version, since, policy.vacuum_every) and _begins(table, policy):
+                removed = vacuum(path, engine=engine, storage_options=storage_options)
+            _looked[path] = version
     return Maintained(joined.read, joined.written, removed)
 
 

@@ -35,7 +35,6 @@ _REFUSED_S: Final = 0.05
 _key: Final = secrets.token_bytes(32)  # known to processes forked from the daemon alone
 _addresses: list[str] = []
 _connections: dict[str, Connection] = {}
-_in_turn: Final = threading.Lock()  # a process answers one request at a time, as producers do
 
 
 def start(count: int) -> None:
@@ -56,12 +55,7 @@ def start(count: int) -> None:
 
 
 def write(target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
-    """As `topics.write`, by the process that has the source's producer; one thread at a time."""
-    with _in_turn:
-        return _write(target, source, upto, messages)
-
-
-def _write(target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
+    """As `topics.write`, by the process that has the source's producer."""
     connection = _connection(source, target) if messages else None
     if connection is None:
         return topics.write(target, source, upto, messages)
