@@ -12,7 +12,7 @@ Name = tuple[str, str]
 
 
 class KeptFiles:
-    """Files by name; may be used by several threads.
+    """Files by name. Threads may share it.
 
     Args:
         most: bytes, with what keeping a file takes.
