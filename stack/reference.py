@@ -150,7 +150,9 @@ def _elsewhere() -> Iterator[str]:
     """What else is read from the environment."""
     meanings = {
         "LAKEMARK_CONFIG": "the YAML file, where `-c` is not given; else `./lakemark.yaml`",
-        "LAKEMARK_CACHE": "folder of the jars that were fetched and of Java's classes",
+        "LAKEMARK_CACHE": (
+            "folder of the jars that were fetched, of Java's classes, and of what lakemark compiles"
+        ),
     }
     yield from ("", "## Besides", "", "| environment | meaning |", "|---|---|")
     yield from (f"| `{name}` | {meanings[name]} |" for name in sorted(NOT_SETTINGS))

@@ -25,6 +25,7 @@ import lakemark.reconcile.operator
 import lakemark.snapshot.jobs
 import lakemark.tasks
 from lakemark.sink import writers
+from lakemark.source import plain
 
 MODULES = (
     lakemark.handover,
@@ -46,6 +47,7 @@ def main() -> None:
     """Serves Spark's requests for workers until its end closes."""
     _keep_memory()
     pa.set_memory_pool(pa.system_memory_pool())
+    plain.ready()
     gc.collect()
     gc.freeze()
     writers.start(int(os.environ.get(writers.COUNT, "0")))

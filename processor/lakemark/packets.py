@@ -27,7 +27,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from lakemark import changes
 from lakemark.changes import Net
 
 NET: Final = 0
@@ -115,11 +117,11 @@ def build(
 
 def build_simple(
     *,
-    keys: list[bytes],
-    ops: list[str],
-    position: list[bytes],
-    source_ts: list[int],
-    force: list[bool],
+    keys: pa.Array,
+    ops: pa.Array,
+    position: pa.Array,
+    source_ts: pa.Array,
+    force: pa.Array,
     rows: pa.StructArray,
     table: str,
     key_columns: KeyColumns,
@@ -127,25 +129,24 @@ def build_simple(
     """The packet of keys whose newest event says everything, column by column, without `Net`s.
 
     `rows` has one row per key (of deletes, the key's columns only); op d is a delete, every other
-    op an upsert.
+    op an upsert. Keys and positions are binary, the others as `CONTROL` has them.
     """
     count = len(keys)
-    at = pa.array(position, pa.binary())
     absent = pa.nulls(count, pa.binary())
     names = pa.nulls(count, NAMES)
     arrays = [
         pa.array(np.full(count, NET, dtype=np.int8)),
-        pa.array(keys, pa.binary()),
+        keys,
         absent,
-        at,
-        pa.array(["delete" if op == "d" else "upsert" for op in ops], pa.string()),
-        pa.array(ops, pa.string()),
-        at,
-        pa.array(source_ts, pa.int64()),
+        position,
+        pc.if_else(pc.equal(ops, "d"), changes.DELETE, changes.UPSERT),
+        ops,
+        position,
+        source_ts,
         names,
         names,
         pa.array(np.zeros(count, dtype=bool)),
-        pa.array(force, pa.bool_()),
+        force,
         absent,
     ]
     return packet(arrays, rows, table=table, key_columns=key_columns)

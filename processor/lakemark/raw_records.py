@@ -59,6 +59,18 @@ def by_epoch(records: Records, epochs: Sequence[Offsets]) -> Iterator[tuple[int,
             )
 
 
+def epoch_of(
+    topic: str, partition: int, ends: tuple[int, int], epochs: Sequence[Offsets]
+) -> int | None:
+    """The epoch of all records between two offsets; None if another one begins there."""
+    begins = [epoch.get(topic, {}).get(partition, 0) for epoch in epochs]
+    first, last = (
+        max((number for number, begin in enumerate(begins, 1) if begin <= end), default=0)
+        for end in ends
+    )
+    return first if first == last else None
+
+
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     """A batch cut at changes of topic or partition: nearly always a single piece."""
     topics = batch.column("topic")
@@ -129,6 +141,11 @@ def _in_order(records: Records) -> Records:
         [records.headers[i] for i in order],
         records.texts,
     )
+
+
+def without_headers(parts: Sequence[pa.RecordBatch]) -> bool:
+    """Whether no record has any header: key changes have, and records of output topics."""
+    return not any(len(pc.list_flatten(part.column("headers"))) for part in parts)
 
 
 def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:

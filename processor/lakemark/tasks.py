@@ -146,6 +146,12 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
     """
     decoding, output = plan.stretch, plan.output and plan.output.told(plan.kafka)
     for topic, partition, parts in raw_records.by_partition(batches):
+        quick = None if output or plan.armed else _plain(topic, partition, parts, decoding, plan)
+        if quick is not None:
+            crashpoints.reach(crashpoints.AFTER_DECODE)
+            decoding = _after(decoding, quick)
+            yield _rows(_packets(quick, plan, b"", {}))
+            continue
         whole = raw_records.of(topic, partition, parts, every_header=output is not None)
         for epoch, records in raw_records.by_epoch(whole, plan.epochs):
             now = replace(decoding, epoch=epoch)
@@ -159,12 +165,30 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
                     records, heads, done, output, schemas=now.schemas, modes=now.modes
                 )
             crashpoints.reach(crashpoints.AFTER_DECODE)
-            waters = {**decoding.high_waters, (topic, partition): done.high_water}
-            decoding = replace(decoding, high_waters=waters)
+            decoding = _after(decoding, done)
             seen = _seen(records, heads, output)
             yield _rows(_packets(done, plan, *seen))
             if plan.armed:
                 yield _rows(_touches(records, heads, plan))
+
+
+def _plain(
+    topic: str, partition: int, parts: list[pa.RecordBatch], decoding: Plan, plan: DecodePlan
+) -> Stretch | None:
+    """The stretch, if all its records are plain events: see `source.plain`."""
+    from lakemark.source import plain  # noqa: PLC0415 - workers have it already, others need it not
+
+    ends = [int(part.column("offset")[at].as_py()) for part, at in ((parts[0], 0), (parts[-1], -1))]
+    epoch = raw_records.epoch_of(topic, partition, (ends[0], ends[1]), plan.epochs)
+    if epoch is None or not raw_records.without_headers(parts):
+        return None
+    return plain.process(topic, partition, parts, replace(decoding, epoch=epoch))
+
+
+def _after(decoding: Plan, done: Stretch) -> Plan:
+    """How to decode what comes behind the stretch in its partition."""
+    waters = {**decoding.high_waters, (done.topic, done.partition): done.high_water}
+    return replace(decoding, high_waters=waters)
 
 
 def _told(

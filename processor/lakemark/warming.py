@@ -24,6 +24,7 @@ from lakemark.config import Config
 from lakemark.errors import LakemarkError
 from lakemark.reconcile import operator
 from lakemark.session import session
+from lakemark.source import plain
 
 LONGEST_S: Final = 120.0
 BATCHES: Final = 3  # the first makes the state, the next ones read it
@@ -41,10 +42,13 @@ class ArchiveError(LakemarkError):
 def warm() -> tuple[Path, bool]:
     """The archive for this Java and these jars, made if there is none; and whether it was made.
 
+    What lakemark compiles itself is then in the cache, too (`source.scan_json`).
+
     Raises:
         JarError: there is no Java, or a jar cannot be had.
         ArchiveError: there is none afterwards, or it lacks what a pipeline needs.
     """
+    plain.ready()
     found = jars.runtime_jars()
     archive = class_archive(found)
     if archive.path.exists():

@@ -19,6 +19,11 @@ def schema_of(table, *, modes=None, **types):
     return from_catalog(table, columns, ["id"], modes or HandlingModes())
 
 
+def compact(value):
+    """JSON as the converter writes it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def event(
     op, at, row, *, table=ORDERS, ts=None, snapshot="false", tx=None, name="shop", anew=False
 ):
@@ -34,7 +39,7 @@ def event(
     after = None if op in "dt" else row
     before = {"id": row["id"]} if op == "d" else None
     value = {"before": before, "after": after, "source": source, "op": op, "ts_ms": at}
-    return json.dumps(value).encode()
+    return compact(value)
 
 
 class Shop(World):
@@ -43,7 +48,7 @@ class Shop(World):
     def put(self, op, at, key, *, table=ORDERS, partition=0, headers=None, **rest):
         options = {k: rest.pop(k) for k in ("ts", "snapshot", "tx", "name", "anew") if k in rest}
         row = {"id": key, **rest}
-        raw = None if op == "t" else json.dumps({"id": key}).encode()
+        raw = None if op == "t" else compact({"id": key})
         self.broker.put(
             f"shop.{table}", partition, raw, event(op, at, row, table=table, **options), headers
         )

@@ -6,13 +6,14 @@ from decimal import Decimal
 
 import msgspec
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from lakemark.source.moments import Tally
 from lakemark.source.rows import decode_rows, may_have_placeholder
 from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog
 from lakemark.source.values import codec
+from tests.kit.images import assert_same_or_left
 
 TYPES = ["bool", "int2", "int4", "int8", "float4", "float8", "text", "bytea", "numeric", "json", "uuid", "date", "time", "timestamp", "timestamptz", "timetz", "interval", "hstore", "point", "circle", "bit", "money", "sparsevec", "vector"]  # fmt: skip
 PRECISIONS = st.sampled_from(
@@ -177,6 +178,19 @@ def test_the_vectors_agree_with_the_scalars(data, table):
     assert bad == {}
     assert repr(array.to_pylist()) == repr(pa.array(single, one.type).to_pylist())
     assert fast == slow
+
+
+@given(data=st.data(), table=tables())
+@settings(max_examples=300, deadline=None)
+def test_images_in_a_buffer_are_the_same_rows_or_left(data, table):
+    schema, modes = table
+    names = st.sampled_from([column.name for column in schema.columns])
+    rows = data.draw(st.lists(st.dictionaries(names, JSONS, max_size=6), min_size=1, max_size=4))
+    ascii_only = data.draw(st.booleans())
+    images = [json.dumps(row, separators=(",", ":"), ensure_ascii=ascii_only) for row in rows]
+    assume(not any(odd in image for image in images for odd in ("NaN", "Infinity")))
+    found = assert_same_or_left([image.encode() for image in images], schema, modes)
+    event("left" if found is None else "read")
 
 
 def test_long_decimals_as_json_numbers_are_exact():

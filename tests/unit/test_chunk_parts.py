@@ -92,11 +92,11 @@ def test_a_packet_of_reads_is_what_build_simple_makes_of_the_same_rows():
     for make, op in ((chunk_rows.reads, "r"), (chunk_rows.absences, "d")):
         made_fast = make(keys, images, source_ts=5, table=TABLE, key_columns=key)
         expected = packets.build_simple(
-            keys=keys.to_pylist(),
-            ops=[op] * 3,
-            position=[bytes(20)] * 3,
-            source_ts=[5] * 3,
-            force=[False] * 3,
+            keys=keys,
+            ops=pa.array([op] * 3),
+            position=pa.array([bytes(20)] * 3, pa.binary()),
+            source_ts=pa.array([5] * 3),
+            force=pa.array([False] * 3),
             **same,
         )
         assert made_fast.equals(expected, check_metadata=True)

@@ -186,7 +186,7 @@ def test_poison_becomes_dead_letters_and_the_rest_of_the_batch_lands(shop, lette
     shop.broker.put(topic, 0, key, event("c", 12, {"id": 2, "v": "b"}, name="other"))
     shop.broker.put(topic, 0, None, event("c", 13, {"id": 2, "v": "b"}))
     shop.broker.put(topic, 0, key, event("c", 14, {"id": 2, "v": "x" * (5 << 20)}))
-    shop.broker.put(topic, 0, key, good.replace(b'"op": "c"', b'"op": "z"'))
+    shop.broker.put(topic, 0, key, good.replace(b'"op":"c"', b'"op":"z"'))
     shop.put("c", 15, 3, v="c")
     shop.run()
     assert shop.values() == {1: "a", 3: "c"}

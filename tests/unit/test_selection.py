@@ -169,7 +169,7 @@ def test_events_of_a_table_that_is_left_out_are_applied_when_it_is_back(shop, na
     if narrow:  # else the connector has taken it back already: that counts from the next start on
         shop.pipeline.connector = replace(everything, tables=TableChoice({}, [ITEMS]))
     shop.put("u", 11, 1, v="b")
-    bad = event("c", 11, {"id": 1, "v": "b"}).replace(b'"op": "c"', b'"op": "z"')
+    bad = event("c", 11, {"id": 1, "v": "b"}).replace(b'"op":"c"', b'"op":"z"')
     shop.broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', bad)
     shop.put("u", 11, 7, v="y", table=ITEMS)
     shop.run()

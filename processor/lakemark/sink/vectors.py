@@ -345,12 +345,22 @@ class _Batch:
                 vector = writer.add(hidden)
                 actions.append(table_actions.with_vector(file, vector, file.records))
         for hits, found in by_file.values():
-            deleted = np.unique(np.concatenate(found))
+            deleted = _union(found, hits.records)
             actions.append(table_actions.removal(hits.file, now, data_change=True))
             if len(deleted) < hits.records:
                 vector = writer.add(deleted)
                 actions.append(table_actions.with_vector(hits.file, vector, hits.records))
         return actions, writer.write()
+
+
+def _union(found: Sequence[Places], records: int) -> Places:
+    """Rows of a file with so many that are in any of several sets."""
+    if sum(map(len, found)) < records // 64:  # few of many: to sort them costs less
+        return np.unique(np.concatenate(found))
+    marked = np.zeros(records, bool)
+    for rows in found:
+        marked[rows] = True
+    return np.flatnonzero(marked)
 
 
 def _newer(positions: pa.Array, bound: bytes) -> Flags:

@@ -202,6 +202,12 @@ def _classify(envelopes: list[Envelope], identity: SourceIdentity) -> list[_Plan
     return out
 
 
+def kind_of(op: str, source: Source, identity: SourceIdentity) -> tuple[int, str]:
+    """What records with this op and source block are, and the table they are of."""
+    plan = _plan(op, source, identity)
+    return plan.kind, plan.table
+
+
 def _plan(op: str | None, source: Source, identity: SourceIdentity) -> _Plan:
     outer = source.schema or source.db
     table = f"{outer}.{source.table}" if source.table and outer else source.table or ""

@@ -70,6 +70,12 @@ def fold(run: Sequence[int], raw: Raw, schema: TableSchema, modes: HandlingModes
     return work.out
 
 
+def key_columns(schema: TableSchema) -> packets.KeyColumns:
+    """The columns of a table's key."""
+    padded = frozenset(c.name for c in schema.columns if c.padded)
+    return packets.KeyColumns(schema.key, padded.intersection(schema.key))
+
+
 def _gather(
     run: Iterable[int], named: Iterable[bytes], wanted: Container[bytes]
 ) -> dict[bytes, list[int]]:
@@ -266,14 +272,14 @@ class _Fold:
         if keep:
             images = decoded.columns
             packet = packets.build_simple(
-                keys=[names[at] for at in keep],
-                ops=[heads.op[index] for index in chosen],
-                position=[heads.position[index] for index in chosen],
-                source_ts=[heads.source_ts[index] for index in chosen],
-                force=[names[at] in forced for at in keep],
+                keys=pa.array([names[at] for at in keep], pa.binary()),
+                ops=pa.array([heads.op[index] for index in chosen]),
+                position=pa.array([heads.position[index] for index in chosen], pa.binary()),
+                source_ts=pa.array([heads.source_ts[index] for index in chosen], pa.int64()),
+                force=pa.array([names[at] in forced for at in keep]),
                 rows=images.take(pa.array(keep, pa.int64())) if doubtful else images,
                 table=self.schema.table,
-                key_columns=self._key_columns(),
+                key_columns=key_columns(self.schema),
             )
             self.out.packets.append(packet)
         return {names[at] for at in doubtful}
@@ -303,14 +309,10 @@ class _Fold:
                     self._event(log, index, at, frozenset(decoded.unavailable[at] or ()))
             log.close()
         if items:
-            table, key_columns = self.schema.table, self._key_columns()
+            table, columns = self.schema.table, key_columns(self.schema)
             self.out.packets.append(
-                packets.build(items, decoded.columns, table=table, key_columns=key_columns)
+                packets.build(items, decoded.columns, table=table, key_columns=columns)
             )
-
-    def _key_columns(self) -> packets.KeyColumns:
-        padded = frozenset(c.name for c in self.schema.columns if c.padded)
-        return packets.KeyColumns(self.schema.key, padded.intersection(self.schema.key))
 
     def _event(self, log: "_Log", index: int, row: int, unavailable: frozenset[str]) -> None:
         heads = self.heads

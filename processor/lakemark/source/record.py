@@ -166,6 +166,16 @@ def read(
     return envelopes, schemas, odd
 
 
+def wrapper_of(value: bytes) -> tuple[bytes, bytes | None] | None:
+    """What the wrapper puts before the payload, and the schema; None if it has no plain form.
+
+    Records without a wrapper have neither. All records with the same beginning have this schema.
+    """
+    if not value.startswith(_WRAPPED):
+        return b"", None
+    return _wrappers.find(value) or _wrappers.learn(value)
+
+
 def _without_wrapper(raws: list[bytes]) -> tuple[list[bytes], list[bytes | None]]:
     """Payloads of records whose schema is known, with the schemas; other records as they are."""
     schemas: list[bytes | None] = [None] * len(raws)

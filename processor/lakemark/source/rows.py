@@ -64,11 +64,17 @@ def decode_rows(
         modes: the connector's settings.
         placeholders: whether unavailable values are looked for (keys have none).
     """
-    return _Decoding(_plan(schema, modes), placeholders=placeholders).run(images)
+    return _Decoding(layout(schema, modes), placeholders=placeholders).run(images)
 
 
-class _Plan:
-    """What can be prepared once per schema and modes."""
+class Layout:
+    """What can be prepared once per schema and modes.
+
+    Attributes:
+        names, codecs, fields: of the columns, in their order.
+        placeholders: finds unavailable values.
+        plain: whether all names can be members of a msgspec struct.
+    """
 
     def __init__(self, schema: TableSchema, modes: HandlingModes) -> None:
         self.schema = schema
@@ -104,14 +110,15 @@ def _member_decoders(one: Codec) -> list[Callable[[msgspec.Raw], Any]]:
 
 
 @lru_cache(maxsize=512)
-def _plan(schema: TableSchema, modes: HandlingModes) -> _Plan:
-    return _Plan(schema, modes)
+def layout(schema: TableSchema, modes: HandlingModes) -> Layout:
+    """How images of this schema are read."""
+    return Layout(schema, modes)
 
 
 class _Decoding:
     """One call of `decode_rows`."""
 
-    def __init__(self, plan: _Plan, *, placeholders: bool) -> None:
+    def __init__(self, plan: Layout, *, placeholders: bool) -> None:
         self.plan = plan
         self.look = placeholders
         self.bad: dict[int, tuple[str, str]] = {}

@@ -58,18 +58,19 @@ class Codec:
 
     def array(self, values: Sequence[Any], tally: Tally) -> tuple[pa.Array, dict[int, str]]:
         """The column's array, and for each value that cannot be read (null there) its reason."""
-        whole = self._whole(values, tally)
+        whole = self.whole(values, tally)
         if whole is not None:
             return whole, {}
         bad: dict[int, str] = {}
         parts: list[pa.Array] = []
         for start in range(0, len(values), _BLOCK):
             block = values[start : start + _BLOCK]
-            part = self._whole(block, tally) if len(values) > _BLOCK else None
+            part = self.whole(block, tally) if len(values) > _BLOCK else None
             parts.append(self._single(block, start, bad, tally) if part is None else part)
         return pa.concat_arrays(parts) if parts else pa.array([], self.type), bad
 
-    def _whole(self, values: Sequence[Any], tally: Tally) -> pa.Array | None:
+    def whole(self, values: Sequence[Any], tally: Tally) -> pa.Array | None:
+        """The column's array, of a sequence or an Arrow array; None if any value is odd."""
         count = tally.clamped
         try:
             array = self.vector(values, tally)

@@ -115,11 +115,11 @@ def packet_of(rows: list[tuple[int, Row | None]]) -> pa.Table:
     images = [row if row is not None else {"id": key} for key, row in rows]
     count = len(rows)
     return packets.build_simple(
-        keys=[b"[%d]" % key for key, _ in rows],
-        ops=["d" if row is None else "r" for _, row in rows],
-        position=[NO_POSITION] * count,
-        source_ts=[0] * count,
-        force=[False] * count,
+        keys=pa.array([b"[%d]" % key for key, _ in rows], pa.binary()),
+        ops=pa.array(["d" if row is None else "r" for _, row in rows], pa.string()),
+        position=pa.array([NO_POSITION] * count, pa.binary()),
+        source_ts=pa.array([0] * count, pa.int64()),
+        force=pa.array([False] * count, pa.bool_()),
         rows=pa.array(images, ROW),
         table=TABLE,
         key_columns=KEY,

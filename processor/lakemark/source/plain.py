@@ -1,0 +1,286 @@
+"""A stretch of plain change events, without a Python object for an event.
+
+The usual stretch is nothing but inserts, updates and deletes of one table, all of one form.
+`scan_events` finds their parts in Arrow's own buffers and each key's newest event; only the images
+of these are read on, column by column (`images`). What `process` returns is what `stretch.process`
+would; where a stretch has anything else in it, or an image that says more than its values, it says
+so and changes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakemark import keys, packets, positions
+from lakemark.source import columns as columns_of
+from lakemark.source import envelope, images, record, scan_events, stretch
+from lakemark.source.envelope import Kind
+from lakemark.source.fold import key_columns
+from lakemark.source.gate import HighWater
+from lakemark.source.modes import HandlingModes
+from lakemark.source.scan_json import Bytes, Offsets, Whole
+from lakemark.source.schema import TableSchema
+from lakemark.source.stretch import Plan, Stretch, TableReport
+
+_MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
+_CREATE, _DELETE = ord("c"), ord("d")
+_OPS: Final = np.zeros(256, np.int8)
+_OPS[[ord("u"), _CREATE, _DELETE]] = [0, 1, 2]
+_OP_NAMES: Final = pa.array(["u", "c", "d"])
+
+
+class _NotPlainError(Exception):
+    """The stretch goes the general way."""
+
+
+class Column(NamedTuple):
+    """One Arrow array of bytes: the array, its bytes, and where each value begins and ends."""
+
+    array: pa.Array
+    data: Bytes
+    offsets: Offsets
+
+    def at(self, index: int) -> bytes:
+        """One value."""
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+
+class Events(NamedTuple):
+    """The parts of a stretch's events, and the first one's source block: see `scan_events`."""
+
+    rows: Whole
+    op: Bytes
+    before: Whole
+    after: Whole
+    stamp: Whole
+    who: Whole
+
+    def upto(self, count: int) -> "Events":
+        """The first events."""
+        return Events(
+            self.rows[:count],
+            self.op[:count],
+            self.before[:count],
+            self.after[:count],
+            self.stamp[:count],
+            self.who,
+        )
+
+    def position(self, epoch: int, at: Sequence[int] | Whole) -> npt.NDArray[np.uint8]:
+        """The positions of some events, 20 bytes each: see `positions`."""
+        packed = np.empty((len(at), positions.WIDTH), np.uint8)
+        packed[:, :4] = np.frombuffer(epoch.to_bytes(4), np.uint8)
+        packed[:, 4:] = self.stamp[at, :2].astype(">u8").view(np.uint8)
+        return packed
+
+
+def process(
+    topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: Plan
+) -> Stretch | None:
+    """What `stretch.process` says of the same records; None where they are not all plain.
+
+    Args:
+        topic: theirs.
+        partition: theirs.
+        parts: the records of one stretch, as Spark hands them to a task; without headers.
+        plan: how to decode.
+    """
+    records = pa.Table.from_batches(parts)
+    offsets = records.column("offset").to_numpy()
+    try:
+        _require((np.diff(offsets) > 0).all())
+        values, names = column(records.column("value")), column(records.column("key"))
+        _require(np.diff(values.offsets).max(initial=0) <= plan.max_event_bytes)
+        events, raw_schema = scanned(values)
+        table = _table(values, events, plan)
+        start = plan.high_waters.get((topic, partition), HighWater())
+        water = _water(events, start, plan.epoch)
+        # Each has a key.
+        _require((names.offsets[events.rows] < names.offsets[events.rows + 1]).all())
+        raw_key = names.at(int(events.rows[0]))
+        schema = stretch.schema_for(plan, table, raw_schema=raw_schema, raw_key=raw_key)
+        if not isinstance(schema, TableSchema):
+            return None
+        report = TableReport(events=len(events.rows), newest_ts=int(events.stamp[:, 2].max()))
+        packet, report.clamped = _packet(values, names, events, schema, plan)
+    except _NotPlainError:
+        return None
+    kinds = {int(Kind.CHANGE): len(events.rows)}
+    if len(events.rows) < len(offsets):
+        kinds[int(Kind.TOMBSTONE)] = len(offsets) - len(events.rows)
+    ends = int(offsets[0]), int(offsets[-1])
+    return Stretch(topic, partition, *ends, [(table, packet)], [], {table: report}, water, kinds)
+
+
+def ready() -> None:
+    """Compiles what `process` calls, or takes it from the cache: see `scan_json`.
+
+    Raises:
+        RuntimeError: a plain event is not taken for one.
+    """
+    value = (
+        b'{"after":{"id":1,"text":"","raw":"","flag":true,"amount":1.5,"ratio":0.5},"source":'
+        b'{"connector":"postgresql","name":"","snapshot":"false","db":"","schema":"s","table":"t",'
+        b'"sequence":"[\\"8\\",\\"16\\"]","ts_us":1},"op":"c"}'
+    )
+    columns = (
+        columns_of.Column("id", pa.int64(), wire="int64"),
+        columns_of.Column("text", pa.string()),
+        columns_of.Column("raw", pa.binary(), wire="bytes"),
+        columns_of.Column("flag", pa.bool_(), wire="boolean"),
+        columns_of.Column("amount", pa.decimal128(5, 1), columns_of.DECIMAL, wire="bytes"),
+        columns_of.Column("ratio", pa.float64(), wire="double"),
+    )
+    batch = pa.RecordBatch.from_pydict({
+        "offset": pa.array([0]),
+        "key": pa.array([b'{"id":1}']),
+        "value": pa.array([value]),
+    })  # fmt: skip
+    modes = HandlingModes(decimal_format="NUMERIC")
+    schemas = {"s.t": TableSchema("s.t", columns, ("id",))}
+    if process("", 0, [batch], Plan(envelope.SourceIdentity("", ""), modes, schemas)) is None:
+        raise RuntimeError("a plain event is not taken for one")
+
+
+def _require(plain: bool | np.bool_) -> None:  # noqa: FBT001 - what was found
+    if not plain:
+        raise _NotPlainError
+
+
+def column(values: pa.ChunkedArray) -> Column:
+    """One array of all values, with nulls as values of no bytes.
+
+    Raises:
+        _NotPlainError: there are no values, it would be too large, or nulls have bytes.
+    """
+    _require(values.type == pa.binary() and len(values) > 0 and values.nbytes <= _MOST)
+    array = values.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        (array,) = array.chunks
+    _, offsets, data = array.buffers()
+    found = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    if array.null_count:
+        _require(not np.diff(found)[array.is_null().to_numpy(zero_copy_only=False)].any())
+    text = np.frombuffer(data or b"", np.uint8)
+    found.flags.writeable = text.flags.writeable = False  # of one type, whoever made the buffers
+    return Column(array, text, found)
+
+
+def scanned(values: Column) -> tuple[Events, bytes | None]:
+    """The parts of all events, and the schema of their wrapper.
+
+    Raises:
+        _NotPlainError: there are none, or other records as well.
+    """
+    try:
+        values.array.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise _NotPlainError from None
+    (some,) = np.nonzero(np.diff(values.offsets))
+    _require(len(some) > 0)
+    wrapper = record.wrapper_of(values.at(int(some[0])))
+    if wrapper is None:
+        raise _NotPlainError
+    size = len(values.array)
+    found = Events(
+        np.empty(size, np.int64),
+        np.empty(size, np.uint8),
+        np.empty((size, 2), np.int64),
+        np.empty((size, 2), np.int64),
+        np.empty((size, 3), np.int64),
+        np.zeros((scan_events.FIELDS, 2), np.int64),
+    )
+    head = np.frombuffer(wrapper[0], np.uint8)
+    count = scan_events.events(values.data, values.offsets, head, *found)
+    _require(count > 0)
+    return found.upto(count), wrapper[1]
+
+
+def _table(values: Column, events: Events, plan: Plan) -> str:
+    """The table of all events.
+
+    Raises:
+        _NotPlainError: they are not its connector's, or it does not stream.
+    """
+    connector, name, snapshot, db, schema, table = (
+        values.data[begin : begin + size].tobytes().decode() if begin else None
+        for begin, size in events.who.tolist()
+    )
+    _require(connector == "postgresql" and plan.identity.position == "sequence")
+    source = record.Source(
+        connector=connector, name=name, snapshot=snapshot, db=db, schema=schema, table=table
+    )
+    kind, found = envelope.kind_of("u", source, plan.identity)
+    _require(kind == Kind.CHANGE and found not in plan.stopped)
+    _require(plan.selected is None or found in plan.selected)
+    return found
+
+
+def _water(events: Events, start: HighWater, epoch: int) -> HighWater:
+    """The high-water after the events: see `gate`, `stretch._creates`, `fold._going_on`.
+
+    Raises:
+        _NotPlainError: one is below the former, or of which row it is, only the table knows.
+    """
+    first, last = (one.tobytes() for one in events.position(epoch, [0, -1]))
+    _require(first >= start.position)
+    if start.creates:
+        begun = positions.unpack(start.position)
+        _require(not begun[2] & 1)
+        within = (events.stamp[:, 0] == begun[1]) & (begun[0] == epoch)
+        _require(not (within & (events.op == _DELETE) & (events.before[:, 0] >= 0)).any())
+    newest = max(start.source_ts, int(events.stamp[:, 2].max()))
+    ending = events.stamp[:, 0] == events.stamp[-1, 0]
+    creates = bool((events.op[ending] == _CREATE).any())
+    creates |= start.creates and positions.one_transaction(start.position, last)
+    return HighWater(last, newest, creates)
+
+
+def _newest(names: Column, events: Events) -> Whole:
+    """The newest event of each key as it is written, in the order of the keys' first events.
+
+    Raises:
+        _NotPlainError: one may have had two rows for a while.
+    """
+    last = np.empty(len(events.rows), np.int64)
+    count = scan_events.newest(
+        names.data, names.offsets, events.rows, events.op, events.before, events.stamp, last
+    )
+    _require(count >= 0)
+    return last[:count]
+
+
+def _packet(
+    values: Column, names: Column, events: Events, schema: TableSchema, plan: Plan
+) -> tuple[pa.Table, int]:
+    """The packet of each key's newest event (see `fold`), and the number of clamped values.
+
+    Raises:
+        _NotPlainError: these events do not say everything.
+    """
+    last = _newest(names, events)
+    raw = names.array.take(pa.array(events.rows[last])).to_pylist()
+    canonical = keys.canonical_keys(raw, schema)
+    _require(None not in canonical and len(set(canonical)) == len(canonical))
+    deleted = events.op[last] == _DELETE
+    spans = np.where(deleted[:, None], events.before[last], events.after[last])
+    _require((spans[:, 0] >= 0).all())
+    typed = images.typed(values.data, spans, schema, plan.modes)
+    if typed is None or any(typed[0].field(name).null_count for name in schema.key):
+        raise _NotPlainError
+    at = pa.py_buffer(events.position(plan.epoch, last))
+    fixed = pa.Array.from_buffers(pa.binary(positions.WIDTH), len(last), [None, at])
+    packet = packets.build_simple(
+        keys=pa.array(canonical, pa.binary()),
+        ops=_OP_NAMES.take(pa.array(_OPS[events.op[last]])),
+        position=fixed.cast(pa.binary()),
+        source_ts=pa.array(events.stamp[last, 2]),
+        force=pa.array(np.zeros(len(last), dtype=bool)),
+        rows=typed[0],
+        table=schema.table,
+        key_columns=key_columns(schema),
+    )
+    return packet, typed[1]

@@ -1,0 +1,348 @@
+"""The compiled way says what the general way says, or that it cannot tell: whatever comes."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import event as note
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakemark import positions, raw_records
+from lakemark.source import plain, stretch
+from lakemark.source.catalog import CatalogColumn
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.gate import HighWater
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import from_catalog
+from lakemark.source.stretch import Plan
+from tests.kit.memory_pipeline import RECORDS
+
+TABLE, TOPIC = "public.orders", "shop.public.orders"
+MODES = HandlingModes()
+TYPES = {"id": "int8", "v": "text", "n": "int4", "flag": "bool", "ratio": "float8"}
+SCHEMA = from_catalog(
+    TABLE,
+    [CatalogColumn(n, t, key_position=1 if n == "id" else None) for n, t in TYPES.items()],
+    ["id"],
+    MODES,
+)
+NAMED = from_catalog(
+    TABLE,
+    [CatalogColumn("id", "text", key_position=1), CatalogColumn("v", "text", key_position=2)],
+    ["id", "v"],
+    MODES,
+)
+PLAN = Plan(SourceIdentity("postgresql", "shop"), MODES, schemas={TABLE: SCHEMA})
+WRAPPER = b'{"schema":{"type":"struct","fields":[%s],"optional":false},"payload":'
+STRUCT = b'{"type":"struct","fields":[%s],"optional":true,"field":"%s"}'
+FIELDS = b",".join(
+    b'{"type":"%s","optional":%s,"field":"%s"}' % (kind, b"false" if n == b"id" else b"true", n)
+    for kind, n in ((b"int64", b"id"), (b"string", b"v"))
+)
+WRAPPED = WRAPPER % b",".join(
+    [*(STRUCT % (FIELDS, n) for n in (b"before", b"after")), b'{"type":"string","field":"op"}']
+)
+
+
+def packed(value):
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def batch(records, first=100):
+    """Records (key, value, headers) as Spark hands them to a task."""
+    keys, values, headers = zip(*records, strict=True) if records else ((), (), ())
+    count = len(records)
+    columns = [
+        [TOPIC] * count, [0] * count, range(first, first + count), keys, values,
+        [[{"key": k, "value": v} for k, v in h] for h in headers],
+    ]  # fmt: skip
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, RECORDS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
+
+
+def both(parts, plan=PLAN):
+    """What the compiled way says, and the general one."""
+    parts = parts if isinstance(parts, list) else [parts]
+    quick = plain.process(TOPIC, 0, parts, plan)
+    return quick, stretch.process(raw_records.of(TOPIC, 0, parts), plan)
+
+
+def by_key(*packets):
+    return sorted(
+        (row for packet in packets for row in packet.to_pylist()), key=lambda row: row["key"]
+    )
+
+
+def assert_same(quick, general):
+    assert quick.kinds == general.kinds
+    assert quick.tables == general.tables
+    assert quick.high_water == general.high_water
+    assert (quick.first, quick.last, quick.regressed) == (general.first, general.last, -1)
+    assert (quick.dead, quick.first_times) == (general.dead, general.first_times) == ([], [])
+    assert {table for table, _ in quick.packets + general.packets} == set(quick.tables)
+    ((_, packet),) = quick.packets
+    packet.validate(full=True)
+    # The general way has two packets where some keys are folded event by event.
+    for _, other in general.packets:
+        assert packet.schema.equals(other.schema, check_metadata=True)
+    assert by_key(packet) == by_key(*(other for _, other in general.packets))
+
+
+# -- events as a connector writes them ------------------------------------------------------------
+
+texts = st.one_of(
+    st.none(), st.text(max_size=8), st.sampled_from(["", "a\nb", "\\", '"', "é€😀", "null", "}"])
+)
+images = st.fixed_dictionaries({
+    "v": texts, "n": st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)),
+    "flag": st.one_of(st.none(), st.booleans()),
+    "ratio": st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)),
+})  # fmt: skip
+
+
+@st.composite
+def stretches(draw):
+    """Inserts, updates and deletes in log order, of few keys and transactions, and tombstones."""
+    whole = draw(st.booleans())  # REPLICA IDENTITY FULL
+    tombstones = draw(st.booleans())
+    commit = own = draw(st.integers(1, 1000)) * 8
+    records = []
+    for _ in range(draw(st.integers(1, 12))):
+        if draw(st.booleans()):  # another transaction
+            commit = own
+        own += 8 * draw(st.integers(0, 2))
+        op, key = draw(st.sampled_from("cud")), draw(st.integers(1, 3))
+        row, was = ({"id": key, **draw(images)} for _ in range(2))
+        before = was if whole and op != "c" else {"id": key} if op == "d" else None
+        records.append(change(op, key, before, None if op == "d" else row, commit, own, draw))
+        if op == "d" and tombstones:
+            records.append((records[-1][0], None, []))
+    return records
+
+
+def change(op, key, before, after, commit, own, draw=None):
+    more = draw(st.booleans()) if draw else False
+    source = {
+        "version": "3.7.0.Final", "connector": "postgresql", "name": "shop", "ts_ms": own,
+        "snapshot": "false", "db": "shop", "sequence": packed([str(commit), str(own)]).decode(),
+        "ts_us": own * 1000 + commit % 7, "ts_ns": own * 10**6, "schema": "public",
+        "table": "orders", "txId": 1, "lsn": own, "xmin": None,
+    }  # fmt: skip
+    value = {"before": before, "after": after, "source": source, "op": op, "ts_ms": own}
+    if more:
+        value = {"transaction": {"id": "1:2", "total_order": 1}, **value, "ts_us": 1.5e3}
+    return packed({"id": key}), packed(value), []
+
+
+@given(stretches(), st.data())
+def test_plain_stretches_are_read_and_come_out_the_same(records, data):
+    first = data.draw(st.sampled_from([positions.LOWEST, positions.pack(0, 8, 8)]))
+    water = HighWater(first, data.draw(st.integers(0, 10**6)), creates=data.draw(st.booleans()))
+    plan = replace(PLAN, high_waters={(TOPIC, 0): water})
+    quick, general = both(batch(records), plan)
+    note("read" if quick else "left")
+    if quick is not None:
+        assert_same(quick, general)
+
+
+@given(stretches(), st.integers(0, 12))
+def test_however_a_stretch_is_cut(records, at):
+    cut = min(at, len(records))
+    whole = batch(records)
+    quick, general = both([whole.slice(0, cut), whole.slice(cut)])
+    assert (quick is None) == (both(whole)[0] is None)
+    if quick is not None:
+        assert_same(quick, general)
+
+
+@settings(max_examples=300)
+@given(stretches(), st.data())
+def test_whatever_bytes_come_it_never_says_something_else(records, data):
+    at = data.draw(st.integers(0, len(records) - 1))
+    key, value, headers = records[at]
+    text = bytearray(value or key)
+    for _ in range(data.draw(st.integers(1, 2))):
+        place = data.draw(st.integers(0, len(text)))
+        byte = data.draw(st.sampled_from(b'{}[]",:\\ \n\x00-+.0129eEun/\xc3\xff'))
+        kind = data.draw(st.integers(0, 3))
+        if kind == 0:
+            text.insert(place, byte)
+        elif kind == 1:
+            del text[place : place + 1]
+        elif kind == 2:
+            text[place : place + 1] = bytes([byte])
+        else:  # a piece of it once more
+            text[place:place] = text[place : place + data.draw(st.integers(1, 30))]
+    records[at] = (key, bytes(text), headers) if value else (bytes(text), value, headers)
+    quick, general = both(batch(records))
+    note("read" if quick else "left")
+    if quick is not None:
+        assert_same(quick, general)
+
+
+json_values = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=5),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), json_values, max_size=4), st.booleans())
+def test_any_json_may_stand_where_nobody_looks(values, ascii_only):
+    key, value, _ = change("c", 1, None, {"id": 1, "v": "x"}, 8, 16)
+    inner = json.dumps(values, separators=(",", ":"), ensure_ascii=ascii_only).encode()
+    surrogates = b"\\ud" in inner
+    value = value.replace(b',"op"', b',"other":%s,"op"' % inner)
+    quick, general = both(batch([(key, value, [])]))
+    assert (quick is None) == surrogates
+    if quick is not None:
+        assert_same(quick, general)
+
+
+# -- what is plain, and what is not ---------------------------------------------------------------
+
+ROW = {"id": 1, "v": "x", "n": 5, "flag": True, "ratio": 0.5}
+ONE = change("c", 1, None, ROW, 8, 16)
+TWO = change("u", 2, {**ROW, "id": 2}, {**ROW, "id": 2}, 16, 24)
+
+
+def read(records, plan=PLAN):
+    quick, general = both(batch(records), plan)
+    if quick is not None:
+        assert_same(quick, general)
+    return quick
+
+
+def test_the_usual_stretch_is_read():
+    gone = change("d", 1, ROW, None, 24, 32)
+    again = change("c", 1, None, {**ROW, "v": "y"}, 32, 40)
+    quick = read([ONE, TWO, gone, (gone[0], None, []), (gone[0], b"", []), again])
+    assert quick.kinds == {0: 4, 4: 2}
+    (packet,) = (packet for _, packet in quick.packets)
+    assert packet.column("key").to_pylist() == [b"[1]", b"[2]"]
+    assert packet.column("row").to_pylist() == [{**ROW, "v": "y"}, {**ROW, "id": 2}]
+    assert quick.high_water == HighWater(positions.pack(0, 32, 40), 40004, creates=True)
+
+
+def test_records_with_their_schema_are_read():
+    value = WRAPPED + change("c", 1, None, {"id": 1, "v": "x"}, 8, 16)[1] + b"}"
+    key = (
+        b'{"schema":{"type":"struct","fields":[{"type":"int64","optional":false,"field":"id"}],'
+        b'"optional":false},"payload":{"id":%d}}'
+    )
+    quick = read([(key % 1, value, []), (key % 2, value.replace(b'"id":1', b'"id":2'), [])])
+    assert quick.packets[0][1].column("row").to_pylist() == [
+        {"id": 1, "v": "x"}, {"id": 2, "v": "x"},
+    ]  # fmt: skip
+
+
+def test_any_key_will_do():
+    plan = replace(PLAN, schemas={TABLE: NAMED})
+    _, value, _ = change("c", 1, None, {"id": "a", "v": "é"}, 8, 16)
+    quick = read([(packed({"id": "a", "v": "é"}), value, [])], plan)
+    assert quick.packets[0][1].column("key").to_pylist() == ['["a","é"]'.encode()]
+
+
+def replaced(old, new, record=TWO):
+    assert old in record[1]
+    return record[0], record[1].replace(old, new), record[2]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        replaced(b'"op":"u"', b'"op":"r"'),
+        replaced(b'"op":"u"', b'"op":"uu"'),
+        replaced(b'"op":"u"', b'"op" :"u"'),
+        replaced(b'"op":"u"', b'"op":"u","op":"u"'),
+        replaced(b',"op":"u"', b""),
+        replaced(b'"after":{', b'"after":[{}],"x":{'),
+        replaced(b'"after":{', b'"x":{'),
+        replaced(b'"op":"c"', b'"op":"d"', ONE),  # a delete without the row before
+        replaced(b'"table":"orders"', b'"table":"items"'),
+        replaced(b'"table":"orders",', b""),
+        replaced(b'"ts_us":', b'"ts_ns2":'),
+        replaced(b'"name":"shop"', b'"name":"sh\\u006fp"'),
+        replaced(b'"snapshot":"false"', b'"snapshot":false'),
+        replaced(b'[\\"16\\",', b"[null,"),
+        replaced(b'\\"24\\"]', b'\\"25\\"]'),  # the first transaction of a slot
+        replaced(b'[\\"16\\",', b'[\\"1234567890123456789\\",'),
+        replaced(b'[\\"16\\",', b'[\\"0\\",'),  # below the one before
+        replaced(b'"lsn":24', b'"lsn":"24"'),
+        replaced(b'"lsn":24', b'"lsn":024'),
+        replaced(b'"n":5', b'"n":05'),
+        replaced(b'"n":5', b'"n":"5"'),
+        replaced(b'"n":5', b'"n":99999999999'),
+        replaced(b'"n":5', b'"m":5'),
+        replaced(b'"v":"x"', b'"v":"\\ud83d\\ude00"'),
+        replaced(b'"v":"x"', b'"v":"\xff"'),
+        replaced(b'"v":"x"', b'"v":"\x01"'),
+        replaced(b'"v":"x"', b'"v":"%s"' % MODES.placeholder_text.encode()),
+        (TWO[0], TWO[1] + b" ", []),
+        (TWO[0], TWO[1][:-1], []),
+        (TWO[0], b"null", []),
+        (TWO[0], b"{", []),
+        (TWO[0], b"{}", []),
+        (TWO[0], b"[" * 70, []),
+        (None, TWO[1], []),
+        (b"", TWO[1], []),
+        (b'{"id":"2"}', TWO[1], []),
+        (b'{"id": 1}', TWO[1], []),  # another spelling of the first one's key
+    ],
+)
+def test_what_is_not_plain_goes_the_general_way(odd):
+    assert read([ONE, TWO]) is not None
+    assert read([ONE, odd]) is None
+
+
+@pytest.mark.parametrize(
+    "change_of",
+    [
+        {"identity": SourceIdentity("postgresql", "other")},
+        {"identity": SourceIdentity("postgresql", "shop", position="offset")},
+        {"identity": SourceIdentity("postgresql", "shop", signal_table=TABLE)},
+        {"schemas": {}},
+        {"selected": frozenset()},
+        {"stopped": frozenset([TABLE])},
+        {"max_event_bytes": 100},
+        {"high_waters": {(TOPIC, 0): HighWater(positions.pack(0, 8, 24))}},
+        {"high_waters": {(TOPIC, 0): HighWater(positions.pack(1, 0, 0))}},
+    ],
+)
+def test_nor_do_other_tables_and_replays(change_of):
+    assert read([ONE, TWO], replace(PLAN, **change_of)) is None
+
+
+def test_two_rows_of_one_key_are_for_the_general_way():
+    gone, shifted = (change(op, 1, ROW, None if op == "d" else ROW, 24, 32) for op in "du")
+    later = change("u", 1, ROW, ROW, 32, 40)
+    assert read([ONE, gone, later]) is None
+    assert read([ONE, shifted, change("d", 1, ROW, None, 24, 40)]) is None
+    assert read([ONE, gone, change("u", 1, None, ROW, 32, 40)]) is not None  # never two without it
+    assert read([ONE, gone, replaced(b'"op":"d"', b'"op":"d"', gone)]) is not None  # sent twice
+
+
+def test_a_delete_within_a_transaction_that_goes_on_is_for_the_general_way():
+    gone = change("d", 1, ROW, None, 8, 24)
+    for major, creates, taken in ((8, True, False), (8, False, True), (0, True, True)):
+        water = HighWater(positions.pack(0, major, 16), 0, creates=creates)
+        plan = replace(PLAN, high_waters={(TOPIC, 0): water})
+        assert (read([gone], plan) is not None) == taken
+
+
+def test_records_out_of_order_or_of_another_type_are_for_the_general_way():
+    whole = batch([ONE, TWO])
+    assert plain.process(TOPIC, 0, [whole.slice(1), whole.slice(0, 1)], PLAN) is None
+    large = whole.set_column(4, "value", whole.column("value").cast(pa.large_binary()))
+    assert plain.process(TOPIC, 0, [large], PLAN) is None
+    assert plain.process(TOPIC, 0, [whole.slice(0, 0)], PLAN) is None
