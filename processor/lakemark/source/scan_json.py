@@ -12,6 +12,7 @@ and 60 MB: only those import it that call it.
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 import numba
@@ -42,17 +43,24 @@ def _digest() -> str:
     return hashlib.sha256(text + numba.__version__.encode()).hexdigest()[:16]
 
 
-vars(numba.config).update(
-    CACHE_DIR=str(cache_dir() / "compiled" / _digest()), CPU_NAME="generic", CPU_FEATURES=""
-)
+def _kept() -> str:
+    """Where it is kept, empty if nothing can be: numba's other places would outlive an upgrade."""
+    try:
+        folder = cache_dir() / "compiled" / _digest()
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except (OSError, RuntimeError):  # or there is no home
+        return ""
+    return str(folder)
+
+
+KEPT: Final = _kept()
+vars(numba.config).update(CACHE_DIR=KEPT, CPU_NAME="generic", CPU_FEATURES="")
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """The function, compiled when it is first called with arguments of these types."""
-    try:
-        return numba.njit(function, cache=True, nogil=True, error_model="numpy")
-    except RuntimeError:  # nowhere to keep it: it is compiled at every start
-        return numba.njit(function, nogil=True, error_model="numpy")
+    return numba.njit(function, cache=bool(KEPT), nogil=True, error_model="numpy")
 
 
 def named(text: bytes) -> Bytes:
