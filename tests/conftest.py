@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from lakemark.source import plain
 from stack.local import Database, LocalStack
 from tests.kit.running import Running
 from tests.kit.snapshots import Snapshots
@@ -37,6 +38,11 @@ SPLIT = {
     ),
     "integration/test_demo.py": "demo",  # has servers of its own
 }  # fmt: skip
+
+
+def pytest_sessionstart() -> None:
+    """Compiles what lakemark compiles, before any deadline counts."""
+    assert plain.ready()
 
 
 @pytest.hookimpl(optionalhook=True)

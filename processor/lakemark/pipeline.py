@@ -277,6 +277,7 @@ class Pipeline:
                 left=frozenset(n for n in state.left if n in chosen and step == "stream"),
                 known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
                 carried=state.carried(),
+                partial=state.partial(),
                 verified=self.refresh.verified(again),
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),

@@ -177,6 +177,10 @@ class PipelineState(msgspec.Struct):
                 found[topic] = (*found.get(topic, ()), table)
         return found
 
+    def partial(self) -> frozenset[str]:
+        """Tables of which an event lacked a column."""
+        return frozenset(name for name, entry in self.tables.items() if entry.partial)
+
     def silent_topics(self) -> frozenset[str]:
         """Topics of which no table streams."""
         known = {t for s in self.tables.values() for t in s.topics}

@@ -24,7 +24,7 @@ from lakemark.config import Config
 from lakemark.errors import LakemarkError
 from lakemark.reconcile import operator
 from lakemark.session import session
-from lakemark.source import plain
+from lakemark.source import plain, scan_json
 
 LONGEST_S: Final = 120.0
 BATCHES: Final = 3  # the first makes the state, the next ones read it
@@ -34,7 +34,7 @@ _KAFKA: Final = ("org/apache/kafka/clients/", "org/apache/kafka/common/", "org/a
 
 
 class ArchiveError(LakemarkError):
-    """Java could not write the archive, or had nothing to put into it."""
+    """Java could not write the archive, or had nothing to put into it; or nothing can be kept."""
 
     code = "no-class-archive"
 
@@ -48,7 +48,11 @@ def warm() -> tuple[Path, bool]:
         JarError: there is no Java, or a jar cannot be had.
         ArchiveError: there is none afterwards, or it lacks what a pipeline needs.
     """
-    plain.ready()
+    if not plain.ready() or scan_json.KEPT is None:
+        raise ArchiveError(
+            f"what lakemark compiles cannot be kept in {jars.cache_dir()}",
+            hint="see that this folder can be written and has 200 MB, or set LAKEMARK_CACHE",
+        )
     found = jars.runtime_jars()
     archive = class_archive(found)
     if archive.path.exists():

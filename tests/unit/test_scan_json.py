@@ -10,8 +10,7 @@ from lakemark.source import scan_json
 
 SCRIPT = """
 from lakemark.source import plain, scan_json
-plain.ready()
-print(scan_json.KEPT)
+print(scan_json.KEPT, plain.ready())
 """
 
 
@@ -21,26 +20,36 @@ def kept(place):
         env={"LAKEMARK_CACHE": str(place), "HOME": "/nowhere", "PATH": ""},
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    return done.stdout.strip()
+    *_, last = done.stdout.splitlines()
+    folder, ready = last.split()
+    return folder, ready == "True"
 
 
 def files(folder):
     return {file: file.stat().st_mtime_ns for file in folder.rglob("*.nb?")}
 
 
-def test_it_is_compiled_once_for_all_processes(tmp_path):
-    folder = Path(kept(tmp_path))
-    assert folder.is_relative_to(tmp_path)
-    compiled = files(folder)
+def test_it_is_compiled_once_for_all_processes_and_again_where_it_is_damaged(tmp_path):
+    folder, ready = kept(tmp_path)
+    assert ready
+    assert Path(folder).is_relative_to(tmp_path)
+    compiled = files(tmp_path)
     assert len(compiled) > 10
-    assert kept(tmp_path) == str(folder)
-    assert files(folder) == compiled
+    assert kept(tmp_path) == (folder, True)
+    assert files(tmp_path) == compiled
+
+    for file in compiled:
+        file.write_bytes(b"")
+    assert kept(tmp_path) == (folder, False)
+    assert files(tmp_path) == {}
+    assert kept(tmp_path) == (folder, True)
+    assert len(files(tmp_path)) == len(compiled)
 
 
 def test_where_nothing_can_be_kept_it_works_all_the_same():
     beside = Path(scan_json.__file__).parent
     before = files(beside)
-    assert kept("/proc/nowhere") == ""
+    assert kept("/proc/nowhere") == ("None", True)
     assert files(beside) == before
 
 
@@ -50,4 +59,18 @@ def test_a_home_that_is_not_there(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(scan_json, "cache_dir", nowhere)
-    assert scan_json._kept() == ""
+    assert scan_json._folder() is None
+
+
+def test_what_is_whole_need_not_be_writable(monkeypatch, tmp_path):
+    monkeypatch.setattr(scan_json, "cache_dir", lambda: tmp_path)
+    folder = tmp_path / "compiled" / scan_json.DIGEST
+    folder.mkdir(parents=True)
+
+    def refused(**_):
+        raise PermissionError
+
+    monkeypatch.setattr(scan_json, "TemporaryFile", refused)
+    assert scan_json._folder() is None
+    (folder / scan_json.WHOLE).touch()
+    assert scan_json._folder() == folder

@@ -2,21 +2,26 @@
 
 The usual stretch is nothing but inserts, updates and deletes of one table, all of one form.
 `scan_events` finds their parts in Arrow's own buffers and each key's newest event; only the images
-of these are read on, column by column (`images`). What `process` returns is what `stretch.process`
-would; where a stretch has anything else in it, or an image that says more than its values, it says
-so and changes nothing.
+of these are read on, column by column (`images`). Where a stretch has anything else in it, or an
+image that says more than its values, `process` says so and changes nothing.
+
+What it returns is what `stretch.process` would, with two exceptions. It has no `applied`: who needs
+that goes the general way. And it never reads an older event of a key; the general way does where
+the newest one has a text that might be a placeholder and is none, and may find fault with it.
 """
 
+import shutil
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import structlog
 
 from lakemark import keys, packets, positions
 from lakemark.source import columns as columns_of
-from lakemark.source import envelope, images, record, scan_events, stretch
+from lakemark.source import envelope, images, record, scan_events, scan_json, stretch
 from lakemark.source.envelope import Kind
 from lakemark.source.fold import key_columns
 from lakemark.source.gate import HighWater
@@ -30,6 +35,12 @@ _CREATE, _DELETE = ord("c"), ord("d")
 _OPS: Final = np.zeros(256, np.int8)
 _OPS[[ord("u"), _CREATE, _DELETE]] = [0, 1, 2]
 _OP_NAMES: Final = pa.array(["u", "c", "d"])
+
+
+log = structlog.get_logger(__name__)
+
+_unusable: Final[list[str]] = []
+"""Why this process cannot run what is compiled."""
 
 
 class _NotPlainError(Exception):
@@ -88,6 +99,8 @@ def process(
         parts: the records of one stretch, as Spark hands them to a task; without headers.
         plan: how to decode.
     """
+    if _unusable or plan.partial.intersection(plan.carried.get(topic, ())):
+        return None
     records = pa.Table.from_batches(parts)
     offsets = records.column("offset").to_numpy()
     try:
@@ -115,11 +128,36 @@ def process(
     return Stretch(topic, partition, *ends, [(table, packet)], [], {table: report}, water, kinds)
 
 
-def ready() -> None:
+def ready() -> bool:
     """Compiles what `process` calls, or takes it from the cache: see `scan_json`.
 
+    Returns:
+        False where that cannot be done: the cache is damaged or full. All stretches of this process
+        go the general way then; what the cache had is removed, for the next one.
+    """
+    if _unusable:
+        return False
+    try:
+        _example()
+        if scan_json.KEPT is not None:
+            (scan_json.KEPT / scan_json.WHOLE).touch()
+    except Exception as error:  # noqa: BLE001 - whatever it is, records can be read without
+        _unusable.append(str(error))
+        shutil.rmtree(scan_json.KEPT or "", ignore_errors=True)
+        log.warning(
+            "compiling.failed",
+            error=f"{type(error).__name__}: {error}",
+            folder=str(scan_json.KEPT),
+            hint="changes are applied more slowly; the next start compiles again",
+        )
+    return not _unusable
+
+
+def _example() -> None:
+    """A plain event with columns of every kind.
+
     Raises:
-        RuntimeError: a plain event is not taken for one.
+        RuntimeError: it is not taken for one.
     """
     value = (
         b'{"after":{"id":1,"text":"","raw":"","flag":true,"amount":1.5,"ratio":0.5},"source":'
@@ -154,7 +192,8 @@ def column(values: pa.ChunkedArray) -> Column:
     """One array of all values, with nulls as values of no bytes.
 
     Raises:
-        _NotPlainError: there are no values, it would be too large, or nulls have bytes.
+        _NotPlainError: there are no values, or of another type; it would be too large; nulls have
+            bytes.
     """
     _require(values.type == pa.binary() and len(values) > 0 and values.nbytes <= _MOST)
     array = values.combine_chunks()
@@ -267,7 +306,6 @@ def _packet(
     _require(None not in canonical and len(set(canonical)) == len(canonical))
     deleted = events.op[last] == _DELETE
     spans = np.where(deleted[:, None], events.before[last], events.after[last])
-    _require((spans[:, 0] >= 0).all())
     typed = images.typed(values.data, spans, schema, plan.modes)
     if typed is None or any(typed[0].field(name).null_count for name in schema.key):
         raise _NotPlainError

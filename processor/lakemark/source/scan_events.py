@@ -21,6 +21,7 @@ from lakemark.source.scan_json import (
     Whole,
     bare,
     compiled,
+    differ,
     digits,
     equals,
     name,
@@ -43,8 +44,8 @@ _LAST = named(b'\\"]"')
 _C, _U, _D = map(ord, "cud")
 _NEEDED = 0b11111111  # fields of a source block: all but ts_ms and lsn
 _BOTH = 0b1100  # of an event: source and op
-_WIDE = 2
-"""Slots of the hash table for each event, at least."""
+_WIDE = 2  # slots of the hash table for each event, at least
+_PATIENCE = 8  # looks into it, and bytes compared, for each byte and each slot
 
 
 @compiled
@@ -173,7 +174,7 @@ def events(
         if at == end:
             continue
         if head.size:
-            if not stands(data, at, end, head) or data[end - 1] != CLOSE:
+            if at + head.size >= end or differ(data, at, head) or data[end - 1] != CLOSE:
                 return -1
             at += head.size
             end -= 1
@@ -224,7 +225,9 @@ def events(
             at += 1
         if at != end or seen & _BOTH != _BOTH:
             return -1
-        if op[count] != _D and (after[count, 0] < 0 or (op[count] != _C and op[count] != _U)):
+        if op[count] != _C and op[count] != _U and op[count] != _D:
+            return -1
+        if (before if op[count] == _D else after)[count, 0] < 0:
             return -1
         major, minor = stamp[count, 0], stamp[count, 1]
         if minor & 1:  # of a slot's first transaction
@@ -256,12 +259,15 @@ def newest(
         last: gets the number of each key's newest event.
 
     Returns:
-        The number of keys; -1 if one may have had two rows for a while (see `fold`).
+        The number of keys; -1 if one may have had two rows for a while (see `fold`), or if they
+        are made so that to tell them apart takes too long.
     """
     slots = 16
     while slots < _WIDE * rows.size:
         slots *= 2
     table = np.full(slots, -1, np.int32)
+    tags = np.empty(slots, np.uint64)
+    patience = _PATIENCE * (data.size + slots)
     two = np.zeros(rows.size, np.bool_)
     lone = np.zeros(rows.size, np.bool_)  # an update without the row before: never two
     count = 0
@@ -276,10 +282,15 @@ def newest(
             key = table[slot]
             if key < 0:
                 key = table[slot] = count
+                tags[slot] = mixed
                 count += 1
                 break
             other = rows[last[key]]
-            if equals(data, at, size, data[offsets[other] : offsets[other + 1]]):
+            alike = tags[slot] == mixed
+            patience -= 1 + alike * size
+            if patience < 0:
+                return -1
+            if alike and equals(data, at, size, data[offsets[other] : offsets[other + 1]]):
                 one, now = stamp[last[key]], stamp[event]
                 if one[0] != now[0] or one[1] != now[1]:
                     if op[last[key]] == _D and op[event] != _C:

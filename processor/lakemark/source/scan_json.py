@@ -1,12 +1,13 @@
-"""JSON in Arrow's buffers, compiled: where values end, and what numbers they are.
+r"""JSON in Arrow's buffers, compiled: where values end, and what numbers they are.
 
 Nothing here makes a Python object. The functions get the bytes, where to begin and where the bytes
 end, and return where they came to, or -1 for what they leave to the general way: what is no JSON,
-white space between tokens, escapes of surrogates, nesting beyond 60 levels, long numbers.
+white space between tokens, escapes from \ud000 on (surrogates), nesting beyond 60 levels, long
+numbers.
 
 They are compiled when they are first called and kept in the cache (`jars.cache_dir`), for any
-processor of the kind, so that an image may bring them. Importing this takes a quarter of a second
-and 60 MB: only those import it that call it.
+processor of the kind and wherever the package is, so that an image may bring them. Importing this
+takes a quarter of a second and 60 MB: only those import it that call it.
 """
 
 import hashlib
@@ -43,24 +44,59 @@ def _digest() -> str:
     return hashlib.sha256(text + numba.__version__.encode()).hexdigest()[:16]
 
 
-def _kept() -> str:
-    """Where it is kept, empty if nothing can be: numba's other places would outlive an upgrade."""
+def _folder() -> Path | None:
+    """Where it is kept: what is whole, or can be made so; None if there is no such place."""
     try:
-        folder = cache_dir() / "compiled" / _digest()
+        folder = cache_dir() / "compiled" / DIGEST
         folder.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=folder).close()
+        if not (folder / WHOLE).exists():
+            TemporaryFile(dir=folder).close()
     except (OSError, RuntimeError):  # or there is no home
-        return ""
-    return str(folder)
+        return None
+    return folder
 
 
-KEPT: Final = _kept()
-vars(numba.config).update(CACHE_DIR=KEPT, CPU_NAME="generic", CPU_FEATURES="")
+DIGEST: Final = _digest()
+WHOLE: Final = "whole"
+"""A file that says that all functions are there: nothing more is written."""
+KEPT: Final = _folder()
+
+
+class Place:
+    """numba's "cache locator": our folder, whatever the path of the sources is."""
+
+    def __init__(self, line: int) -> None:
+        self._line = line
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], _file: str) -> "Place":
+        """Of a function; the cache's files have its module and name before what this says."""
+        return cls(function.__code__.co_firstlineno)
+
+    def ensure_cache_path(self) -> None:
+        """The folder is there."""
+
+    def get_cache_path(self) -> str:
+        """The folder."""
+        return str(KEPT)
+
+    def get_source_stamp(self) -> str:
+        """What must be the same."""
+        return DIGEST
+
+    def get_disambiguator(self) -> str:
+        """What tells functions of one name apart."""
+        return str(self._line)
+
+
+vars(numba.config).update(
+    CACHE_LOCATOR_CLASSES=f"{__name__}.{Place.__name__}", CPU_NAME="generic", CPU_FEATURES=""
+)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """The function, compiled when it is first called with arguments of these types."""
-    return numba.njit(function, cache=bool(KEPT), nogil=True, error_model="numpy")
+    return numba.njit(function, cache=KEPT is not None, nogil=True, error_model="numpy")
 
 
 def named(text: bytes) -> Bytes:
@@ -96,6 +132,16 @@ def equals(data: Bytes, at: int, size: int, text: Bytes) -> bool:
 
 
 @compiled
+def differ(data: Bytes, at: int, text: Bytes) -> bool:
+    """Whether other bytes than a long `text` stand here; there are as many."""
+    found = np.uint8(0)
+    here = data[at : at + text.size]
+    for i in range(text.size):  # to the end: so the compiler takes many at a time
+        found |= here[i] ^ text[i]
+    return bool(found)
+
+
+@compiled
 def _one_of(byte: int, some: Bytes) -> bool:
     for one in some:
         if byte == one:
@@ -105,10 +151,7 @@ def _one_of(byte: int, some: Bytes) -> bool:
 
 @compiled
 def string(data: Bytes, at: int, end: int) -> int:
-    """Past the closing quote of the string whose opening quote is before `at`.
-
-    Escapes of surrogates are left to others: not every pair is one.
-    """
+    """Past the closing quote of the string whose opening quote is before `at`."""
     while at < end:
         c = data[at]
         if c == QUOTE:

@@ -48,6 +48,7 @@ class Plan:
         known_keys: key columns of tables that already have rows: there a record without a key is
             a bad record, not a table without a key.
         carried: tables by the topics that they came in so far.
+        partial: tables that ever had an unavailable value: it is not tried to read them as plain.
         verified: tables whose entry in `schemas` was read just now: a value of another type is
             bad. Of other tables the catalog is read again first (`schema-check`).
         stopped: tables that do not stream: their events only move the high-waters.
@@ -68,6 +69,7 @@ class Plan:
     left: frozenset[str] = frozenset()
     known_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
     carried: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    partial: frozenset[str] = frozenset()
     verified: frozenset[str] = frozenset()
     stopped: frozenset[str] = frozenset()
     stopped_topics: frozenset[str] = frozenset()
