@@ -42,7 +42,6 @@ RUN pip install --no-deps --no-build-isolation . \
  && lakemark warm \
  && chmod -R a+rX cache \
  && useradd --create-home --uid 10001 lakemark \
- && chown -R lakemark:lakemark cache/compiled \
  && install -d -o lakemark -g lakemark /data
 # Spark's workers must be this Python, not another one on the PATH.
 ENV PYSPARK_PYTHON=/opt/lakemark/venv/bin/python

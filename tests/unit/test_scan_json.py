@@ -26,7 +26,8 @@ def kept(place):
 
 
 def files(folder):
-    return {file: file.stat().st_mtime_ns for file in folder.rglob("*.nb?")}
+    found = [*folder.rglob("*.nb?"), *folder.rglob(scan_json.WHOLE)]
+    return {file: file.stat().st_mtime_ns for file in found}
 
 
 def test_it_is_compiled_once_for_all_processes_and_again_where_it_is_damaged(tmp_path):

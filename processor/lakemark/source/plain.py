@@ -139,8 +139,9 @@ def ready() -> bool:
         return False
     try:
         _example()
-        if scan_json.KEPT is not None:
-            (scan_json.KEPT / scan_json.WHOLE).touch()
+        whole = scan_json.KEPT and scan_json.KEPT / scan_json.WHOLE
+        if whole and not whole.exists():  # one that is there may be somebody else's
+            whole.touch()
     except Exception as error:  # noqa: BLE001 - whatever it is, records can be read without
         _unusable.append(str(error))
         shutil.rmtree(scan_json.KEPT or "", ignore_errors=True)
