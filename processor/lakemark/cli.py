@@ -119,7 +119,7 @@ def jars_command() -> int:
 @app.command()
 @guarded
 def warm() -> int:
-    """Make the archive of Java classes with which a start takes half the time, if there is none."""
+    """Compile what workers run compiled, and make the archive of Java's classes, once."""
     from lakemark.warming import warm as make  # noqa: PLC0415
 
     path, made = make()

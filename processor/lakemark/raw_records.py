@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.sink.forwarding import ID
-from lakemark.source import stretch
+from lakemark.source import record, stretch
 from lakemark.source.stretch import Records
 from lakemark.tables import Offsets
 
@@ -105,20 +105,11 @@ def of(
         table.column("headers").to_pylist()
         if every_header
         else _key_changes(table.column("headers")),
-        _are_texts(table.column("value")),
+        record.are_texts(table.column("value")),
     )
     if any(map(operator.ge, offsets, islice(offsets, 1, None))):
         return _in_order(records)
     return records
-
-
-def _are_texts(values: pa.ChunkedArray) -> bool:
-    """Whether all values are UTF-8: far cheaper to know of a column than of its values."""
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def told_by_lakemark(parts: Sequence[pa.RecordBatch]) -> bool:

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from lakemark import packets, tasks
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
+from lakemark.source import stretch
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan
+from lakemark.tables import PipelineState, TableState
 from lakemark.tasks import DecodePlan, Report
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
@@ -171,3 +173,20 @@ def test_rows_of_a_chunk_wait_where_the_table_does_not_stream(tmp_path, stopped)
     (result,) = tasks.merge([batch], plan)
     assert result.num_rows == (not stopped)
     assert (tmp_path / ORDERS).exists() == (not stopped)
+
+
+def test_plain_records_are_decoded_by_compiled_code(records, monkeypatch):
+    general = stretch.process
+    monkeypatch.setattr(stretch, "process", None)
+    keys, ends, _ = decoded(records.to_batches())
+    assert (len(keys), len(ends)) == (12, 3)
+
+    seen = []
+    monkeypatch.setattr(stretch, "process", lambda *args: seen.append(args) or general(*args))
+    assert decoded(records.to_batches(), replace(PLAN, armed=True))[:2] == (keys, ends)
+    assert len(seen) == 3
+
+
+def test_tables_with_unavailable_values_are_read_the_general_way_at_once():
+    tables = {ORDERS: TableState(partial=True), ITEMS: TableState()}
+    assert PipelineState(tables=tables).partial() == {ORDERS}

@@ -11,7 +11,7 @@ from functools import lru_cache
 import msgspec
 
 from lakemark import keys
-from lakemark.errors import LakemarkError
+from lakemark.errors import LakemarkError, TableError
 from lakemark.source.envelope import Headers, Kind
 from lakemark.source.schema import TableSchema, from_connect
 
@@ -49,6 +49,47 @@ def schema_of(
         if names and names != schema.key:
             return replace(schema, key=names)
     return schema
+
+
+def schema_for(
+    table: str,
+    *,
+    raw_schema: bytes | None,
+    raw_key: bytes | None,
+    schemas: Mapping[str, TableSchema],
+    keyed: bool,
+) -> TableSchema | tuple[str, str]:
+    """The schema of a table's records (`schema_of`), or the code and reason to stop the table.
+
+    Args:
+        table: id of the table.
+        raw_schema: schema of the values' wrapper, which they share; None for plain records.
+        raw_key: one of their keys; None if none has any.
+        schemas: tables known from catalog or file.
+        keyed: whether the table has rows that are told apart by a key: a record without one is bad.
+    """
+    try:
+        schema = schema_of(table, raw_schema=raw_schema, raw_key=raw_key, schemas=schemas)
+    except TableError as error:
+        return error.code, error.message
+    if schema is None:
+        return (
+            "schema-unknown",
+            (
+                "its records carry no schema, and neither the database catalog nor a schema file "
+                "knows the table"
+            ),
+        )
+    if not schema.key and not keyed:
+        return (
+            "no-key",
+            (
+                "its records have no key: the table has no primary key and message.key.columns "
+                "names none"
+            ),
+        )
+    fault = schema.key_fault()
+    return ("no-key", fault) if fault else schema
 
 
 def canonical(

@@ -21,10 +21,11 @@ import structlog
 
 from lakemark import keys, packets, positions
 from lakemark.source import columns as columns_of
-from lakemark.source import envelope, images, record, scan_events, scan_json, stretch
+from lakemark.source import envelope, images, record, scan_events, scan_json
 from lakemark.source.envelope import Kind
 from lakemark.source.fold import key_columns
 from lakemark.source.gate import HighWater
+from lakemark.source.key_schema import schema_for
 from lakemark.source.modes import HandlingModes
 from lakemark.source.scan_json import Bytes, Offsets, Whole
 from lakemark.source.schema import TableSchema
@@ -82,10 +83,7 @@ class Events(NamedTuple):
 
     def position(self, epoch: int, at: Sequence[int] | Whole) -> npt.NDArray[np.uint8]:
         """The positions of some events, 20 bytes each: see `positions`."""
-        packed = np.empty((len(at), positions.WIDTH), np.uint8)
-        packed[:, :4] = np.frombuffer(epoch.to_bytes(4), np.uint8)
-        packed[:, 4:] = self.stamp[at, :2].astype(">u8").view(np.uint8)
-        return packed
+        return positions.packed(epoch, self.stamp[at, :2])
 
 
 def process(
@@ -114,7 +112,13 @@ def process(
         # Each has a key.
         _require((names.offsets[events.rows] < names.offsets[events.rows + 1]).all())
         raw_key = names.at(int(events.rows[0]))
-        schema = stretch.schema_for(plan, table, raw_schema=raw_schema, raw_key=raw_key)
+        schema = schema_for(
+            table,
+            raw_schema=raw_schema,
+            raw_key=raw_key,
+            schemas=plan.schemas,
+            keyed=bool(plan.known_keys.get(table)),
+        )
         if not isinstance(schema, TableSchema):
             return None
         report = TableReport(events=len(events.rows), newest_ts=int(events.stamp[:, 2].max()))
@@ -215,10 +219,7 @@ def scanned(values: Column) -> tuple[Events, bytes | None]:
     Raises:
         _NotPlainError: there are none, or other records as well.
     """
-    try:
-        values.array.cast(pa.string())
-    except pa.ArrowInvalid:
-        raise _NotPlainError from None
+    _require(record.are_texts(values.array))
     (some,) = np.nonzero(np.diff(values.offsets))
     _require(len(some) > 0)
     wrapper = record.wrapper_of(values.at(int(some[0])))

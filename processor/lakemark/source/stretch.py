@@ -13,13 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakemark import keys, packets
-from lakemark.errors import TableError
 from lakemark.positions import one_transaction
 from lakemark.source import circuit, envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.gate import HighWater, first_times, gate
-from lakemark.source.key_schema import key_names, schema_of
+from lakemark.source.key_schema import key_names, schema_for
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
 
@@ -387,10 +386,11 @@ class _Work:
     def _schema(self, table: str, run: list[int]) -> TableSchema | tuple[str, str]:
         """The schema of a run, or the code and reason to stop its table."""
         return schema_for(
-            self.plan,
             table,
             raw_schema=self.heads.schema[run[0]],
             raw_key=next((key for i in run if (key := self.records.keys[i])), None),
+            schemas=self.plan.schemas,
+            keyed=bool(self.plan.known_keys.get(table)),
         )
 
     def _missed(
@@ -410,41 +410,6 @@ class _Work:
         report.incremental_reads += folded.incremental_reads
         report.clamped += folded.clamped
         report.unknown_columns |= folded.unknown - self.plan.ignorable.get(table, frozenset())
-
-
-def schema_for(
-    plan: Plan, table: str, *, raw_schema: bytes | None, raw_key: bytes | None
-) -> TableSchema | tuple[str, str]:
-    """The schema of records: the wrapper's or the one known, or the code and reason to stop.
-
-    Args:
-        plan: how to decode.
-        table: theirs.
-        raw_schema: the wrapper's schema, which they share; None for plain ones.
-        raw_key: one of their keys; None if none has any.
-    """
-    try:
-        schema = schema_of(table, raw_schema=raw_schema, raw_key=raw_key, schemas=plan.schemas)
-    except TableError as error:
-        return error.code, error.message
-    if schema is None:
-        return (
-            "schema-unknown",
-            (
-                "its records carry no schema, and neither the database catalog nor a schema file "
-                "knows the table"
-            ),
-        )
-    if not schema.key and not plan.known_keys.get(table):
-        return (
-            "no-key",
-            (
-                "its records have no key: the table has no primary key and message.key.columns "
-                "names none"
-            ),
-        )
-    fault = schema.key_fault()
-    return ("no-key", fault) if fault else schema
 
 
 def _schema_runs(indices: list[int], schemas: Sequence[bytes | None]) -> list[list[int]]:
