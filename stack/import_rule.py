@@ -60,6 +60,7 @@ SPARK = {
         "supervisor",
         "warming",
         "source.topics",
+        "stages",
         "reconcile.operator",
     ),
     *("sink.spark_merge", "sink.bigtable", "snapshot.jobs", "snapshot.world"),

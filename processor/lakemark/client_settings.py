@@ -1,5 +1,6 @@
 """The same connection to Kafka, said to the Java client (Spark) and to librdkafka."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,11 @@ from lakemark.settings.units import reveal
 
 _PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_BY_VALUE: Final = {
+    "ssl.ca.location": "ssl.ca.pem",
+    "ssl.certificate.location": "ssl.certificate.pem",
+    "ssl.key.location": "ssl.key.pem",
+}
 _PKCS8: Final = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
 
@@ -105,6 +111,25 @@ def librdkafka_options(config: Config) -> dict[str, Any]:
         if security.ssl_key_password:
             found["ssl.key.password"] = security.ssl_key_password.get_secret_value()
     return found | reveal(config.kafka.librdkafka)
+
+
+def carried(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of librdkafka for tasks: with what certificates and keys say beside their files."""
+    said = {
+        pem: Path(settings[location]).read_text(encoding="utf-8")
+        for location, pem in _BY_VALUE.items()
+        if location in settings and pem not in settings
+    }
+    return {**settings, **said}
+
+
+def here(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`carried` settings in a task: the files where this machine has them, else what they said."""
+    found = dict(settings)
+    for location, pem in _BY_VALUE.items():
+        if location in found and pem in found:
+            del found[pem if Path(found[location]).exists() else location]
+    return found
 
 
 def by_offset(config: Config) -> dict[str, Any]:

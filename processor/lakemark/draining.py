@@ -5,9 +5,10 @@ this but the time it takes, and half of a batch that readers of a lake would oth
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from threading import Event
-from typing import Any, Final, Protocol
+from threading import Event, Thread
+from typing import Any, Final, NoReturn, Protocol
 
 _POLL_S: Final = 0.05
 _HOLD_MS: Final = 600_000  # longer than anybody drains; the query's end interrupts it
@@ -54,6 +55,21 @@ class Draining:
             with suppress(Exception):  # that it was interrupted
                 jvm.java.lang.Thread.sleep(_HOLD_MS)
             raise QueryStoppedError
+
+    def end(self, stop: Callable[[], object], jvm: Any) -> NoReturn:
+        """Ends the query from within a batch, by the batch's own thread; it will be repeated.
+
+        Args:
+            stop: the query's.
+            jvm: Java, where its end interrupts the batch.
+
+        Raises:
+            QueryStoppedError: always.
+        """
+        Thread(target=stop, daemon=True).start()
+        with suppress(Exception):  # that it was interrupted
+            jvm.java.lang.Thread.sleep(_HOLD_MS)
+        raise QueryStoppedError
 
     @property
     def asked(self) -> bool:

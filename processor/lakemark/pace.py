@@ -53,6 +53,10 @@ class Pace:
             if left <= 0 or self._over.wait(min(left, _POLL_S)):
                 return
 
+    def begin(self) -> None:
+        """A query begins."""
+        self._over.clear()
+
     def end(self) -> None:
         """Nobody rests any more: the query is to end. From any thread."""
         self._over.set()

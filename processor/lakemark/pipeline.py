@@ -29,6 +29,7 @@ from lakemark import (
     plans,
     selection,
     settle,
+    stages,
     tables,
     tasks,
 )
@@ -42,14 +43,14 @@ from lakemark.handover import Known
 from lakemark.ops.status import BatchDone
 from lakemark.pace import Pace
 from lakemark.plans import Waters
-from lakemark.reconcile import operator
 from lakemark.refresh import Catalog, Refresh
 from lakemark.settle import Left, News, Results
 from lakemark.sink import bigtable, chunk_files
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.sink.lake_plan import TableOutcome
-from lakemark.source import topics
+from lakemark.source import ranges
 from lakemark.source.envelope import SourceIdentity
+from lakemark.source.ranges import Range
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
 from lakemark.tables import Offsets, PipelineState
@@ -57,18 +58,27 @@ from lakemark.tasks import BatchPlan, DecodePlan
 
 log = structlog.get_logger(__name__)
 
-# Per batch, and more where each chunk has many. What they hold in memory is bounded where they are
-# made: `reading.MAX_WAITING_BYTES`.
-CHUNK_RECORDS: Final = 16
-RECORDS_A_SHARD: Final = 4
-CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
-CONTROL_RECORDS: Final = 10_000
-
 PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose seconds are shown
+
+
+QUIET_S: Final = 10.0
+"""So long without a run the query keeps the stages for runs: the next one may come at once."""
 
 
 class BatchFailedError(Exception):
     """A batch failed: all that Spark is told."""
+
+
+class OtherStagesError(Exception):
+    """The query has not the stages that the batch needs (`stages`): it is to be started anew.
+
+    Attributes:
+        armed: whether with those for runs of snapshots.
+    """
+
+    def __init__(self, *, armed: bool) -> None:
+        super().__init__(f"armed={armed}")
+        self.armed = armed
 
 
 @dataclass(slots=True)
@@ -92,7 +102,7 @@ class Pipeline:
     modes: HandlingModes
     checkpoint: Checkpoint
     catalog: Catalog
-    java: dict[str, str]
+    change_log: stages.ChangeLog
     librdkafka: dict[str, Any]
     end_offsets: Callable[[Sequence[str]], Offsets]
     controls: Callable[[int, int], list[dict[str, Any]]]
@@ -106,6 +116,8 @@ class Pipeline:
     forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
+    armed: bool = False
+    quiet_since: float = float("-inf")
     draining: Draining = field(default_factory=Draining)
     known: Known = field(default_factory=lambda: Known({}, {}))
     refresh: Refresh = field(init=False)
@@ -113,38 +125,11 @@ class Pipeline:
     def __post_init__(self) -> None:
         self.refresh = Refresh(self.catalog, self.schemas, self.forms)
 
-    def frame(self) -> DataFrame:
-        """The query up to `foreachBatch`: all sources, decoding, the operator."""
-        stream, names = self.config.stream, self.config.topics
-        changes = topics.change_stream(
-            self.spark,
-            self.java,
-            pattern=self.connector.topic_pattern,
-            starting=stream.starting,
-            max_events=stream.max_events_per_batch,
-        )
-        chunks = topics.internal_stream(
-            self.spark,
-            self.java,
-            topic=names.chunks,
-            max_records=max(CHUNK_RECORDS, RECORDS_A_SHARD * stream.shards),
-            fetch_bytes=CHUNK_FETCH,
-        )
-        control = topics.internal_stream(
-            self.spark, self.java, topic=names.control, max_records=CONTROL_RECORDS
-        )
-        known = self.known = Known(dict(self.schemas), self.librdkafka)
-
-        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.decode(batches, handover.told(known))
-
-        return operator.reconciled(
-            changes.mapInArrow(decode, tasks.DECODED_DDL),
-            chunks,
-            control,
-            shards=stream.shards,
-            slot_of=lambda table: handover.told(known).slot(table),
-        )
+    def frame(self, *, armed: bool) -> DataFrame:
+        """The query up to `foreachBatch`; see `stages`."""
+        self.armed = armed
+        self.known = Known(dict(self.schemas), self.librdkafka)
+        return stages.query(self.spark, self.config, self.change_log, self.known, armed=armed)
 
     def on_batch(self, frame: DataFrame, batch: int) -> None:
         """`foreachBatch`: keeps the error, and gives Spark a short text of it only.
@@ -162,11 +147,18 @@ class Pipeline:
             self.batch(frame, batch)
         except BaseException as error:
             self.failure = error
+            if isinstance(error, OtherStagesError):
+                log.info("query.other_stages", batch=batch, armed=error.armed)
+                self.draining.end(self._stop, self.spark._jvm)  # noqa: SLF001
             log.debug("batch.failed", batch=batch, exc_info=True)
             if self.draining.asked:
                 raise QueryStoppedError from None
             raise BatchFailedError(type(error).__name__) from None
         self.pace.rest(begun)
+
+    def _stop(self) -> None:
+        for query in self.spark.streams.active:
+            query.stop()
 
     def batch(self, frame: DataFrame, batch: int) -> None:
         """One micro-batch, in order:
@@ -182,6 +174,7 @@ class Pipeline:
         self.checkpoint.check_owner()
         before = self.checkpoint.load(batch - 1)
         state = self._begin(before, batch)
+        self._require_stages(armed=bool(state.runs))
         self.planned(frozenset(state.runs))
         marks.append(monotonic())
 
@@ -216,6 +209,17 @@ class Pipeline:
         crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
 
     # -- 1: the state before it, and what changes it ----------------------------------------------
+
+    def _require_stages(self, *, armed: bool) -> None:
+        """The query has the stages that the batch needs; nothing of it has been done yet.
+
+        Raises:
+            OtherStagesError: it has not, or has had too many of them for some time.
+        """
+        if armed:
+            self.quiet_since = monotonic()
+        if armed != self.armed and (armed or monotonic() > self.quiet_since + QUIET_S):
+            raise OtherStagesError(armed=armed)
 
     def _begin(self, before: PipelineState, batch: int) -> PipelineState:
         """The state that the batch makes, as it is before any task runs."""
@@ -317,7 +321,18 @@ class Pipeline:
     def stream(self, frame: DataFrame, plan: BatchPlan) -> Results:
         """All stages over a batch of the query."""
         handover.tell(self.spark, plan.decode, self.known)
+        if not self.armed:
+            known = self.known
+            news = self._news(plan.lake.batch)
+            read = stages.decoded(self.spark, self.change_log, news, lambda: handover.told(known))
+            frame = frame if read is None else frame.union(read)
         return self._merge(frame, plan)
+
+    def _news(self, batch: int) -> list[Range]:
+        """The records of the change topics that Spark has planned for a batch."""
+        end = self._changes(self.checkpoint.offsets(batch))
+        before = self._changes(self.checkpoint.offsets(batch - 1)) if batch else {}
+        return ranges.between(before or self._changes([self.checkpoint.begun()]), end)
 
     def _merge(self, frame: DataFrame, plan: BatchPlan) -> Results:
         publish = plan.publishing
@@ -426,12 +441,11 @@ class Pipeline:
 
     def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:
         """Decoding and merging of the change records from `start` to before `end`."""
-
-        def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.decode(batches, plan.decode)
-
-        records = topics.bounded_read(self.spark, self.java, start=start, end=end)
-        return self._merge(records.mapInArrow(decode, tasks.DECODED_DDL).drop("shard"), plan)
+        decode = plan.decode
+        records = stages.decoded(
+            self.spark, self.change_log, ranges.between(start, end), lambda: decode
+        )
+        return self._merge(records, plan) if records is not None else Results()
 
     # -- 5: the state after it --------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ from lakemark.ops.progress import CAPTURED, Captured, record_of
 from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pace import Pace
-from lakemark.pipeline import Pipeline
+from lakemark.pipeline import OtherStagesError, Pipeline
 from lakemark.session import session
 from lakemark.settle import News
 from lakemark.sink.chunk_files import ChunkFileWriter
@@ -52,6 +52,7 @@ from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.world import World
 from lakemark.source.schema import HandlingModes
+from lakemark.stages import ChangeLog
 from lakemark.tables import CATCHING_UP, ERRORED, Offsets, PipelineState
 from lakemark.takeover import StoppedError, Takeover
 
@@ -152,13 +153,17 @@ class Supervisor:
             self._queries(pipeline)
 
     def _queries(self, pipeline: Pipeline) -> None:
+        armed = bool(self.state.runs)
         while not self.stopping.is_set():
-            query = self._start(pipeline)
+            query = self._start(pipeline, armed=armed)
             self.streamed = True
             log.info("pipeline.streaming", query=str(query.id), once=self.once)
             self._publish_pipeline("streaming")
             try:
                 self._watch(query, pipeline.checkpoint)
+                if isinstance(pipeline.failure, OtherStagesError):
+                    armed = pipeline.failure.armed
+                    continue
                 if pipeline.failure is not None and not self.stopping.is_set():
                     raise self._cause(pipeline, pipeline.failure)
             except (StreamingQueryException, PySparkException, Py4JError) as error:
@@ -205,7 +210,7 @@ class Supervisor:
             modes=modes,
             checkpoint=checkpoint,
             catalog=catalog,
-            java=kafka.java_options(config),
+            change_log=ChangeLog.of(config, connector.topic_pattern),
             librdkafka=kafka.librdkafka_options(config),
             end_offsets=self._end_offsets,
             controls=lambda start, end: control.read(config, start, end),
@@ -304,10 +309,11 @@ class Supervisor:
     def _hasty(self) -> bool:
         return self.snapshots is not None and self.snapshots.hasty
 
-    def _start(self, pipeline: Pipeline) -> StreamingQuery:
+    def _start(self, pipeline: Pipeline, *, armed: bool) -> StreamingQuery:
         pipeline.failure = None
+        pipeline.pace.begin()
         writer = (
-            pipeline.frame()
+            pipeline.frame(armed=armed)
             .writeStream.queryName(f"lakemark-{self.config.name}")
             .option("checkpointLocation", self.config.checkpoint)
             .foreachBatch(pipeline.on_batch)

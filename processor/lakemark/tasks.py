@@ -48,9 +48,17 @@ DECODED: Final = pa.schema(
     ]
 )
 RESULT: Final = pa.schema([("kind", pa.string()), ("blob", pa.binary())])
-DECODED_DDL: Final = (
-    "shard int, kind string, table string, source string, first long, slot int, blob binary"
+DECODED_TYPES: Final = (
+    ("shard", "int"),
+    ("kind", "string"),
+    ("table", "string"),
+    ("source", "string"),
+    ("first", "long"),
+    ("slot", "int"),
+    ("blob", "binary"),
 )
+"""`DECODED` in Spark's words."""
+DECODED_DDL: Final = ", ".join(f"{name} {kind}" for name, kind in DECODED_TYPES)
 RESULT_DDL: Final = "kind string, blob binary"
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 PLAIN = (
     "chosen", "other_form", "ordered", "listed", "ghosts", "shared", "sized", "again", "widened",
     "growing", "typed", "beside", "swapped", "defaults", "cut_off", "twofold",
-    "locked", "sealed", "last",
+    "locked", "sealed", "last", "over",
 )  # fmt: skip
 SOME = 12345678
 EMPTY_STATE = 1000  # bytes: which runs and windows were last, and no row or key of any table
@@ -488,3 +488,37 @@ def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Sna
 def database_says(pipeline: Running, query: str) -> tuple[Any, ...]:
     (row,) = pipeline.database.execute(query)
     return row
+
+
+def test_the_query_goes_over_to_the_stages_of_runs_and_back(
+    pipeline: Running, snapshots: Snapshots
+):
+    """The log goes on before, meanwhile and afterwards: no row is lost or applied twice."""
+    database = pipeline.database
+
+    def gone_over(armed: bool) -> int:
+        found = pipeline.lakemark.events("query.other_stages")
+        return [event["armed"] for event in found].count(armed)
+
+    snapshots.run("public.last")
+    wait_for(lambda: touched(database) and gone_over(False), 60, "the stages without runs")
+    before = gone_over(True)
+    database.execute("INSERT INTO over SELECT n, n FROM generate_series(1001, 4000) n")
+    equal(pipeline, "over")
+    assert gone_over(True) == before, "the log alone needs no other stages"
+    run = snapshots.start("public.over", chunk_rows=300)
+    for aa in range(20):
+        database.execute(f"UPDATE over SET aa = {aa} WHERE pk % 20 = {aa}")
+    snapshots.completed(run)
+    equal(pipeline, "over")
+    assert gone_over(True) == before + 1
+    back = gone_over(False)
+    wait_for(lambda: touched(database) and gone_over(False) > back, 60, "the way back")
+    database.execute("DELETE FROM over WHERE pk % 3 = 0")
+    equal(pipeline, "over")
+
+
+def touched(database: Database) -> bool:
+    """Something happens, or there is no batch."""
+    database.execute("UPDATE over SET aa = aa + 1 WHERE pk = 1")
+    return True

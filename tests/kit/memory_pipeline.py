@@ -18,6 +18,7 @@ from lakemark.errors import LakemarkError
 from lakemark.pipeline import Pipeline, Results
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.stages import ChangeLog
 from lakemark.tables import Offsets, PipelineState
 from lakemark.tasks import BatchPlan
 
@@ -144,7 +145,9 @@ class MemoryPipeline(Pipeline):
     """The driver with its tasks called in this process."""
 
     broker: Broker
-    armed: bool = False
+
+    def _require_stages(self, *, armed: bool) -> None:
+        """It has them all, for every batch."""
 
     def slots(self) -> int:
         return 2
@@ -232,7 +235,7 @@ class World:
             modes=HandlingModes(),
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             catalog=self.catalog,
-            java={},
+            change_log=ChangeLog("", {}, {}),
             librdkafka={},
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
             controls=lambda start, end: self.records[start:end],

@@ -4,7 +4,14 @@ import re
 
 import pytest
 
-from lakemark.client_settings import jaas_quoted, java_options, librdkafka_options
+from lakemark.client_settings import (
+    by_offset,
+    carried,
+    here,
+    jaas_quoted,
+    java_options,
+    librdkafka_options,
+)
 from lakemark.config import Config
 from lakemark.kafka import Cluster, topic_plan
 from lakemark.settings.layers import InvalidConfig
@@ -143,3 +150,25 @@ def test_our_own_topics():
     assert plan["shop.progress"][1]["cleanup.policy"] == "compact"
     assert int(plan["shop.dead-letters"][1]["max.message.bytes"]) >= 10 * 1024**2 + 1024
     assert int(plan["shop.chunks"][1]["max.message.bytes"]) > 900_000
+
+
+def test_tasks_have_files_by_value_where_they_are_not(files):
+    """What they read with: another machine need not have the files, this one uses them."""
+    given = config(
+        security={
+            "security_protocol": "SSL",
+            "ssl_ca_location": str(files / "ca"),
+            "ssl_certificate_location": str(files / "cert"),
+            "ssl_key_location": str(files / "key"),
+        }
+    )
+    ours = by_offset(given)
+    sent = carried(ours)
+    assert here(sent) == ours
+    for name in ("ca", "cert", "key"):
+        (files / name).unlink()
+    there = here(sent)
+    assert there["ssl.ca.pem"] == there["ssl.certificate.pem"] == CERTIFICATE
+    assert there["ssl.key.pem"] == KEY
+    assert not [name for name in there if name.startswith("ssl.") and "location" in name]
+    assert carried(by_offset(config())) == by_offset(config())

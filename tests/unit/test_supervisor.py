@@ -86,7 +86,7 @@ def test_a_state_of_another_version_ends_the_run_and_is_not_tried_again(folder, 
 
     def started(config, *, once):
         supervisor = Supervisor(config, once=once)
-        monkeypatch.setattr(supervisor, "_start", lambda pipeline: Query())
+        monkeypatch.setattr(supervisor, "_start", lambda _, **__: Query())
         monkeypatch.setattr(supervisor, "_publish_pipeline", lambda *told: said.append(told))
         monkeypatch.setattr(supervisor, "_stream", lambda spark: supervisor._queries(Batches()))
         monkeypatch.setattr(supervisor.stopping, "wait", lambda _: supervisor.stopping.set())

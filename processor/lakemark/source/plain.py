@@ -21,7 +21,7 @@ import structlog
 
 from lakemark import keys, packets, positions
 from lakemark.source import columns as columns_of
-from lakemark.source import envelope, images, record, scan_events, scan_json
+from lakemark.source import envelope, images, record, scan_events, scan_json, scan_messages
 from lakemark.source.envelope import Kind
 from lakemark.source.fold import key_columns
 from lakemark.source.gate import HighWater
@@ -133,7 +133,7 @@ def process(
 
 
 def ready() -> bool:
-    """Compiles what `process` calls, or takes it from the cache: see `scan_json`.
+    """Compiles what `process` and `fetch` call, or takes it from the cache: see `scan_json`.
 
     Returns:
         False where that cannot be done: the cache is damaged or full. All stretches of this process
@@ -155,6 +155,11 @@ def ready() -> bool:
             folder=str(scan_json.KEPT),
             hint="changes are applied more slowly; the next start compiles again",
         )
+    return not _unusable
+
+
+def usable() -> bool:
+    """Whether this process can run what is compiled, as far as it knows: see `ready`."""
     return not _unusable
 
 
@@ -186,6 +191,7 @@ def _example() -> None:
     schemas = {"s.t": TableSchema("s.t", columns, ("id",))}
     if process("", 0, [batch], Plan(envelope.SourceIdentity("", ""), modes, schemas)) is None:
         raise RuntimeError("a plain event is not taken for one")
+    scan_messages.example()
 
 
 def _require(plain: bool | np.bool_) -> None:  # noqa: FBT001 - what was found

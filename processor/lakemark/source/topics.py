@@ -1,15 +1,11 @@
-"""Kafka in: the change topics as one stream, the internal topics, and bounded reads."""
+"""Kafka in, by Spark: the change topics as one stream, and the internal topics."""
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemark.tables import Offsets
-
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
-TASKS_PER_CORE: Final = 4
 _CLIENT: Final = {
     # A consumer that is asked for other records than those it has asked for ahead waits for that
     # answer first: by default half a second.
@@ -39,11 +35,7 @@ def change_stream(
 
     Records of open or aborted transactions are never seen, and a gap in the offsets stops the
     query: neither is a setting.
-
-    Spark makes a task of every partition that has news; those of many small tables would cost more
-    than their records, so that no more than `TASKS_PER_CORE` are made.
     """
-    tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
     reader = spark.readStream.format("kafka")
     for name, value in _client(kafka).items():
         reader = reader.option(name, value)
@@ -55,7 +47,6 @@ def change_stream(
         .option("failOnDataLoss", "true")
         .load()
         .select(*COLUMNS)
-        .coalesce(tasks)
     )
 
 
@@ -83,30 +74,5 @@ def internal_stream(
     )
 
 
-def bounded_read(
-    spark: SparkSession, kafka: Mapping[str, str], *, start: Offsets, end: Offsets
-) -> DataFrame:
-    """A batch read of exactly the records from `start` to before `end`, per topic partition."""
-    reader = spark.read.format("kafka")
-    for name, value in _client(kafka).items():
-        reader = reader.option(name, value)
-    assign = {topic: sorted(partitions) for topic, partitions in start.items()}
-    return (
-        reader.option("assign", json.dumps(assign))
-        .option("startingOffsets", _offsets(start))
-        .option("endingOffsets", _offsets(end))
-        .option("includeHeaders", "true")
-        .option("failOnDataLoss", "true")
-        .load()
-        .select(*COLUMNS)
-    )
-
-
 def _client(kafka: Mapping[str, str]) -> dict[str, str]:
     return {**_CLIENT, **kafka, "kafka.isolation.level": "read_committed"}
-
-
-def _offsets(offsets: Offsets) -> str:
-    return json.dumps(
-        {topic: {str(p): o for p, o in partitions.items()} for topic, partitions in offsets.items()}
-    )

@@ -1,0 +1,306 @@
+"""Kafka's records, read by the task that decodes them.
+
+Spark's own reader hands every record from Java to Python: as a row, as an Arrow column, through a
+pipe. Here librdkafka fetches them in the worker itself, in threads of its own, and they are copied
+from its memory into Arrow's (`scan_messages`); only records with headers become Python objects.
+
+Read is what `read_committed` shows: no records of open or aborted transactions. A range is read
+whole or an error is raised: offsets that Kafka no longer has are never skipped.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import KafkaError
+
+from lakemark.client_errors import Admission
+from lakemark.client_settings import here
+from lakemark.errors import DependencyError
+from lakemark.source import librdkafka, plain, scan_messages
+from lakemark.source.ranges import Range, lost
+
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+"""Of what is read: `topics.COLUMNS` as Arrow has them."""
+
+PATIENCE_S: Final = 60.0  # without any record
+_MOST: Final = 10_000  # records at a time
+_MOST_BYTES: Final = 1 << 30  # of an Arrow array
+_WAIT_S: Final = 0.02
+_CLIENT: Final = {
+    # Records beyond a range are fetched in vain: so few at a time. The client waits for a second
+    # where its queue is full, unless told otherwise.
+    "queued.max.messages.kbytes": 4096,
+    "fetch.message.max.bytes": 2 << 20,
+    "fetch.queue.backoff.ms": 1,
+    "fetch.wait.max.ms": 5,
+    "check.crcs": True,  # as Java's client does
+}
+_OURS: Final = {
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+}
+_GONE: Final = frozenset(
+    {
+        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - what it is called where offsets are gone
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    }
+)
+_PASSING: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        # We are in no group: what the brokers say of it does not matter.
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+
+
+def records(ranges: Sequence[Range], client: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """All records of the ranges (`SCHEMA`): one range after the other, in any order of ranges.
+
+    Args:
+        ranges: of different partitions.
+        client: librdkafka settings with a `group.id`: see `client_settings.by_offset`, `carried`.
+
+    Raises:
+        DependencyError: `source-data-expired`: Kafka no longer has all of them;
+            `kafka-unavailable`: nothing came for `PATIENCE_S`; `kafka-refused`.
+        LoginRefused: the brokers do not let us in.
+    """
+    reader, admission = _reader(client)
+    left = {(one.topic, one.partition): _Reading(one) for one in ranges}
+    try:
+        reader.add((one.topic, one.partition, one.start) for one in ranges)
+        patient_until = time.monotonic() + PATIENCE_S
+        while left:
+            # More than can come is waited for until the time is over.
+            most = min(_MOST, sum(one.range.size for one in left.values()))
+            messages = reader.some(max(1, most), _WAIT_S)
+            try:
+                done = _sort(messages, left)
+            finally:
+                _release(messages)
+            if len(messages):
+                patient_until = time.monotonic() + PATIENCE_S
+            admission.require()
+            _require_time(patient_until, left)
+            for place in done:
+                reader.drop(*place)  # what stands behind the range is not wanted
+                yield from left.pop(place).parts
+        reader.drop_all()
+    except BaseException:  # whatever it still has of this task is not the next one's
+        _forget()
+        raise
+
+
+class _Reading:
+    """A range and what is there of it."""
+
+    def __init__(self, one: Range) -> None:
+        self.range = one
+        self.parts: list[pa.RecordBatch] = []
+
+    def meets(self, error: KafkaError, offset: int) -> bool:
+        """Whether what the client says of the partition is that the range's end is reached.
+
+        Raises:
+            DependencyError: it is that the range cannot be read.
+        """
+        code, one = error.code(), self.range
+        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            return offset >= one.end  # else this broker is behind, as a follower may be
+        where = f"{one.topic}-{one.partition}"
+        if code in _GONE:
+            raise lost(f"{where} from offset {one.start} on: {error.str()}")
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise DependencyError(
+                f"{one.topic} may not be read: {error.str()}",
+                code="kafka-refused",
+                hint=f"lakemark needs Read and Describe on the topic {one.topic}",
+            )
+        if code not in _PASSING:
+            raise DependencyError(
+                f"{where} could not be read: {error.str()}",
+                code="kafka-unavailable",
+                hint="see what the brokers say; it is tried again",
+            )
+        return False
+
+
+_Messages = npt.NDArray[np.int64]
+
+
+def _sort(messages: _Messages, left: Mapping[tuple[str, int], _Reading]) -> list[tuple[str, int]]:
+    """Adds the messages to what is there of their ranges; those that are whole.
+
+    A range's end is reached with its last record, with one behind it, or with the end of the
+    partition: its last records may be gone, or be those of an aborted transaction.
+    """
+    done: dict[tuple[str, int], None] = {}
+    at = 0
+    while at < len(messages):
+        first = librdkafka.message(messages[at])
+        place = librdkafka.topic_of(first), first.partition
+        reading, error = left.get(place), librdkafka.error_of(first)
+        if error is not None:
+            # What belongs to no partition of ours is of them all, or of none.
+            for one in [reading] if reading else left.values():
+                if one.meets(error, first.offset):
+                    done[place] = None
+            at += 1
+        elif reading is None or place in done or first.offset >= reading.range.end:
+            if reading is not None:
+                done[place] = None
+            at += 1
+        else:
+            count, batch = _batch(messages[at:], reading.range)
+            reading.parts.append(batch)
+            if librdkafka.message(messages[at + count - 1]).offset == reading.range.end - 1:
+                done[place] = None
+            at += count
+    return list(done)
+
+
+def _batch(messages: _Messages, one: Range) -> tuple[int, pa.RecordBatch]:
+    """The first records of a range, and how many they are: compiled, where no record has headers.
+
+    Args:
+        messages: pointers; the first is to a record of the range.
+        one: the range.
+    """
+    if not plain.usable():
+        return 1, _listed(messages[:1], one)
+    found = np.empty(scan_messages.FOUND, np.int64)
+    count = scan_messages.run(messages, one.end, _MOST_BYTES, librdkafka.HEADERS_OF, found)
+    if found[scan_messages.HEADERS]:
+        return count, _listed(messages[:count], one)
+    values = _buffers(count, int(found[scan_messages.BYTES_OF_VALUES]))
+    keys = _buffers(count, int(found[scan_messages.BYTES_OF_KEYS]))
+    offsets = np.empty(count, np.int64)
+    scan_messages.take(messages[:count], *values, *keys, offsets)
+    return count, _told(
+        one,
+        pa.array(offsets),
+        _array(count, *keys, int(found[scan_messages.NULL_KEYS])),
+        _array(count, *values, int(found[scan_messages.NULL_VALUES])),
+        pa.nulls(count, HEADERS),
+    )
+
+
+def _listed(messages: _Messages, one: Range) -> pa.RecordBatch:
+    """Records as Python has them."""
+    found = [librdkafka.message(pointer) for pointer in messages]
+    headers = [librdkafka.headers_of(message) for message in found]
+    return _told(
+        one,
+        pa.array([message.offset for message in found], pa.int64()),
+        pa.array(map(librdkafka.key_of, found), pa.binary()),
+        pa.array(map(librdkafka.value_of, found), pa.binary()),
+        pa.array(
+            [
+                [{"key": key, "value": value} for key, value in some] if some else None
+                for some in headers
+            ],
+            HEADERS,
+        ),
+    )
+
+
+def _told(
+    one: Range, offsets: pa.Array, keys: pa.Array, values: pa.Array, headers: pa.Array
+) -> pa.RecordBatch:
+    topics = pa.repeat(pa.scalar(one.topic, pa.string()), len(offsets))
+    partitions = pa.repeat(pa.scalar(one.partition, pa.int32()), len(offsets))
+    return pa.RecordBatch.from_arrays(
+        [topics, partitions, offsets, keys, values, headers], schema=SCHEMA
+    )
+
+
+def _release(messages: _Messages) -> None:
+    if plain.usable():
+        scan_messages.release(messages, librdkafka.RELEASE)
+        return
+    for pointer in messages:
+        librdkafka.release(pointer)
+
+
+_Buffers = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.uint8]]
+
+
+def _buffers(count: int, size: int) -> _Buffers:
+    ends, there = np.zeros(count + 1, np.int32), np.zeros((count + 7) // 8, np.uint8)
+    return np.empty(size, np.uint8), ends, there
+
+
+def _array(
+    count: int,
+    data: npt.NDArray[np.uint8],
+    ends: npt.NDArray[np.int32],
+    there: npt.NDArray[np.uint8],
+    nulls: int,
+) -> pa.Array:
+    buffers = [pa.py_buffer(there) if nulls else None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers, nulls)
+
+
+def _require_time(until: float, left: Mapping[tuple[str, int], _Reading]) -> None:
+    """There is still time for what is left to come.
+
+    Raises:
+        DependencyError: there is none.
+    """
+    if time.monotonic() <= until:
+        return
+    one = next(iter(left.values())).range
+    raise DependencyError(
+        f"the brokers gave nothing of {one.topic}-{one.partition} for {PATIENCE_S:g} s; "
+        f"records from offset {one.start} to {one.end} were asked for",
+        code="kafka-unavailable",
+        hint="start the brokers, or correct kafka.bootstrap_servers; it is tried again",
+    )
+
+
+def _reader(client: Mapping[str, Any]) -> tuple[librdkafka.Reader, Admission]:
+    """This process's reader; another one where the settings are others, as a password's."""
+    global _kept  # noqa: PLW0603 - it outlives the task
+    if _kept is None or _kept[0] != client:
+        _forget()
+        admission = Admission()
+        reader = librdkafka.Reader({**_CLIENT, **here(client), **_OURS}, admission)
+        _kept = dict(client), reader, admission
+    return _kept[1], _kept[2]
+
+
+def _forget() -> None:
+    """The process's reader ends, if there is one."""
+    global _kept
+    if _kept is not None:
+        kept, _kept = _kept[1], None
+        kept.close()
+
+
+_kept: tuple[dict[str, Any], librdkafka.Reader, Admission] | None = None

@@ -1,0 +1,212 @@
+"""The part of librdkafka's C interface that reading takes.
+
+confluent-kafka, which brings the library, makes a Python object of every record: with its parts 2
+microseconds, where the library itself needs one for fetching it.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from confluent_kafka import KafkaError, KafkaException, cimpl
+
+_LIBRARY: Final = ctypes.CDLL(cimpl.__file__)
+_CONSUMER: Final = 1
+_TEXT: Final = 512
+_ERROR_CB: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
+
+
+class Message(ctypes.Structure):
+    """`rd_kafka_message_t`."""
+
+    _fields_ = (
+        ("err", c_int),
+        ("rkt", c_void_p),
+        ("partition", c_int32),
+        ("payload", c_void_p),
+        ("len", c_size_t),
+        ("key", c_void_p),
+        ("key_len", c_size_t),
+        ("offset", c_int64),
+        ("_private", c_void_p),
+    )
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(_LIBRARY, f"rd_kafka_{name}")
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_conf_new = _function("conf_new", c_void_p)
+_conf_set = _function("conf_set", c_int, c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)
+_conf_destroy = _function("conf_destroy", None, c_void_p)
+_conf_set_error_cb = _function("conf_set_error_cb", None, c_void_p, _ERROR_CB)
+_new = _function("new", c_void_p, c_int, c_void_p, c_char_p, c_size_t)
+_destroy = _function("destroy", None, c_void_p)
+_poll_set_consumer = _function("poll_set_consumer", c_int, c_void_p)
+_queue_get_consumer = _function("queue_get_consumer", c_void_p, c_void_p)
+_queue_destroy = _function("queue_destroy", None, c_void_p)
+_consumer_close = _function("consumer_close", c_int, c_void_p)
+_list_new = _function("topic_partition_list_new", c_void_p, c_int)
+_list_add = _function("topic_partition_list_add", c_void_p, c_void_p, c_char_p, c_int32)
+_list_set_offset = _function(
+    "topic_partition_list_set_offset", c_int, c_void_p, c_char_p, c_int32, c_int64
+)
+_list_destroy = _function("topic_partition_list_destroy", None, c_void_p)
+_assign = _function("assign", c_int, c_void_p, c_void_p)
+_incremental_assign = _function("incremental_assign", c_void_p, c_void_p, c_void_p)
+_incremental_unassign = _function("incremental_unassign", c_void_p, c_void_p, c_void_p)
+_error_code = _function("error_code", c_int, c_void_p)
+_error_string = _function("error_string", c_char_p, c_void_p)
+_error_destroy = _function("error_destroy", None, c_void_p)
+_consume_batch_queue = _function(
+    "consume_batch_queue", c_int64, c_void_p, c_int, c_void_p, c_size_t
+)
+_topic_name = _function("topic_name", c_char_p, c_void_p)
+_err2str = _function("err2str", c_char_p, c_int)
+_message_destroy = _function("message_destroy", None, c_void_p)
+_message_headers = _function("message_headers", c_int, c_void_p, POINTER(c_void_p))
+_header_get_all = _function(
+    "header_get_all", c_int, c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_void_p),
+    POINTER(c_size_t),
+)  # fmt: skip
+
+HEADERS_OF: Final = ctypes.cast(_message_headers, c_void_p).value or 0
+"""Address of `rd_kafka_message_headers`."""
+RELEASE: Final = ctypes.cast(_message_destroy, c_void_p).value or 0
+"""Address of `rd_kafka_message_destroy`."""
+
+
+class Reader:
+    """A consumer that is told its partitions and offsets. For one thread.
+
+    Args:
+        settings: librdkafka's, with a `group.id`.
+        on_error: told what goes wrong with the connection, while `some` waits.
+
+    Raises:
+        KafkaException: a setting is not taken.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], on_error: Callable[[KafkaError], None]) -> None:
+        def told(_: Any, code: int, reason: bytes | None, __: Any) -> None:
+            on_error(KafkaError(code, (reason or b"").decode(errors="replace")))
+
+        self._told = _ERROR_CB(told)  # the client calls it as long as it lives
+        text = ctypes.create_string_buffer(_TEXT)
+        conf = _conf_new()
+        _conf_set_error_cb(conf, self._told)
+        for name, value in settings.items():
+            said = str(value).lower() if isinstance(value, bool) else str(value)
+            if _conf_set(conf, name.encode(), said.encode(), text, _TEXT) != 0:
+                _conf_destroy(conf)
+                raise _refused(text)
+        self._client = _new(_CONSUMER, conf, text, _TEXT)
+        if not self._client:
+            _conf_destroy(conf)
+            raise _refused(text)
+        _poll_set_consumer(self._client)
+        self._queue = _queue_get_consumer(self._client)
+
+    def close(self) -> None:
+        """Ends the client."""
+        _queue_destroy(self._queue)
+        _consumer_close(self._client)
+        _destroy(self._client)
+
+    def add(self, places: Iterable[tuple[str, int, int]]) -> None:
+        """Reads these partitions too: topic, partition, offset.
+
+        Raises:
+            KafkaException: the client refuses.
+        """
+        self._change(_incremental_assign, places)
+
+    def drop(self, topic: str, partition: int) -> None:
+        """Reads a partition no more.
+
+        Raises:
+            KafkaException: the client refuses.
+        """
+        self._change(_incremental_unassign, [(topic, partition, 0)])
+
+    def drop_all(self) -> None:
+        """Reads nothing."""
+        _assign(self._client, None)
+
+    def some(self, most: int, wait_s: float) -> npt.NDArray[np.int64]:
+        """Pointers to so many messages, or to those that there are when the time is over.
+
+        Each is to be given back: `release`.
+        """
+        found = np.empty(most, np.int64)
+        count = _consume_batch_queue(self._queue, round(wait_s * 1000), found.ctypes.data, most)
+        return found[: max(0, count)]
+
+    def _change(self, function: Any, places: Iterable[tuple[str, int, int]]) -> None:
+        wanted = _list_new(1)
+        try:
+            for topic, partition, offset in places:
+                _list_add(wanted, topic.encode(), partition)
+                _list_set_offset(wanted, topic.encode(), partition, offset)
+            error = function(self._client, wanted)
+        finally:
+            _list_destroy(wanted)
+        if error:
+            code, said = _error_code(error), _error_string(error).decode(errors="replace")
+            _error_destroy(error)
+            raise KafkaException(KafkaError(code, said))
+
+
+def message(pointer: int) -> Message:
+    """What a pointer points to."""
+    return Message.from_address(int(pointer))
+
+
+def topic_of(one: Message) -> str:
+    """A message's topic."""
+    return str(_topic_name(one.rkt).decode()) if one.rkt else ""
+
+
+def value_of(one: Message) -> bytes | None:
+    """A message's value; of an error its text."""
+    return ctypes.string_at(one.payload, one.len) if one.payload else None
+
+
+def key_of(one: Message) -> bytes | None:
+    """A message's key."""
+    return ctypes.string_at(one.key, one.key_len) if one.key else None
+
+
+def headers_of(one: Message) -> list[tuple[str, bytes | None]] | None:
+    """A message's headers; None if it has none."""
+    found = c_void_p()
+    if _message_headers(byref(one), byref(found)) != 0:
+        return None
+    headers: list[tuple[str, bytes | None]] = []
+    name, value, size = c_char_p(), c_void_p(), c_size_t()
+    while _header_get_all(found, len(headers), byref(name), byref(value), byref(size)) == 0:
+        text = ctypes.string_at(value.value, size.value) if value.value else None
+        headers.append(((name.value or b"").decode(errors="replace"), text))
+    return headers
+
+
+def error_of(one: Message) -> KafkaError | None:
+    """What a message says went wrong; None if it is a record."""
+    if one.err == 0:
+        return None
+    text = value_of(one) or _err2str(one.err) or b""
+    return KafkaError(one.err, text.decode(errors="replace"))
+
+
+def release(pointer: int) -> None:
+    """Gives a message back to the client."""
+    _message_destroy(int(pointer))
+
+
+def _refused(text: Any) -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._INVALID_ARG, text.value.decode(errors="replace")))  # noqa: SLF001

@@ -1,0 +1,75 @@
+"""Which records of the change topics a step reads, and how its tasks share them. Pure."""
+
+import heapq
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from lakemark.errors import DependencyError
+from lakemark.tables import Offsets
+
+EXPIRED: Final = "source-data-expired"
+
+
+class Range(NamedTuple):
+    """The records of a Kafka partition from offset `start` to before `end`.
+
+    `start` may be `tables.EARLIEST`: from the first that is left.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many records at most."""
+        return self.end - max(self.start, 0)
+
+
+def between(start: Offsets, end: Offsets) -> list[Range]:
+    """What stands between two sets of offsets; partitions without a start are read from offset 0.
+
+    Raises:
+        DependencyError: `source-data-expired`: a partition ends before its start, or is gone.
+    """
+    found = []
+    for topic, partitions in start.items():
+        for partition, begin in partitions.items():
+            if (now := end.get(topic, {}).get(partition)) is None:
+                raise lost(f"{topic}-{partition} is gone; it was read up to offset {begin}")
+            if now < begin:
+                raise lost(f"{topic}-{partition} ends at offset {now}, and was read up to {begin}")
+    for topic, partitions in end.items():
+        known = start.get(topic, {})
+        found += [
+            Range(topic, partition, known.get(partition, 0), at)
+            for partition, at in sorted(partitions.items())
+            if known.get(partition, 0) < at
+        ]
+    return found
+
+
+def lost(what: str) -> DependencyError:
+    """Kafka no longer has what was not read yet; the next start says which tables miss events."""
+    return DependencyError(
+        f"Kafka no longer has records that were not read yet: {what}",
+        code=EXPIRED,
+        hint="it starts again, and says then what is missing; raise the topic's retention",
+    )
+
+
+def shared(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
+    """The ranges of each task: the largest first, each to the task that has least by then.
+
+    Args:
+        ranges: the ranges; none is cut, a partition's records keep their order in one task.
+        tasks: how many tasks at most.
+    """
+    shares: list[list[Range]] = [[] for _ in range(min(tasks, len(ranges)))]
+    loads = [(0, number) for number in range(len(shares))]
+    for one in sorted(ranges, key=lambda one: (-one.size, one)):
+        load, number = heapq.heappop(loads)
+        shares[number].append(one)
+        heapq.heappush(loads, (load + one.size, number))
+    return shares
