@@ -500,7 +500,7 @@ def test_the_query_goes_over_to_the_stages_of_runs_and_back(
         found = pipeline.lakemark.events("query.other_stages")
         return [event["armed"] for event in found].count(armed)
 
-    snapshots.run("public.last")
+    snapshots.run("public.over")
     wait_for(lambda: touched(database) and gone_over(False), 60, "the stages without runs")
     before = gone_over(True)
     database.execute("INSERT INTO over SELECT n, n FROM generate_series(1001, 4000) n")
