@@ -1,6 +1,8 @@
 """The same connection to Kafka, said to the Java client (Spark) and to librdkafka."""
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ _BY_VALUE: Final = {
     "ssl.certificate.location": "ssl.certificate.pem",
     "ssl.key.location": "ssl.key.pem",
 }
+_SAID: Final = "said"  # no setting of the client's
 _PKCS8: Final = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
 
@@ -115,20 +118,22 @@ def librdkafka_options(config: Config) -> dict[str, Any]:
 
 def carried(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of librdkafka for tasks: with what certificates and keys say beside their files."""
-    said = {
-        pem: Path(settings[location]).read_text(encoding="utf-8")
-        for location, pem in _BY_VALUE.items()
-        if location in settings and pem not in settings
-    }
-    return {**settings, **said}
+    files = {name: Path(settings[name]) for name in _BY_VALUE if name in settings}
+    said = {}
+    for name, file in files.items():
+        with suppress(OSError):  # the client says so, if it needs it
+            if file.is_file():
+                said[name] = file.read_text(encoding="utf-8", errors="replace")
+    return {**settings, _SAID: said} if said else dict(settings)
 
 
 def here(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`carried` settings in a task: the files where this machine has them, else what they said."""
+    """`carried` settings in a task: the files if it may read them, else what they said."""
     found = dict(settings)
-    for location, pem in _BY_VALUE.items():
-        if location in found and pem in found:
-            del found[pem if Path(found[location]).exists() else location]
+    for name, text in found.pop(_SAID, {}).items():
+        if not os.access(found[name], os.R_OK):
+            del found[name]
+            found[_BY_VALUE[name]] = text
     return found
 
 

@@ -5,7 +5,6 @@ this but the time it takes, and half of a batch that readers of a lake would oth
 """
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Any, Final, NoReturn, Protocol
@@ -56,19 +55,22 @@ class Draining:
                 jvm.java.lang.Thread.sleep(_HOLD_MS)
             raise QueryStoppedError
 
-    def end(self, stop: Callable[[], object], jvm: Any) -> NoReturn:
+    def end(self, spark: Any) -> NoReturn:
         """Ends the query from within a batch, by the batch's own thread; it will be repeated.
-
-        Args:
-            stop: the query's.
-            jvm: Java, where its end interrupts the batch.
 
         Raises:
             QueryStoppedError: always.
         """
+        run = spark.sparkContext.getLocalProperty("spark.jobGroup.id")  # of this very query
+
+        def stop() -> None:
+            for query in spark.streams.active:
+                if str(query.runId) == run:
+                    query.stop()
+
         Thread(target=stop, daemon=True).start()
         with suppress(Exception):  # that it was interrupted
-            jvm.java.lang.Thread.sleep(_HOLD_MS)
+            spark._jvm.java.lang.Thread.sleep(_HOLD_MS)  # noqa: SLF001 - as in `hold`
         raise QueryStoppedError
 
     @property

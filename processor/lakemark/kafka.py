@@ -36,6 +36,7 @@ from lakemark.config import Config
 from lakemark.own_topics import create_command, topic_plan, unusable
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import compile_java
+from lakemark.tables import Offsets
 
 __all__ = ["Cluster", "java_options", "librdkafka_options", "topic_plan"]
 
@@ -362,6 +363,15 @@ class Cluster:
                 wait=wait_fixed(0.1),
                 reraise=True,
             )(ask)
+
+
+def end_offsets(config: Config, topics: Iterable[str]) -> Offsets:
+    """`Cluster.end_offsets` over a connection of its own, by topic."""
+    found: Offsets = {}
+    with Cluster(config) as cluster:
+        for (topic, partition), offset in cluster.end_offsets(topics).items():
+            found.setdefault(topic, {})[partition] = offset
+    return found
 
 
 def _names(operations: Iterable[Enum] | None) -> frozenset[str] | None:

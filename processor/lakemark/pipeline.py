@@ -53,6 +53,7 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.ranges import Range
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
+from lakemark.stages import OtherStagesError, Stages
 from lakemark.tables import Offsets, PipelineState
 from lakemark.tasks import BatchPlan, DecodePlan
 
@@ -61,24 +62,8 @@ log = structlog.get_logger(__name__)
 PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose seconds are shown
 
 
-QUIET_S: Final = 10.0
-"""So long without a run the query keeps the stages for runs: the next one may come at once."""
-
-
 class BatchFailedError(Exception):
     """A batch failed: all that Spark is told."""
-
-
-class OtherStagesError(Exception):
-    """The query has not the stages that the batch needs (`stages`): it is to be started anew.
-
-    Attributes:
-        armed: whether with those for runs of snapshots.
-    """
-
-    def __init__(self, *, armed: bool) -> None:
-        super().__init__(f"armed={armed}")
-        self.armed = armed
 
 
 @dataclass(slots=True)
@@ -116,8 +101,7 @@ class Pipeline:
     forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
-    armed: bool = False
-    quiet_since: float = float("-inf")
+    stages: Stages = field(default_factory=Stages)
     draining: Draining = field(default_factory=Draining)
     known: Known = field(default_factory=lambda: Known({}, {}))
     refresh: Refresh = field(init=False)
@@ -127,7 +111,7 @@ class Pipeline:
 
     def frame(self, *, armed: bool) -> DataFrame:
         """The query up to `foreachBatch`; see `stages`."""
-        self.armed = armed
+        self.stages = Stages(armed=armed)
         self.known = Known(dict(self.schemas), self.librdkafka)
         return stages.query(self.spark, self.config, self.change_log, self.known, armed=armed)
 
@@ -149,16 +133,12 @@ class Pipeline:
             self.failure = error
             if isinstance(error, OtherStagesError):
                 log.info("query.other_stages", batch=batch, armed=error.armed)
-                self.draining.end(self._stop, self.spark._jvm)  # noqa: SLF001
+                self.draining.end(self.spark)
             log.debug("batch.failed", batch=batch, exc_info=True)
             if self.draining.asked:
                 raise QueryStoppedError from None
             raise BatchFailedError(type(error).__name__) from None
         self.pace.rest(begun)
-
-    def _stop(self) -> None:
-        for query in self.spark.streams.active:
-            query.stop()
 
     def batch(self, frame: DataFrame, batch: int) -> None:
         """One micro-batch, in order:
@@ -174,7 +154,7 @@ class Pipeline:
         self.checkpoint.check_owner()
         before = self.checkpoint.load(batch - 1)
         state = self._begin(before, batch)
-        self._require_stages(armed=bool(state.runs))
+        self.stages.require(armed=bool(state.runs))
         self.planned(frozenset(state.runs))
         marks.append(monotonic())
 
@@ -209,17 +189,6 @@ class Pipeline:
         crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
 
     # -- 1: the state before it, and what changes it ----------------------------------------------
-
-    def _require_stages(self, *, armed: bool) -> None:
-        """The query has the stages that the batch needs; nothing of it has been done yet.
-
-        Raises:
-            OtherStagesError: it has not, or has had too many of them for some time.
-        """
-        if armed:
-            self.quiet_since = monotonic()
-        if armed != self.armed and (armed or monotonic() > self.quiet_since + QUIET_S):
-            raise OtherStagesError(armed=armed)
 
     def _begin(self, before: PipelineState, batch: int) -> PipelineState:
         """The state that the batch makes, as it is before any task runs."""
@@ -321,7 +290,7 @@ class Pipeline:
     def stream(self, frame: DataFrame, plan: BatchPlan) -> Results:
         """All stages over a batch of the query."""
         handover.tell(self.spark, plan.decode, self.known)
-        if not self.armed:
+        if not self.stages.armed:
             known = self.known
             news = self._news(plan.lake.batch)
             read = stages.decoded(self.spark, self.change_log, news, lambda: handover.told(known))
@@ -331,8 +300,8 @@ class Pipeline:
     def _news(self, batch: int) -> list[Range]:
         """The records of the change topics that Spark has planned for a batch."""
         end = self._changes(self.checkpoint.offsets(batch))
-        before = self._changes(self.checkpoint.offsets(batch - 1)) if batch else {}
-        return ranges.between(before or self._changes([self.checkpoint.begun()]), end)
+        before = self.checkpoint.offsets(batch - 1) if batch else [self.checkpoint.begun()]
+        return ranges.between(self._changes(before), end)
 
     def _merge(self, frame: DataFrame, plan: BatchPlan) -> Results:
         publish = plan.publishing

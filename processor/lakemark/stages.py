@@ -19,6 +19,7 @@ other.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,6 +42,45 @@ RECORDS_A_SHARD: Final = 4
 CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
 CONTROL_RECORDS: Final = 10_000
 TASKS_PER_CORE: Final = 4
+
+
+QUIET_S: Final = 10.0
+"""So long without a run the query keeps the stages for runs: the next one may come at once."""
+
+
+class OtherStagesError(Exception):
+    """The query has not the stages that the batch needs: it is to be started anew.
+
+    Attributes:
+        armed: whether with those for runs of snapshots.
+    """
+
+    def __init__(self, *, armed: bool) -> None:
+        super().__init__(f"armed={armed}")
+        self.armed = armed
+
+
+@dataclass(slots=True)
+class Stages:
+    """Which stages a running query has.
+
+    Attributes:
+        armed: whether those for runs of snapshots.
+    """
+
+    armed: bool = False
+    _needed: float = float("-inf")
+
+    def require(self, *, armed: bool) -> None:
+        """Finds that they are those that a batch needs, before anything of it is done.
+
+        Raises:
+            OtherStagesError: they are not, or have been too many for `QUIET_S`.
+        """
+        if armed:
+            self._needed = monotonic()
+        if armed != self.armed and (armed or monotonic() > self._needed + QUIET_S):
+            raise OtherStagesError(armed=armed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
-from lakemark import control, kafka, records, recovery, settings_record, snapshots
+from lakemark import control, kafka, records, recovery, settings_record, snapshots, tables
 from lakemark.backoff import Backoff
 from lakemark.catalogs import catalog_of
 from lakemark.causes import cause
@@ -42,7 +42,7 @@ from lakemark.ops.progress import CAPTURED, Captured, record_of
 from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pace import Pace
-from lakemark.pipeline import OtherStagesError, Pipeline
+from lakemark.pipeline import Pipeline
 from lakemark.session import session
 from lakemark.settle import News
 from lakemark.sink.chunk_files import ChunkFileWriter
@@ -52,8 +52,8 @@ from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.world import World
 from lakemark.source.schema import HandlingModes
-from lakemark.stages import ChangeLog
-from lakemark.tables import CATCHING_UP, ERRORED, Offsets, PipelineState
+from lakemark.stages import ChangeLog, OtherStagesError
+from lakemark.tables import CATCHING_UP, ERRORED, PipelineState
 from lakemark.takeover import StoppedError, Takeover
 
 if TYPE_CHECKING:
@@ -159,20 +159,23 @@ class Supervisor:
             self.streamed = True
             log.info("pipeline.streaming", query=str(query.id), once=self.once)
             self._publish_pipeline("streaming")
+            error: Exception | None = None
             try:
                 self._watch(query, pipeline.checkpoint)
-                if isinstance(pipeline.failure, OtherStagesError):
-                    armed = pipeline.failure.armed
-                    continue
-                if pipeline.failure is not None and not self.stopping.is_set():
-                    raise self._cause(pipeline, pipeline.failure)
-            except (StreamingQueryException, PySparkException, Py4JError) as error:
-                raise self._cause(pipeline, error) from error
+            except (StreamingQueryException, PySparkException, Py4JError) as ended:
+                error = ended
             finally:
                 pipeline.pace.end()
                 if query.isActive:
                     self._drain(query, pipeline)
                     query.stop()
+            failure = pipeline.failure
+            if isinstance(failure, OtherStagesError):
+                armed = failure.armed
+                continue
+            wrong = error or (None if self.stopping.is_set() else failure)
+            if wrong is not None:
+                raise self._cause(pipeline, wrong) from error
             if not self.once or not self._needs_batch():
                 break
             self._wake()  # tables that still catch up get another round
@@ -212,7 +215,7 @@ class Supervisor:
             catalog=catalog,
             change_log=ChangeLog.of(config, connector.topic_pattern),
             librdkafka=kafka.librdkafka_options(config),
-            end_offsets=self._end_offsets,
+            end_offsets=lambda topics: kafka.end_offsets(config, topics),
             controls=lambda start, end: control.read(config, start, end),
             publish=self._publish,
             planned=self._planned,
@@ -344,7 +347,7 @@ class Supervisor:
                 return
             if self.connector is not None:
                 self.connector.require_same()
-            pause = 1.0 if any_state(self.state, CATCHING_UP) else RETRY_EVERY_S
+            pause = 1.0 if tables.any_state(self.state, CATCHING_UP) else RETRY_EVERY_S
             if not self.once and self._needs_batch() and time.monotonic() - woken > pause:
                 self._wake()
                 woken = time.monotonic()
@@ -362,7 +365,7 @@ class Supervisor:
         return self.hurry.is_set() or (self.stopped_at > 0 and time.monotonic() > until)
 
     def _needs_batch(self) -> bool:
-        return any_state(self.state, CATCHING_UP) or any(
+        return tables.any_state(self.state, CATCHING_UP) or any(
             entry.skip_to is not None
             or (entry.state == ERRORED and entry.retried and not self.once)
             for entry in self.state.tables.values()
@@ -392,13 +395,6 @@ class Supervisor:
         return cause(pipeline.failure, error)
 
     # -- edges the batches use ------------------------------------------------------------------
-
-    def _end_offsets(self, topics: Sequence[str]) -> Offsets:
-        with kafka.Cluster(self.config) as cluster:
-            found: Offsets = {}
-            for (topic, partition), offset in cluster.end_offsets(topics).items():
-                found.setdefault(topic, {})[partition] = offset
-            return found
 
     def _publish(self, state: PipelineState) -> None:
         """Tables whose state changed, to the compacted progress topic; at least once."""
@@ -444,11 +440,6 @@ class Supervisor:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, stop)
             signal.signal(signal.SIGINT, stop)
-
-
-def any_state(state: PipelineState, wanted: str) -> bool:
-    """Whether any table is in this state."""
-    return any(entry.state == wanted for entry in state.tables.values())
 
 
 def run(config: Config, *, once: bool) -> int:

@@ -407,3 +407,8 @@ def note_own_snapshot(
             )
             entry.resnapshot_since = batch
         entry.own_snapshot = lsn
+
+
+def any_state(state: PipelineState, wanted: str) -> bool:
+    """Whether any table is in this state."""
+    return any(entry.state == wanted for entry in state.tables.values())

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
 from lakemark.client_settings import by_offset
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka import Cluster
+from lakemark.settings.layers import InvalidConfig
 from lakemark.source import fetch, plain
 from lakemark.source.ranges import Range
 from lakemark.tables import EARLIEST
@@ -94,7 +95,12 @@ def test_a_range_is_read_and_nothing_around_it(topic: Topic):
     assert topic.offsets(topic.range(29_999, 30_000)) == [29_999]
 
 
-def test_ranges_of_many_partitions_come_one_after_the_other(stack: LocalStack):
+@pytest.mark.parametrize("ahead", [fetch._AHEAD, 150, 0], ids=["all", "two", "one"])
+def test_ranges_of_many_partitions_come_one_after_the_other(
+    stack: LocalStack, ahead: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Whether they are read at once or not: memory has only so many at a time."""
+    monkeypatch.setattr(fetch, "_AHEAD", ahead)
     topic = Topic(stack.kafka, partitions=30)
     for partition in range(30):
         topic.put(*(b"%d" % n for n in range(50 + partition)), partition=partition)
@@ -162,6 +168,21 @@ def test_records_that_are_gone_are_an_error_and_never_skipped(topic: Topic):
     assert caught.value.code == "source-data-expired"
     assert topic.offsets(topic.range(4, 9)) == [4, 5, 6, 7, 8]
     assert topic.offsets(topic.range(EARLIEST, 6)) == [4, 5]
+
+
+def test_a_reader_that_goes_on_sees_that_a_partition_begins_later_now(topic: Topic):
+    topic.put(*(b"%d" % n for n in range(10)))
+    assert topic.offsets(topic.range(EARLIEST, 2)) == [0, 1]
+    admin = topic.kafka.admin()
+    gone = TopicPartition(topic.name, 0, 4)
+    admin.delete_records([gone])[gone].result(30)
+    assert topic.offsets(topic.range(EARLIEST, 6)) == [4, 5]
+
+
+def test_a_setting_that_the_client_does_not_take_is_said(topic: Topic):
+    wrong = {**by_offset(topic.config), "no.such.setting": 1}
+    with pytest.raises(InvalidConfig, match=r"no\.such\.setting"):
+        list(fetch.records([topic.range(0, 1)], wrong))
 
 
 def test_offsets_that_never_were_are_an_error(topic: Topic):

@@ -18,7 +18,7 @@ from lakemark.errors import LakemarkError
 from lakemark.pipeline import Pipeline, Results
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
-from lakemark.stages import ChangeLog
+from lakemark.stages import ChangeLog, Stages
 from lakemark.tables import Offsets, PipelineState
 from lakemark.tasks import BatchPlan
 
@@ -141,13 +141,18 @@ class MemoryCatalog:
         return {t: s for t, s in self.schemas.items() if names is None or t in names}
 
 
+class AllStages(Stages):
+    """A batch has whatever it needs."""
+
+    def require(self, *, armed: bool) -> None:
+        pass
+
+
 class MemoryPipeline(Pipeline):
     """The driver with its tasks called in this process."""
 
     broker: Broker
-
-    def _require_stages(self, *, armed: bool) -> None:
-        """It has them all, for every batch."""
+    armed: bool = False
 
     def slots(self) -> int:
         return 2
@@ -236,6 +241,7 @@ class World:
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             catalog=self.catalog,
             change_log=ChangeLog("", {}, {}),
+            stages=AllStages(),
             librdkafka={},
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
             controls=lambda start, end: self.records[start:end],

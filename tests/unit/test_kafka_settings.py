@@ -172,3 +172,16 @@ def test_tasks_have_files_by_value_where_they_are_not(files):
     assert there["ssl.key.pem"] == KEY
     assert not [name for name in there if name.startswith("ssl.") and "location" in name]
     assert carried(by_offset(config())) == by_offset(config())
+
+
+def test_what_is_no_file_goes_to_tasks_as_it_is(files):
+    """librdkafka takes folders too, and a word; whether it can read something it says itself."""
+    for place in (str(files), "probe", str(files / "no-such-file")):
+        told = {"ssl.ca.location": place}
+        assert carried(told) == told
+        assert here(carried(told)) == told
+    (files / "latin").write_bytes(b"# Gr\xfc\xdfe\n" + CERTIFICATE.encode())
+    sent = carried({"ssl.ca.location": str(files / "latin")})
+    assert here(sent) == {"ssl.ca.location": str(files / "latin")}
+    (files / "latin").unlink()
+    assert CERTIFICATE in here(sent)["ssl.ca.pem"]

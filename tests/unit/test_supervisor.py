@@ -8,14 +8,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.util import handle_worker_exception
 
-from lakemark import causes, connector, kafka, recovery, settings_record
+from lakemark import causes, connector, kafka, recovery, settings_record, tables
 from lakemark.causes import cause, root_cause
 from lakemark.config import load
 from lakemark.errors import ConfigError, DependencyError, StateVersionError
 from lakemark.ops.progress import Kept
 from lakemark.pace import Pace
 from lakemark.settings.layers import LoginRefused, Problem
-from lakemark.supervisor import Supervisor, any_state
+from lakemark.supervisor import Supervisor
 from lakemark.tables import CATCHING_UP, PAUSED, LeftOut, PipelineState, TableState
 from lakemark.takeover import StoppedError
 from tests.kit.command_line import invoke
@@ -179,8 +179,8 @@ def test_brokers_that_do_not_answer_sparks_client_have_the_same_name_as_for_ours
 
 def test_any_state():
     state = PipelineState(tables={"a": TableState(), "b": TableState(state=CATCHING_UP)})
-    assert any_state(state, CATCHING_UP)
-    assert not any_state(PipelineState(), CATCHING_UP)
+    assert tables.any_state(state, CATCHING_UP)
+    assert not tables.any_state(PipelineState(), CATCHING_UP)
 
 
 @pytest.mark.parametrize("once", [True, False])

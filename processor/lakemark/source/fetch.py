@@ -10,14 +10,14 @@ whole or an error is raised: offsets that Kafka no longer has are never skipped.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from lakemark.client_errors import Admission
+from lakemark.client_errors import Admission, refused_settings
 from lakemark.client_settings import here
 from lakemark.errors import DependencyError
 from lakemark.source import librdkafka, plain, scan_messages
@@ -38,6 +38,7 @@ SCHEMA: Final = pa.schema(
 
 PATIENCE_S: Final = 60.0  # without any record
 _MOST: Final = 10_000  # records at a time
+_AHEAD: Final = 20_000  # records of ranges that are read at a time
 _MOST_BYTES: Final = 1 << 30  # of an Arrow array
 _WAIT_S: Final = 0.02
 _CLIENT: Final = {
@@ -68,11 +69,6 @@ _PASSING: Final = frozenset(
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._TIMED_OUT,  # noqa: SLF001
-        # We are in no group: what the brokers say of it does not matter.
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
     }
@@ -82,6 +78,8 @@ _PASSING: Final = frozenset(
 def records(ranges: Sequence[Range], client: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """All records of the ranges (`SCHEMA`): one range after the other, in any order of ranges.
 
+    Ranges of `_AHEAD` records in all are read at a time, or a single larger one: the others wait.
+
     Args:
         ranges: of different partitions.
         client: librdkafka settings with a `group.id`: see `client_settings.by_offset`, `carried`.
@@ -89,32 +87,49 @@ def records(ranges: Sequence[Range], client: Mapping[str, Any]) -> Iterator[pa.R
     Raises:
         DependencyError: `source-data-expired`: Kafka no longer has all of them;
             `kafka-unavailable`: nothing came for `PATIENCE_S`; `kafka-refused`.
+        InvalidConfig: the client does not take a setting.
         LoginRefused: the brokers do not let us in.
     """
-    reader, admission = _reader(client)
-    left = {(one.topic, one.partition): _Reading(one) for one in ranges}
+    if any(one.start < 0 for one in ranges):
+        _forget(_kept)  # where a partition begins it knows from the last time that it read it
+    kept = _reader(client)
     try:
-        reader.add((one.topic, one.partition, one.start) for one in ranges)
-        patient_until = time.monotonic() + PATIENCE_S
-        while left:
-            # More than can come is waited for until the time is over.
-            most = min(_MOST, sum(one.range.size for one in left.values()))
-            messages = reader.some(max(1, most), _WAIT_S)
-            try:
-                done = _sort(messages, left)
-            finally:
-                _release(messages)
-            if len(messages):
-                patient_until = time.monotonic() + PATIENCE_S
-            admission.require()
-            _require_time(patient_until, left)
-            for place in done:
-                reader.drop(*place)  # what stands behind the range is not wanted
-                yield from left.pop(place).parts
-        reader.drop_all()
-    except BaseException:  # whatever it still has of this task is not the next one's
-        _forget()
+        waiting = list(reversed(ranges))
+        while waiting:
+            share = [waiting.pop()]
+            while waiting and sum(one.size for one in share) + waiting[-1].size <= _AHEAD:
+                share.append(waiting.pop())
+            yield from _read(share, kept)
+        kept.reader.drop_all()
+    except BaseException as error:
+        _forget(kept)  # whatever it still has of this task is not the next one's
+        if isinstance(error, KafkaException):
+            raise _unread(f"the change topics: {error.args[0].str()}") from error
         raise
+
+
+def _read(ranges: Sequence[Range], kept: "_Kept") -> Iterator[pa.RecordBatch]:
+    reader = kept.reader
+    left = {(one.topic, one.partition): _Reading(one) for one in ranges}
+    reader.add((one.topic, one.partition, one.start) for one in ranges)
+    until = time.monotonic() + PATIENCE_S
+    while left:
+        # More than can come is waited for until the time is over.
+        most = min(_MOST, sum(one.range.size for one in left.values()))
+        messages = reader.some(max(1, most), _WAIT_S)
+        try:
+            done, came = _sort(messages, left)
+        finally:
+            _release(messages)
+        kept.admission.require()
+        if came:
+            until = time.monotonic() + PATIENCE_S
+        elif time.monotonic() > until:
+            raise _silent(next(iter(left.values())).range)
+        for place in done:
+            reader.drop(*place)  # what stands behind the range is not wanted
+            yield from left.pop(place).parts
+            until = time.monotonic() + PATIENCE_S  # whoever takes them may have taken his time
 
 
 class _Reading:
@@ -143,34 +158,34 @@ class _Reading:
                 hint=f"lakemark needs Read and Describe on the topic {one.topic}",
             )
         if code not in _PASSING:
-            raise DependencyError(
-                f"{where} could not be read: {error.str()}",
-                code="kafka-unavailable",
-                hint="see what the brokers say; it is tried again",
-            )
+            raise _unread(f"{where}: {error.str()}")
         return False
 
 
 _Messages = npt.NDArray[np.int64]
 
 
-def _sort(messages: _Messages, left: Mapping[tuple[str, int], _Reading]) -> list[tuple[str, int]]:
-    """Adds the messages to what is there of their ranges; those that are whole.
+def _sort(
+    messages: _Messages, left: Mapping[tuple[str, int], _Reading]
+) -> tuple[list[tuple[str, int]], bool]:
+    """Adds the messages to what is there of their ranges.
 
     A range's end is reached with its last record, with one behind it, or with the end of the
     partition: its last records may be gone, or be those of an aborted transaction.
+
+    Returns:
+        The ranges that are whole now, and whether records came.
     """
     done: dict[tuple[str, int], None] = {}
-    at = 0
+    at, came = 0, False
     while at < len(messages):
         first = librdkafka.message(messages[at])
         place = librdkafka.topic_of(first), first.partition
         reading, error = left.get(place), librdkafka.error_of(first)
         if error is not None:
-            # What belongs to no partition of ours is of them all, or of none.
-            for one in [reading] if reading else left.values():
-                if one.meets(error, first.offset):
-                    done[place] = None
+            # Others are of partitions that are read no more, or of a group, and we are in none.
+            if reading is not None and reading.meets(error, first.offset):
+                done[place] = None
             at += 1
         elif reading is None or place in done or first.offset >= reading.range.end:
             if reading is not None:
@@ -179,10 +194,11 @@ def _sort(messages: _Messages, left: Mapping[tuple[str, int], _Reading]) -> list
         else:
             count, batch = _batch(messages[at:], reading.range)
             reading.parts.append(batch)
+            came = True
             if librdkafka.message(messages[at + count - 1]).offset == reading.range.end - 1:
                 done[place] = None
             at += count
-    return list(done)
+    return list(done), came
 
 
 def _batch(messages: _Messages, one: Range) -> tuple[int, pa.RecordBatch]:
@@ -267,16 +283,16 @@ def _array(
     return pa.Array.from_buffers(pa.binary(), count, buffers, nulls)
 
 
-def _require_time(until: float, left: Mapping[tuple[str, int], _Reading]) -> None:
-    """There is still time for what is left to come.
+def _unread(what: str) -> DependencyError:
+    return DependencyError(
+        f"Kafka could not be read, {what}",
+        code="kafka-unavailable",
+        hint="see what the brokers say; it is tried again",
+    )
 
-    Raises:
-        DependencyError: there is none.
-    """
-    if time.monotonic() <= until:
-        return
-    one = next(iter(left.values())).range
-    raise DependencyError(
+
+def _silent(one: Range) -> DependencyError:
+    return DependencyError(
         f"the brokers gave nothing of {one.topic}-{one.partition} for {PATIENCE_S:g} s; "
         f"records from offset {one.start} to {one.end} were asked for",
         code="kafka-unavailable",
@@ -284,23 +300,33 @@ def _require_time(until: float, left: Mapping[tuple[str, int], _Reading]) -> Non
     )
 
 
-def _reader(client: Mapping[str, Any]) -> tuple[librdkafka.Reader, Admission]:
+class _Kept(NamedTuple):
+    """What a process keeps for its next task."""
+
+    client: dict[str, Any]
+    reader: librdkafka.Reader
+    admission: Admission
+
+
+def _reader(client: Mapping[str, Any]) -> _Kept:
     """This process's reader; another one where the settings are others, as a password's."""
     global _kept  # noqa: PLW0603 - it outlives the task
-    if _kept is None or _kept[0] != client:
-        _forget()
-        admission = Admission()
+    if _kept is not None and _kept.client == client:
+        return _kept
+    _forget(_kept)
+    admission = Admission()
+    with refused_settings():
         reader = librdkafka.Reader({**_CLIENT, **here(client), **_OURS}, admission)
-        _kept = dict(client), reader, admission
-    return _kept[1], _kept[2]
+    _kept = _Kept(dict(client), reader, admission)
+    return _kept
 
 
-def _forget() -> None:
-    """The process's reader ends, if there is one."""
-    global _kept
-    if _kept is not None:
-        kept, _kept = _kept[1], None
-        kept.close()
+def _forget(kept: _Kept | None) -> None:
+    """The process's reader ends, if it still is this one."""
+    global _kept  # noqa: PLW0603
+    if kept is not None and kept is _kept:
+        _kept = None
+        kept.reader.close()
 
 
-_kept: tuple[dict[str, Any], librdkafka.Reader, Admission] | None = None
+_kept: _Kept | None = None

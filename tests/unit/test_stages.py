@@ -1,0 +1,76 @@
+"""Which records a batch reads, by what Spark has planned and where the batch before it ended."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from lakemark.errors import DependencyError
+from lakemark.pipeline import Pipeline
+from lakemark.source.ranges import Range
+from lakemark.stages import QUIET_S, OtherStagesError, Stages
+from lakemark.tables import Offsets
+
+CONTROL: Offsets = {"control": {0: 9}}
+
+
+class Checkpoint:
+    """Offsets of batches as Spark plans them: of three sources, the first that of the changes."""
+
+    def __init__(self, begun: Offsets, *batches: Offsets) -> None:
+        self.planned, self._begun = batches, begun
+
+    def offsets(self, batch: int) -> list[Offsets]:
+        return [self.planned[batch], {"chunks": {0: 1, 1: 2}}, CONTROL]
+
+    def begun(self) -> Offsets:
+        return {**self._begun, **CONTROL}
+
+
+def news(begun: Offsets, *batches: Offsets) -> list[Range]:
+    pipeline = SimpleNamespace(
+        checkpoint=Checkpoint(begun, *batches),
+        config=SimpleNamespace(topics=SimpleNamespace(all=lambda: ("control", "chunks"))),
+    )
+    pipeline._changes = lambda ends: Pipeline._changes(pipeline, ends)
+    return Pipeline._news(pipeline, len(batches) - 1)
+
+
+def test_the_first_batch_begins_where_the_query_does():
+    assert news({"a": {0: 5}}, {"a": {0: 7}}) == [Range("a", 0, 5, 7)]
+    assert news({}, {"a": {0: 7}}) == [Range("a", 0, 0, 7)]
+
+
+def test_a_later_batch_begins_where_the_one_before_ended():
+    assert news({"a": {0: 5}}, {"a": {0: 7}}, {"a": {0: 9}}) == [Range("a", 0, 7, 9)]
+    assert news({"a": {0: 5}}, {"a": {0: 7}}, {"a": {0: 7}}) == []
+
+
+def test_a_topic_that_was_taken_out_and_comes_again_is_read_from_its_beginning():
+    """Spark has no offsets of it any more; where the query once began is of another topic."""
+    assert news({"a": {0: 5}}, {}, {}) == []
+    assert news({"a": {0: 5}}, {}, {"a": {0: 3}}) == [Range("a", 0, 0, 3)]
+    assert news({"a": {0: 5}}, {}, {"a": {0: 8}}) == [Range("a", 0, 0, 8)]
+
+
+def test_a_partition_that_is_gone_is_an_error():
+    with pytest.raises(DependencyError, match="a-0 is gone"):
+        news({}, {"a": {0: 7}}, {"b": {0: 1}})
+
+
+def stages(*, armed: bool, wanted: bool, quiet_for: float) -> bool | None:
+    """Which stages a batch asks for; None if it takes those of its query."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lakemark.stages.monotonic", lambda: quiet_for)
+        try:
+            Stages(armed, 0.0).require(armed=wanted)
+        except OtherStagesError as error:
+            return error.armed
+    return None
+
+
+def test_a_run_has_its_stages_from_its_first_batch_and_the_next_one_for_a_while():
+    assert stages(armed=False, wanted=False, quiet_for=QUIET_S + 1) is None
+    assert stages(armed=False, wanted=True, quiet_for=QUIET_S + 1) is True
+    assert stages(armed=True, wanted=True, quiet_for=QUIET_S + 1) is None
+    assert stages(armed=True, wanted=False, quiet_for=QUIET_S - 1) is None
+    assert stages(armed=True, wanted=False, quiet_for=QUIET_S + 1) is False
