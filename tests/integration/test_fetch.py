@@ -73,7 +73,11 @@ def test_records_come_as_they_were_written(topic: Topic):
     topic.producer.produce(topic.name, b"without key", None)
     topic.put(b"headers", headers=headers)
     topic.put(b"\x00\xff" * 3_000_000, b"last")
-    rows = topic.read(topic.range(0, 8)).to_pylist()
+    without, rest = topic.read(topic.range(0, 5)), topic.read(topic.range(5, 8))
+    rows = pa.concat_tables([without, rest]).to_pylist()
+    assert topic.read(topic.range(0, 8)).to_pylist() == rows
+    without.validate(full=True)
+    assert [without.column(name).null_count for name in ("key", "value", "headers")] == [1, 1, 5]
     assert [(row["offset"], row["key"], row["value"], row["headers"]) for row in rows] == [
         (0, b"k", b"plain", None),
         (1, b"k", b"", None),
