@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, cimpl
 _LIBRARY: Final = ctypes.CDLL(cimpl.__file__)
 _CONSUMER: Final = 1
 _TEXT: Final = 512
+_MEET_MS: Final = 2000
 _ERROR_CB: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 
 
@@ -66,6 +67,8 @@ _error_destroy = _function("error_destroy", None, c_void_p)
 _consume_batch_queue = _function(
     "consume_batch_queue", c_int64, c_void_p, c_int, c_void_p, c_size_t
 )
+_metadata = _function("metadata", c_int, c_void_p, c_int, c_void_p, POINTER(c_void_p), c_int)
+_metadata_destroy = _function("metadata_destroy", None, c_void_p)
 _topic_name = _function("topic_name", c_char_p, c_void_p)
 _err2str = _function("err2str", c_char_p, c_int)
 _message_destroy = _function("message_destroy", None, c_void_p)
@@ -111,6 +114,7 @@ class Reader:
             raise _refused(text)
         _poll_set_consumer(self._client)
         self._queue = _queue_get_consumer(self._client)
+        self._met: set[str] = set()
 
     def close(self) -> None:
         """Ends the client."""
@@ -124,7 +128,18 @@ class Reader:
         Raises:
             KafkaException: the client refuses.
         """
-        self._change(_incremental_assign, places)
+        wanted = list(places)
+        self._change(_incremental_assign, wanted)
+        topics = {topic for topic, _, _ in wanted}
+        if not topics <= self._met:
+            self._meet()
+            self._met |= topics
+
+    def _meet(self) -> None:
+        """Asks who leads the partitions: by itself the client would do so within a second."""
+        found = c_void_p()
+        if _metadata(self._client, 0, None, byref(found), _MEET_MS) == 0:
+            _metadata_destroy(found)
 
     def drop(self, topic: str, partition: int) -> None:
         """Reads a partition no more.
