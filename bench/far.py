@@ -36,6 +36,7 @@ from bench.runs import topic_of
 from lakemark import tasks
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.source.envelope import SourceIdentity
+from lakemark.source.fetch import HEADERS
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.schema_file import schemas_from_file
 from lakemark.source.stretch import Plan
@@ -45,7 +46,6 @@ LAKE: Final = "s3://lake"
 MODES: Final = HandlingModes(decimal_format="NUMERIC")
 NOT_COUNTED: Final = 2  # batches
 MEASURES: Final = ("seconds_per_batch", "requests")
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 Batch = Callable[[int], None]
 """Applies a batch by its number."""

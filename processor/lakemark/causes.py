@@ -11,6 +11,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from lakemark import errors
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.gaps import lost
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,11 +40,7 @@ def cause(failure: BaseException | None, error: BaseException) -> LakemarkError:
     if ours := carried(text):
         return cause(ours, error)
     if any(sign in text for sign in _DATA_LOSS):
-        return DependencyError(  # the next start says which, or goes over it: `recovery`
-            "Kafka no longer has records that were not read yet: " + root_cause(text),
-            code="source-data-expired",
-            hint="it starts again, and says then what is missing; raise the topic's retention",
-        )
+        return lost(root_cause(text))
     if _BROKERS_AWAY.search(text):
         return DependencyError(
             f"the query stopped: {root_cause(text)}",

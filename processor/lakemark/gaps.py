@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark import tables
+from lakemark.errors import DependencyError
 from lakemark.tables import Offsets, PipelineState, TableState
 
 RESNAPSHOT: Final = "table-resnapshot"
@@ -53,6 +54,15 @@ class Gap:
     code: str
     reason: str
     tables: tuple[str, ...]
+
+
+def lost(what: str) -> DependencyError:
+    """Kafka no longer has what was not read yet; the next start says which tables miss events."""
+    return DependencyError(
+        f"Kafka no longer has records that were not read yet: {what}",
+        code=EXPIRED,
+        hint="it starts again, and says then what is missing; raise the topic's retention",
+    )
 
 
 def gaps(state: PipelineState, known: Mapping[str, str], held: Held) -> list[Gap]:

@@ -38,7 +38,7 @@ from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import compile_java
 from lakemark.tables import Offsets
 
-__all__ = ["Cluster", "java_options", "librdkafka_options", "topic_plan"]
+__all__ = ["Cluster", "end_offsets", "java_options", "librdkafka_options", "topic_plan"]
 
 _REFUSED: Final = frozenset(
     {

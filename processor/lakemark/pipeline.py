@@ -101,7 +101,7 @@ class Pipeline:
     forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
-    stages: Stages = field(default_factory=Stages)
+    query_stages: Stages = field(default_factory=Stages)
     draining: Draining = field(default_factory=Draining)
     known: Known = field(default_factory=lambda: Known({}, {}))
     refresh: Refresh = field(init=False)
@@ -111,7 +111,7 @@ class Pipeline:
 
     def frame(self, *, armed: bool) -> DataFrame:
         """The query up to `foreachBatch`; see `stages`."""
-        self.stages = Stages(armed=armed)
+        self.query_stages = Stages(armed=armed)
         self.known = Known(dict(self.schemas), self.librdkafka)
         return stages.query(self.spark, self.config, self.change_log, self.known, armed=armed)
 
@@ -154,7 +154,7 @@ class Pipeline:
         self.checkpoint.check_owner()
         before = self.checkpoint.load(batch - 1)
         state = self._begin(before, batch)
-        self.stages.require(armed=bool(state.runs))
+        self.query_stages.require(armed=bool(state.runs))
         self.planned(frozenset(state.runs))
         marks.append(monotonic())
 
@@ -290,7 +290,7 @@ class Pipeline:
     def stream(self, frame: DataFrame, plan: BatchPlan) -> Results:
         """All stages over a batch of the query."""
         handover.tell(self.spark, plan.decode, self.known)
-        if not self.stages.armed:
+        if not self.query_stages.armed:
             known = self.known
             news = self._news(plan.lake.batch)
             read = stages.decoded(self.spark, self.change_log, news, lambda: handover.told(known))

@@ -1,4 +1,4 @@
-"""Kafka's records as Spark hands them to a task: by partition, epoch and offset."""
+"""Kafka's records as a task has them, read by itself or by Spark: by partition, epoch, offset."""
 
 import operator
 from bisect import bisect_left

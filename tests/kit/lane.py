@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from lakemark import handover, tasks
 from lakemark.reconcile import operator, window
 from lakemark.source.envelope import SourceIdentity
+from lakemark.source.fetch import SCHEMA
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
 from lakemark.source.touches import shard_of
@@ -19,16 +20,6 @@ from tests.kit.golden import samples
 
 SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
 SHARDS = 3
-RAW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
 RAW_DDL = (
     "topic string, partition int, offset long, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
@@ -51,7 +42,7 @@ class Lane:
         rows = [{"topic": "t", "partition": 0, "headers": None, "key": None, **r} for r in records]
         self.files += 1
         pq.write_table(
-            pa.Table.from_pylist(rows, RAW), self.folder / source / f"{self.files:04}.parquet"
+            pa.Table.from_pylist(rows, SCHEMA), self.folder / source / f"{self.files:04}.parquet"
         )
 
     def control(self, *records: dict[str, Any]) -> None:

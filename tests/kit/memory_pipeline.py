@@ -16,23 +16,12 @@ from lakemark.config import Config
 from lakemark.connector import parse
 from lakemark.errors import LakemarkError
 from lakemark.pipeline import Pipeline, Results
+from lakemark.source import fetch
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.stages import ChangeLog, Stages
 from lakemark.tables import Offsets, PipelineState
 from lakemark.tasks import BatchPlan
-
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RECORDS = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS),
-    ]
-)
 
 Message = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
 
@@ -84,9 +73,11 @@ class Broker:
                 pa.array(range(first, last), pa.int64()),
                 pa.array([m[0] for m in messages], pa.binary()),
                 pa.array([m[1] for m in messages], pa.binary()),
-                pa.array([[{"key": k, "value": v} for k, v in m[2]] for m in messages], HEADERS),
+                pa.array(
+                    [[{"key": k, "value": v} for k, v in m[2]] for m in messages], fetch.HEADERS
+                ),
             ],
-            schema=RECORDS,
+            schema=fetch.SCHEMA,
         )
 
 
@@ -241,7 +232,7 @@ class World:
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             catalog=self.catalog,
             change_log=ChangeLog("", {}, {}),
-            stages=AllStages(),
+            query_stages=AllStages(),
             librdkafka={},
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
             controls=lambda start, end: self.records[start:end],

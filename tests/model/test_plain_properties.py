@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark import positions, raw_records
-from lakemark.source import plain, stretch
+from lakemark.source import fetch, plain, stretch
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import from_catalog
 from lakemark.source.stretch import Plan
-from tests.kit.memory_pipeline import RECORDS
 
 TABLE, TOPIC = "public.orders", "shop.public.orders"
 MODES = HandlingModes()
@@ -58,8 +57,8 @@ def batch(records, first=100):
         [TOPIC] * count, [0] * count, range(first, first + count), keys, values,
         [[{"key": k, "value": v} for k, v in h] for h in headers],
     ]  # fmt: skip
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, RECORDS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, fetch.SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=fetch.SCHEMA)
 
 
 def both(parts, plan=PLAN):

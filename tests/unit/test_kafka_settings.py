@@ -17,6 +17,7 @@ from lakemark.kafka import Cluster, topic_plan
 from lakemark.settings.layers import InvalidConfig
 
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
+PLACES = {"ca": "ca", "certificate": "cert", "key": "key"}
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
 
 
@@ -77,16 +78,15 @@ def test_password_for_both_clients(mechanism, module):
     assert ours["sasl.mechanism"] == java["kafka.sasl.mechanism"] == mechanism
 
 
+def certificates(files, **more: str) -> dict[str, str]:
+    """`kafka.security` with a client's certificate."""
+    places = {f"ssl_{name}_location": str(files / file) for name, file in PLACES.items()}
+    return {"security_protocol": "SSL", **places, **more}
+
+
 def test_certificates_go_by_value_to_java_and_by_place_to_librdkafka(files):
     given = config(
-        security={
-            "security_protocol": "SSL",
-            "ssl_ca_location": str(files / "ca"),
-            "ssl_certificate_location": str(files / "cert"),
-            "ssl_key_location": str(files / "key"),
-            "ssl_key_password": "pw",
-            "ssl_endpoint_identification": "none",
-        }
+        security=certificates(files, ssl_key_password="pw", ssl_endpoint_identification="none")
     )
     java, ours = java_options(given), librdkafka_options(given)
     assert java["kafka.ssl.truststore.type"] == java["kafka.ssl.keystore.type"] == "PEM"
@@ -154,14 +154,7 @@ def test_our_own_topics():
 
 def test_tasks_have_files_by_value_where_they_are_not(files):
     """What they read with: another machine need not have the files, this one uses them."""
-    given = config(
-        security={
-            "security_protocol": "SSL",
-            "ssl_ca_location": str(files / "ca"),
-            "ssl_certificate_location": str(files / "cert"),
-            "ssl_key_location": str(files / "key"),
-        }
-    )
+    given = config(security=certificates(files))
     ours = by_offset(given)
     sent = carried(ours)
     assert here(sent) == ours

@@ -47,6 +47,15 @@ def test_the_end_of_the_query_ends_a_rest():
     assert not resting.is_alive()
 
 
+def test_the_next_query_rests_again():
+    pace = Pace(timedelta(seconds=0.1))
+    pace.end()
+    pace.begin()
+    begun = time.monotonic()
+    pace.rest(begun)
+    assert time.monotonic() >= begun + 0.1
+
+
 @pytest.mark.parametrize(("seconds", "trigger"), [(0, "0"), (0.5, "125"), (1, "250"), (60, "250")])
 def test_spark_looks_several_times_in_an_interval(seconds, trigger):
     assert Pace(timedelta(seconds=seconds)).trigger == f"{trigger} milliseconds"

@@ -20,8 +20,9 @@ from confluent_kafka import KafkaError, KafkaException
 from lakemark.client_errors import Admission, refused_settings
 from lakemark.client_settings import here
 from lakemark.errors import DependencyError
+from lakemark.gaps import lost
 from lakemark.source import librdkafka, plain, scan_messages
-from lakemark.source.ranges import Range, lost
+from lakemark.source.ranges import Range
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA: Final = pa.schema(

@@ -94,7 +94,7 @@ def process(
     Args:
         topic: theirs.
         partition: theirs.
-        parts: the records of one stretch, as Spark hands them to a task; without headers.
+        parts: the records of one stretch, as `fetch.SCHEMA` has them; without headers.
         plan: how to decode.
     """
     if _unusable or plan.partial.intersection(plan.carried.get(topic, ())):

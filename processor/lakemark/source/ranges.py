@@ -2,12 +2,10 @@
 
 import heapq
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from lakemark.errors import DependencyError
+from lakemark.gaps import lost
 from lakemark.tables import Offsets
-
-EXPIRED: Final = "source-data-expired"
 
 
 class Range(NamedTuple):
@@ -48,15 +46,6 @@ def between(start: Offsets, end: Offsets) -> list[Range]:
             if known.get(partition, 0) < at
         ]
     return found
-
-
-def lost(what: str) -> DependencyError:
-    """Kafka no longer has what was not read yet; the next start says which tables miss events."""
-    return DependencyError(
-        f"Kafka no longer has records that were not read yet: {what}",
-        code=EXPIRED,
-        hint="it starts again, and says then what is missing; raise the topic's retention",
-    )
 
 
 def shared(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
