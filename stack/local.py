@@ -279,6 +279,28 @@ class Database:
         self.stack.connect.wait_running(self.name, deadline_s)
         wait_for(self._is_streaming, deadline_s, f"connector {self.name} to stream")
 
+    def revive(self, deadline_s: float = 240) -> None:
+        """Return when the connector streams again; restart what has failed, as an operator would.
+
+        A connector that is slow is left alone.
+
+        Raises:
+            StackError: it does not stream at the deadline.
+        """
+
+        def streams() -> bool:
+            try:
+                status = self.stack.connect.status(self.name)
+                parts = [status["connector"], *status["tasks"]] if status else []
+                states = {part["state"] for part in parts}
+                if "FAILED" in states:
+                    self.stack.connect.restart_failed(self.name)
+                return len(parts) > 1 and states == {"RUNNING"} and self._reader() is not None
+            except (StackError, psycopg.Error):
+                return False  # it is away, or not back yet
+
+        wait_for(streams, deadline_s, f"connector {self.name} to stream again")
+
     def placeholders(self) -> dict[str, str]:
         """Return the values for the placeholders of connect-configs/postgres.json."""
         return {

@@ -15,12 +15,12 @@ from stack import every_type, shop
 from stack.lakemark_process import Event
 from stack.local import LocalStack
 from stack.processes import wait_for
+from stack.small_disk import SmallDisk, small_disk
 from stack.workload import Workload
 from tests.kit.broken import alone, revive
 from tests.kit.browser import badge
 from tests.kit.http_side import HttpSide
 from tests.kit.running import STATE_S, Running
-from tests.kit.small_disk import SmallDisk, small_disk
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
@@ -145,6 +145,8 @@ def test_a_whole_lake_that_takes_nothing(
     running: Running, disk: SmallDisk, kind: str, code: str, hint: str
 ):
     """First one table is to be written, then all: it is theirs, then the pipeline's."""
+    if not disk.mounted:
+        pytest.skip("file systems cannot be mounted here")
     side = HttpSide(running)
     wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well")
     insist = Insistence(running, side)

@@ -1,31 +1,13 @@
 """What tests that break something do to a connector, and what an operator would do next."""
 
-import psycopg
-
 from stack.local import Database, LocalStack
-from stack.processes import StackError, wait_for
+from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running
 
 
 def revive(running: Running) -> None:
-    """Wait until the connector streams; as an operator would, restart it if its task has failed.
-
-    One that is slow is left alone.
-    """
-    database, connect = running.database, running.database.stack.connect
-
-    def streams() -> bool:
-        try:
-            status = connect.status(database.name)
-            parts = [status["connector"], *status["tasks"]] if status else []
-            states = {part["state"] for part in parts}
-            if "FAILED" in states:
-                connect.restart_failed(database.name)
-            return len(parts) > 1 and states == {"RUNNING"} and database._reader() is not None
-        except (StackError, psycopg.Error):
-            return False  # it is away, or not back yet
-
-    wait_for(streams, STATE_S, "the connector to stream again")
+    """Wait until the connector streams again; what has failed of it is restarted."""
+    running.database.revive(STATE_S)
 
 
 def alone(database: Database, table: str, statement: str) -> None:

@@ -1,18 +1,16 @@
-"""A file system of its own for a lake: it can be full, or read-only, for as long as a test likes."""
+"""A file system of its own for a lake: it can be full, or read-only, for as long as one likes."""
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from stack.processes import StackError, wait_for
 
-from stack.processes import wait_for
-
-ROOM = "size=1g"  # of memory, and only what is written is taken
+ROOM = "1g"  # of memory, and only what is written is taken
 MOUNT_S = 60.0
 
 
@@ -22,29 +20,38 @@ class SmallDisk:
 
     folder: Path
     mounted: bool
+    room: str = ROOM
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Nothing more can be written in the block."""
+        """Let nothing more be written in the block.
+
+        Raises:
+            StackError: file systems cannot be mounted here.
+        """
         with self._otherwise(lambda: f"size={self._used()}"):
             yield
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
-        """Nothing can be written or removed in the block."""
+        """Let nothing be written or removed in the block.
+
+        Raises:
+            StackError: file systems cannot be mounted here.
+        """
         with self._otherwise(lambda: "ro"):
             yield
 
     @contextmanager
-    def _otherwise(self, options) -> Iterator[None]:
+    def _otherwise(self, options: Callable[[], str]) -> Iterator[None]:
         if not self.mounted:
-            pytest.skip("file systems cannot be mounted here")
+            raise StackError("file systems cannot be mounted here")
         try:
             # Refused while a file is being written: it may need more room, or is open.
             wait_for(lambda: self._remount(options()), MOUNT_S, "the disk to be small")
             yield
         finally:
-            assert self._remount(f"rw,{ROOM}")
+            assert self._remount(f"rw,size={self.room}")
 
     def _remount(self, options: str) -> bool:
         command = ["mount", "-o", f"remount,{options}", str(self.folder)]
@@ -56,15 +63,15 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[SmallDisk]:
-    """Mounts one in the block; a plain folder where that is not allowed."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", ROOM, "lakemark-test", str(folder)]
+def small_disk(folder: Path, *, room: str = ROOM) -> Iterator[SmallDisk]:
+    """Mount one in the block; a plain folder where that is not allowed."""
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={room}", "lakemark-small", str(folder)]
     mounted = shutil.which("mount") is not None and (
         subprocess.run(command, check=False, capture_output=True).returncode == 0
     )
     try:
-        yield SmallDisk(folder, mounted)
+        yield SmallDisk(folder, mounted, room)
     finally:
         if mounted:  # also where somebody still reads in it
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
