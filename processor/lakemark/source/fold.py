@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -20,6 +19,7 @@ from lakemark.source import rows
 from lakemark.source.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
 from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
+from lakemark.source.record import unwrapped
 from lakemark.source.schema import TableSchema
 
 _CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
@@ -85,23 +85,6 @@ def _gather(
         if key in wanted:
             found.setdefault(key, []).append(index)
     return found
-
-
-def key_payload(raw: bytes) -> bytes:
-    """A record key without its schema wrapper."""
-    try:
-        wrapped = msgspec.json.decode(raw, type=Wrapped)
-    except msgspec.MsgspecError:
-        return raw
-    payload = bytes(wrapped.payload)
-    return payload if payload and bytes(wrapped.schema) else raw
-
-
-class Wrapped(msgspec.Struct):
-    """The JSON converter's wrapper of a key."""
-
-    schema: msgspec.Raw = msgspec.Raw(b"")  # `Raw | None` would take nothing but null
-    payload: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Fold:
@@ -257,7 +240,7 @@ class _Fold:
 
     def _key_image(self, index: int) -> bytes:
         """The record's key, which holds the key's columns."""
-        return key_payload(self.raw.keys[index] or b"null")
+        return unwrapped(self.raw.keys[index] or b"null")[1]
 
     def _newest(self, last: dict[bytes, int], forced: Container[bytes]) -> set[bytes]:
         """Packs keys whose newest event says everything; those where it does not come back."""
