@@ -121,7 +121,7 @@ def _own_schema(own: bytes, schema: TableSchema | None) -> TableSchema | None:
 
 
 def _by_schema(payloads: list[bytes], narrow: TableSchema) -> list[bytes | None]:
-    rows = decode_rows(payloads, narrow, _MODES, placeholders=False)
+    rows = decode_rows(payloads, narrow, _MODES)
     columns = [rows.columns.field(i) for i in range(len(narrow.columns))]
     keys: list[bytes | None] = canonical_from_columns(columns, narrow.columns).to_pylist()
     for at, _, _ in rows.bad:

@@ -195,7 +195,7 @@ class _Known:
         narrow = TableSchema(self.table, tuple(columns), schema.key)
         wanted = decode_rows(
             [unwrapped(key)[1] for key in by_name.values()],
-            narrow, self.modes, placeholders=False,
+            narrow, self.modes,
         ).columns  # fmt: skip
         asked = pa.Table.from_struct_array(wanted)
         found = delta.read_rows(row.path, asked, storage_options=self.plan.options)
