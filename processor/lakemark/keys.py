@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from lakemark.source.columns import Column
 from lakemark.source.modes import HandlingModes
 from lakemark.source.numerals import plain_decimal
+from lakemark.source.record import unwrapped
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import TableSchema, from_connect
 
@@ -36,13 +37,7 @@ _SAFE_DIGITS: Final = {8: 2, 16: 4, 32: 9, 64: 18}  # digits that always fit
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 
 
-class _Wrapped(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    payload: msgspec.Raw
-    schema: msgspec.Raw = msgspec.Raw(b"null")  # `Raw | None` would take nothing but null
-
-
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_unwrap: Final = msgspec.json.Decoder(_Wrapped).decode
 _encode: Final = msgspec.json.encode
 
 
@@ -90,7 +85,7 @@ def _read(raw: Sequence[bytes | None], schema: TableSchema) -> list[bytes | None
     for at, key in enumerate(raw):
         if key is None:
             continue
-        own, payload = _unwrapped(key)
+        own, payload = unwrapped(key)
         places, payloads = groups.setdefault(own, ([], []))
         places.append(at)
         payloads.append(payload)
@@ -103,20 +98,6 @@ def _read(raw: Sequence[bytes | None], schema: TableSchema) -> list[bytes | None
         for at, key in zip(places, _by_schema(payloads, narrow), strict=True):
             out[at] = key
     return out
-
-
-def _unwrapped(key: bytes) -> tuple[bytes | None, bytes]:
-    """The bytes of the key's own schema, or None, and the key's object."""
-    if b'"payload"' not in key:
-        return None, key
-    try:
-        wrapped = _unwrap(key)
-    except Exception:  # noqa: BLE001  # then it is plain, or nothing at all
-        return None, key
-    payload, own = bytes(wrapped.payload), bytes(wrapped.schema)
-    if payload[:1] != b"{" or not (own == b"null" or own[:1] == b"{"):
-        return None, key  # a table with columns of these names
-    return (None if own == b"null" else own), payload
 
 
 @lru_cache(maxsize=512)
@@ -140,7 +121,7 @@ def _own_schema(own: bytes, schema: TableSchema | None) -> TableSchema | None:
 
 
 def _by_schema(payloads: list[bytes], narrow: TableSchema) -> list[bytes | None]:
-    rows = decode_rows(payloads, narrow, _MODES, placeholders=False)
+    rows = decode_rows(payloads, narrow, _MODES)
     columns = [rows.columns.field(i) for i in range(len(narrow.columns))]
     keys: list[bytes | None] = canonical_from_columns(columns, narrow.columns).to_pylist()
     for at, _, _ in rows.bad:
@@ -161,7 +142,7 @@ def _drop_incomplete(keys: list[bytes | None], payloads: list[bytes], narrow: Ta
 
 def _one(key: bytes, schema: TableSchema | None) -> bytes | None:
     """A key without a table's schema."""
-    own, payload = _unwrapped(key)
+    own, payload = unwrapped(key)
     if own is not None:
         narrow = _own_schema(own, schema)
         return None if narrow is None else _by_schema([payload], narrow)[0]

@@ -29,10 +29,10 @@ from lakemark.sink.row_events import Style
 from lakemark.sink.topics import Source, Target
 from lakemark.source import key_schema
 from lakemark.source.envelope import Headers
-from lakemark.source.fold import key_payload
 from lakemark.source.modes import HandlingModes
+from lakemark.source.record import unwrapped
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import TableSchema, from_connect
+from lakemark.source.schema import TableSchema, from_envelope
 from lakemark.source.stretch import Records, Stretch
 
 ROWS: Final = "rows"
@@ -194,8 +194,8 @@ class _Known:
         columns = [schema.column(name) for name in schema.key]
         narrow = TableSchema(self.table, tuple(columns), schema.key)
         wanted = decode_rows(
-            [key_payload(key) for key in by_name.values()],
-            narrow, self.modes, placeholders=False,
+            [unwrapped(key)[1] for key in by_name.values()],
+            narrow, self.modes,
         ).columns  # fmt: skip
         asked = pa.Table.from_struct_array(wanted)
         found = delta.read_rows(row.path, asked, storage_options=self.plan.options)
@@ -322,7 +322,7 @@ class Rows:
         known = self.plan.key_schemas.get(self.table)
         if known is None and style.wrapper is not None and all(style.wrapper):
             key, value = map(msgspec.json.decode, style.wrapper)
-            whole = from_connect(self.table, value, key)
+            whole = from_envelope(self.table, value, key)
             known = TableSchema(self.table, tuple(map(whole.column, whole.key)), whole.key)
         if known is None and self.table in self.plan.rows:
             raise row_events.not_ready(f"how keys of {self.table} are written is not known")

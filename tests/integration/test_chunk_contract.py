@@ -18,7 +18,7 @@ from lakemark.snapshot.readers.postgres_keys import absent_keys
 from lakemark.snapshot.readers.postgres_session import connect
 from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_connect
+from lakemark.source.schema import from_envelope
 from stack import every_type
 from stack.local import Database
 from tests.integration.test_types import KEYED, MODES, insert_keyed
@@ -84,7 +84,7 @@ def test_a_row_of_a_chunk_is_what_its_event_says(database: Database, connector: 
         theirs = {"keys": [keys[p] for p in places], "images": [images[p] for p in places]}
         assert assert_rendered_as_written(chunk, modes, lost=LOST, **theirs) > 0
         if wrapped:
-            assert from_connect(table, wrapped, None).columns == chunk.schema.columns
+            assert from_envelope(table, wrapped, None).columns == chunk.schema.columns
         assert_nothing_is_absent(database, chunk, modes)
 
 

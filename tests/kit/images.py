@@ -18,7 +18,8 @@ def placed(images):
 
 def assert_same_or_left(images, schema, modes):
     """What `typed` says; it is what `decode_rows` does, which then has nothing to add."""
-    quick, general = typed(*placed(images), schema, modes), decode_rows(images, schema, modes)
+    quick = typed(*placed(images), schema, modes)
+    general = decode_rows(images, schema, modes, partial=range(len(images)))
     if quick is not None:
         columns, clamped = quick
         columns.validate(full=True)

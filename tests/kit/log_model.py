@@ -20,7 +20,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lakemark.source.schema import TableSchema, from_connect
+from lakemark.source.schema import TableSchema, from_envelope
 
 STEP = 8  # PostgreSQL aligns its records
 TABLE = "public.things"
@@ -54,7 +54,7 @@ Row = dict[str, Any]
 
 
 def table_schema() -> TableSchema:
-    return from_connect(TABLE, VALUE_SCHEMA, KEY_SCHEMA)
+    return from_envelope(TABLE, VALUE_SCHEMA, KEY_SCHEMA)
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ def table(*fields):
 
 
 def decode(fields, *images, modes=MODES):
-    return decode_rows(
-        [i if isinstance(i, bytes) else ENCODE(i) for i in images], table(*fields), modes
-    )
+    """Rows of images that follow updates."""
+    raw = [i if isinstance(i, bytes) else ENCODE(i) for i in images]
+    return decode_rows(raw, table(*fields), modes, partial=range(len(raw)))
 
 
 def value_of(made, value, modes=MODES):

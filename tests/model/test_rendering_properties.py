@@ -78,7 +78,7 @@ def test_decoding_what_was_rendered_gives_the_same_values(case):
     schema, modes, rows = case
     out = Rendering(schema, modes).images(rows)
     images = out.objects.to_pylist()
-    again = decode_rows(images, schema, modes, placeholders=False)
+    again = decode_rows(images, schema, modes)
     assert (again.bad, again.unknown, again.clamped) == ([], set(), 0)
     # As texts: NaN is not equal to itself, and -0.0 is to 0.0.
     assert str(again.columns.to_pylist()) == str(rows.to_pylist())

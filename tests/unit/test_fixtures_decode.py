@@ -12,7 +12,7 @@ import pytest
 
 from lakemark.keys import canonical_keys
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import HandlingModes, from_connect
+from lakemark.source.schema import HandlingModes, from_connect, from_envelope
 
 REPO = Path(__file__).parents[2]
 SHARED = REPO.parent / "shared" / "fixtures"
@@ -167,8 +167,11 @@ def run(case):
     ]
     state = {}
     for key, schema, envelope in ours:
-        made = from_connect(
-            "s.t", schema or guessed(plain), {"fields": [{"field": k} for k in expected["key"]]}
+        named = {"fields": [{"field": k} for k in expected["key"]]}
+        made = (
+            from_envelope("s.t", schema, named)
+            if schema
+            else from_connect("s.t", guessed(plain), named)
         )
         (canonical,) = canonical_keys([key], made)
         assert canonical is not None

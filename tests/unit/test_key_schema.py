@@ -7,7 +7,7 @@ import pytest
 from lakemark.source import envelope, key_schema, stretch
 from lakemark.source.envelope import Kind, SourceIdentity
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema, from_connect
+from lakemark.source.schema import TableSchema, from_envelope
 from tests.kit.golden import Golden, case, cases, samples
 
 IDENTITY = SourceIdentity("", "", None, "offset")
@@ -49,7 +49,7 @@ def schemas_of_samples() -> dict[str, TableSchema]:
         value, key = json.loads(r.value), json.loads(r.key) if r.key else None
         source = value["payload"]["source"]
         table = f"{source['schema']}.{source['table']}"
-        schema = from_connect(table, value["schema"], key["schema"] if key else None)
+        schema = from_envelope(table, value["schema"], key["schema"] if key else None)
         if table not in found or len(found[table].columns) < len(schema.columns):
             found[table] = schema
     return found

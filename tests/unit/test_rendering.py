@@ -13,7 +13,7 @@ import pytest
 from lakemark.sink.rendering import Rendering, default_texts
 from lakemark.source.catalog import CatalogColumn, modifiers
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import HandlingModes, from_connect
+from lakemark.source.schema import HandlingModes, from_connect, from_envelope
 from tests.kit.golden import case, cases, samples
 from tests.kit.rendered_rows import with_modifiers
 from tests.kit.row_images import DECIMAL, FIRST, LAST, TYPES, UTC, field, golden, ntz, table
@@ -77,7 +77,7 @@ def test_every_image_and_key_of_the_labelled_samples(wrapped):
             continue
         model = samples(wrapped=True)[label]
         value, key = (json.loads(r or b"null") for r in (model.value, model.key))
-        schema = from_connect("t", value["schema"], key and key["schema"])
+        schema = from_envelope("t", value["schema"], key and key["schema"])
         rendering = Rendering(with_modifiers(schema, {"created_at": 6}), HandlingModes())
         outer = members(record.value)
         envelope = members(outer["payload"]) if wrapped else outer
@@ -107,7 +107,7 @@ def test_every_image_with_a_schema_of_other_projects():
             outer = members(record.value) if record.value else {}
             if outer.get("schema", b"null") == b"null":
                 continue
-            schema = from_connect("s.t", json.loads(outer["schema"]), None)
+            schema = from_envelope("s.t", json.loads(outer["schema"]), None)
             digits = {"_timestamp0": 0, "f_timestamp": 0}
             rendering = Rendering(with_modifiers(schema, digits), modes)
             envelope = members(outer["payload"])

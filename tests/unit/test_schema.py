@@ -18,6 +18,7 @@ from lakemark.source.schema import (
     compare,
     from_catalog,
     from_connect,
+    from_envelope,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -80,7 +81,7 @@ def test_golden_covers_every_mode_and_many_types():
 def test_labelled_samples_with_and_without_schema_agree(label, columns):
     sample = SAMPLES[label]
     key = (sample["key"] or {}).get("schema")
-    sent = from_connect("public.t", sample["value"]["schema"], key)
+    sent = from_envelope("public.t", sample["value"]["schema"], key)
     assert len(sent.columns) == len(columns)
     rows = [
         CatalogColumn(

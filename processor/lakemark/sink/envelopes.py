@@ -19,7 +19,6 @@ order) is taken from a real event of the same connector; what belongs to the row
 | ts_ms, ts_us, ts_ns | when the record was written |
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.sink import json_texts as j
+from lakemark.source.record import unwrapped
 
 CONNECTOR: Final = "postgresql"
 _NOT_OF_THE_LOG: Final = ("txId", "lsn", "xmin", "origin", "origin_lsn")
@@ -72,8 +72,7 @@ class EnvelopeTemplate:
             ValueError: this is no change event of a connector for PostgreSQL.
         """
         try:
-            envelope = _objects(value)
-            envelope = _objects(envelope["payload"]) if _is_wrapped(envelope) else envelope
+            envelope = _objects(unwrapped(value)[1])
             source = _objects(envelope["source"])
             connector = msgspec.json.decode(source["connector"])
         except (msgspec.DecodeError, KeyError) as error:
@@ -178,15 +177,10 @@ def wrapper_schema(record: bytes) -> bytes | None:
         ValueError: this is no JSON object.
     """
     try:
-        members = _objects(record)
+        _objects(record)
     except msgspec.DecodeError as error:
         raise ValueError("a key or a value must be a JSON object") from error
-    return bytes(members["schema"]) if _is_wrapped(members) else None
-
-
-def _is_wrapped(members: Mapping[str, msgspec.Raw]) -> bool:
-    # Columns may have these names, and then none of their values is an object.
-    return members.keys() == {"schema", "payload"} and bytes(members["schema"]).startswith(b"{")
+    return unwrapped(record)[0]
 
 
 def _wrapping(schema: bytes) -> bytes:

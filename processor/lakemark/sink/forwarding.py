@@ -18,13 +18,13 @@ rows that miss an event, nobody knows; such a placeholder passes as it came.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lakemark.sink import splicing
 from lakemark.source import rows
-from lakemark.source.envelope import OLD_KEY_HEADER, Headers, Kind
+from lakemark.source.envelope import Headers, Kind
 from lakemark.source.modes import HandlingModes
-from lakemark.source.placeholders import may_have_placeholder
+from lakemark.source.placeholders import may_have_placeholder, stands_in
 from lakemark.source.schema import TableSchema
 from lakemark.source.stretch import Records
 
@@ -115,7 +115,7 @@ def resolved(
         modes: the connector's settings.
         known: asked once, of the keys concerned.
     """
-    lacking = _lacking(heads, indices, schema_of, modes)
+    lacking = _lacking(records, heads, indices, schema_of, modes)
     if not lacking:
         return {}
     wanted = {records.keys[at] for at in lacking}
@@ -133,7 +133,7 @@ def resolved(
         if heads.kind[at] not in FORWARDED or value is None:
             continue
         row = rows_of.setdefault(key, {})
-        if heads.op[at] != "u" or _moved(records.headers[at]):
+        if heads.op[at] != "u":
             row.clear()
         after = heads.after[at]
         if after is None:
@@ -149,6 +149,7 @@ def resolved(
 
 
 def _lacking(
+    records: Records,
     heads: Headers,
     indices: Iterable[int],
     schema_of: Callable[[int], TableSchema | None],
@@ -159,7 +160,7 @@ def _lacking(
     groups: dict[int, tuple[TableSchema, list[int]]] = {}
     for at in indices:
         after = heads.after[at]
-        if after is None:
+        if after is None or not stands_in(heads.op[at], records.headers[at]):
             continue
         schema = schema_of(at)
         if schema is None:
@@ -172,13 +173,9 @@ def _lacking(
     found: dict[int, frozenset[str]] = {}
     for schema, places in groups.values():
         images = [after for at in places if (after := heads.after[at]) is not None]
-        unavailable = rows.decode_rows(images, schema, modes).unavailable
+        partial = range(len(images))
+        unavailable = rows.decode_rows(images, schema, modes, partial=partial).unavailable
         found |= {
             at: frozenset(names) for at, names in zip(places, unavailable, strict=True) if names
         }
     return found
-
-
-def _moved(headers: Sequence[Mapping[str, Any]] | None) -> bool:
-    """Whether the event is the second half of a key change."""
-    return any(entry["key"] == OLD_KEY_HEADER for entry in headers or ())

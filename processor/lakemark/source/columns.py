@@ -13,6 +13,8 @@ import pyarrow as pa
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
 UUID: Final = "io.debezium.data.Uuid"
+ENUM: Final = "io.debezium.data.Enum"
+BITS: Final = "io.debezium.data.Bits"
 JSON: Final = "io.debezium.data.Json"
 MAX_PRECISION: Final = 38  # of an Arrow decimal128 and of a Delta decimal
 TIMESTAMP: Final = pa.timestamp("us")

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from lakemark import positions
-from lakemark.source.record import NO_SOURCE, NULL, Envelope, Kind, Source, read
+from lakemark.source.record import NO_SOURCE, NULL, Envelope, Kind, Source, read, unwrapped
 
 __all__ = ["Headers", "Kind", "SourceIdentity", "decode"]
 
@@ -317,6 +317,4 @@ def _check_images(out: Headers, keys: Sequence[bytes | None]) -> None:
 
 def _is_null_key(key: bytes | None) -> bool:
     """Whether a record key is null, also in JSON and inside the wrapper."""
-    if not key or key.strip() == NULL:
-        return True
-    return key.startswith(b'{"schema":') and key.endswith(b'"payload":null}')
+    return not key or unwrapped(key)[1].strip() == NULL

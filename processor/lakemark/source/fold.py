@@ -5,12 +5,11 @@ Keys with key changes, placeholders, incremental reads, deletes that may be of a
 same key (`_shared`) or a newest image that cannot be read are folded event by event.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -20,6 +19,8 @@ from lakemark.source import rows
 from lakemark.source.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
 from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
+from lakemark.source.placeholders import stands_in
+from lakemark.source.record import unwrapped
 from lakemark.source.schema import TableSchema
 
 _CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
@@ -87,23 +88,6 @@ def _gather(
     return found
 
 
-def key_payload(raw: bytes) -> bytes:
-    """A record key without its schema wrapper."""
-    try:
-        wrapped = msgspec.json.decode(raw, type=Wrapped)
-    except msgspec.MsgspecError:
-        return raw
-    payload = bytes(wrapped.payload)
-    return payload if payload and bytes(wrapped.schema) else raw
-
-
-class Wrapped(msgspec.Struct):
-    """The JSON converter's wrapper of a key."""
-
-    schema: msgspec.Raw = msgspec.Raw(b"")  # `Raw | None` would take nothing but null
-    payload: msgspec.Raw = msgspec.Raw(b"")
-
-
 class _Fold:
     """The state of one call of `fold`."""
 
@@ -130,14 +114,24 @@ class _Fold:
             found = _gather(run, named, deleted)
             shared |= {key for key, events in found.items() if self._shared(events)}
             slow |= shared
-        partial, images = rows.may_have_placeholder(self.schema, self.modes), self.heads.after
         last = {key: index for key, index in newest.items() if key not in slow}
-        if partial(b"\n".join(filter(None, map(images.__getitem__, last.values())))):
-            last = {k: i for k, i in last.items() if not ((image := images[i]) and partial(image))}
-        slow |= newest.keys() - last.keys()
+        lacking = self._lacking(last)
+        last = {key: index for key, index in last.items() if key not in lacking}
+        slow |= lacking
         slow |= self._newest(last, forced)
         if slow:
             self._one_by_one(_gather(run, named, slow), shared)
+
+    def _lacking(self, last: dict[bytes, int]) -> set[bytes]:
+        """Keys whose newest event may have unavailable values, by a look at its bytes."""
+        probe, images = rows.may_have_placeholder(self.schema, self.modes), self.heads.after
+        partial = {key: index for key, index in last.items() if self._partial(index)}
+        if not probe(b"\n".join(filter(None, map(images.__getitem__, partial.values())))):
+            return set()
+        return {key for key, i in partial.items() if (image := images[i]) and probe(image)}
+
+    def _partial(self, index: int) -> bool:
+        return stands_in(self.heads.op[index], self.raw.headers[index])
 
     def _keyed(
         self, run: Sequence[int], canonical: Sequence[bytes | None]
@@ -224,8 +218,8 @@ class _Fold:
                     found = True
         return found
 
-    def _decode(self, images: Sequence[bytes]) -> rows.Rows:
-        decoded = rows.decode_rows(images, self.schema, self.modes)
+    def _decode(self, images: Sequence[bytes], partial: Collection[int] = ()) -> rows.Rows:
+        decoded = rows.decode_rows(images, self.schema, self.modes, partial=partial)
         self.out.clamped += decoded.clamped
         self.out.unknown |= decoded.unknown
         return decoded
@@ -257,7 +251,7 @@ class _Fold:
 
     def _key_image(self, index: int) -> bytes:
         """The record's key, which holds the key's columns."""
-        return key_payload(self.raw.keys[index] or b"null")
+        return unwrapped(self.raw.keys[index] or b"null")[1]
 
     def _newest(self, last: dict[bytes, int], forced: Container[bytes]) -> set[bytes]:
         """Packs keys whose newest event says everything; those where it does not come back."""
@@ -265,7 +259,6 @@ class _Fold:
         names = list(last)
         decoded = self._decode([self._image(index) for index in last.values()])
         doubtful = {at for at, _, _ in decoded.bad}
-        doubtful.update(at for at, columns in enumerate(decoded.unavailable) if columns)
         doubtful.update(at for at in self._keyless(decoded) if heads.op[last[names[at]]] == "d")
         keep = [at for at in range(len(names)) if at not in doubtful]
         chosen = [last[names[at]] for at in keep]
@@ -289,7 +282,8 @@ class _Fold:
         order = [index for found in events.values() for index in found]
         # A before image that cannot be read is no loss: the key alone names the row.
         deletes = [index for index in order if self.heads.op[index] == "d"]
-        decoded = self._decode([*map(self._image, order), *map(self._key_image, deletes)])
+        partial = {at for at, index in enumerate(order) if self._partial(index)}
+        decoded = self._decode([*map(self._image, order), *map(self._key_image, deletes)], partial)
         bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
         slot = {index: at for at, index in enumerate(order)}
         useless = bad.keys() | self._keyless(decoded)

@@ -78,14 +78,13 @@ def _column(plan: Layout, number: int, data: Bytes, cells: Whole, tally: Tally) 
     """
     codec, name = plan.codecs[number], plan.names[number]
     values = _reader(codec)(data, cells, codec)
-    if isinstance(values, list) and plan.placeholders.take_nested(name, values):
+    if isinstance(values, list) and plan.placeholders.nested(name, values):
         raise _OddError
     array = None if isinstance(values, list) else codec.whole(values, tally)
     if array is None:  # some codecs take no arrays, and some values one by one only
         array, bad = codec.array(values if isinstance(values, list) else values.to_pylist(), tally)
         _require(not bad)
-    if plan.placeholders.take_flat(name, array)[1]:
-        raise _OddError
+    _require(not plan.placeholders.flat(name, array))
     return array
 
 

@@ -13,12 +13,8 @@ import msgspec
 from lakemark import keys
 from lakemark.errors import LakemarkError, TableError
 from lakemark.source.envelope import Headers, Kind
-from lakemark.source.schema import TableSchema, from_connect
-
-
-class _WrappedKey(msgspec.Struct):
-    schema: msgspec.Raw = msgspec.Raw(b"null")  # `Raw | None` would take nothing but null
-    payload: msgspec.Raw = msgspec.Raw(b"null")
+from lakemark.source.record import NULL, unwrapped
+from lakemark.source.schema import TableSchema, from_envelope
 
 
 def schema_of(
@@ -124,7 +120,7 @@ def _wrapped(table: str, raw: bytes, raw_key: bytes | None) -> TableSchema | Non
     try:
         value = msgspec.json.decode(raw)
         key = msgspec.json.decode(raw_key) if raw_key else None
-        return from_connect(table, value, key)
+        return from_envelope(table, value, key)
     except (LakemarkError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 
@@ -133,12 +129,8 @@ def _key_schema(raw: bytes | None) -> bytes | None:
     """Schema of a wrapped key; of a plain one, its columns' names."""
     if raw is None:
         return None
-    try:
-        wrapped = msgspec.json.decode(raw, type=_WrappedKey)
-    except (ValueError, RecursionError):
-        return None
-    schema = bytes(wrapped.schema)
-    if schema == b"null" or bytes(wrapped.payload) == b"null":
+    schema, payload = unwrapped(raw)
+    if schema is None or payload == NULL:
         names = [{"field": name} for name in key_names(raw)]
         return msgspec.json.encode({"type": "struct", "fields": names})
     return schema
@@ -147,9 +139,7 @@ def _key_schema(raw: bytes | None) -> bytes | None:
 def key_names(raw: bytes) -> tuple[str, ...]:
     """The columns that a record's key has, in its order; none if it cannot be read."""
     try:
-        key = msgspec.json.decode(raw)
+        key = msgspec.json.decode(unwrapped(raw)[1])
     except (ValueError, RecursionError):
         return ()
-    if isinstance(key, dict) and "payload" in key and "schema" in key:
-        key = key["payload"]
     return tuple(key) if isinstance(key, dict) else ()

@@ -1,5 +1,8 @@
 """Debezium's stand-ins for unchanged TOAST values, in every form that the connector writes.
 
+They stand in after images of updates (`stands_in`), never in a key, and only in columns of types
+that PostgreSQL may store elsewhere. The same text anywhere else is a value as any.
+
 A string column holds the placeholder's text (in hex, base64 or base64-url-safe mode for bytea
 perhaps in that coding), a bytea its bytes, an array one element with the text, the bytes or a
 name-based UUID, an integer or date array the placeholder's bytes as numbers, an hstore the pair
@@ -8,19 +11,31 @@ placeholder => placeholder, as a map or as JSON text.
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.source.columns import JSON, Column
+from lakemark.source.columns import BITS, ENUM, JSON, UUID, Column
+from lakemark.source.envelope import OLD_KEY_HEADER
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
 
 # What no JSON writer escapes unless it escapes everything.
 _PLAIN_RUN: Final = re.compile(rb"[A-Za-z0-9_.:+=-]+")
+_DATES: Final = frozenset({"", "io.debezium.time.Date", "org.apache.kafka.connect.data.Date"})
+
+
+def stands_in(op: str, headers: Sequence[Mapping[str, Any]] | None) -> bool:
+    """Return whether an event's after image may have unavailable values.
+
+    It may after an update, of which the second half of a key change is a create.
+    """
+    if op == "u":
+        return True
+    return op == "c" and any(header["key"] == OLD_KEY_HEADER for header in headers or ())
 
 
 def _pair(text: str) -> str:
@@ -28,7 +43,7 @@ def _pair(text: str) -> str:
 
 
 class Placeholders:
-    """Finds the unavailable values of one table's columns."""
+    """Finds the unavailable values of one table's columns, those of the key left out."""
 
     def __init__(self, schema: TableSchema, modes: HandlingModes) -> None:
         raw, texts = modes.placeholder, modes.placeholder_strings
@@ -39,53 +54,54 @@ class Placeholders:
         self._generic += [[t] for t in (*texts, coded, modes.placeholder_uuid)]
         self._flat: dict[str, pa.Array] = {}
         self._nested: dict[str, list[Any]] = {}
+        self._key = frozenset(schema.key)
         for column in schema.columns:
+            if column.name in self._key:
+                continue  # replica identity has it: the log always does
             if _is_text(column):
                 found = [*texts, _pair(texts[0])] if column.encoding == JSON else texts
                 self._flat[column.name] = pa.array(found, pa.string())
-            elif column.wire == "bytes" and column.type == pa.binary():
+            elif column.wire == "bytes" and column.type == pa.binary() and column.encoding != BITS:
                 self._flat[column.name] = pa.array([raw], pa.binary())
             elif column.wire == "array" and column.element is not None:
                 self._nested[column.name] = _lists(column.element, modes, numbers)
             elif column.wire == "map":
                 self._nested[column.name] = [{texts[0]: texts[0]}]
 
-    def is_any(self, value: msgspec.Raw) -> bool:
-        """Whether a raw JSON value is a placeholder in any form at all."""
+    def is_any(self, name: str, value: msgspec.Raw) -> bool:
+        """Return whether a column's raw JSON value is a placeholder in any form at all."""
+        if name in self._key:
+            return False
         try:
             return msgspec.json.decode(value) in self._generic
         except (ValueError, RecursionError):
             return False
 
-    def take_nested(self, name: str, values: list[Any]) -> list[int]:
-        """Rows of a list or map column that are unavailable; they become None in `values`."""
+    def nested(self, name: str, values: list[Any]) -> list[int]:
+        """Return the rows of a list or map column whose values are placeholders."""
         candidates = self._nested.get(name)
         if not candidates:
             return []
-        found = [row for row, v in enumerate(values) if v and v in candidates]
-        for row in found:
-            values[row] = None
-        return found
+        return [row for row, v in enumerate(values) if v and v in candidates]
 
-    def take_flat(self, name: str, array: pa.Array) -> tuple[pa.Array, Sequence[int]]:
-        """A text or bytes column without its unavailable values, and their rows."""
+    def flat(self, name: str, array: pa.Array) -> list[int]:
+        """Return the rows of a text or bytes column whose values are placeholders."""
         candidates = self._flat.get(name)
         if candidates is None or not len(array):
-            return array, ()
+            return []
         mask = pc.equal(array, candidates[0])
         for more in candidates[1:]:
             mask = pc.or_(mask, pc.equal(array, more))
         if not pc.any(mask).as_py():
-            return array, ()
-        rows = pc.indices_nonzero(pc.fill_null(mask, fill_value=False)).to_pylist()
-        empty = pa.scalar(None, array.type)
-        return pc.if_else(pc.fill_null(mask, fill_value=False), empty, array), rows
+            return []
+        return pc.indices_nonzero(pc.fill_null(mask, fill_value=False)).to_pylist()  # type: ignore[no-any-return]
 
 
 def _is_text(column: Column) -> bool:
     return (
         column.wire == "string"
         and column.type == pa.string()
+        and column.encoding not in (UUID, ENUM)  # of a fixed size: never stored elsewhere
         and not column.encoding.startswith("io.debezium.time.")
     )
 
@@ -93,9 +109,11 @@ def _is_text(column: Column) -> bool:
 def _lists(element: Column, modes: HandlingModes, numbers: list[int]) -> list[Any]:
     if element.type == pa.binary():
         return [[modes.placeholder]]
-    if element.type == pa.string() and element.wire == "string":
-        return [[t] for t in (*modes.placeholder_strings, modes.placeholder_uuid)]
-    if element.wire in ("int32", "int64") and not pa.types.is_timestamp(element.type):
+    if element.encoding == UUID:
+        return [[modes.placeholder_uuid]]
+    if _is_text(element):
+        return [[t] for t in modes.placeholder_strings]
+    if element.wire in ("int32", "int64") and element.encoding in _DATES:
         return [numbers] if numbers else []
     return []
 

@@ -6,6 +6,7 @@ Pure. Takes the schema wrapper off, tells change events from the other records a
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -75,9 +76,21 @@ class _Wrapper(msgspec.Struct, gc=False):
     payload: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _Whole(_Wrapper, forbid_unknown_fields=True, gc=False):
+    """The wrapper and nothing else: a row may have columns of these names among others."""
+
+
+class _Schema(msgspec.Struct, gc=False):
+    """What tells a struct's schema from a column's value."""
+
+    type: str = ""
+
+
 _parse: Final = msgspec.json.Decoder(Envelope).decode
 _parse_other: Final = msgspec.json.Decoder(_Other).decode
 _parse_wrapper: Final = msgspec.json.Decoder(_Wrapper).decode
+_parse_whole: Final = msgspec.json.Decoder(_Whole).decode
+_parse_schema: Final = msgspec.json.Decoder(_Schema).decode
 _INT64: Final = 1 << 63
 OPS: Final = frozenset("curdtm")
 NULL: Final = b"null"
@@ -164,6 +177,33 @@ def read(
         else:
             envelopes[at], schemas[at] = found
     return envelopes, schemas, odd
+
+
+def unwrapped(raw: bytes) -> tuple[bytes | None, bytes]:
+    """Return the schema of a wrapped key or value, None without one, and what is wrapped.
+
+    A key's columns may be called schema and payload. It is a wrapper where ``schema`` is a Connect
+    struct, which no column's value looks like, or null beside an object. Never raises: whatever is
+    no wrapper comes back as it is.
+    """
+    if b'"payload"' not in raw:
+        return None, raw
+    try:
+        wrapper = _parse_whole(raw)
+    except (ValueError, RecursionError):
+        return None, raw
+    schema, payload = bytes(wrapper.schema), bytes(wrapper.payload)
+    if schema[:1] == b"{" and (payload[:1] == b"{" or payload == NULL) and _is_struct(schema):
+        return schema, payload
+    return None, payload if schema in (b"", NULL) and payload[:1] == b"{" else raw
+
+
+@lru_cache(maxsize=1024)
+def _is_struct(schema: bytes) -> bool:
+    try:
+        return _parse_schema(schema).type == "struct"
+    except (ValueError, RecursionError):
+        return False
 
 
 def are_texts(values: pa.Array | pa.ChunkedArray) -> bool:

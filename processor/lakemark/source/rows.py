@@ -6,14 +6,16 @@ The usual row is read by one typed msgspec call and built column by column; an u
 member by member, which costs that row some microseconds and the others nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakemark.source.columns import speakable
 from lakemark.source.modes import HandlingModes
@@ -54,7 +56,7 @@ def decode_rows(
     schema: TableSchema,
     modes: HandlingModes,
     *,
-    placeholders: bool = True,
+    partial: Collection[int] = (),
 ) -> Rows:
     """Typed columns of raw ``before`` or ``after`` objects. Never raises.
 
@@ -62,9 +64,10 @@ def decode_rows(
         images: raw JSON objects, together below 2 GiB (Arrow's limit for one string column).
         schema: the table's schema; its columns are the result's children.
         modes: the connector's settings.
-        placeholders: whether unavailable values are looked for (keys have none).
+        partial: numbers of the images that may have unavailable values: see
+            `placeholders.stands_in`.
     """
-    return _Decoding(layout(schema, modes), placeholders=placeholders).run(images)
+    return _Decoding(layout(schema, modes), partial).run(images)
 
 
 class Layout:
@@ -118,9 +121,9 @@ def layout(schema: TableSchema, modes: HandlingModes) -> Layout:
 class _Decoding:
     """One call of `decode_rows`."""
 
-    def __init__(self, plan: Layout, *, placeholders: bool) -> None:
+    def __init__(self, plan: Layout, partial: Collection[int]) -> None:
         self.plan = plan
-        self.look = placeholders
+        self.partial = partial
         self.bad: dict[int, tuple[str, str]] = {}
         self.unknown: set[str] = set()
         self.unavailable: dict[int, list[str]] = {}
@@ -186,7 +189,7 @@ class _Decoding:
                 continue
             value, reason = _one_value(decoders, raw)
             if reason:
-                if self.look and plan.placeholders.is_any(raw):
+                if at in self.partial and plan.placeholders.is_any(name, raw):
                     self.unavailable.setdefault(at, []).append(name)
                 else:
                     self._reject(at, name, reason)
@@ -202,19 +205,24 @@ class _Decoding:
         plan = self.plan
         name = plan.names[at]
         values: list[Any] = list(map(attrgetter(plan.attributes[at]), rows))
-        if self.look:
-            self._note_unavailable(name, plan.placeholders.take_nested(name, values))
+        if self.partial:
+            for row in self._unavailable(name, plan.placeholders.nested(name, values)):
+                values[row] = None
         array, bad = plan.codecs[at].array(values, self.tally)
         for row, reason in bad.items():
             self._reject(row, name, reason)
-        if self.look:
-            array, found = plan.placeholders.take_flat(name, array)
-            self._note_unavailable(name, found)
+        if self.partial and (rows := self._unavailable(name, plan.placeholders.flat(name, array))):
+            mask = np.zeros(len(array), dtype=bool)
+            mask[rows] = True
+            array = pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
         return array
 
-    def _note_unavailable(self, name: str, rows: Sequence[int]) -> None:
+    def _unavailable(self, name: str, found: Sequence[int]) -> list[int]:
+        """The rows of `found` that may have unavailable values; they are noted."""
+        rows = [row for row in found if row in self.partial]
         for row in rows:
             self.unavailable.setdefault(row, []).append(name)
+        return rows
 
     def _assemble(self, columns: list[pa.Array], count: int) -> pa.StructArray:
         mask = None

@@ -1,10 +1,12 @@
 """A source table's schema, from the message's own schema or from the database's catalog.
 
 Both give the same `TableSchema` for the same table and connector settings: `from_catalog` first
-writes down the Connect schema that Debezium would send, and then reads it with `from_connect`.
+writes down the Connect schema that Debezium would send for the row, and then reads it with
+`from_connect`, as `from_envelope` does with the row's schema in a record.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -34,6 +36,7 @@ __all__ = [
     "compare",
     "from_catalog",
     "from_connect",
+    "from_envelope",
 ]
 
 
@@ -126,38 +129,56 @@ def _plain(data: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in data.items() if k not in {"padded", "modifier"}}
 
 
-def from_connect(
+def from_envelope(
     table: str, value_schema: Mapping[str, Any], key_schema: Mapping[str, Any] | None
 ) -> TableSchema:
-    """The schema of a table from the schemas of a wrapped record.
+    """Return the schema of a table from the schemas of a wrapped record.
 
     Args:
         table: ``schema.table``.
-        value_schema: the value's ``schema`` member: the envelope, or the row's struct itself.
+        value_schema: the value's ``schema`` member: that of an envelope, whose row is in ``after``.
         key_schema: the key's ``schema`` member; None for a record without key.
 
     Raises:
-        TableError: ``schema-unreadable``: this is no Connect schema.
+        TableError: ``schema-unreadable``: this is no Connect schema of a change event.
     """
-    try:
-        row = _row_schema(value_schema)
-        columns = tuple(describe(str(f["field"]), f) for f in row["fields"])
+    with _readable(table):
+        images = {f["field"]: f for f in value_schema["fields"] if f["type"] == "struct"}
+        row = images.get("after") or images["before"]
+        return from_connect(table, row, key_schema)
+
+
+def from_connect(
+    table: str, row_schema: Mapping[str, Any], key_schema: Mapping[str, Any] | None
+) -> TableSchema:
+    """Return the schema of a table from the Connect schemas of its row and its key.
+
+    Each field of the row is a column, whatever it is called: a table may look like an envelope.
+
+    Args:
+        table: ``schema.table``.
+        row_schema: a struct.
+        key_schema: another one; None for no key.
+
+    Raises:
+        TableError: ``schema-unreadable``: these are no Connect schemas.
+    """
+    with _readable(table):
+        columns = tuple(describe(str(f["field"]), f) for f in row_schema["fields"])
         key = tuple(str(f["field"]) for f in (key_schema or {}).get("fields") or ())
-    except (KeyError, TypeError, ValueError, AttributeError, StopIteration, RecursionError):
+    return TableSchema(table, columns, key)
+
+
+@contextmanager
+def _readable(table: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise TableError(
             f"the schema inside a record of {table} is no Connect schema with a row in it",
             code="schema-unreadable",
             hint="the topic must hold what Debezium's JSON converter writes",
         ) from None
-    return TableSchema(table, columns, key)
-
-
-def _row_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    fields: Sequence[Mapping[str, Any]] = schema["fields"]
-    images = [f for f in fields if f.get("field") in ("after", "before")]
-    if images and any(f.get("field") in ("op", "source") for f in fields):
-        return next(f for f in reversed(images) if f.get("type") == "struct")
-    return schema
 
 
 def from_catalog(
