@@ -316,26 +316,29 @@ def merge(
 
     One table's error is its own: it comes back as an outcome, the other tables go on. Tables with
     little to apply come first: they do not wait for a chunk of another.
+
+    Rows are taken in an order of their own, not in that of the shuffle, in which they come again
+    otherwise: output topics count records by their place.
     """
     parts: dict[str, list[Part]] = {}
     sizes: Counter[str] = Counter()
     survivors: dict[str, list[pa.Table]] = {}
     stopped: set[str] = set()
     said: list[tuple[str, bytes]] = []
-    for batch in batches:
-        for row in batch.to_pylist():
-            kind, table, blob = row["kind"], row["table"], row["blob"]
-            if kind == STOP:
-                stopped.add(table)
-            elif kind not in {PACKET, SURVIVORS}:
-                said.append((kind, blob))
-            elif kind == PACKET or table not in plan.stopped:
-                packet, filed = chunk_rows.parted(blob)
-                part = Part(row["source"], row["first"], packet, crc32(blob), filed)
-                parts.setdefault(table, []).append(part)
-                sizes[table] += len(blob)
-                if kind == SURVIVORS:
-                    survivors.setdefault(table, []).append(part.packet)
+    columns = ("table", "source", "first", "kind", "blob")
+    came = (row for batch in batches for row in batch.select(columns).to_pylist())
+    for table, source, first, kind, blob in sorted(tuple(row.values()) for row in came):
+        if kind == STOP:
+            stopped.add(table)
+        elif kind not in {PACKET, SURVIVORS}:
+            said.append((kind, blob))
+        elif kind == PACKET or table not in plan.stopped:
+            packet, filed = chunk_rows.parted(blob)
+            part = Part(source, first, packet, crc32(blob), filed)
+            parts.setdefault(table, []).append(part)
+            sizes[table] += len(blob)
+            if kind == SURVIVORS:
+                survivors.setdefault(table, []).append(part.packet)
     for table in sorted(parts.keys() - stopped, key=lambda name: (sizes[name], name)):
         found = parts[table]
         rows = publish.of(table, survivors.get(table, []), found) if publish else None

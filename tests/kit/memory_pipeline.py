@@ -4,6 +4,7 @@
 so that whole scenarios (errors, pauses, crashes, new partitions, epochs) take milliseconds.
 """
 
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,9 +33,10 @@ class DiedError(BaseException):
 
 @dataclass
 class Broker:
-    """Topics in memory."""
+    """Topics in memory; `dice` say in which order a shuffle brings rows, each time in another."""
 
     topics: dict[str, list[list[Message]]] = field(default_factory=dict)
+    dice: random.Random = field(default_factory=lambda: random.Random(0))
 
     def put(
         self,
@@ -48,6 +50,10 @@ class Broker:
         while len(parts) <= partition:
             parts.append([])
         parts[partition].append((key, value, headers or []))
+
+    def shuffled(self, count: int) -> pa.Array:
+        """So many rows' numbers, as a shuffle brings them."""
+        return pa.array(self.dice.sample(range(count), count), pa.int64())
 
     def ends(self) -> Offsets:
         return {t: {p: len(m) for p, m in enumerate(parts)} for t, parts in self.topics.items()}
@@ -162,6 +168,7 @@ class MemoryPipeline(Pipeline):
     def _stages(self, frame: Any, plan: BatchPlan) -> Any:
         decoded = pa.Table.from_batches(tasks.decode(iter(frame), plan.decode), tasks.DECODED)
         decoded, results = self.reconciled(decoded, plan), Results()
+        decoded = decoded.take(self.broker.shuffled(decoded.num_rows))
         for slot in range(plan.decode.slots):
             mine = decoded.filter(pc.equal(decoded.column("slot"), slot))
             for result in tasks.merge(iter(mine.to_batches()), plan.lake, plan.publishing):

@@ -199,7 +199,14 @@ def test_the_committed_offset_is_of_interest_to_output_topics_only():
     assert "how far" in finding.reason
 
 
-@pytest.mark.parametrize("offsets", [(), ({**OFFSET, "offset": {"snapshot": True, "lsn": 9}},)])
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        (),
+        ({**OFFSET, "offset": {"snapshot": True, "lsn": 9}},),
+        ({**OFFSET, "partition": {"server": "of an earlier topic.prefix"}},),
+    ],
+)
 def test_a_connector_that_has_not_committed_yet(offsets):
     finding = committed(Committed(offsets))
     assert finding.verdict is OK

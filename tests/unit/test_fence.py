@@ -115,7 +115,18 @@ def test_nothing_is_asked_while_no_chunk_waits():
     ],
 )
 def test_positions_of_committed_offsets(offset, wanted):
-    assert committed_position([{"partition": {"server": "shop"}, "offset": offset}], 2) == wanted
+    entries = [{"partition": {"server": "shop"}, "offset": offset}]
+    assert committed_position(entries, 2, server="shop") == wanted
+
+
+@pytest.mark.parametrize("place", [{"server": "shop2"}, {}, {"database": "shop"}, None])
+def test_offsets_of_another_logical_name_prove_nothing(place):
+    """The connector had another topic.prefix before: Connect keeps those offsets for ever."""
+    old = {"partition": place, "offset": {"lsn_commit": 900, "lsn": 901}}
+    now = {"partition": {"server": "shop"}, "offset": {"lsn_commit": 7, "lsn": 9}}
+    assert committed_position([old], 0, server="shop") == b""
+    for entries in ([old, now], [now, old]):
+        assert committed_position(entries, 0, server="shop") == positions.pack(0, 7, 9)
 
 
 @given(

@@ -120,7 +120,9 @@ def _committed(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
     if why:
         reason = f"{why}. Snapshots for output topics wait for a later event in every partition"
         yield warning(COMMITTED, facts.name, reason, HINT)
-    elif committed_position(committed.offsets if committed else (), 0):
+    elif committed_position(
+        committed.offsets if committed else (), 0, server=facts.settings.get("topic.prefix", "")
+    ):
         yield fine(COMMITTED, facts.name, "Connect tells how far the connector has come")
     else:
         reason = "Connect tells none yet: the connector is at its own snapshot, or has just begun"

@@ -173,7 +173,7 @@ def fold_group(
             yield frame.loc[~ours, ["kind", "table", "source", "first", "slot", "blob"]]
         mine = frame[ours]
         rows += zip(mine["kind"], mine["source"], mine["first"], mine["blob"], strict=True)
-    rows.sort(key=lambda row: row[:3])
+    rows.sort()
     records: dict[str, list[bytes]] = {}
     for kind, _, _, blob in rows:
         records.setdefault(kind, []).append(bytes(blob))

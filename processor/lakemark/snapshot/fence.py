@@ -55,20 +55,26 @@ class Committed:
     ends: Offsets
 
 
-def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int) -> bytes:
-    """The position that Connect's committed offsets of a PostgreSQL connector stand for.
+def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str) -> bytes:
+    """Return the position that Connect's committed offsets of a PostgreSQL connector stand for.
+
+    Connect keeps the offsets of a connector for every `topic.prefix` that it ever had: those of
+    another one say nothing of the log that is read now.
 
     Args:
         entries: as Connect gives them: ``[{"partition": {…}, "offset": {"lsn_commit": …, …}}]``.
             ``lsn_commit`` and ``lsn`` compare with the two numbers of ``source.sequence``.
         epoch: of the positions.
+        server: the connector's `topic.prefix`.
 
     Returns:
         empty if the connector has none, or is in a snapshot of its own.
     """
     found = b""
     for entry in entries:
-        offset = entry.get("offset")
+        place, offset = entry.get("partition"), entry.get("offset")
+        if not isinstance(place, Mapping) or place.get("server") != server:
+            continue
         if not isinstance(offset, Mapping) or offset.get("snapshot"):
             continue
         last, own = offset.get("lsn_commit"), offset.get("lsn")

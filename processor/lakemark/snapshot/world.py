@@ -318,7 +318,8 @@ class World:
         position = b""
         if self.config.source.connect is not None:
             with ConnectRest(self.config.source.connect) as connect:
-                position = committed_position(connect.offsets(), epoch)
+                server = self.connector.topic_prefix
+                position = committed_position(connect.offsets(), epoch, server=server)
         ends: Offsets = {}
         if position:
             with Cluster(self.config) as cluster:
