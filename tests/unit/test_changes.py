@@ -80,6 +80,19 @@ def test_a_read_helps_out_a_patch_where_the_table_has_no_row():
     assert alone(net).unavailable == frozenset()
 
 
+def test_what_a_read_has_given_is_not_missing_after_more_patches_of_it():
+    """Unavailable as long as the table has a row to take it from; not where it has none."""
+    net = then(then(read(1), event("u", 2, unavailable=BC)), event("u", 3, unavailable=B))
+    assert (net.unavailable, net.missing, net.base) == (B, frozenset(), True)
+    assert (net.cell("b"), net.cell("c"), alone(net).unavailable) == (1, 3, frozenset())
+
+
+def test_what_only_patches_say_is_missing_where_the_table_has_no_row():
+    net = then(event("u", 2, unavailable=BC), event("u", 3, unavailable=B))
+    assert (net.unavailable, net.missing) == (B, B)
+    assert alone(net).unavailable == B
+
+
 def test_a_row_of_an_own_snapshot_is_forced_whatever_follows():
     assert then(own(1), event("u", 2)).force
     assert then(event("u", 5), own(1)).force

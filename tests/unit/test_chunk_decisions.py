@@ -145,6 +145,20 @@ def test_a_truncate_above_lo_takes_all_rows():
     assert shard.keys() == []
 
 
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("kind", [touches.TRUNCATE, touches.BLIND, touches.OWN_SNAPSHOT])
+def test_the_second_mark_of_a_run_counts_where_the_first_one_does_not(kind, apart):
+    """A truncate below `lo` removes nothing of the chunk; the one above it removes all."""
+    major = [0, 0] if kind == touches.OWN_SNAPSHOT else [99, 105]
+    both = [Mark(kind, A, positions.pack(1, m, n)) for m, n in zip(major, (99, 105), strict=True)]
+    shard = Shard()
+    for found in [both[:1], both[1:]] if apart else [both]:
+        shard.batch(marks=[marks(*found)])
+    (done,) = shard.batch(control=[manifest()], marks=[marks(*WINDOW)], parts=[part(1)])
+    assert (done.survivors, shard.keys()) == (0, [])
+    assert bool(done.void) is (kind != touches.TRUNCATE)
+
+
 @pytest.mark.parametrize(
     ("mark", "expected"),
     [

@@ -81,3 +81,23 @@ def test_every_row_of_a_key_is_found(rows, wanted):
     source, places = key_index.lookup(index, words, np.argsort(words.first))
     found = sorted((keys[s], int(p)) for s, p in zip(source, places, strict=True))
     assert found == sorted((key, at) for at, key in enumerate(rows) if key in wanted)
+
+
+def halves(keys):
+    first, second = zip(*keys, strict=True) if keys else ((), ())
+    return key_index.KeyWords(np.array(first, np.uint64), np.array(second, np.uint64))
+
+
+HASH = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+
+@given(rows=st.lists(HASH, max_size=12), wanted=st.lists(HASH, min_size=1, max_size=9, unique=True))
+def test_both_halves_of_a_hash_must_be_equal(rows, wanted):
+    """Also of keys, and of rows, whose first halves are the same."""
+    index = key_index.load(key_index.dump(key_index.build(halves(rows), b"")))
+    assert index is not None
+    words = halves(wanted)
+    source, places = key_index.lookup(index, words, np.argsort(words.first))
+    found = sorted((wanted[s], int(p)) for s, p in zip(source, places, strict=True))
+    assert found == sorted((key, at) for at, key in enumerate(rows) if key in wanted)
+    assert key_index.is_unique(index) == (len(set(rows)) == len(rows))

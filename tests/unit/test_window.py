@@ -222,6 +222,8 @@ def test_floors_and_blind_spots_go_forward_only():
     )
     shard.batch(marks=[marks(Mark(touches.TRUNCATE, A, at(7)), Mark(touches.TRUNCATE, B, at(8)))])
     assert (shard.now.floors, shard.now.blind) == ({A: at(9)}, {A: at(4)})
+    shard.batch(marks=[marks(Mark(touches.TRUNCATE, A, at(12)), Mark(touches.BLIND, A, at(5)))])
+    assert (shard.now.floors, shard.now.blind) == ({A: at(12)}, {A: at(5)})
 
 
 def test_an_own_snapshot_of_a_table_under_a_run_restarts_it_once():
