@@ -1,9 +1,10 @@
 """Where the schemas of plain JSON tables come from: the database, a file, or nowhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakemark.config import Config, DatabaseConfig
+from lakemark.connector import Connector
 from lakemark.snapshot.readers import postgres
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.schema_file import schemas_from_file
@@ -16,15 +17,28 @@ class DatabaseCatalog:
     database: DatabaseConfig
     modes: HandlingModes
     settings: Mapping[str, str]
+    captured: Container[str]
     live: bool = True
 
     def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
-        """Schemas of the named tables, or of all; tables it does not know are absent.
+        """Return schemas of the named tables, or of all that are captured.
+
+        Tables that it does not know, or cannot describe, are absent.
 
         Raises:
             DependencyError: the database does not answer.
         """
-        return postgres.read_schemas(self.database, names, self.modes, settings=self.settings)
+        return postgres.read_schemas(
+            self.database, names, self.modes, settings=self.settings, captured=self.captured
+        )
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables, captured or not.
+
+        Raises:
+            DependencyError: the database does not answer.
+        """
+        return postgres.table_names(self.database)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +52,13 @@ class FixedCatalog:
         """Schemas of the named tables, or of all; tables it does not know are absent."""
         return {t: s for t, s in self.schemas.items() if names is None or t in names}
 
+    def tables(self) -> list[str]:
+        """Return the names of all tables."""
+        return list(self.schemas)
+
 
 def catalog_of(
-    config: Config, modes: HandlingModes, settings: Mapping[str, str]
+    config: Config, modes: HandlingModes, connector: Connector
 ) -> DatabaseCatalog | FixedCatalog:
     """The catalog that the configuration names; the database wins over a schema file.
 
@@ -48,7 +66,7 @@ def catalog_of(
         InvalidConfig: the schema file cannot be used.
     """
     if config.database is not None:
-        return DatabaseCatalog(config.database, modes, settings)
+        return DatabaseCatalog(config.database, modes, connector.settings, connector.tables)
     if config.source.schema_file is not None:
         return FixedCatalog(schemas_from_file(config.source.schema_file, modes))
     return FixedCatalog({})

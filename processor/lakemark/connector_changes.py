@@ -100,11 +100,11 @@ class Watch:
 
     def _look_at_columns(self) -> None:
         """An event does not say how a column is written. What is not captured has no events."""
-        settings, captured = self._connector.settings, self._connector.tables
-        modes = HandlingModes.from_connector(settings)
+        connector, captured = self._connector, self._connector.tables
+        modes = HandlingModes.from_connector(connector.settings)
         names = [table for table in self._forms.tables if table in captured]
         try:
-            now = catalog_of(self._config, modes, settings).read(names) if names else {}
+            now = catalog_of(self._config, modes, connector).read(names) if names else {}
             if not self._over.is_set():  # else it is for the next one to note
                 self._forms.seen(now)
         except LakemarkError as error:
@@ -140,11 +140,12 @@ def agree(
     if before is not None and before != now:
         _require_source(before, now)
         old, new = HandlingModes.from_connector(before), HandlingModes.from_connector(now)
+        known = sorted(_known(checkpoint.newest()))
         found = decoding.concerned(
-            _known(checkpoint.newest()),
+            known,
             (old, new),
-            catalog_of(config, old, connector.settings).read(None),
-            catalog_of(config, new, connector.settings).read(None),
+            catalog_of(config, old, connector).read(known),
+            catalog_of(config, new, connector).read(known),
         )
         control.resnapshot(config, found, REASON)
         settings = decoding.changed(before, now)

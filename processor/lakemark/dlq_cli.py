@@ -203,7 +203,7 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
 
     connector = connectors.read(config)
     modes = HandlingModes.from_connector(connector.settings)
-    known: dict[str, Any] = catalog_of(config, modes, connector.settings).read(None)
+    known: dict[str, Any] = catalog_of(config, modes, connector).read(None)
     schemas = {name: schema for name, schema in known.items() if name in connector.tables}
     return replays.planned(letters, schemas, prefix=connector.topic_prefix)
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lakemark.config import Config
+from lakemark.errors import ConfigError
 from lakemark.settings.layers import Problem
 from lakemark.settings.names import split_list, topic_regex
+from lakemark.source.modes import HandlingModes
 
 _NAMING: Final = "SchemaTopicNamingStrategy"  # Default… leaves the schema out
 _UNWRAP: Final = frozenset({"ExtractNewRecordState", "ExtractNewDocumentState"})
@@ -62,6 +64,7 @@ def problems_with(
         *_transforms(settings, config),
         *_converters(settings, config),
         *_losses(settings),
+        *_modes(settings),
         *_names_of_columns(settings),
         *_snapshots(settings, config),
     ]
@@ -257,6 +260,32 @@ def _losses(settings: Mapping[str, str]) -> Iterator[Problem]:
             "sourceinfo.struct.maker",
             "replaces the source block, which holds the position of every change",
             "remove it",
+        )
+
+
+def _modes(settings: Mapping[str, str]) -> Iterator[Problem]:
+    """Modes in which the connector does not write every value as it is."""
+    try:
+        modes = HandlingModes.from_connector(settings)
+    except ConfigError as error:
+        yield _error("handling modes", error.message, error.hint)
+        return
+    if modes.decimal == "double":
+        yield _warning(
+            "decimal.handling.mode",
+            "double rounds numeric and money to 15 digits",
+            "set decimal.handling.mode to precise",
+        )
+    does = {
+        "connect": "cuts times and timestamps to milliseconds",
+        "isostring": "cannot say the time 24:00: it is lost",
+        "structured": "cannot say the time 24:00: it is lost",
+    }.get(modes.time_precision)
+    if does:
+        yield _warning(
+            "time.precision.mode",
+            f"{modes.time_precision} {does}",
+            "set time.precision.mode to adaptive",
         )
 
 

@@ -196,11 +196,11 @@ class Supervisor:
                 "connector.problem", where=problem.path, what=problem.message, hint=problem.hint
             )
         modes = HandlingModes.from_connector(connector.settings)
-        catalog = catalog_of(config, modes, connector.settings)
-        schemas = catalog.read(None)
-        captured = {table: found for table, found in schemas.items() if table in connector.tables}
+        catalog = catalog_of(config, modes, connector)
+        found = catalog.read(None)
+        captured = {table: schema for table, schema in found.items() if table in connector.tables}
         forms = agree(config, checkpoint, connector, captured)
-        connector.require_visible([t for t in schemas if t in connector.chosen])
+        connector.require_visible([t for t in catalog.tables() if t in connector.chosen])
         self.state = recovery.go_over(config, checkpoint, connector)
         self.board.began(self.state)
         self.captured = tuple(sorted(set(captured) - {connector.signal_table}))

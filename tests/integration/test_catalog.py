@@ -7,8 +7,8 @@ from pydantic import SecretStr
 
 from lakemark.config import DatabaseConfig
 from lakemark.errors import ConfigError, DependencyError
-from lakemark.snapshot.readers.postgres import conninfo, read_schemas
-from lakemark.source.schema import HandlingModes, from_connect
+from lakemark.snapshot.readers.postgres import conninfo, read_schemas, table_names
+from lakemark.source.schema import HandlingModes, from_envelope
 from stack.local import Database
 from stack.processes import free_port
 
@@ -18,8 +18,12 @@ TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE DOMAIN positive AS numeric(8,3) CHECK (VALUE > 0);
 CREATE EXTENSION hstore;
+CREATE SCHEMA odd;
+CREATE TYPE odd.point AS (x int, y int);
+CREATE TYPE odd.int4range AS RANGE (subtype = int4);
 CREATE TABLE everything (
-    b int NOT NULL, a varchar(10) NOT NULL, PRIMARY KEY (a, b),
+    op text, before jsonb, after jsonb, source text, pair odd.point, pairs odd.point[],
+    span odd.int4range, b int NOT NULL, a varchar(10) NOT NULL, PRIMARY KEY (a, b),
     i2 smallint, i8 bigint, f4 real, f8 double precision, yes boolean, tx text NOT NULL,
     vc varchar(7), fixed char(5), n1 numeric(10,2), n2 numeric, n3 positive, mo money,
     ba bytea, js json, jb jsonb, xm xml, uu uuid, en mood,
@@ -55,11 +59,14 @@ def test_catalog_and_event_agree_on_every_column(database: Database, handling):
     wrapped = {f"{side}.converter.schemas.enable": "true" for side in ("key", "value")}
     # Rows of the connector's own snapshot have generated columns too, no change of theirs does.
     database.start_connector({**wrapped, **handling, "snapshot.mode": "no_data"})
-    database.execute("INSERT INTO everything (a, b, tx) VALUES ('x', 1, 'y')")
+    database.execute(
+        "INSERT INTO everything (a, b, tx, pair, pairs, span)"
+        " VALUES ('x', 1, 'y', ROW(1, 2), ARRAY[ROW(1, 2)::odd.point], '[1,2)')"
+    )
     (record,) = database.stack.kafka.read(database.topic("everything"), count=1)
-    event = from_connect(
+    event = from_envelope(
         "public.everything",
-        row_schema(json.loads(record.value())["schema"]),
+        json.loads(record.value())["schema"],
         json.loads(record.key())["schema"],
     )
 
@@ -78,10 +85,6 @@ def test_catalog_and_event_agree_on_every_column(database: Database, handling):
         assert here[name].encoding == column.encoding, name
 
 
-def row_schema(envelope: dict) -> dict:
-    return next(field for field in envelope["fields"] if field["field"] == "after")
-
-
 def test_tables_by_name_or_all_of_them(database: Database):
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     database.execute("CREATE SCHEMA odd")
@@ -97,6 +100,9 @@ def test_tables_by_name_or_all_of_them(database: Database):
         "odd.Two Words.x",
     }
     assert read_schemas(given, [], modes, settings={}) == {}
+    assert table_names(given) == ["odd.Two Words.x", "public.a", "public.debezium_signal"]
+    captured = read_schemas(given, None, modes, settings={}, captured={"public.a", "public.nope"})
+    assert set(captured) == {"public.a"}
 
 
 def test_the_connector_s_column_lists_and_keys_are_honoured(database: Database):

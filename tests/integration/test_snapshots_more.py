@@ -37,6 +37,7 @@ def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 f"INSERT INTO {table} (aa) SELECT n - 1 FROM generate_series(1, 1000) n"
             )
         partitioned(database)
+        looking_like_envelopes(database)
         database.start_connector(
             {
                 "snapshot.mode": "no_data",
@@ -56,6 +57,23 @@ def partitioned(database: Database) -> None:
     database.execute("CREATE TABLE part_low PARTITION OF part FOR VALUES FROM (0) TO (500)")
     database.execute("CREATE TABLE part_high PARTITION OF part FOR VALUES FROM (500) TO (5000)")
     database.execute("INSERT INTO part SELECT n, n - 1 FROM generate_series(1, 1000) n")
+
+
+MARK = "__debezium_unavailable_value"
+AUDIT = "(id bigint PRIMARY KEY, op text, before jsonb, after jsonb, source text, doc text)"
+
+
+def looking_like_envelopes(database: Database) -> None:
+    """Tables that look like a change event or a wrapped key; the one elsewhere is not captured."""
+    database.execute(f"CREATE TABLE audit {AUDIT}")
+    database.execute("ALTER TABLE audit ALTER COLUMN doc SET STORAGE EXTERNAL")
+    database.execute("CREATE SCHEMA elsewhere")
+    database.execute(f"CREATE TABLE elsewhere.audit {AUDIT}")
+    database.execute(
+        'CREATE TABLE "Wrapped" (schema numeric, payload numeric, "PAYLOAD" text, "_CDC" point,'
+        " PRIMARY KEY (schema, payload))"
+    )
+    database.execute("CREATE TABLE named (payload text PRIMARY KEY, after point, op text)")
 
 
 def equal(pipeline: Running, *tables: str) -> None:
@@ -284,6 +302,43 @@ def test_columns_that_come_and_go(pipeline: Running, snapshots: Snapshots):
         inserted(pipeline, "growing", f"INSERT INTO growing (aa) VALUES ({number})")
     snapshots.completed(run)
     equal(pipeline, "growing")
+
+
+def test_tables_that_look_like_envelopes(pipeline: Running, snapshots: Snapshots):
+    """Read by a run and changed in the log; the placeholder's text is a value where it is one."""
+    database, tables = pipeline.database, ("audit", "Wrapped", "named")
+    for schema in ("public", "elsewhere"):
+        database.execute(
+            f"INSERT INTO {schema}.audit SELECT n, 'c', NULL, '{{\"op\": \"c\"}}', %s, repeat('x', 5000)"
+            " FROM generate_series(1, 20) n",
+            [MARK],
+        )
+    database.execute(
+        "INSERT INTO \"Wrapped\" SELECT n, n / 2.0, 'p', NULL FROM generate_series(1, 20) n"
+    )
+    database.execute(
+        "INSERT INTO named VALUES (%s, point(1, 2), 'u'), ('k', NULL, %s)", [MARK, MARK]
+    )
+    snapshots.run(*(f"public.{table}" for table in tables))
+    equal(pipeline, *tables)
+
+    database.execute("UPDATE audit SET op = 'u', before = after WHERE id <= 10")  # doc is elsewhere
+    database.execute("UPDATE audit SET id = id + 100 WHERE id <= 5")
+    database.execute("INSERT INTO audit VALUES (50, %s, NULL, NULL, 'source', %s)", [MARK, MARK])
+    database.execute("DELETE FROM audit WHERE id > 15 AND id < 50")
+    database.execute('UPDATE "Wrapped" SET "PAYLOAD" = %s WHERE schema = 1', ["changed"])
+    database.execute(
+        'UPDATE "Wrapped" SET payload = payload + 1, "_CDC" = \'(1,2)\' WHERE schema = 2'
+    )
+    database.execute('DELETE FROM "Wrapped" WHERE schema = 3')
+    database.execute("UPDATE named SET after = point(3, 4) WHERE payload = %s", [MARK])
+    database.execute("DELETE FROM named WHERE payload = 'k'")
+    pipeline.wait_drained()
+    equal(pipeline, *tables)
+    assert pipeline.dead_letters() == []
+    kept = pipeline.lakemark.progress()
+    assert not any("elsewhere" in table for table in kept)
+    assert {kept[f"public.{table}"].get("state", "streaming") for table in tables} == {"streaming"}
 
 
 def test_defaults_and_nulls_that_no_event_tells(pipeline: Running, snapshots: Snapshots):

@@ -15,6 +15,27 @@ def warnings(found) -> dict[str, str]:
     return {p.path: p.message for p in found.problems if p.warning}
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("decimal.handling.mode", "double", "rounds numeric"),
+        ("decimal.handling.mode", "DOUBLE", "rounds numeric"),
+        ("time.precision.mode", "connect", "milliseconds"),
+        ("time.precision.mode", "isostring", "24:00"),
+        ("time.precision.mode", "structured", "24:00"),
+    ],
+)
+def test_modes_that_lose_something_are_warned_of(setting, value, words):
+    found = parse({setting: value})
+    assert words in warnings(found)[f"connector: {setting}"]
+    assert errors(found) == {}
+
+
+def test_a_mode_that_debezium_does_not_know_is_an_error():
+    (message,) = (p.message for p in parse({"time.precision.mode": "x"}).problems if not p.warning)
+    assert "expected one of adaptive" in message
+
+
 def test_a_good_connector_has_no_problems():
     assert parse({"plugin.name": "decoderbufs", "exactly.once.support": "required"}).problems == ()
 

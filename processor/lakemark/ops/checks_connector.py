@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lakemark.config import Config
 from lakemark.errors import ConfigError
-from lakemark.ops.findings import Finding, clock, fine, of_error, of_problem, warning, wrong
+from lakemark.ops.findings import Finding, clock, fine, of_problem, warning, wrong
 from lakemark.settings.layers import Problem
 from lakemark.snapshot.fence import HINT, committed_position
 from lakemark.source.modes import HandlingModes
@@ -180,36 +180,15 @@ def _cause(trace: str) -> str:
 
 
 def _modes(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Modes that keep every value; of the others `suitability` tells."""
     check = "connector setting"
     try:
         modes = HandlingModes.from_connector(settings)
-    except ConfigError as error:
-        yield from of_error(check, "handling modes", error)
+    except ConfigError:
         return
-    if modes.decimal == "double":
-        yield warning(
-            check,
-            "decimal.handling.mode",
-            "double rounds numeric and money to 15 digits",
-            "set decimal.handling.mode to precise",
-        )
-    else:
+    if modes.decimal != "double":
         yield fine(check, "decimal.handling.mode", f"{modes.decimal} keeps every digit")
-    if modes.time_precision == "connect":
-        yield warning(
-            check,
-            "time.precision.mode",
-            "connect cuts times and timestamps to milliseconds",
-            "set time.precision.mode to adaptive",
-        )
-    elif modes.time_precision in {"isostring", "structured"}:
-        yield warning(
-            check,
-            "time.precision.mode",
-            f"{modes.time_precision} cannot say the time 24:00: it is lost",
-            "set time.precision.mode to adaptive",
-        )
-    else:
+    if modes.time_precision not in {"connect", "isostring", "structured"}:
         yield fine(check, "time.precision.mode", f"{modes.time_precision} keeps microseconds")
 
 

@@ -95,7 +95,7 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
 def _source(config: Config, connector: Connector) -> _Source:
     modes = HandlingModes.from_connector(connector.settings)
     if config.database is None:
-        found = catalog_of(config, modes, connector.settings).read(None)
+        found = catalog_of(config, modes, connector).read(None)
         return _Source({t: s for t, s in found.items() if _is_table(connector, t)})
     answers = database_facts(config.database, connector, modes, streams=False)
     relations = with_events(answers.relations or ())

@@ -225,13 +225,14 @@ class World:
 
     def tables(self) -> dict[str, TableSchema]:
         """See `Outside`."""
+        signal, captured = self.connector.signal_table, self._captured()
         found = read_schemas(
             self.settings.database,
             None,
             self.settings.modes,
             settings=self.settings.connector,
+            captured=captured,
         )
-        signal, captured = self.connector.signal_table, self._captured()
         self._types.clear()
         self._tried.clear()
         self.schemas = {

@@ -48,11 +48,15 @@ WITH RECURSIVE wanted AS (
 )
 SELECT w.nspname::text, w.relname::text,
        a.attname::text AS name,
-       t.typname::text AS type_name,
+       CASE WHEN t.typtype IN ('b', 'e') OR t.typnamespace = 'pg_catalog'::regnamespace
+            THEN t.typname::text
+            ELSE t.typnamespace::regnamespace::text || '.' || t.typname END AS type_name,
        b.typmod AS typmod,
        a.attnotnull AS not_null,
        t.typtype = 'e' AS is_enum,
-       e.typname::text AS element_type_name,
+       CASE WHEN e.typtype IN ('b', 'e', 'd') OR e.typnamespace = 'pg_catalog'::regnamespace
+            THEN e.typname::text
+            ELSE e.typnamespace::regnamespace::text || '.' || e.typname END AS element_type_name,
        COALESCE(e.typtype = 'e', false) AS element_is_enum,
        COALESCE(e.typtype = 'd', false) AS element_is_domain,
        a.attgenerated <> '' AS generated,
@@ -75,7 +79,8 @@ class CatalogColumn:
 
     Attributes:
         name: attname.
-        type_name: typname of the base type, such as ``int4``, ``numeric``, ``_text``.
+        type_name: typname of the base type, such as ``int4``, ``numeric``, ``_text``; of a user's
+            structure or range, which may be called like another type, its full name.
         typmod: atttypmod, or the domain's; -1 for none.
         not_null: attnotnull.
         is_enum: the base type is an enum.

@@ -195,7 +195,7 @@ def unwrapped(raw: bytes) -> tuple[bytes | None, bytes]:
     schema, payload = bytes(wrapper.schema), bytes(wrapper.payload)
     if schema[:1] == b"{" and (payload[:1] == b"{" or payload == NULL) and _is_struct(schema):
         return schema, payload
-    return None, payload if schema in (b"", NULL) and payload[:1] == b"{" else raw
+    return None, payload if schema == NULL and payload[:1] == b"{" else raw
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +38,8 @@ __all__ = [
     "from_connect",
     "from_envelope",
 ]
+
+_CONVERTER: Final = "the topic must hold what Debezium's JSON converter writes"
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def from_envelope(
     Raises:
         TableError: ``schema-unreadable``: this is no Connect schema of a change event.
     """
-    with _readable(table):
+    with _readable(f"the schema inside a record of {table}"):
         images = {f["field"]: f for f in value_schema["fields"] if f["type"] == "struct"}
         row = images.get("after") or images["before"]
         return from_connect(table, row, key_schema)
@@ -163,21 +165,19 @@ def from_connect(
     Raises:
         TableError: ``schema-unreadable``: these are no Connect schemas.
     """
-    with _readable(table):
+    with _readable(f"the schema inside a record of {table}"):
         columns = tuple(describe(str(f["field"]), f) for f in row_schema["fields"])
         key = tuple(str(f["field"]) for f in (key_schema or {}).get("fields") or ())
     return TableSchema(table, columns, key)
 
 
 @contextmanager
-def _readable(table: str) -> Iterator[None]:
+def _readable(what: str, hint: str = _CONVERTER) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise TableError(
-            f"the schema inside a record of {table} is no Connect schema with a row in it",
-            code="schema-unreadable",
-            hint="the topic must hold what Debezium's JSON converter writes",
+            f"{what} is no Connect schema with a row in it", code="schema-unreadable", hint=hint
         ) from None
 
 
@@ -193,15 +193,21 @@ def from_catalog(
         modes: the connector's settings.
 
     Columns that the connector leaves out of its events (types it cannot write) are left out.
+
+    Raises:
+        TableError: ``schema-unreadable``: the rows are none that a catalog has.
     """
-    pairs = [(row, field) for row in rows if (field := connect_field(row, modes)) is not None]
-    schema = from_connect(
-        table,
-        {"type": "struct", "fields": [field for _, field in pairs]},
-        {"type": "struct", "fields": [{"field": name} for name in key]},
-    )
+    with _readable(
+        f"what the catalog says of {table}", "please report it with the table's columns"
+    ):
+        pairs = [(row, field) for row in rows if (field := connect_field(row, modes)) is not None]
+        found = modifiers(row for row, _ in pairs)
+        schema = from_connect(
+            table,
+            {"type": "struct", "fields": [field for _, field in pairs]},
+            {"type": "struct", "fields": [{"field": name} for name in key]},
+        )
     padded = {row.name for row, _ in pairs if row.type_name == "bpchar"}
-    found = modifiers(row for row, _ in pairs)
     columns = tuple(
         replace(c, padded=c.name in padded, modifier=found.get(c.name)) for c in schema.columns
     )

@@ -1,21 +1,25 @@
 """PostgreSQL: the catalog, for the exact types of the columns."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final
 
 import psycopg
+import structlog
 from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
 from lakemark.config import DatabaseConfig
 from lakemark.connector import key_columns, wants_column
-from lakemark.errors import DependencyError, LakemarkError
+from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn
 from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
+
+log = structlog.get_logger(__name__)
 
 # Catalog reads take milliseconds; a lock on the catalog (a long DDL) must not hang us.
 _STATEMENT_TIMEOUT_MS: Final = 30_000
@@ -65,6 +69,7 @@ def read_schemas(
     modes: HandlingModes,
     *,
     settings: Mapping[str, str],
+    captured: Container[str] | None = None,
 ) -> dict[str, TableSchema]:
     """Schemas from the database's catalog, as of one moment.
 
@@ -74,27 +79,47 @@ def read_schemas(
         modes: how the connector writes values.
         settings: the connector's configuration: its column lists and ``message.key.columns`` are
             honoured, so that the schema is that of its events.
+        captured: of all tables only these are looked at.
 
     Returns:
-        by ``schema.table``; a table that does not exist is left out. A table without a key has an
-        empty one.
+        by ``schema.table``; a table that does not exist is left out, as is one that cannot be
+        described (`schemas_of`). A table without a key has an empty one.
 
     Raises:
         DependencyError: the database does not answer.
         LoginRefused: it refuses us.
         InvalidConfig: ``database.url`` is wrong.
     """
+    with _moment(database) as session:
+        names = tables
+        if names is None:
+            names = [t for t in _all_tables(session) if captured is None or t in captured]
+        found = schemas_of(session, names, modes, settings=settings)
+    return {table: schema for table, (schema, _) in found.items()}
+
+
+def table_names(database: DatabaseConfig) -> list[str]:
+    """Return the ``schema.table`` names of all tables outside the system's schemas.
+
+    Raises:
+        DependencyError, LoginRefused, InvalidConfig: as `read_schemas` says.
+    """
+    with _moment(database) as session:
+        return _all_tables(session)
+
+
+@contextmanager
+def _moment(database: DatabaseConfig) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction that sees one moment of the catalog."""
     try:
         with psycopg.connect(
             conninfo(database), autocommit=False, row_factory=tuple_row
         ) as session:
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             session.execute(f"SET LOCAL statement_timeout = {_STATEMENT_TIMEOUT_MS}")
-            names = tables if tables is not None else _all_tables(session)
-            found = schemas_of(session, names, modes, settings=settings)
+            yield session
     except psycopg.Error as error:
         raise unavailable(error) from error
-    return {table: schema for table, (schema, _) in found.items()}
 
 
 def schemas_of(
@@ -107,6 +132,8 @@ def schemas_of(
     """Schemas as the session's transaction sees them, and the catalog's columns behind them.
 
     Args and returns as `read_schemas`; the catalog's columns are those of the schema, in its order.
+    A table of which the catalog says something that nobody understands is left out and logged: it
+    is then unknown, and keeps no other one from being read.
 
     Raises:
         psycopg.Error: whatever the session raises.
@@ -118,7 +145,11 @@ def schemas_of(
     generated = any(CatalogColumn(*row[2:]).generated for row in rows)
     sent = generated and _sends_generated(session, settings)
     for table, columns, key in _kept(rows, settings, generated=sent):
-        schema = from_catalog(table, columns, key, modes)
+        try:
+            schema = from_catalog(table, columns, key, modes)
+        except TableError as error:
+            log.warning("catalog.unreadable", table=table, code=error.code, reason=error.message)
+            continue
         found[table] = schema, tuple(c for c in columns if c.name in schema.by_name)
     return found
 
