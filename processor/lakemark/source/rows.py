@@ -55,6 +55,7 @@ def decode_rows(
     modes: HandlingModes,
     *,
     placeholders: bool = True,
+    exact: bool = False,
 ) -> Rows:
     """Typed columns of raw ``before`` or ``after`` objects. Never raises.
 
@@ -63,8 +64,10 @@ def decode_rows(
         schema: the table's schema; its columns are the result's children.
         modes: the connector's settings.
         placeholders: whether unavailable values are looked for (keys have none).
+        exact: no moment is clamped, as `moments` says: these are keys.
     """
-    return _Decoding(layout(schema, modes), placeholders=placeholders).run(images)
+    tally = Tally(exact=exact)
+    return _Decoding(layout(schema, modes), tally, placeholders=placeholders).run(images)
 
 
 class Layout:
@@ -118,13 +121,13 @@ def layout(schema: TableSchema, modes: HandlingModes) -> Layout:
 class _Decoding:
     """One call of `decode_rows`."""
 
-    def __init__(self, plan: Layout, *, placeholders: bool) -> None:
+    def __init__(self, plan: Layout, tally: Tally, *, placeholders: bool) -> None:
         self.plan = plan
         self.look = placeholders
         self.bad: dict[int, tuple[str, str]] = {}
         self.unknown: set[str] = set()
         self.unavailable: dict[int, list[str]] = {}
-        self.tally = Tally()
+        self.tally = tally
 
     def run(self, images: Sequence[bytes]) -> Rows:
         rows = self._read(images)
