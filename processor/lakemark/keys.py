@@ -2,7 +2,8 @@
 
 A canonical key is a JSON array of scalars in key order, such as ``[42]`` or ``["a",7]``:
 
-- integers and booleans as JSON has them; timestamps as integer microseconds, dates as integer days
+- integers and booleans as JSON has them; timestamps as integer microseconds, dates as integer days,
+  their infinities ``"infinity"`` and ``"-infinity"``
 - floats by their shortest text for their width, -0.0 as 0.0, ``"NaN"`` and ``"Infinity"`` quoted
 - decimals as strings without exponent or trailing zeros, so that no JSON reader rounds them
 - strings as JSON strings with the fewest escapes; char(n) without its padding
@@ -26,18 +27,24 @@ import pyarrow.compute as pc
 
 from lakemark.source.columns import Column
 from lakemark.source.modes import HandlingModes
+from lakemark.source.moments import bounds, ends
 from lakemark.source.numerals import plain_decimal
 from lakemark.source.record import unwrapped
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import TableSchema, from_connect
+from lakemark.source.values import OUT_OF_RANGE
 
 _MODES: Final = HandlingModes()
 _WHOLE: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _SAFE_DIGITS: Final = {8: 2, 16: 4, 32: 9, 64: 18}  # digits that always fit
+INFINITIES: Final = ("-infinity", "infinity")
+_WORDS: Final = tuple(b'"%b"' % word.encode() for word in INFINITIES)
+_INFINITE: Final = re.compile(rb'[\[,]"-?infinity"[\],]')
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode: Final = msgspec.json.encode
 
 
@@ -121,7 +128,7 @@ def _own_schema(own: bytes, schema: TableSchema | None) -> TableSchema | None:
 
 
 def _by_schema(payloads: list[bytes], narrow: TableSchema) -> list[bytes | None]:
-    rows = decode_rows(payloads, narrow, _MODES)
+    rows = decode_rows(payloads, narrow, _MODES, exact=True)
     columns = [rows.columns.field(i) for i in range(len(narrow.columns))]
     keys: list[bytes | None] = canonical_from_columns(columns, narrow.columns).to_pylist()
     for at, _, _ in rows.bad:
@@ -129,6 +136,24 @@ def _by_schema(payloads: list[bytes], narrow: TableSchema) -> list[bytes | None]
     if any(column.null_count for column in columns):
         _drop_incomplete(keys, payloads, narrow)
     return keys
+
+
+def out_of_range(raw: bytes | None, schema: TableSchema) -> Column | None:
+    """Return the column of a Kafka key that has a date or timestamp which the lake cannot hold.
+
+    Args:
+        raw: the key, one that `canonical_keys` does not give.
+        schema: as for `canonical_keys`.
+    """
+    own, payload = unwrapped(raw or b"")
+    narrow = _key_schema(schema) if own is None else _own_schema(own, schema)
+    for column in narrow.columns if narrow else ():
+        if is_moment(column.type):
+            one = TableSchema("", (column,), (column.name,))
+            bad = decode_rows([payload], one, _MODES, exact=True).bad
+            if bad and bad[0][1] == OUT_OF_RANGE:
+                return column
+    return None
 
 
 def _drop_incomplete(keys: list[bytes | None], payloads: list[bytes], narrow: TableSchema) -> None:
@@ -179,6 +204,27 @@ def canonical_from_columns(
     return joined.cast(pa.binary())
 
 
+def elements(key: bytes) -> list[bytes]:
+    """Return the JSON texts of a canonical key's values, in key order."""
+    return list(map(bytes, _elements(key)))
+
+
+def stored(key: bytes, kinds: Sequence[pa.DataType]) -> bytes:
+    """Return the canonical key of the lake's row: it has an infinity as its first or last moment.
+
+    Args:
+        key: canonical.
+        kinds: types of the key columns, in key order.
+    """
+    if not _INFINITE.search(key):
+        return key
+    parts = elements(key)
+    for at, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
+        if is_moment(kind) and part in _WORDS:
+            parts[at] = b"%d" % bounds(kind)[_WORDS.index(part)]
+    return b"[" + b",".join(parts) + b"]"
+
+
 def _texts(values: pa.Array) -> pa.Array:
     """The JSON text of each value; "null" for null."""
     return pc.fill_null(_written(values), "null")
@@ -186,10 +232,8 @@ def _texts(values: pa.Array) -> pa.Array:
 
 def _written(values: pa.Array) -> pa.Array:
     kind = values.type
-    if pa.types.is_date32(kind):
-        values = values.cast(pa.int32())
-    elif pa.types.is_timestamp(kind):
-        values = values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    if is_moment(kind):
+        return _moments(values)
     if values.type in _WHOLE or pa.types.is_boolean(kind):
         return values.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -200,6 +244,25 @@ def _written(values: pa.Array) -> pa.Array:
         return _nested_struct(values)
     write = _writer(kind)
     return pa.array([None if v is None else write(v) for v in values.to_pylist()], pa.string())
+
+
+def is_moment(kind: pa.DataType) -> bool:
+    """Return whether values of a type can be infinite: dates and timestamps."""
+    return bool(pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+
+
+def _moments(values: pa.Array) -> pa.Array:
+    """Dates and timestamps as numbers, infinities in words."""
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        values = values.cast(pa.timestamp("us", kind.tz))
+    numbers = values.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    texts = numbers.cast(pa.string())
+    for end, word in zip(ends(kind), INFINITIES, strict=True):
+        found = pc.equal(numbers, pa.scalar(end, numbers.type))
+        if pc.any(found).as_py():
+            texts = pc.if_else(found, f'"{word}"', texts)
+    return texts
 
 
 def _writer(kind: pa.DataType) -> Callable[[Any], str]:

@@ -52,6 +52,7 @@ def lake_plan(
                 stale=stale(entry),
                 key=tuple(entry.key),
                 written=bool(entry.engine),
+                key_ends=tuple(entry.key_ends),
             )
             for name, entry in state.tables.items()
         },

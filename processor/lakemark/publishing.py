@@ -186,8 +186,9 @@ class _Known:
             return {}
         raw = list(first)
         named = keys.canonical_keys(raw, schema)
+        kinds = [schema.column(name).type for name in schema.key]
         by_name = {
-            name: key
+            keys.stored(name, kinds): key
             for name, key in zip(named, raw, strict=True)
             if name is not None and name.decode("utf-8", "replace") not in row.stale
         }
@@ -294,6 +295,8 @@ class Rows:
             return
         row = self.plan.rows.get(self.table)
         below, above = row_events.born_below(self.parts, truncate)
+        kinds = [column.type for column in narrow.columns]
+        above = {keys.stored(name, kinds) for name in above}
         born = [part for packet in self.parts if (part := _born(packet, below, narrow))]
         found = [_keyed(part, narrow) for part in born]
         if row is not None:

@@ -41,6 +41,11 @@ HINTS: Final = {
     "schema-check": "correct its types in source.schema_file and start again; what does not fit "
     "then either becomes dead letters: lakemark table resume {table}",
     "no-key": "give the table a primary key, or name a unique one in message.key.columns",
+    "key-type": "give the table a primary key of other types, or name other columns in "
+    "message.key.columns; where a setting of the connector is in the way, change that. Then: "
+    "lakemark table skip {table}",
+    "key-out-of-range": "change the value in the database, to infinity where that is meant; then: "
+    "lakemark table skip {table}",
     "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
     "output-forbidden": "lakemark needs Write and Describe on the topic and on the transactional "
     "ids NAME.output.*, and Read on the groups NAME.output.*",
@@ -250,6 +255,8 @@ def _outcome(
     entry.committed_ms = max(entry.committed_ms, outcome.committed_ms)
     entry.engine = outcome.engine
     entry.key = outcome.key or entry.key
+    known = [] if outcome.made else entry.key_ends
+    entry.key_ends = sorted({*known, *outcome.key_ends})
     entry.unavailable += outcome.unavailable
     entry.partial |= outcome.partial
     tables.note_reread(entry, outcome.reread, batch=state.batch)

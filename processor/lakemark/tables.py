@@ -73,6 +73,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
         pending_over: batch whose halves nobody needs any more; -1 = none.
         pending_over_step: its step.
         committed_ms: when rows were last committed, in milliseconds since the epoch; 0 = never.
+        key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
     """
 
     state: str = STREAMING
@@ -111,6 +112,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     reread_missed: int = -1
     newest_ts: int = 0
     committed_ms: int = 0
+    key_ends: list[str] = msgspec.field(default_factory=list)
 
 
 class LeftOut(msgspec.Struct):

@@ -207,9 +207,9 @@ def test_a_table_without_a_key_stops(tmp_path):
     shop = config(lake={"path": str(tmp_path / "lake")}, checkpoint=str(tmp_path / "c"))
     schema = schema_of("public.a", id="int4")
     keyless = type(schema)("public.a", schema.columns, ())
-    for broken in (keyless, schema_of("public.a", id="point")):
+    for broken, code in ((keyless, "no-key"), (schema_of("public.a", id="point"), "key-type")):
         found = targets(shop, {"public.a": broken}, None)["public.a"]
-        assert (found.action, found.code) == ("stop", "no-key")
+        assert (found.action, found.code) == ("stop", code)
         assert "message.key.columns" in found.hint
 
 

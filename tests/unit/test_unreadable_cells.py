@@ -5,6 +5,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from lakemark.errors import TableError
 from lakemark.snapshot import chunks
 from lakemark.snapshot.cells import cell
 from lakemark.snapshot.chunks import ChunkResult, Rows
@@ -39,10 +40,11 @@ def test_the_row_stays_without_the_value():
     assert chunk.keys.to_pylist() == [b"[1]", b"[2]", b"[3]"]
 
 
-def test_a_row_whose_key_is_such_a_value_has_no_event_either():
-    chunk = read(COLUMNS, ["id", "v"], "1,1.50\n2,NaN\n")
-    assert chunk.rows.num_rows == len(chunk.keys) == 1
-    assert len(chunk.bad) == 1
+def test_a_table_with_such_a_value_in_its_key_is_not_read_without_that_row():
+    with pytest.raises(TableError) as caught:
+        read(COLUMNS, ["id", "v"], "1,1.50\n2,NaN\n")
+    assert caught.value.code == "key-out-of-range"
+    assert "'v'" in caught.value.message
 
 
 class Numbers(World):

@@ -53,7 +53,8 @@ def target(config: Config, table: str, schema: TableSchema | None, engine: str) 
     if schema is not None and not schema.key:
         return Target(path, "stop", engine, (), (), "no-key", f"{table} {_NO_KEY}", _GIVE_KEY)
     if schema is not None and (fault := schema.key_fault()):
-        return Target(path, "stop", engine, (), (), "no-key", f"{table}: {fault}", _GIVE_KEY)
+        reason = f"{table}: {fault.reason}"
+        return Target(path, "stop", engine, (), (), fault.code, reason, fault.hint)
     try:
         opened = commits.open_table(path, config.lake.options())
         if opened is None:

@@ -19,7 +19,7 @@ table, and the driver truncates and merges by SQL. A table that Spark has to cre
 comes back with what it `needs`, and is read again.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -32,7 +32,7 @@ import structlog
 from lakemark import chunk_rows, crashpoints, packets
 from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import commits, delta, evolve, staging, upkeep, vectors, vectors_rows
+from lakemark.sink import commits, delta, evolve, key_ends, staging, upkeep, vectors, vectors_rows
 from lakemark.sink import resolve as resolving
 from lakemark.sink.chunk_files import InFile, fits, loader, placed
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
@@ -138,6 +138,7 @@ class _Work:
         key = packets.key_columns(part.packet for part in parts).names
         outcome = TableOutcome(table, key=list(key), engine=own.engine, step=plan.step)
         outcome.truncate = _truncate(parts, own.floor)
+        outcome.key_ends = key_ends.key_ends(_keys(parts), _key_types(parts, key))
         outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
         halves = Halves(own.path, plan.query, plan.options, own.engine)
         if own.pending_over >= 0:
@@ -176,9 +177,12 @@ class _Work:
         """Rows that are there must be told apart by the columns that the packets' are.
 
         Raises:
-            TableError: `key-changed`.
+            TableError: `key-changed`, `key-ambiguous`.
         """
-        was, now = self.own.key, self.outcome.key
+        was, now, outcome = self.own.key, self.outcome.key, self.outcome
+        known = () if outcome.made else self.own.key_ends
+        kinds = _key_types(self.parts, now)
+        key_ends.check(outcome.table, self.own.path, {*known, *outcome.key_ends}, kinds)
         if self.opened is None or not was or not now or set(was) == set(now):
             return
         raise TableError(
@@ -407,6 +411,21 @@ def _truncate(parts: Sequence[Part], floor: bytes | None) -> bytes:
     ]
     newest = max(found, default=b"")
     return newest if floor is None or newest > floor else b""
+
+
+def _keys(parts: Sequence[Part]) -> Iterator[pa.ChunkedArray]:
+    """The canonical keys of all that the packets say."""
+    for part in parts:
+        yield part.packet.column("key")
+        if part.filed is not None:
+            yield part.filed.keys()
+
+
+def _key_types(parts: Sequence[Part], key: Sequence[str]) -> dict[str, pa.DataType]:
+    """Types of the key columns in the packets' rows; none where no packet has rows."""
+    images = [chunk_rows.image_type(part.packet) for part in parts]
+    found = {field.name: field.type for image in images for field in image}
+    return {name: found[name] for name in key} if found.keys() >= set(key) else {}
 
 
 def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | None:

@@ -29,6 +29,7 @@ class TablePlan:
         stale: canonical keys whose rows miss an event; None = any row may.
         key: columns by which the rows that are there are told apart; empty = not known.
         written: whether an earlier batch of this query has had it in hand.
+        key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
     """
 
     path: str
@@ -45,6 +46,7 @@ class TablePlan:
     stale: frozenset[str] | None = frozenset()
     key: tuple[str, ...] = ()
     written: bool = False
+    key_ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
         committed_ms: when rows of it were committed, in milliseconds since the epoch; 0 = none.
+        key_ends: what the ends of its key columns' ranges stand for in this batch.
     """
 
     table: str
@@ -124,6 +127,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     engine: str = TASK_MERGE
     staged: StagedPart | None = None
     committed_ms: int = 0
+    key_ends: list[str] = msgspec.field(default_factory=list)
 
     def evolved(self, evolution: Evolution) -> None:
         """The table was made, or altered, like this."""

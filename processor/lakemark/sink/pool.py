@@ -3,7 +3,7 @@
 Packets come first, then rows read from the lake; nets (`changes.Net`) point at the pool's rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -118,8 +118,13 @@ class Pool:
         index = pa.array(rows, pa.int64())
         return pa.table({name: pool.field(name).take(index) for name in self.key.names})
 
-    def add_lake_rows(self, rows: pa.Table) -> dict[bytes, Net]:
-        """Puts rows of the lake into the pool; their nets by canonical key."""
+    def add_lake_rows(self, rows: pa.Table, wanted: Iterable[bytes] = ()) -> dict[bytes, Net]:
+        """Puts rows of the lake into the pool; their nets by canonical key.
+
+        Args:
+            rows: with `_cdc`.
+            wanted: the keys by which they were found; the lake has their infinities otherwise.
+        """
         start = self._count
         self._chunks.append(rows.drop_columns([CDC]))
         self._count += rows.num_rows
@@ -130,8 +135,10 @@ class Pool:
             for name, column in zip(self.key.names, columns, strict=True)
         ]
         names = keys.canonical_from_columns(columns, kinds).to_pylist()
+        types = [column.type for column in columns]
+        of_stored = {keys.stored(key, types): key for key in wanted}
         return {
-            key: self._lake_net(cdc, start + at)
+            of_stored.get(key, key): self._lake_net(cdc, start + at)
             for at, (key, cdc) in enumerate(zip(names, rows.column(CDC).to_pylist(), strict=True))
         }
 

@@ -164,7 +164,7 @@ def _read(
     rows = read_rows(pool.key_table([one.row for one in special.values()]))
     if not rows.num_rows:
         return {}
-    found = pool.add_lake_rows(rows)
+    found = pool.add_lake_rows(rows, special)
     return {key: net for key, net in found.items() if not below(net.position, floor)}
 
 

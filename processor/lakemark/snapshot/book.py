@@ -33,6 +33,7 @@ KEPT_RUNS: Final = 1000  # so that a signal that comes again is known for one
 
 _STATUS: Final = {
     "no-key": ScanStatus.NO_PRIMARY_KEY,
+    "key-type": ScanStatus.SKIPPED,
     "table-gone": ScanStatus.UNKNOWN_SCHEMA,
     "not-a-table": ScanStatus.UNKNOWN_SCHEMA,
 }

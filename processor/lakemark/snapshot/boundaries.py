@@ -314,7 +314,7 @@ def _text(value: Any, column: Column) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if value in _ENDS.get(kind, ()):
-        raise ValueError("clamped")  # it may have been any time before or after
+        raise ValueError("clamped")  # as the lake has it, it may be infinite
     if pa.types.is_date32(kind) and isinstance(value, int):
         return (_EPOCH + timedelta(days=value)).date().isoformat()
     if pa.types.is_timestamp(kind) and isinstance(value, int):

@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.snapshot.shapes import value_of
-from lakemark.source import civil
 from lakemark.source.catalog import CatalogColumn, connect_field
 from lakemark.source.columns import Column
 from lakemark.source.modes import HandlingModes
-from lakemark.source.moments import Tally
+from lakemark.source.moments import Tally, edges
 
 # What the texts depend on; a session's own defaults may be anything. Rows hidden by row-level
 # security would look deleted: with row_security off they are an error. Compiling takes longer than
@@ -200,7 +199,12 @@ def _split(texts: pa.Array, tally: Tally) -> tuple[pa.Array, pa.Array, pa.Array]
     early = pc.or_(pc.starts_with(texts, "-inf"), pc.ends_with(texts, "BC"))
     usual = pc.and_not(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d"), early)
     late = pc.and_not(pc.invert(usual), early)
-    tally.clamped += (pc.sum(early).as_py() or 0) + (pc.sum(late).as_py() or 0)
+    if tally.exact:
+        infinite = pc.is_in(texts, value_set=pa.array(["infinity", "-infinity"]))
+        if not pc.all(pc.or_(pc.or_(usual, infinite), pc.is_null(texts))).as_py():
+            raise OverflowError("moment")
+    else:
+        tally.clamped += (pc.sum(early).as_py() or 0) + (pc.sum(late).as_py() or 0)
     return pc.if_else(usual, texts, pa.scalar(None, pa.string())), early, late
 
 
@@ -210,8 +214,8 @@ def _date(texts: pa.Array, tally: Tally) -> pa.Array:
     except pa.ArrowInvalid:
         usual, early, late = _split(texts, tally)
     days = usual.cast(pa.date32()).cast(pa.int32())
-    days = pc.if_else(early, pa.scalar(civil.FIRST_DAY, pa.int32()), days)
-    days = pc.if_else(late, pa.scalar(civil.LAST_DAY, pa.int32()), days)
+    for which, end in zip((early, late), edges(pa.date32(), tally), strict=True):
+        days = pc.if_else(which, pa.scalar(end, pa.int32()), days)
     return days.cast(pa.date32())
 
 
@@ -229,8 +233,9 @@ def _timestamp(target: Column, modes: HandlingModes) -> Cell:
         except pa.ArrowInvalid:
             usual, early, late = _split(texts, tally)
         micros = moments(usual).cast(pa.int64())
-        micros = pc.if_else(early, civil.FIRST_MICRO, micros)
-        return pc.if_else(late, civil.LAST_MICRO, micros).cast(kind)
+        for which, end in zip((early, late), edges(kind, tally), strict=True):
+            micros = pc.if_else(which, pa.scalar(end, pa.int64()), micros)
+        return micros.cast(kind)
 
     return Cell("{}", read, kind)
 

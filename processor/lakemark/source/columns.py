@@ -81,6 +81,8 @@ class Column:
             catalog or from ``column.propagate.source.type``, so it takes no part in equality.
         modifier: of a time, the digits of a second's fraction that its values have; of a char(n),
             n. Known only from the catalog, so it takes no part in equality either.
+        source_type: the database's name of its base type in lower case, such as ``varbit``; ""
+            where it is not known. As `padded`: from the catalog or the propagated type.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Column:
     wire: str = "string"
     padded: bool = field(default=False, compare=False)
     modifier: int | None = field(default=None, compare=False)
+    source_type: str = field(default="", compare=False)
 
     def parameter(self, name: str) -> str | None:
         """Value of one schema parameter, or None."""
@@ -105,7 +108,7 @@ class Column:
         data |= {"parameters": [list(p) for p in self.parameters], "padded": self.padded}
         data["element"] = self.element.to_data() if self.element else None
         data["members"] = [m.to_data() for m in self.members]
-        data["modifier"] = self.modifier
+        data |= {"modifier": self.modifier, "source_type": self.source_type}
         return data
 
     @classmethod
@@ -122,6 +125,7 @@ class Column:
             wire=data["wire"],
             padded=data["padded"],
             modifier=data.get("modifier"),
+            source_type=data.get("source_type", ""),
         )
 
 
@@ -137,13 +141,15 @@ def describe(name: str, schema: Mapping[str, Any]) -> Column:
     wire = str(schema["type"])
     encoding = str(schema.get("name") or "")
     given = {str(k): str(v) for k, v in (schema.get("parameters") or {}).items()}
+    source_type = given.get(_SOURCE_TYPE, "").lower()
     shape: dict[str, Any] = {
         "name": name,
         "encoding": encoding,
         "optional": bool(schema.get("optional", False)),
         "parameters": tuple((k, given[k]) for k in _KEPT_PARAMETERS if k in given),
         "wire": wire,
-        "padded": given.get(_SOURCE_TYPE, "").upper() in ("BPCHAR", "CHAR", "CHARACTER"),
+        "padded": source_type in ("bpchar", "char", "character"),
+        "source_type": source_type,
     }
     semantic = _SEMANTIC.get((wire, encoding))
     if semantic is not None:

@@ -18,6 +18,7 @@ from lakemark.changes import Net
 from lakemark.source import rows
 from lakemark.source.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
 from lakemark.source.gate import HighWater
+from lakemark.source.key_types import value_fault
 from lakemark.source.modes import HandlingModes
 from lakemark.source.placeholders import stands_in
 from lakemark.source.record import unwrapped
@@ -52,6 +53,7 @@ class Folded:
         incremental_reads: number of Debezium's incremental reads.
         clamped: timestamps at infinity, clamped.
         unknown: fields of images that the schema lacks.
+        stop: code and reason, where a key is none that the lake can hold: the table stops.
     """
 
     packets: list[pa.Table] = field(default_factory=list)
@@ -62,6 +64,7 @@ class Folded:
     incremental_reads: int = 0
     clamped: int = 0
     unknown: set[str] = field(default_factory=set)
+    stop: tuple[str, str] | None = None
 
 
 def fold(run: Sequence[int], raw: Raw, schema: TableSchema, modes: HandlingModes) -> Folded:
@@ -138,7 +141,10 @@ class _Fold:
     ) -> tuple[list[int], list[bytes | None]]:
         """The records whose key can be read; the others are bad."""
         for index, key in zip(run, canonical, strict=True):
-            if key is None:
+            if key is None and (beyond := keys.out_of_range(self.raw.keys[index], self.schema)):
+                fault = value_fault(beyond)
+                self.out.stop = fault.code, fault.reason
+            elif key is None:
                 reason = "null-key" if self.raw.keys[index] is None else "wrong-type"
                 self.out.rejected.append((index, reason, "the record's key cannot be read"))
                 self.out.unread += 1

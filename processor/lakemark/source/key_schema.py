@@ -13,6 +13,7 @@ import msgspec
 from lakemark import keys
 from lakemark.errors import LakemarkError, TableError
 from lakemark.source.envelope import Headers, Kind
+from lakemark.source.modes import HandlingModes
 from lakemark.source.record import NULL, unwrapped
 from lakemark.source.schema import TableSchema, from_envelope
 
@@ -54,6 +55,7 @@ def schema_for(
     raw_key: bytes | None,
     schemas: Mapping[str, TableSchema],
     keyed: bool,
+    modes: HandlingModes,
 ) -> TableSchema | tuple[str, str]:
     """The schema of a table's records (`schema_of`), or the code and reason to stop the table.
 
@@ -63,6 +65,7 @@ def schema_for(
         raw_key: one of their keys; None if none has any.
         schemas: tables known from catalog or file.
         keyed: whether the table has rows that are told apart by a key: a record without one is bad.
+        modes: the connector's settings.
     """
     try:
         schema = schema_of(table, raw_schema=raw_schema, raw_key=raw_key, schemas=schemas)
@@ -84,8 +87,8 @@ def schema_for(
                 "names none"
             ),
         )
-    fault = schema.key_fault()
-    return ("no-key", fault) if fault else schema
+    fault = schema.key_fault(modes)
+    return (fault.code, fault.reason) if fault else schema
 
 
 def canonical(

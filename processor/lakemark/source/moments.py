@@ -3,6 +3,9 @@
 Timestamps become microseconds, dates days, times of a day the text ``HH:MM:SS.ffffff``. What
 Delta cannot hold (before year 1, after 9999, the infinities) is clamped to its first or last value
 and counted. Fractions finer than a microsecond are cut off.
+
+Keys are read exactly (`Tally.exact`): an infinity is one of `ends`, which no moment is, and what
+else Delta cannot hold is out of range.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.source import civil
-from lakemark.source.columns import TIMESTAMP_UTC, Column
+from lakemark.source.columns import TIMESTAMP, TIMESTAMP_UTC, Column
 
 _INT64: Final = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _DEBEZIUM: Final = "io.debezium.time."
@@ -30,13 +33,53 @@ _SPECIAL: Final = {
 _INFINITE_DAYS: Final = {-622_191_234: True, -625_821_272: False}
 # The same sentinel of -infinity in isostring mode; no PostgreSQL date is after year 5,874,897.
 _MINUS_INFINITE_DATE: Final = "+292269055-12-02Z"
+# PostgreSQL's last date, and the first day of its calendar. What lies beyond stands for infinity.
+_LAST_DATE: Final = 2_145_042_905
+_FIRST_DATE: Final = -2_440_588
+_END_OF_TIME: Final = 9_224_318_016_000_000_000  # microseconds, the first after its last timestamp
+# In microseconds infinity is an end of int64; or the driver's sentinel, which is in milliseconds.
+_INFINITE_MICROS: Final = frozenset(
+    {-(1 << 63), (1 << 63) - 1, -9_223_372_036_832_400_000, 9_223_372_036_825_200_000}
+)
+
+
+def ends(kind: pa.DataType) -> tuple[int, int]:
+    """Return what stands for -infinity and infinity in an array of dates or timestamps.
+
+    Args:
+        kind: date32, or a timestamp in microseconds.
+    """
+    bits = 31 if pa.types.is_date32(kind) else 63
+    return 1 - (1 << bits), (1 << bits) - 1  # the least number of all is NaT in NumPy
+
+
+def bounds(kind: pa.DataType) -> tuple[int, int]:
+    """Return the first and the last date or timestamp that Delta can hold, as a number.
+
+    Args:
+        kind: date32, or a timestamp in microseconds.
+    """
+    if pa.types.is_date32(kind):
+        return civil.FIRST_DAY, civil.LAST_DAY
+    return civil.FIRST_MICRO, civil.LAST_MICRO
 
 
 @dataclass(slots=True)
 class Tally:
-    """How many values were clamped to what Delta can hold."""
+    """How values that Delta cannot hold are read.
+
+    Attributes:
+        clamped: how many were clamped to what it can hold.
+        exact: infinities are `ends`, and other such values raise OverflowError instead.
+    """
 
     clamped: int = 0
+    exact: bool = False
+
+
+def edges(kind: pa.DataType, tally: Tally) -> tuple[int, int]:
+    """Return what -infinity and infinity are read as: `ends` or `bounds`."""
+    return ends(kind) if tally.exact else bounds(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +100,30 @@ def reader(column: Column) -> Reader | None:
 def _micros(value: int, tally: Tally) -> int:
     if civil.FIRST_MICRO <= value <= civil.LAST_MICRO:
         return value
-    return _infinite(civil.FIRST_MICRO, civil.LAST_MICRO, tally, late=value > 0)
+    if tally.exact and _FIRST_DATE * civil.DAY <= value < _END_OF_TIME:
+        raise OverflowError("timestamp")
+    return _infinite_moment(tally, late=value > 0)
 
 
 def _day(value: int, tally: Tally) -> int:
     if civil.FIRST_DAY <= value <= civil.LAST_DAY:
         return value
-    late = _INFINITE_DAYS.get(value, value > 0)
-    return _infinite(civil.FIRST_DAY, civil.LAST_DAY, tally, late=late)
+    if tally.exact and _FIRST_DATE <= value <= _LAST_DATE:
+        raise OverflowError("date")
+    return _infinite_day(tally, late=_INFINITE_DAYS.get(value, value > 0))
 
 
-def _infinite(first: int, last: int, tally: Tally, *, late: bool) -> int:
-    tally.clamped += 1
-    return last if late else first
+def _infinite_moment(tally: Tally, *, late: bool) -> int:
+    return _infinite(TIMESTAMP, tally, late=late)
+
+
+def _infinite_day(tally: Tally, *, late: bool) -> int:
+    return _infinite(pa.date32(), tally, late=late)
+
+
+def _infinite(kind: pa.DataType, tally: Tally, *, late: bool) -> int:
+    tally.clamped += not tally.exact
+    return edges(kind, tally)[late]
 
 
 def _inside(numbers: pa.Array, first: int, last: int) -> bool:
@@ -82,7 +136,13 @@ def _inside(numbers: pa.Array, first: int, last: int) -> bool:
 def _clamped(
     numbers: pa.Array, early: pa.Array, late: pa.Array, ends: tuple[int, int], tally: Tally
 ) -> pa.Array:
-    """`numbers` with the first end where `early` and the last where `late`, counted."""
+    """`numbers` with the first end where `early` and the last where `late`, counted.
+
+    Raises:
+        OverflowError: values are to be exact, so each must be looked at.
+    """
+    if tally.exact:
+        raise OverflowError("moment")
     tally.clamped += (pc.sum(early).as_py() or 0) + (pc.sum(late).as_py() or 0)
     return pc.if_else(early, ends[0], pc.if_else(late, ends[1], numbers))
 
@@ -133,9 +193,9 @@ def _epoch(times: int, over: int) -> Callable[[pa.DataType], Reader]:
             return _clamped(_scaled(safe, times, over), early, late, ends, tally).cast(kind)
 
         def scalar(value: Any, tally: Tally) -> int:
-            # In nanoseconds mode the infinities are the ends of int64: years 1677 and 2262.
-            if value in (-(1 << 63), (1 << 63) - 1):
-                return _micros(value * 1000, tally)
+            # In nanoseconds mode the ends of int64 would be in the years 1677 and 2262.
+            if value in _INFINITE_MICROS:
+                return _infinite_moment(tally, late=value > 0)
             return _micros(value * times // over, tally)
 
         return Reader(_INT64, vector, scalar)
@@ -169,7 +229,7 @@ def _iso_timestamp(kind: pa.DataType) -> Reader:
     def scalar(value: Any, tally: Tally) -> int:
         late = _SPECIAL.get(value)
         if late is not None:
-            return _infinite(civil.FIRST_MICRO, civil.LAST_MICRO, tally, late=late)
+            return _infinite_moment(tally, late=late)
         return _micros(civil.iso_micros(value), tally)
 
     return Reader(str, vector, scalar)
@@ -179,7 +239,7 @@ def _iso_date(kind: pa.DataType) -> Reader:
     def scalar(value: Any, tally: Tally) -> int:
         late = False if value == _MINUS_INFINITE_DATE else _SPECIAL.get(value)
         if late is not None:
-            return _infinite(civil.FIRST_DAY, civil.LAST_DAY, tally, late=late)
+            return _infinite_day(tally, late=late)
         return _day(civil.iso_micros(value.removesuffix("Z")) // civil.DAY, tally)
 
     return Reader(str, _each(kind, scalar).vector, scalar)
@@ -256,7 +316,7 @@ def _structured_date(value: Any, tally: Tally) -> int:
         late = _SPECIAL.get(value.special_value)
         if late is None:
             raise ValueError("date")
-        return _infinite(civil.FIRST_DAY, civil.LAST_DAY, tally, late=late)
+        return _infinite_day(tally, late=late)
     return _day(_parts_day(value), tally)
 
 
@@ -265,7 +325,7 @@ def _structured_timestamp(value: Any, tally: Tally) -> int:
         late = _SPECIAL.get(value.special_value)
         if late is None:
             raise ValueError("timestamp")
-        return _infinite(civil.FIRST_MICRO, civil.LAST_MICRO, tally, late=late)
+        return _infinite_moment(tally, late=late)
     micros = _parts_day(value) * civil.DAY + _parts_clock(value)
     return _micros(micros - (value.offset_seconds or 0) * 1_000_000, tally)
 

@@ -118,6 +118,7 @@ def process(
             raw_key=raw_key,
             schemas=plan.schemas,
             keyed=bool(plan.known_keys.get(table)),
+            modes=plan.modes,
         )
         if not isinstance(schema, TableSchema):
             return None

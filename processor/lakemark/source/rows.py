@@ -57,6 +57,7 @@ def decode_rows(
     modes: HandlingModes,
     *,
     partial: Collection[int] = (),
+    exact: bool = False,
 ) -> Rows:
     """Typed columns of raw ``before`` or ``after`` objects. Never raises.
 
@@ -66,8 +67,9 @@ def decode_rows(
         modes: the connector's settings.
         partial: numbers of the images that may have unavailable values: see
             `placeholders.stands_in`.
+        exact: no moment is clamped, as `moments` says: these are keys.
     """
-    return _Decoding(layout(schema, modes), partial).run(images)
+    return _Decoding(layout(schema, modes), Tally(exact=exact), partial).run(images)
 
 
 class Layout:
@@ -121,13 +123,13 @@ def layout(schema: TableSchema, modes: HandlingModes) -> Layout:
 class _Decoding:
     """One call of `decode_rows`."""
 
-    def __init__(self, plan: Layout, partial: Collection[int]) -> None:
+    def __init__(self, plan: Layout, tally: Tally, partial: Collection[int]) -> None:
         self.plan = plan
         self.partial = partial
         self.bad: dict[int, tuple[str, str]] = {}
         self.unknown: set[str] = set()
         self.unavailable: dict[int, list[str]] = {}
-        self.tally = Tally()
+        self.tally = tally
 
     def run(self, images: Sequence[bytes]) -> Rows:
         rows = self._read(images)

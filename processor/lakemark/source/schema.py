@@ -24,6 +24,7 @@ from lakemark.source.catalog import (
 )
 from lakemark.source.columns import Column, describe
 from lakemark.source.evolution import Evolution, compare
+from lakemark.source.key_types import KEY_NEEDED, KeyFault, type_fault
 from lakemark.source.modes import HandlingModes
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 _CONVERTER: Final = "the topic must hold what Debezium's JSON converter writes"
+_DEFAULTS: Final = HandlingModes()
 
 
 @dataclass(frozen=True)
@@ -77,33 +79,33 @@ class TableSchema:
         """
         return self.by_name[name]
 
-    def key_fault(self) -> str:
-        """Why rows cannot be found by the key, where there is one; empty if they can."""
+    def key_fault(self, modes: HandlingModes = _DEFAULTS) -> KeyFault | None:
+        """Return why rows cannot be told apart by the key, where there is one; None if they can.
+
+        Args:
+            modes: the connector's settings; for a schema of the catalog they do not matter.
+        """
         absent = [name for name in self.key if name not in self.by_name]
         if absent:
-            return (
+            reason = (
                 f"its rows do not have the key's columns {absent}: a transformation took them out, "
                 "or the connector does not know their types"
             )
-        nested = [name for name in self.key if pa.types.is_nested(self.column(name).type)]
-        if nested:
-            return f"the key's columns {nested} are lists or structures: rows are not found by them"
-        return ""
+            return KeyFault("no-key", reason, KEY_NEEDED)
+        faults = (type_fault(self.column(name), modes) for name in self.key)
+        return next((fault for fault in faults if fault), None)
 
     def arrow(self) -> pa.Schema:
         """The canonical Arrow schema; every column is nullable (an image may lack any)."""
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
     def with_notes_of(self, other: "TableSchema") -> "TableSchema":
-        """This schema with what only the catalog's, `other`, knows: char(n), modifiers."""
-        noted = {c.name: (c.padded, c.modifier) for c in other.columns}
-        notes = [noted.get(c.name, (False, None)) for c in self.columns]
-        if all((c.padded, c.modifier) == n for c, n in zip(self.columns, notes, strict=True)):
+        """This schema with what only the catalog's, `other`, knows: char(n), modifiers, types."""
+        noted = {c.name: _notes(c) for c in other.columns}
+        notes = [noted.get(c.name, _NO_NOTES) for c in self.columns]
+        if all(_notes(c) == n for c, n in zip(self.columns, notes, strict=True)):
             return self
-        columns = tuple(
-            replace(c, padded=padded, modifier=modifier)
-            for c, (padded, modifier) in zip(self.columns, notes, strict=True)
-        )
+        columns = tuple(replace(c, **n) for c, n in zip(self.columns, notes, strict=True))
         return TableSchema(self.table, columns, self.key)
 
     def fingerprint(self) -> str:
@@ -127,8 +129,16 @@ class TableSchema:
         return {"table": self.table, "columns": columns, "key": list(self.key)}
 
 
+_NO_NOTES: Final[dict[str, Any]] = {"padded": False, "modifier": None, "source_type": ""}
+
+
+def _notes(column: Column) -> dict[str, Any]:
+    """What takes no part in a column's equality."""
+    return {name: getattr(column, name) for name in _NO_NOTES}
+
+
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in data.items() if k not in {"padded", "modifier"}}
+    return {k: v for k, v in data.items() if k not in _NO_NOTES}
 
 
 def from_envelope(
@@ -207,8 +217,14 @@ def from_catalog(
             {"type": "struct", "fields": [field for _, field in pairs]},
             {"type": "struct", "fields": [{"field": name} for name in key]},
         )
-    padded = {row.name for row, _ in pairs if row.type_name == "bpchar"}
+    types = {row.name: row.type_name for row, _ in pairs}
     columns = tuple(
-        replace(c, padded=c.name in padded, modifier=found.get(c.name)) for c in schema.columns
+        replace(
+            c,
+            padded=types[c.name] == "bpchar",
+            modifier=found.get(c.name),
+            source_type=types[c.name],
+        )
+        for c in schema.columns
     )
     return TableSchema(table, columns, schema.key)

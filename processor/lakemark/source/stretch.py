@@ -391,6 +391,7 @@ class _Work:
             raw_key=next((key for i in run if (key := self.records.keys[i])), None),
             schemas=self.plan.schemas,
             keyed=bool(self.plan.known_keys.get(table)),
+            modes=self.plan.modes,
         )
 
     def _missed(
@@ -401,6 +402,7 @@ class _Work:
             report.reread += [key.decode("utf-8", "replace") for key, _ in missed]
 
     def _add(self, table: str, report: TableReport, folded: Folded) -> None:
+        report.stop = report.stop or folded.stop
         self.out.packets += [(table, packet) for packet in folded.packets]
         for index, reason, detail in folded.rejected:
             self.reject(index, reason, detail, table=table)

@@ -42,6 +42,8 @@ from lakemark.snapshot.readers.postgres_copy import copied
 from lakemark.snapshot.readers.postgres_session import Session, current_snapshot, translated
 from lakemark.snapshot.visibility import Snapshot
 from lakemark.source.catalog import CatalogColumn
+from lakemark.source.columns import Column
+from lakemark.source.key_types import KEY_NEEDED, KeyFault, value_fault
 from lakemark.source.modes import HandlingModes
 from lakemark.source.moments import Tally
 from lakemark.source.schema import TableSchema
@@ -116,7 +118,7 @@ class Chunk:
         snapshot: the proof for `visibility.visible`.
         bad: (canonical key, reason code, message) of rows with a value that the connector cannot
             carry either, such as NaN in a numeric when decimals are precise. It is null, as in
-            events; rows with such a value in the key have none, and are not in `rows`.
+            events.
         clamped: values clamped to what Delta can hold.
     """
 
@@ -146,7 +148,8 @@ def open_table(
         settings: the connector's configuration, as for `read_schemas`.
 
     Raises:
-        TableError: ``not-a-table`` (a view, a foreign table), ``table-gone``, ``no-key``.
+        TableError: ``not-a-table`` (a view, a foreign table), ``table-gone``, ``no-key``,
+            ``key-type``.
         DependencyError, ConfigError: as `translated` says; errors of the block as well.
     """
     schema_name, _, name = table.partition(".")
@@ -178,12 +181,10 @@ def _key_parts(
     columns: Sequence[CatalogColumn],
     modes: HandlingModes,
 ) -> tuple[KeyPart, ...]:
-    if fault := schema.key_fault() if schema.key else "it has no key":
-        raise TableError(
-            f"{schema.table}: {fault}",
-            code="no-key",
-            hint="give it a primary key, or name columns in message.key.columns of the connector",
-        )
+    none = KeyFault("no-key", "it has no key", KEY_NEEDED)
+    fault = schema.key_fault(modes) if schema.key else none
+    if fault:
+        raise TableError(f"{schema.table}: {fault.reason}", code=fault.code, hint=fault.hint)
     namespace, _, name = schema.table.partition(".")
     rows = session.execute(PARTS, [namespace, name, list(schema.by_name)]).fetchall()
     # Operators of a type (citext) are found by the path alone, or else those of text are taken.
@@ -329,7 +330,8 @@ def read_chunk(
     Raises:
         DependencyError: ``statement-timeout``, ``chunk-too-large``: cut the range by `middle` and
             read the halves, in another transaction.
-        TableError: ``text-unreadable``: the database holds a text that is no UTF-8.
+        TableError: ``text-unreadable``: the database holds a text that is no UTF-8;
+            ``key-out-of-range``: a value of the key is none that the lake's type can hold.
     """
     wanted = all_of(
         range_condition(table.parts, span),
@@ -402,6 +404,11 @@ def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[pa.RecordBatc
     yield from pa_csv.open_csv(pa.BufferReader(data), blocks, _PARSE, texts)
 
 
+def _out_of_range(table: str, column: Column) -> TableError:
+    fault = value_fault(column)
+    return TableError(f"{table}: {fault.reason}", code=fault.code, hint=fault.hint)
+
+
 def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> Chunk:
     schema = table.schema
     tally = Tally()
@@ -411,21 +418,24 @@ def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> Chunk:
     for batch in batches:
         arrays: list[pa.Array] = []
         wrong: dict[int, tuple[str, str]] = {}
-        keyless: set[int] = set()
+        exact: dict[str, pa.Array] = {}
         for column, one, texts in zip(schema.columns, table.cells, batch.columns, strict=True):
+            clamped = tally.clamped
             array, reasons = one.array(texts, tally)
             arrays.append(array)
-            keyless.update(reasons if column.name in schema.key else ())
+            if column.name in schema.key:
+                exact[column.name] = array
+                if tally.clamped > clamped:
+                    exact[column.name], more = one.array(texts, Tally(exact=True))
+                    reasons |= more
+                if reasons:
+                    raise _out_of_range(schema.table, column)
             for at, reason in reasons.items():
                 wrong.setdefault(at, (reason, f"column {column.name!r} cannot be read"))
         typed = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow())
         key_columns = [schema.column(name) for name in schema.key]
-        places = [schema.columns.index(column) for column in key_columns]
-        canonical = canonical_from_columns([arrays[at] for at in places], key_columns)
+        canonical = canonical_from_columns([exact[name] for name in schema.key], key_columns)
         bad.extend((canonical[at].as_py(), *wrong[at]) for at in sorted(wrong))
-        if keyless:
-            good = pa.array([at not in keyless for at in range(len(batch))])
-            typed, canonical = typed.filter(good), canonical.filter(good)
         rows.append(typed)
         keys.append(canonical)
     return Chunk(

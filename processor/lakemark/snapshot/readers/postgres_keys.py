@@ -30,6 +30,7 @@ from lakemark.snapshot.readers.postgres_chunks import (
 )
 from lakemark.snapshot.readers.postgres_session import Session, translated
 from lakemark.source.columns import Column
+from lakemark.source.key_types import OUT_OF_RANGE
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
 
@@ -77,9 +78,12 @@ def absent_keys(
         chunk = read_chunk(narrow, span=span, keys=keys)
     query = keys_query(table.parts, keys)
     source = f"({literally(table.session, query)}) AS given"
-    given = read_rows(replace(narrow, source=source), range_condition(table.parts, span))
-    if given.bad:
-        raise key_unreadable(table.schema.table)
+    try:
+        given = read_rows(replace(narrow, source=source), range_condition(table.parts, span))
+    except TableError as error:
+        if error.code != OUT_OF_RANGE:
+            raise
+        raise key_unreadable(table.schema.table) from None
     there = pa.array([*chunk.keys.to_pylist(), *(key for key, *_ in chunk.bad)], pa.binary())
     first = dict.fromkeys(given.keys.to_pylist())
     place = pc.index_in(pa.array(list(first), pa.binary()), given.keys)
