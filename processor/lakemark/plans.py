@@ -52,6 +52,8 @@ def lake_plan(
                 stale=stale(entry),
                 key=tuple(entry.key),
                 written=bool(entry.engine),
+                recorded=entry.recorded,
+                recorded_as=entry.recorded_as,
             )
             for name, entry in state.tables.items()
         },

@@ -73,6 +73,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
         pending_over: batch whose halves nobody needs any more; -1 = none.
         pending_over_step: its step.
         committed_ms: when rows were last committed, in milliseconds since the epoch; 0 = never.
+        recorded: batch of the newest commit that the Delta table must have; -1 = not known.
+        recorded_as: last part of the app id under which it is recorded.
     """
 
     state: str = STREAMING
@@ -111,6 +113,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
     reread_missed: int = -1
     newest_ts: int = 0
     committed_ms: int = 0
+    recorded: int = -1
+    recorded_as: str = ""
 
 
 class LeftOut(msgspec.Struct):
@@ -292,7 +296,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     """Lets the tables stream whose skip ends at or before these offsets, where the batch begins.
 
     They apply this batch's events by the stream's own high-waters. Any of their rows may miss an
-    event now, so they need a run with a sweep.
+    event now, so they need a run with a sweep; an older copy of a table will do, too.
 
     Returns:
         their names.
@@ -301,6 +305,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     for table in ended:
         entry = state.tables[table]
         stream(entry, state.batch)
+        entry.recorded = -1
         why = "events were skipped: rows may be missing, out of date or deleted since"
         resnapshot(entry, why, state.batch)
     return ended

@@ -16,6 +16,7 @@ from lakemark.sink.staging import StagedPart
 from lakemark.source.evolution import Evolution
 
 STREAM: Final = "stream"
+CUT: Final = "truncate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class TablePlan:
         stale: canonical keys whose rows miss an event; None = any row may.
         key: columns by which the rows that are there are told apart; empty = not known.
         written: whether an earlier batch of this query has had it in hand.
+        recorded: batch of the newest commit that the table must have; -1 = not known.
+        recorded_as: last part of the app id under which it is recorded.
     """
 
     path: str
@@ -45,6 +48,8 @@ class TablePlan:
     stale: frozenset[str] | None = frozenset()
     key: tuple[str, ...] = ()
     written: bool = False
+    recorded: int = -1
+    recorded_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class LakePlan:
 
     def cut_id(self, table: str) -> str:
         """The app id under which this step's truncates of the table are recorded."""
-        return f"{self.app_id(table)}/truncate"
+        return f"{self.app_id(table)}/{CUT}"
 
 
 class TableOutcome(msgspec.Struct, omit_defaults=True):
@@ -93,6 +98,8 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
         committed_ms: when rows of it were committed, in milliseconds since the epoch; 0 = none.
+        recorded_as: last part of the app id under which the batch is recorded; empty = it is not,
+            because it has nothing for the table.
     """
 
     table: str
@@ -124,6 +131,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     engine: str = TASK_MERGE
     staged: StagedPart | None = None
     committed_ms: int = 0
+    recorded_as: str = ""
 
     def evolved(self, evolution: Evolution) -> None:
         """The table was made, or altered, like this."""
@@ -132,12 +140,14 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
 
     def truncated(self, gone: MergeResult) -> None:
         """A truncate has removed rows, or marked them deleted."""
+        self.recorded_as = f"{self.step}/{CUT}"
         self.deleted += gone.deleted + gone.updated
         if gone.deleted or gone.updated:
             self.committed()
 
-    def merged(self, done: MergeResult) -> None:
-        """The write set is in the table."""
+    def merged(self, done: MergeResult, *, recorded: bool = True) -> None:
+        """Note that the write set is in the table; one without rows is not `recorded`."""
+        self.recorded_as = self.step if recorded else self.recorded_as
         self.inserted, self.updated = done.inserted, done.updated
         self.deleted += done.deleted
         self.rows, self.bytes = done.rows, done.bytes
