@@ -120,8 +120,6 @@ def classified(error: BaseException, path: str) -> LakemarkError:
             f"resume TABLE`; or move the folder {path} away, then `lakemark table skip TABLE`: it "
             "snapshots the table again",
         )
-    if _DAMAGED.search(text) and not isinstance(error, OSError):
-        return damaged(path, "a commit is no JSON")
     if isinstance(error, TableNotFoundError):
         return TableError(
             f"{path} holds no Delta table",
@@ -133,6 +131,8 @@ def classified(error: BaseException, path: str) -> LakemarkError:
 
 
 def _storage(error: BaseException, path: str, text: str, short: str) -> LakemarkError:
+    if _DAMAGED.search(text) and not isinstance(error, OSError):
+        return damaged(path, "a commit is no JSON")
     if isinstance(error, PermissionError) or _FORBIDDEN.search(text):
         return DependencyError(
             f"the lake refuses us at {path}: {short}",
