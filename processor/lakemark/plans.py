@@ -53,6 +53,8 @@ def lake_plan(
                 key=tuple(entry.key),
                 written=bool(entry.engine),
                 key_ends=tuple(entry.key_ends),
+                recorded=entry.recorded,
+                recorded_as=entry.recorded_as,
             )
             for name, entry in state.tables.items()
         },

@@ -227,6 +227,8 @@ def _outcome(
     entry = state.tables.setdefault(outcome.table, TableState(since_batch=state.batch))
     if outcome.made and entry.committed_ms:
         tables.resnapshot(entry, GONE, state.batch)
+    if outcome.made:
+        entry.recorded = -1
     if outcome.needs and not outcome.code:  # the driver has made the table fit: read it again
         stop(
             outcome.table,
@@ -253,6 +255,8 @@ def _outcome(
     if outcome.rows >= 0:
         entry.rows, entry.bytes = outcome.rows, outcome.bytes
     entry.committed_ms = max(entry.committed_ms, outcome.committed_ms)
+    if outcome.recorded_as:
+        entry.recorded, entry.recorded_as = state.batch, outcome.recorded_as
     entry.engine = outcome.engine
     entry.key = outcome.key or entry.key
     known = [] if outcome.made else entry.key_ends

@@ -74,6 +74,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
         pending_over_step: its step.
         committed_ms: when rows were last committed, in milliseconds since the epoch; 0 = never.
         key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
+        recorded: batch of the newest commit that the Delta table must have; -1 = not known.
+        recorded_as: last part of the app id under which it is recorded.
     """
 
     state: str = STREAMING
@@ -113,6 +115,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
     newest_ts: int = 0
     committed_ms: int = 0
     key_ends: list[str] = msgspec.field(default_factory=list)
+    recorded: int = -1
+    recorded_as: str = ""
 
 
 class LeftOut(msgspec.Struct):
@@ -294,7 +298,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     """Lets the tables stream whose skip ends at or before these offsets, where the batch begins.
 
     They apply this batch's events by the stream's own high-waters. Any of their rows may miss an
-    event now, so they need a run with a sweep.
+    event now, so they need a run with a sweep; an older copy of a table will do, too.
 
     Returns:
         their names.
@@ -303,6 +307,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     for table in ended:
         entry = state.tables[table]
         stream(entry, state.batch)
+        entry.recorded = -1
         why = "events were skipped: rows may be missing, out of date or deleted since"
         resnapshot(entry, why, state.batch)
     return ended

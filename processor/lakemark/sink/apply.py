@@ -90,11 +90,12 @@ def apply(
     resolution = work.resolve()  # 4
     crashpoints.reach(crashpoints.BEFORE_PENDING)
     work.leave_halves(resolution)  # 5
-    merged = work.merge(resolution.write_set)  # 6
+    write_set = resolution.write_set
+    merged = work.merge(write_set)  # 6
     crashpoints.reach(crashpoints.AFTER_COMMIT)
     if merged.skipped:  # another process committed meanwhile: what was it?
         return apply(table, parts, plan, publish=publish)
-    work.outcome.merged(merged)
+    work.outcome.merged(merged, recorded=bool(write_set.num_rows or work.files))
     try:
         work.keep(merged)  # 7
     except LakemarkError:
@@ -157,7 +158,7 @@ class _Work:
         if batch == plan.batch or not own.written:
             since = plan.batch if own.written else 0
             earlier = commits.before(self.opened, own.path, list(ids), since, plan.options)
-        outcome.made = earlier is None or not earlier.version()
+        outcome.made = earlier is None or not earlier.version() or self._is_made_anew(recorded)
         if earlier is not None and not own.written:
             outcome.rows_before = max(0, self._size(earlier).rows)
         if batch == plan.batch:
@@ -165,13 +166,35 @@ class _Work:
         outcome.version = self._version(recorded)
         if recorded != outcome.version:
             return False
-        outcome.skipped = True
+        outcome.skipped, outcome.recorded_as = True, plan.step
         outcome.committed()
         outcome.pending = self.halves.load(plan.batch, plan.step) is not None
         if self.opened is not None:
             size = self._size(self.opened)
             outcome.rows, outcome.bytes = size.rows, size.bytes
         return True
+
+    def _is_made_anew(self, recorded: int | None) -> bool:
+        """Return whether the table has nothing at all, though it should have a batch.
+
+        Args:
+            recorded: the version that it has for this step.
+
+        Raises:
+            TableError: `table-older`.
+        """
+        own, plan, opened = self.own, self.plan, self.opened
+        if own.recorded < 0 or opened is None or not opened.version():
+            return False
+        if commits.FORGETS in opened.metadata().configuration:
+            return False
+        if own.recorded_as != plan.step:
+            app_id = plan.app_id(self.outcome.table, own.recorded_as)
+            recorded = commits.recorded(opened, own.path, app_id)
+        if recorded is None and not self._size(opened).files:
+            return True
+        commits.require(recorded, own.recorded, path=own.path, table=self.outcome.table)
+        return False
 
     def check_key(self) -> None:
         """Rows that are there must be told apart by the columns that the packets' are.

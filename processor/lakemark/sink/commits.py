@@ -33,6 +33,8 @@ from lakemark.sink.log_table import LogTable, Opened
 from lakemark.sink.table_store import TableStore
 
 ENGINE: Final = "lakemark.engine"
+FORGETS: Final = "delta.setTransactionRetentionDuration"
+"""A table with this property drops what is recorded for batches, after a while."""
 TASK_MERGE: Final = "task-merge"
 SPARK_MERGE: Final = "spark-merge"
 DELETION_VECTORS: Final = "deletion-vectors"
@@ -200,6 +202,32 @@ def newest(
             "snapshot the tables again: their rows stay",
         )
     return found[0], last
+
+
+def require(version: int | None, batch: int, *, path: str, table: str) -> None:
+    """Find that a table has the newest batch that it must have.
+
+    Args:
+        version: what it has recorded; None = nothing.
+        batch: that it must have at least.
+        path: its folder.
+        table: its name.
+
+    Raises:
+        TableError: `table-older`.
+    """
+    newest = -1 if version is None else batch_of(version)
+    if newest >= batch:
+        return
+    raise TableError(
+        f"{path} has {f'batch {newest}' if newest >= 0 else 'no batch'} of this checkpoint, and "
+        f"must have batch {batch}: an older copy of the table was put back, or its newest commits "
+        "are gone",
+        code="table-older",
+        hint=f"put the newest copy back, then `lakemark table resume {table}`; without one: "
+        f"`lakemark table skip {table}`, which goes on with this copy, leaves out the changes that "
+        "were not applied, and snapshots the table again",
+    )
 
 
 def version_of(batch: int, content: int, last: int | None) -> int:

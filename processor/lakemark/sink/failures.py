@@ -9,6 +9,7 @@ TableError       unsupported-table-feature   the table has features delta-rs can
                  engine-mismatch          the table belongs to another engine
                  table-missing            there is no Delta table in this folder
                  table-file-missing       a file that the log names is gone
+                 table-damaged            a file of the log cannot be read
                  schema-incompatible      the types do not fit
                  lake-refused             anything else delta-rs says no to
 """
@@ -52,6 +53,7 @@ _FEATURE: Final = re.compile(
     r"unsupported (reader|writer) version|column mapping is not supported|table is append-only",
     re.IGNORECASE,
 )
+_DAMAGED: Final = re.compile(r"json error|invalid json|eof while parsing", re.IGNORECASE)
 # What it says then holds values and names, in which any word may occur.
 _ROWS: Final = re.compile(
     r"invalid data found|invariant|non-nullable|failed validation", re.IGNORECASE
@@ -129,6 +131,8 @@ def classified(error: BaseException, path: str) -> LakemarkError:
 
 
 def _storage(error: BaseException, path: str, text: str, short: str) -> LakemarkError:
+    if _DAMAGED.search(text) and not isinstance(error, OSError):
+        return damaged(path, "a commit is no JSON")
     if isinstance(error, PermissionError) or _FORBIDDEN.search(text):
         return DependencyError(
             f"the lake refuses us at {path}: {short}",
@@ -160,6 +164,16 @@ def unsupported_feature(path: str, features: str) -> TableError:
         f"{path} has table features that only Spark can write: {features}",
         code="unsupported-table-feature",
         hint="set this table's engine to spark-merge, or drop the feature",
+    )
+
+
+def damaged(path: str, what: str) -> TableError:
+    """The error for a log that cannot be read, as a machine leaves it that lost its power."""
+    return TableError(
+        f"the log of {path} cannot be read: {what}",
+        code="table-damaged",
+        hint="put the newest copy of the table back, then `lakemark table resume TABLE`; or move "
+        f"the folder {path} away, then `lakemark table skip TABLE`: it snapshots the table again",
     )
 
 

@@ -16,6 +16,7 @@ from lakemark.sink.staging import StagedPart
 from lakemark.source.evolution import Evolution
 
 STREAM: Final = "stream"
+CUT: Final = "truncate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class TablePlan:
         key: columns by which the rows that are there are told apart; empty = not known.
         written: whether an earlier batch of this query has had it in hand.
         key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
+        recorded: batch of the newest commit that the table must have; -1 = not known.
+        recorded_as: last part of the app id under which it is recorded.
     """
 
     path: str
@@ -47,6 +50,8 @@ class TablePlan:
     key: tuple[str, ...] = ()
     written: bool = False
     key_ends: tuple[str, ...] = ()
+    recorded: int = -1
+    recorded_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class LakePlan:
 
     def cut_id(self, table: str) -> str:
         """The app id under which this step's truncates of the table are recorded."""
-        return f"{self.app_id(table)}/truncate"
+        return f"{self.app_id(table)}/{CUT}"
 
 
 class TableOutcome(msgspec.Struct, omit_defaults=True):
@@ -96,6 +101,8 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         staged: write set that waits for the driver's MERGE.
         committed_ms: when rows of it were committed, in milliseconds since the epoch; 0 = none.
         key_ends: what the ends of its key columns' ranges stand for in this batch.
+        recorded_as: last part of the app id under which the batch is recorded; empty = it is not,
+            because it has nothing for the table.
     """
 
     table: str
@@ -128,6 +135,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     staged: StagedPart | None = None
     committed_ms: int = 0
     key_ends: list[str] = msgspec.field(default_factory=list)
+    recorded_as: str = ""
 
     def evolved(self, evolution: Evolution) -> None:
         """The table was made, or altered, like this."""
@@ -136,12 +144,14 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
 
     def truncated(self, gone: MergeResult) -> None:
         """A truncate has removed rows, or marked them deleted."""
+        self.recorded_as = f"{self.step}/{CUT}"
         self.deleted += gone.deleted + gone.updated
         if gone.deleted or gone.updated:
             self.committed()
 
-    def merged(self, done: MergeResult) -> None:
-        """The write set is in the table."""
+    def merged(self, done: MergeResult, *, recorded: bool = True) -> None:
+        """Note that the write set is in the table; one without rows is not `recorded`."""
+        self.recorded_as = self.step if recorded else self.recorded_as
         self.inserted, self.updated = done.inserted, done.updated
         self.deleted += done.deleted
         self.rows, self.bytes = done.rows, done.bytes

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lakemark.errors import TableError
 from lakemark.sink import roaring
+from lakemark.sink.failures import damaged
 from lakemark.sink.object_client import NO_FILE, Stamp
 from lakemark.sink.table_store import TableStore
 
@@ -233,7 +234,10 @@ def newest(store: TableStore) -> TableFiles | None:
 
 def _commit(store: TableStore, version: int) -> list[Action]:
     lines = store.read(commit_name(version)).splitlines()
-    return [json.loads(line) for line in lines if line.strip()]
+    try:
+        return [json.loads(line) for line in lines if line.strip()]
+    except ValueError as error:
+        raise damaged(store.path, f"{commit_name(version)} is no JSON") from error
 
 
 def _keep(store: TableStore, found: TableFiles) -> TableFiles:
