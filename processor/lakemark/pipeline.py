@@ -146,7 +146,7 @@ class Pipeline:
         1. the state before it, and what its control records and new partitions change;
         2. decode, dead letters, output topics, Delta tables (in the tasks), and what they say;
         3. tables whose schema was out of date: read the catalog again;
-        4. tables that catch up: a bounded read through the same tasks;
+        4. tables that catch up: one bounded read through the same tasks;
         5. the state after it, and what the progress topic says.
         """
         marks = [monotonic()]
@@ -373,39 +373,40 @@ class Pipeline:
             )
 
     def _catch_up(self, state: PipelineState) -> list[TableOutcome]:
-        return [failed for name in state.catching_up() for failed in self._slice(state, name)]
+        """One bounded read for tables that catch up; a table has one a batch: a commit names it.
 
-    def _slice(self, state: PipelineState, name: str) -> list[TableOutcome]:
-        """The next bounded read of a table that catches up; one a batch: a commit names no more.
-
-        If its schema turns out to be out of date, the next batch reads the same again.
+        If a schema turns out to be out of date, a later batch reads the same again.
         """
-        entry = state.tables[name]
-        limit = self.config.stream.max_events_per_batch
-        work = catch_up.slice_of(entry, state.offsets, limit=limit)
-        if work is None:
-            self.refresh.read.discard(name)
-            catch_up.advance(entry, {}, {}, state.offsets, state.batch)
+        self.refresh.read -= set(catch_up.go_on(state))
+        turn = catch_up.turn(
+            state,
+            limit=self.config.stream.max_events_per_batch,
+            most=catch_up.TABLES_A_SLOT * self.slots(),
+        )
+        if not turn.tables:
             return []
-        start, end = work
-        self.checkpoint.check_owner()  # the next owner's slice may be another one
+        self.checkpoint.check_owner()  # the next owner's turn may be another one
         plan = self._plan(
             state,
             step="catchup",
-            waters=plans.waters_of(entry.high_waters),
+            waters=plans.waters_of(turn.high_waters),
             stopped=frozenset(),
-            selected=frozenset([name]),
+            selected=frozenset(turn.tables),
         )
-        entry.code = entry.reason = ""
-        results = self.reread(start, end, plan)
+        for name in turn.tables:
+            state.tables[name].code = state.tables[name].reason = ""
+        results = self.reread(turn.start, turn.end, plan)
         reports, outcomes = results.reports, results.outcomes
-        left = settle.settle(state, state, start, reports, outcomes, catalog=self.catalog.live)
-        self.refresh.read.discard(name)
-        if entry.state == tables.CATCHING_UP and not entry.code:
-            waters = settle.waters_of(reports)
-            catch_up.advance(entry, end, waters, state.offsets, state.batch)
+        left = settle.settle(state, state, turn.start, reports, outcomes, catalog=self.catalog.live)
+        self.refresh.read -= set(turn.tables)
+        catch_up.end(state, turn, settle.waters_of(reports))
         self.refresh(state, left.refresh)
-        log.info("table.caught_up", table=name, state=entry.state, failed=len(left.failed))
+        failed = {outcome.table for outcome in left.failed}
+        for name in turn.tables:
+            log.info(
+                "table.caught_up",
+                table=name, state=state.tables[name].state, failed=int(name in failed),
+            )  # fmt: skip
         return left.failed
 
     def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark.catch_up import TABLES_A_SLOT
 from lakemark.config import Config
 from lakemark.publishing import OutputPlan, Row
 from lakemark.sink import names
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
-from lakemark.sink.lake_plan import LakePlan, TablePlan
+from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
 from lakemark.source.gate import HighWater
 from lakemark.source.schema import TableSchema
-from lakemark.tables import Offsets, PipelineState, TableState, Water, stale
+from lakemark.tables import STREAMING, Offsets, PipelineState, TableState, Water, stale
 
 # delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
 # rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
@@ -60,8 +61,14 @@ def lake_plan(
         },
         new_table=NewTable(config),
         options=config.lake.options(),
-        stopped=state.not_streaming() if step == "stream" else frozenset(),
+        stopped=state.not_streaming() if step == STREAM else frozenset(),
+        begins=TABLES_A_SLOT if step == STREAM and _others_wait(state) else None,
     )
+
+
+def _others_wait(state: PipelineState) -> bool:
+    """Return whether tables that begin hold up one that has been written before."""
+    return any(entry.engine and entry.state == STREAMING for entry in state.tables.values())
 
 
 def output_plan(

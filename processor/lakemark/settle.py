@@ -1,6 +1,6 @@
 """From what a batch's tasks report to the state after it; pure, so that a repeated batch agrees."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -27,6 +27,7 @@ ADOPTED: Final = (
     "rows deleted meanwhile still be here"
 )
 GONE: Final = "the Delta table was gone, and was made anew: its rows from before are missing"
+MANY_BEGIN: Final = "many tables begin at once: it has its turn in one of the next batches"
 RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
 HALVES_LOST: Final = (
     "halves of key changes that waited beside the table are gone: rows may be missing or lack "
@@ -149,8 +150,9 @@ def settle(
     )
     known_rows = {table: entry.rows for table, entry in before.tables.items() if entry.engine}
     _moved(state, before, start, reports)
+    again = _read_again(reports, outcomes)
     for report in reports:
-        _count(state, report)
+        _count(state, report, again)
         if report.regressed >= 0:
             seen = state.regressed.setdefault(report.topic, {})
             seen[report.partition] = min(
@@ -200,7 +202,16 @@ def _moved(
         selection.move(state, table, topics, start=start, before=before)
 
 
-def _count(state: PipelineState, report: Report) -> None:
+def _read_again(reports: Sequence[Report], outcomes: Sequence[TableOutcome]) -> set[str]:
+    """Return the tables to which nothing of the step was applied."""
+    stopped = {one.table for one in outcomes if one.code or one.needs or one.put_off}
+    for report in reports:
+        stopped |= {t for t, found in report.tables.items() if found.stop or found.unknown_columns}
+    return stopped
+
+
+def _count(state: PipelineState, report: Report, again: Collection[str]) -> None:
+    """Counts what the report says of its tables; events that are read again count then."""
     state.sample = report.sample or state.sample
     state.wrappers |= report.wrappers
     for table, found in report.tables.items():
@@ -209,7 +220,7 @@ def _count(state: PipelineState, report: Report) -> None:
         entry = state.tables.setdefault(table, TableState(since_batch=state.batch))
         if report.topic not in entry.topics:
             entry.topics.append(report.topic)
-        if entry.state == tables.STREAMING or found.events:
+        if table not in again and (entry.state == tables.STREAMING or found.events):
             entry.events += found.events
             entry.replays += found.replays
             entry.incremental_reads += found.incremental_reads
@@ -229,6 +240,9 @@ def _outcome(
         tables.resnapshot(entry, GONE, state.batch)
     if outcome.made:
         entry.recorded = -1
+    if outcome.put_off:
+        stop(outcome.table, to=tables.CATCHING_UP, code="table-begins", reason=MANY_BEGIN)
+        return
     if outcome.needs and not outcome.code:  # the driver has made the table fit: read it again
         stop(
             outcome.table,

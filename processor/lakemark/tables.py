@@ -50,6 +50,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
         state: one of the table in the module's docstring.
         code, reason, hint, retried: why it is errored; or what the reader should know.
         since_batch: batch in which the state was entered.
+        slice_batch: batch in which it last had its turn to catch up; -1 = none yet.
         from_offsets: first Kafka offsets not applied, while it does not stream.
         high_waters: the partitions' high-waters at those offsets.
         skip_to: Kafka offsets up to which its events are left out: it streams from the first batch
@@ -84,6 +85,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     hint: str = ""
     retried: bool = False
     since_batch: int = 0
+    slice_batch: int = -1
     from_offsets: Offsets = msgspec.field(default_factory=dict)
     high_waters: dict[str, dict[int, Water]] = msgspec.field(default_factory=dict)
     skip_to: Offsets | None = None

@@ -315,7 +315,8 @@ def merge(
     snapshots are left alone where the table does not stream: their chunks are read again.
 
     One table's error is its own: it comes back as an outcome, the other tables go on. Tables with
-    little to apply come first: they do not wait for a chunk of another.
+    little to apply come first: they do not wait for a chunk of another. Tables that begin are put
+    off where the others would wait for too many of them.
 
     Rows are taken in an order of their own, not in that of the shuffle, in which they come again
     otherwise: output topics count records by their place.
@@ -339,7 +340,14 @@ def merge(
             sizes[table] += len(blob)
             if kind == SURVIVORS:
                 survivors.setdefault(table, []).append(part.packet)
-    for table in sorted(parts.keys() - stopped, key=lambda name: (sizes[name], name)):
+    ordered = sorted(parts.keys() - stopped, key=lambda name: (sizes[name], name))
+    put_off = (
+        [table for table in ordered if plan.is_new(table)][plan.begins :] if plan.begins else []
+    )
+    said += [(OUTCOME, msgspec.msgpack.encode(TableOutcome(t, put_off=True))) for t in put_off]
+    for table in ordered:
+        if table in put_off:
+            continue
         found = parts[table]
         rows = publish.of(table, survivors.get(table, []), found) if publish else None
         said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan, rows))))

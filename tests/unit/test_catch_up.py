@@ -1,11 +1,11 @@
 """Catching up: every offset once, old partitions first, and into the stream."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark import catch_up, new_partitions, settle, tables
-from lakemark.tables import TableState, Water
+from lakemark.tables import PipelineState, TableState, Water
 from tests.unit.test_tables import TOPIC, T, streaming
 
 
@@ -117,3 +117,126 @@ def test_keys_that_moved_between_old_partitions_take_a_run_with_a_sweep(count, m
 def test_an_empty_new_partition_changes_nothing() -> None:
     assert new_partitions.repartitioned({TOPIC: {0: 5}}, {TOPIC: {0: 9, 1: 0}}) == []
     assert new_partitions.repartitioned({}, {TOPIC: {0: 9, 1: 3}}) == []
+
+
+# -- turns: whose slices a batch reads -------------------------------------------------------------
+
+TOPICS = ["shop.a", "shop.b", "shop.c"]
+
+
+@st.composite
+def backlogs(draw) -> PipelineState:
+    """Tables in topics of their own and in shared ones, at places of their own or the same."""
+    state = PipelineState(offsets={t: {0: 60, 1: 60} for t in TOPICS})
+    for number in range(draw(st.integers(1, 7))):
+        own, shared = f"shop.own{number}", draw(st.sets(st.sampled_from(TOPICS), max_size=2))
+        topics = [own, *sorted(shared)] if draw(st.booleans()) or not shared else sorted(shared)
+        state.offsets[own] = {0: 60}
+        begin = draw(st.sampled_from([tables.EARLIEST, 0, 17, 40, 60]))
+        state.tables[f"public.t{number}"] = TableState(
+            state=tables.CATCHING_UP,
+            topics=topics,
+            since_batch=draw(st.integers(0, 3)),
+            from_offsets={t: dict.fromkeys(state.offsets[t], begin) for t in topics},
+            high_waters={t: {p: Water(source_ts=begin) for p in state.offsets[t]} for t in topics},
+        )
+    return state
+
+
+@given(
+    state=backlogs(), limit=st.integers(20, 200), most=st.integers(1, 4), grows=st.integers(0, 9)
+)
+@settings(max_examples=50, deadline=None)
+def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
+    state: PipelineState, limit: int, most: int, grows: int
+) -> None:
+    """A batch reads so much, however many they are; who has waited longest is never left out."""
+    state.batch = 3
+    places = {
+        name: {topic: dict(begins) for topic, begins in entry.from_offsets.items()}
+        for name, entry in state.tables.items()
+    }
+    waits = {name: entry.since_batch for name, entry in state.tables.items()}
+    for batch in range(4, 1000):
+        state.batch = batch
+        if batch < 12:
+            state.offsets = {
+                t: {p: o + grows for p, o in e.items()} for t, e in state.offsets.items()
+            }
+        for name in catch_up.go_on(state):
+            assert state.tables[name].state == tables.STREAMING
+            assert places[name] == {t: state.offsets[t] for t in state.tables[name].topics}
+        waiting = state.catching_up()
+        turn = catch_up.turn(state, limit=limit, most=most)
+        assert turn == catch_up.turn(tables.decode(tables.encode(state)), limit=limit, most=most)
+        assert bool(turn.tables) == bool(waiting)
+        if not waiting:
+            break
+        assert len(turn.tables) <= most
+        assert min(waiting, key=lambda name: (waits[name], name)) in turn.tables
+        sizes = [
+            (begin, turn.end[t][p] - max(0, begin))
+            for t, partitions in turn.start.items()
+            for p, begin in partitions.items()
+        ]
+        # A partition has at least one record of a slice, one without a known place is read whole.
+        bounded = [size for begin, size in sizes if begin != tables.EARLIEST]
+        assert sum(bounded) <= limit + len(bounded)
+        for name in turn.tables:
+            waits[name] = batch
+            for topic in state.tables[name].topics:
+                assert turn.start.get(topic, {}).items() <= places[name][topic].items()
+                assert turn.high_waters[topic] == state.tables[name].high_waters[topic]
+                places[name][topic] |= turn.end.get(topic, {})
+        passed = {(t, p): Water(source_ts=o) for t, e in turn.end.items() for p, o in e.items()}
+        catch_up.end(state, turn, passed)
+        for name in turn.tables:
+            entry = state.tables[name]
+            here = places[name] == {t: state.offsets[t] for t in entry.topics}
+            assert (entry.state == tables.STREAMING) == here
+            assert here or entry.from_offsets == places[name]
+    assert all(entry.state == tables.STREAMING for entry in state.tables.values())
+
+
+def catching_up(state: PipelineState, name: str, begin: int, **told) -> None:
+    state.tables[name] = TableState(
+        state=tables.CATCHING_UP, topics=[TOPIC], from_offsets={TOPIC: {0: begin}}, **told
+    )
+
+
+def test_tables_at_one_place_of_a_topic_have_one_turn_those_at_another_have_their_own() -> None:
+    state = PipelineState(batch=5, offsets={TOPIC: {0: 50}})
+    catching_up(state, "public.a", 10, since_batch=1)
+    catching_up(state, "public.b", 20, since_batch=2)
+    catching_up(state, "public.c", 10, since_batch=3)
+    catching_up(state, "public.d", 10, since_batch=4, high_waters={TOPIC: {0: Water("ff" * 20)}})
+    catching_up(state, "public.e", 10, since_batch=5, old_ends={TOPIC: {0: 30}})
+    turns = []
+    for state.batch in range(5, 9):
+        turns.append(catch_up.turn(state, limit=100, most=9))
+        catch_up.end(state, turns[-1], {})
+    assert [turn.tables for turn in turns] == [
+        ["public.a", "public.c"],
+        ["public.b"],
+        ["public.d"],
+        ["public.e"],
+    ]
+    assert [turn.start[TOPIC][0] for turn in turns] == [10, 20, 10, 10]
+
+
+@pytest.mark.parametrize("stopped", [{"state": tables.ERRORED}, {"code": "table-changed"}])
+def test_a_table_that_its_turn_stopped_stays_where_it_was_and_waits_behind_the_others(stopped):
+    state = PipelineState(batch=5, offsets={TOPIC: {0: 50}, "other": {0: 9}})
+    catching_up(state, "public.a", 10)
+    state.tables["public.b"] = TableState(
+        state=tables.CATCHING_UP, topics=["other"], from_offsets={"other": {0: 0}}, since_batch=1
+    )
+    turn = catch_up.turn(state, limit=100, most=1)
+    assert turn.tables == ["public.a"]
+    for field, value in stopped.items():
+        setattr(state.tables["public.a"], field, value)
+    catch_up.end(state, turn, {})
+    entry = state.tables["public.a"]
+    assert (entry.from_offsets, entry.slice_batch) == ({TOPIC: {0: 10}}, 5)
+    entry.state, state.batch = tables.CATCHING_UP, 6
+    assert catch_up.turn(state, limit=100, most=1).tables == ["public.b"]

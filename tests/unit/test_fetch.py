@@ -61,7 +61,7 @@ RANGE = st.tuples(st.integers(0, COUNT - 1), st.integers(1, COUNT)).map(
     ahead=st.sampled_from([0, 20, COUNT, 1000]),
     compiled=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_range_is_read_to_its_end_whatever_the_pieces(broker, wanted, most, ahead, compiled):
     """It is whole with its last record, not with the first piece of it."""
     with pytest.MonkeyPatch.context() as patch:

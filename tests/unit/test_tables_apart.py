@@ -1,17 +1,18 @@
 """A table that cannot be written holds up no other, in whatever state the others are."""
 
+from itertools import pairwise
 from time import monotonic
 
 import pytest
 
-from lakemark import tasks
+from lakemark import catch_up, plans, tables, tasks
 from lakemark.errors import DependencyError
 from lakemark.refresh import RETRY_S
 from lakemark.sink.failures import classified
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import from_catalog
-from tests.kit.memory_pipeline import Broker
+from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 
 OTHER = "public.other"
@@ -131,3 +132,112 @@ def away(monkeypatch: pytest.MonkeyPatch, *names: str, tried: list[str] | None =
         return real(table, *given, **named)
 
     monkeypatch.setattr(tasks.apply, "apply", apply)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known tables", "tables just created"])
+def test_many_tables_that_begin_at_once_hold_up_no_other(tmp_path, monkeypatch, known):
+    """Each batch takes some of them, and what has come of a table that was there before."""
+    monkeypatch.setattr(plans, "TABLES_A_SLOT", 1)
+    monkeypatch.setattr(catch_up, "TABLES_A_SLOT", 1)
+    many = [f"public.new{number}" for number in range(9)]
+    schemas = {table: schema_of(table, id="int8", v="text") for table in (ORDERS, *many)}
+    shop = Shop(tmp_path, Broker(), schemas)
+    if not known:
+        for table in many:
+            del shop.pipeline.schemas[table]
+    shop.put("c", 10, 1, v="0")
+    shop.run()
+    for number, table in enumerate(many):
+        shop.put("c", 20 + number, 1, v="new", table=table)
+    streaming = []
+    for number in range(1, 9):
+        shop.put("u", 100 + number, 1, v=str(number))
+        for table in many[:4]:
+            shop.put("u", 200 + number, 1, v=str(number), table=table)
+        shop.run()
+        assert shop.values() == {1: str(number)}
+        streaming.append(sum(shop.state.tables[t].state == tables.STREAMING for t in many))
+        if streaming[-1] == len(many):
+            break
+    # Two merge tasks: a table of each may begin in the stream, two have a turn beside it.
+    steps = [now - before for before, now in pairwise([0, *streaming])]
+    assert 0 < steps[0] <= (4 if known else 2)
+    assert set(steps[1:-1]) <= {1, 2}
+    assert steps[-1] > 0
+    for table in many:
+        touched = str(number) if table in many[:4] else "new"
+        assert shop.values(table) == {1: touched}
+        assert shop.state.tables[table].events == (number + 1 if table in many[:4] else 1)
+        assert (shop.state.tables[table].code, shop.state.tables[table].resnapshot) == ("", "")
+
+
+def test_where_nothing_else_waits_all_tables_begin_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(plans, "TABLES_A_SLOT", 1)
+    many = [f"public.new{number}" for number in range(6)]
+    shop = Shop(tmp_path, Broker(), {t: schema_of(t, id="int8", v="text") for t in many})
+    for number, table in enumerate(many):
+        shop.put("c", 20 + number, 1, v="new", table=table)
+    shop.run()
+    assert {shop.state.tables[table].state for table in many} == {tables.STREAMING}
+    assert {shop.state.tables[table].slice_batch for table in many} == {-1}
+
+
+def test_a_table_that_began_in_a_batch_that_died_is_put_off_by_its_repeat(tmp_path, monkeypatch):
+    """The repeated batch has other tables before it; its rows are there once all the same."""
+    monkeypatch.setattr(plans, "TABLES_A_SLOT", 1)
+    many = [f"public.new{number}" for number in range(5)]
+    schemas = {table: schema_of(table, id="int8", v="text") for table in (ORDERS, *many)}
+    shop = Shop(tmp_path, Broker(), schemas)
+    shop.put("c", 10, 1, v="0")
+    shop.run()
+    for number, table in enumerate(many):
+        shop.put("c", 20 + number, 1, v="a" * (10 - number), table=table)
+    shop.checkpoint.dies_before_saving = True
+    with pytest.raises(DiedError):
+        shop.run()
+    shop.restart()
+    for number, table in enumerate(many):  # those that were large are small now
+        shop.put("c", 30 + number, 2, v="b" * (100 * number), table=table)
+    ends = shop.broker.ends()
+    shop.checkpoint.planned[shop.batch].update(ends)
+    shop.again()
+    shop.read = ends
+    for _ in range(4):
+        shop.run()
+    for number, table in enumerate(many):
+        assert shop.state.tables[table].state == tables.STREAMING
+        assert shop.values(table) == {1: "a" * (10 - number), 2: "b" * (100 * number)}
+
+
+def test_tables_that_catch_up_together_are_each_their_own(tmp_path, monkeypatch):
+    """One read for all of them: one cannot be written, one stops by its records, the others go on."""
+    names = [f"public.t{number}" for number in range(4)]
+    schemas = {table: schema_of(table, id="int8", v="text") for table in (ORDERS, *names)}
+    shop = Shop(tmp_path, Broker(), schemas)
+    for number, table in enumerate([ORDERS, *names]):
+        shop.put("c", 10 + number, 1, v="a", table=table)
+    shop.run()
+    shop.records.extend({"type": "table-pause", "table": table} for table in names)
+    shop.run()
+    for number, table in enumerate([ORDERS, *names]):
+        shop.put("u", 30 + number, 1, v="b", table=table)
+        shop.put("c", 40 + number, 2, v="c", table=table)
+    shop.run()
+    away(monkeypatch, names[1])
+    shop.put("u", 2, 1, v="restored", ts=2000, table=names[2])  # below, and its source time newer
+    shop.records.extend({"type": "table-resume", "table": table} for table in names)
+    shop.run()
+    codes = {table: shop.state.tables[table].code for table in names}
+    assert codes == dict(
+        zip(names, ["", "lake-unavailable", "position-regressed", ""], strict=True)
+    )
+    for table in (ORDERS, names[0], names[3]):
+        assert shop.values(table) == {1: "b", 2: "c"}
+        assert shop.state.tables[table].state == tables.STREAMING
+    for table in names[1:3]:
+        assert shop.values(table) == {1: "a"}
+        assert shop.state.tables[table].from_offsets == {f"shop.{table}": {0: 1}}
+    monkeypatch.undo()
+    shop.records.append({"type": "table-resume", "table": names[1]})
+    shop.run()
+    assert shop.values(names[1]) == {1: "b", 2: "c"}

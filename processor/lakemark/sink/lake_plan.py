@@ -65,6 +65,7 @@ class LakePlan:
         tables: plans by table id.
         new_table: the plan of a table not seen before.
         stopped: tables that do not stream: chunks of theirs are not applied.
+        begins: so many tables of a merge task may begin in this step; None = all.
         options: storage options of delta-rs.
     """
 
@@ -75,6 +76,12 @@ class LakePlan:
     tables: dict[str, TablePlan] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
+    begins: int | None = None
+
+    def is_new(self, table: str) -> bool:
+        """Return whether no earlier batch of the query has had the table in hand."""
+        known = self.tables.get(table)
+        return known is None or not known.written
 
     def app_id(self, table: str, step: str = "") -> str:
         """The app id under which the commits of this step, or of `step`, are recorded."""
@@ -97,6 +104,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         made: whether there was no table before the batch, or one that had not been written yet.
         rows_before: rows that the table had before this query's first batch of it.
         reread: keys whose rows only the source can make whole again.
+        put_off: nothing was done: more tables begin than the batch has time for.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
         committed_ms: when rows of it were committed, in milliseconds since the epoch; 0 = none.
@@ -115,6 +123,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     step: str = STREAM
     version: int = 0
     truncate: bytes = b""
+    put_off: bool = False
     needs: bytes = b""
     key: list[str] = msgspec.field(default_factory=list)
     made: bool = False
