@@ -35,6 +35,7 @@ PURE = {
     *("sink.rendering", "sink.envelopes", "sink.splicing", "sink.forwarding", "sink.row_events"),
     *("sink.roaring", "sink.key_index", "sink.row_rules"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
+    *("ops.source_side", "ops.connector_trace"),
     *("refresh", "selection", "gaps"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
     *("backoff", "decoding", "source.circuit", "causes", "chunk_rows"),

@@ -17,7 +17,7 @@ from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 
 # A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
 # and 0.5 + 1 + 2 s between them, four attempts end after 44 s at the latest.
-_ATTEMPTS: Final = 4
+ATTEMPTS: Final = 4
 UNKNOWN_CONNECTOR: Final = "source.connect.connector"
 """The setting at fault where Connect answers 404."""
 
@@ -55,7 +55,7 @@ class Worker:
 
 
 class ConnectRest:
-    """A client for one connector. Every call ends: timeouts and four attempts.
+    """A client for one connector. Every call ends: timeouts and four attempts, unless told.
 
     Raises (every method):
         DependencyError: Connect does not answer, or answers with an error of its own.
@@ -63,9 +63,13 @@ class ConnectRest:
     """
 
     def __init__(
-        self, connect: ConnectConfig, *, transport: httpx.BaseTransport | None = None
+        self,
+        connect: ConnectConfig,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        attempts: int = ATTEMPTS,
     ) -> None:
-        self._connect = connect
+        self._connect, self._attempts = connect, attempts
         self._client = httpx.Client(
             base_url=connect.url,
             auth=self._signed if connect.username else None,
@@ -162,7 +166,7 @@ class ConnectRest:
     def _response(self, path: str) -> httpx.Response:
         retrying = Retrying(
             retry=retry_if_exception_type(DependencyError),
-            stop=stop_after_attempt(_ATTEMPTS),
+            stop=stop_after_attempt(self._attempts),
             wait=wait_exponential(multiplier=self.backoff),
             reraise=True,
         )

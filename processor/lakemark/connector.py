@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lakemark import output_names
 from lakemark.config import Config
-from lakemark.connect_rest import ConnectRest
+from lakemark.connect_rest import ATTEMPTS, ConnectRest
 from lakemark.selection import Wanted
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import (
@@ -230,15 +230,19 @@ class Connector:
                 raise InvalidConfig([Problem("output.topic_prefix", message, hint)])
 
 
-def read(config: Config) -> Connector:
+def read(config: Config, *, attempts: int = ATTEMPTS) -> Connector:
     """The connector from Connect or from its file.
+
+    Args:
+        config: says which.
+        attempts: how often Connect is asked.
 
     Raises:
         DependencyError: Connect does not answer.
         InvalidConfig: Connect does not know the connector, refuses us, or the file is unreadable.
     """
     if config.source.connect:
-        with ConnectRest(config.source.connect) as rest:
+        with ConnectRest(config.source.connect, attempts=attempts) as rest:
             settings = rest.settings()
         return parse(settings, config=config, name=config.source.connect.connector)
     file = config.source.connector_file

@@ -258,7 +258,7 @@ class Supervisor:
             return
         config, connector = self.config, pipeline.connector
         with (
-            feeds.running(config, self.board, connector.topic_pattern, self.stopping),
+            feeds.running(config, self.board, connector, self.stopping),
             Watch(config, connector, pipeline.forms).running() as self.connector,
         ):
             yield

@@ -10,9 +10,11 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from lakemark.errors import DependencyError
 from lakemark.ops import lag
+from lakemark.ops.status import SourceNow, SourceProblem
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Progress, Subject
+from lakemark.tables import PipelineState, TableState
 from stack.processes import wait_for
 from tests.kit.browser import PATIENCE_MS, browser, visit
 from tests.kit.lively import (
@@ -479,3 +481,52 @@ def test_names_and_reasons_are_text_and_never_markup(shown, served: Served):
     served.board.captured(["public.<img src=x onerror=alert(1)>"])
     expect(shown.page.locator("#tables")).to_contain_text("<img src=x onerror=alert(1)>")
     assert shown.page.locator("#tables img").count() == 0
+
+
+# --- the source -------------------------------------------------------------------------------
+
+FAILED = SourceProblem(
+    "connector-failed",
+    "task 0 of the connector shop has FAILED (RecordTooLargeException: The message is … bytes)",
+    "mend it, then `curl -X POST 'http://connect:8083/connectors/shop/restart'`",
+    int((NOW - 300) * 1000),
+)
+
+
+def test_a_source_that_sends_nothing_stands_at_the_top(shown, served: Served):
+    page = shown.page
+    streams = page.locator("#tables .badge.streaming")
+    green = wait_for(lambda: streams.evaluate(STYLE, BACK), PATIENCE_MS / 1000, "a colour")
+    seen = {"asked_ms": int(NOW * 1000), "watched": True, "proven_ms": int((NOW - 7200) * 1000)}
+    served.board.source(SourceNow(**seen, connector="FAILED", problems=(FAILED,)))
+    problem = page.locator("#trouble .problem").first
+    for text in ("No changes come from the source", FAILED.code, FAILED.reason, "5 min ago"):
+        expect(problem).to_contain_text(text)
+    expect(problem.locator("code").last).to_contain_text("curl -X POST")
+    expect(page.locator("#figures .more").first).to_contain_text("all sent as of")
+    expect(streams, "nothing is well while nothing comes").not_to_have_css(BACK, green)
+    served.board.source(SourceNow(**{**seen, "proven_ms": int((NOW - 4) * 1000)}))
+    expect(page.locator("#trouble .problem")).to_have_count(1)
+    expect(page.locator("#figures .more").first).to_have_text(
+        "38 records unread; all sent as of 4.0 s ago"
+    )
+    expect(streams).to_have_css(BACK, green)
+
+
+def test_what_is_the_same_for_many_tables_is_one_box(shown, served: Served):
+    page = shown.page
+    why = {"state": "errored", "code": "no-key", "rows": 1, "topics": ["t"]}
+    tables = {
+        f"public.t{n:03}": TableState(
+            **why, reason=f"public.t{n:03} has no key", hint=f"resume `public.t{n:03}`",
+            resnapshot="events may be missing",
+        )
+        for n in range(250)
+    }  # fmt: skip
+    served.board.tables(PipelineState(batch=1, tables=tables))
+    served.board.captured([])
+    problems = page.locator("#trouble .problem")
+    expect(problems).to_have_count(2)
+    expect(problems.first).to_contain_text("public.t002 and 247 more have stopped")
+    expect(problems.first).to_contain_text("TABLE has no key")
+    expect(problems.last).to_contain_text("events may be missing")

@@ -1,5 +1,6 @@
 """A pipeline's HTTP side: the real application, board and metrics; Kafka is a list."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,7 +17,7 @@ from lakemark.ops.commands import Commands
 from lakemark.ops.log import SecretFilter
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.server import serving
-from lakemark.ops.status import BatchDone
+from lakemark.ops.status import BatchDone, SourceNow
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
 from lakemark.tables import PipelineState, TableState
@@ -134,6 +135,13 @@ class Site(Written):
         board.batch(done)
         self.metrics.batch(done)
         board.ends(lag.Ends({}, {"t.a": {0: 9}, "t.b": {0: 1}}))
+        now = int(time.time() * 1000)
+        board.source(
+            SourceNow(
+                now, watched=True, connector="RUNNING", slot="shop", slot_active=True,
+                slot_distance_bytes=17, heartbeat_ms=now - 5000, proven_ms=now,
+            )
+        )  # fmt: skip
         run = Subject("r1", "shop", (A,))
         board.signal(b'{"id": "r1", "type": "execute-snapshot"}', sent_ms=1, unnamed="u")
         half = Progress(chunks=1, total_chunks=2, rows=3, seconds=1)

@@ -10,7 +10,14 @@ from lakemark.errors import DependencyError
 from lakemark.ops import health, lag
 from lakemark.ops.board import Board
 from lakemark.ops.history import PACE_S, Pace
-from lakemark.ops.status import BatchDone, ChunkNow, Delay, WindowsNow
+from lakemark.ops.status import (
+    BatchDone,
+    ChunkNow,
+    Delay,
+    SourceNow,
+    SourceProblem,
+    WindowsNow,
+)
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
@@ -402,3 +409,117 @@ def test_ready_is_near_the_source_and_without_errors(board, clock):
     assert codes(board) == [("no-key", B)]
     board.tables(at(12, a=entry(), b=entry(topics=["t.b"], state="paused")))
     assert codes(board) == []
+
+
+# --- the source -------------------------------------------------------------------------------
+
+STOPPED = SourceProblem("connector-failed", "task 0 has FAILED", "restart it", 1)
+
+
+def source(*, proven: float | None, watched: bool = True, wrong: bool = False) -> SourceNow:
+    found = None if proven is None else round(proven * 1000)
+    return SourceNow(1, watched, proven_ms=found, problems=(STOPPED,) if wrong else ())
+
+
+# What is known of the source (seconds ago), unread records, and what must be shown.
+BEHIND = {
+    "sent all, just now": (source(proven=START - 5), 0, 0.0),
+    "sent all, within the time between looks": (source(proven=START - 30), 0, 0.0),
+    "not proven for a while": (source(proven=START - 31), 0, 31.0),
+    "failed a moment ago": (source(proven=START - 5, wrong=True), 0, 5.0),
+    "failed an hour ago": (source(proven=START - 3600, wrong=True), 0, 3600.0),
+    "never proven": (source(proven=None), 0, None),
+    "failed before anything was proven": (source(proven=None, wrong=True), 0, None),
+    "nothing can tell": (source(proven=None, watched=False), 0, None),
+    "more is unread than silent": (source(proven=START - 40, wrong=True), 3, 100.0),
+    "more is silent than unread": (source(proven=START - 400, wrong=True), 3, 400.0),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_behind_is_never_less_than_what_the_source_may_not_have_sent(board, clock, name):
+    now, records, seconds = BEHIND[name]
+    clock.now = START - 100
+    board.tables(at(10, a=entry(newest_ts=0)))
+    board.ends(ends(10 + records))
+    board.status()
+    clock.now = START
+    board.source(now)
+    assert (board.status().lag.seconds, board.status().lag.records) == (seconds, records)
+    assert of(board, A).lag == board.status().lag
+    assert board.status().source == now
+    board.source(None)  # nobody looks any more
+    assert board.status().lag.seconds == (100.0 if records else 0.0)
+
+
+def test_an_event_proves_that_what_was_before_it_has_come(board, clock):
+    board.tables(at(10, a=entry(newest_ts=micros(START - 7))))
+    board.ends(ends(10))
+    board.source(source(proven=START - 500, wrong=True))
+    assert board.status().lag.seconds == 7.0
+    board.source(source(proven=None, watched=False))
+    assert board.status().lag.seconds == 0.0, "it has just come"
+    clock.now += 60
+    assert board.status().lag.seconds is None, "and silence says nothing"
+
+
+def test_a_source_in_trouble_is_why_the_pipeline_is_not_ready(board, clock):
+    limit = timedelta(seconds=60)
+    board.pipeline("streaming")
+    board.tables(at(10, a=entry()))
+    board.ends(ends(10))
+    board.source(source(proven=START))
+    assert health.not_ready(board.status(), limit) == []
+    clock.now += 3600
+    board.source(source(proven=START, wrong=True))
+    reasons = health.not_ready(board.status(), limit)
+    assert [(one.code, one.reason, one.hint) for one in reasons] == [
+        ("connector-failed", "task 0 has FAILED", "restart it")
+    ], "and no table is named for what the source does"
+    assert health.not_alive(board.status()) is None, "to start lakemark again mends nothing"
+    board.source(source(proven=None))
+    assert [one.code for one in health.not_ready(board.status(), limit)] == ["lag-unknown"]
+    board.source(source(proven=None, watched=False))
+    assert health.not_ready(board.status(), limit) == [], "there it is never known"
+    board.source(source(proven=START))
+    assert [one.code for one in health.not_ready(board.status(), limit)] == ["lagging"]
+
+
+def test_a_table_that_the_source_has_no_more_is_gone_until_it_is_back(board, clock):
+    why = {"state": "errored", "code": "no-key", "reason": "it has no key", "hint": "give it one"}
+    doubt = {"resnapshot": "why", "reread_keys": {"[1]": 1}}
+    left = entry(from_offsets={"t.a": {0: 10}}, **why, **doubt)
+    board.captured([A, B, "public.c"])
+    board.pipeline("streaming")
+    board.tables(at(10, a=left, b=entry(topics=["t.b"])))
+    board.ends(ends(10))
+    board.gone([A, "public.c"])
+    assert states(board) == {A: "gone", B: "streaming"}, "of c nothing is left to show"
+    found = of(board, A)
+    assert (found.code, found.retried, found.resnapshot, found.rereads) == (
+        "table-gone",
+        False,
+        "",
+        0,
+    )
+    assert "2027-01-15 08:00 UTC" in found.reason
+    clock.now += 7200
+    board.gone([A, "public.c"])
+    assert of(board, A).reason == found.reason, "since when stays"
+    assert not [one for one in health.not_ready(board.status(), timedelta(60)) if one.table == A]
+    board.ends(ends(11))
+    assert of(board, A).state == "errored", "what is still unread is not forgotten"
+    board.ends(ends(10))
+    board.gone([])
+    assert of(board, A).state == "errored"
+    assert states(board)["public.c"] == "waiting"
+
+
+def test_a_table_that_is_gone_does_not_count_as_behind(board, clock):
+    board.pipeline("streaming")
+    board.tables(at(10, a=entry(), b=entry()))
+    board.ends(ends(10))
+    board.source(source(proven=START - 100))
+    board.gone([A])
+    assert of(board, A).lag.seconds == 0.0
+    assert of(board, B).lag.seconds == 100.0

@@ -112,7 +112,7 @@ def test_nothing_wrong_is_exit_code_0(told):
         "✓ select  public.orders, public.items  granted",
         "! key     public.orders                is deferrable",
         "    → ALTER TABLE x;",
-        "0 ✗, 1 !, 2 ✓",
+        "0 ✗, 1 !, 1 ✓",
     ]
 
 
@@ -151,3 +151,22 @@ def test_fine_findings_that_say_the_same_share_a_line():
     found = gathered([*many[:2], KNOWN, *many[2:], fine("key", "u", "other")])
     assert [f.subject for f in found] == ["t0, t1, t2 and 2 more", "public.orders", "u"]
     assert len(bad(found)) == 1
+
+
+def test_what_is_the_same_for_many_tables_is_one_line(told):
+    told.clear()
+    for number in range(250):
+        name = f"public.t{number:03}"
+        told.append(fine("select", name, "granted"))
+        told.append(wrong("key", name, f"{name} has no key", f"ALTER TABLE {name} …"))
+    told.append(wrong("key", "public.t0", "another reason"))
+    some = "public.t000, public.t001, public.t002 and 247 more"
+    result = invoke("doctor")
+    assert [" ".join(line.split()) for line in result.output.splitlines()] == [
+        f"✓ select {some} granted",
+        f"✗ key {some} TABLE has no key",
+        "→ ALTER TABLE TABLE …",
+        "✗ key public.t0 another reason",
+        "2 ✗, 0 !, 1 ✓",
+    ]
+    assert len(json.loads(invoke("doctor", "-o", "json").stdout)) == 501

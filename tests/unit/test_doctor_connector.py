@@ -68,7 +68,7 @@ def test_a_task_that_failed_is_shown_without_values():
     found = findings(facts(tasks=(Task(0, "FAILED", trace),)), CONFIG)
     (finding,) = bad(found)
     assert finding.verdict is ERROR
-    assert "task 0 is FAILED (ConnectException by PSQLException)" in finding.reason
+    assert "task 0 is FAILED (PSQLException: ERROR: …)" in finding.reason
     assert "private" not in finding.reason
     assert "4711" not in finding.reason
     assert "restart?includeTasks=true&onlyFailed=true" in finding.mend

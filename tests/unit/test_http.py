@@ -4,11 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
 
 from lakemark.ops import lag, status
+from lakemark.ops.status import SourceProblem
 from lakemark.snapshot.signals import ExecuteSnapshot, read
 from lakemark.tables import PipelineState, TableState
 from tests.kit.site import A, B, C, Site
@@ -70,6 +72,7 @@ def test_the_published_schema_is_current_and_fits_a_real_answer(site):
     assert found["signals"][0]["answer"]["type"] == "IN_PROGRESS"
     assert found["slowest_step"]["step"] == "tasks"
     assert found["lag"] == {"seconds": 0.0, "records": 0}
+    assert found["source"]["connector"] == "RUNNING"
 
 
 def test_no_secret_is_answered(site):
@@ -106,6 +109,28 @@ def test_metrics_parse_and_say_what_the_board_says(site):
     assert samples["lakemark_snapshot_buffered_parts", ()] == 2
     assert samples["lakemark_snapshot_largest_state_bytes", ()] == 0
     assert ("lakemark_table_lag_seconds", (("table", C),)) not in samples  # unknown is no number
+    assert samples["lakemark_source_up", ()] == 1
+    assert samples["lakemark_connector_state", (("state", "RUNNING"),)] == 1
+    assert samples["lakemark_connector_state", (("state", "FAILED"),)] == 0
+    assert samples["lakemark_slot_distance_bytes", ()] == 17
+    assert 5 <= samples["lakemark_heartbeat_age_seconds", ()] < 60
+
+
+def test_a_source_in_trouble_makes_it_not_ready_and_stays_alive(site):
+    problem = SourceProblem("connector-failed", "hush-hush has FAILED", "restart it", 1)
+    now = site.board.status().source
+    failed = msgspec.structs.replace(now, connector="FAILED", problems=(problem,), proven_ms=None)
+    site.board.source(failed)
+    answer = site.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["reasons"][0] == {
+        "code": "connector-failed", "reason": "••• has FAILED", "hint": "restart it",
+    }  # fmt: skip
+    assert site.get("/healthz").status_code == 200, "to start lakemark again mends nothing"
+    text = site.get("/metrics").text
+    assert "lakemark_source_up 0.0" in text
+    assert 'lakemark_connector_state{state="FAILED"} 1.0' in text
+    assert "\nlakemark_lag_seconds 0.0" not in text
 
 
 # --- signals ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from jsonschema import Draft202012Validator
+from rich.console import Console
 
 from lakemark.config import load
 from lakemark.errors import DependencyError
@@ -18,7 +19,7 @@ from lakemark.ops.metrics import Metrics
 from lakemark.ops.overview import Lookout, Overview
 from lakemark.ops.progress import kept
 from lakemark.ops.server import serving
-from lakemark.ops.status import BatchDone
+from lakemark.ops.status import BatchDone, SourceNow, SourceProblem
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, Subject
@@ -328,3 +329,62 @@ def test_a_table_whose_name_begins_with_an_underscore_is_a_table():
     found = kept([Kept(key, record(rows=1)) for key in (b"_realtime.tenants", *ours)])
     assert list(found.tables) == ["_realtime.tenants"]
     assert list(found.others) == ours
+
+
+# --- the source, and many tables -------------------------------------------------------------
+
+
+def output(found: Board, capsys) -> str:
+    hide = SecretFilter(["hush-hush"])
+    status_view.show(Console(width=200), seen(found), topic="t", as_json=False, hide=hide)
+    return capsys.readouterr().out
+
+
+def test_a_source_in_trouble_stands_first_and_behind_is_no_lie(board, clock, capsys):
+    board.pipeline("streaming")
+    board.tables(at(10, a=entry()))
+    board.ends(ends(10))
+    now = round(clock.now * 1000)
+    wrong = SourceProblem("connector-failed", "task 0 hush-hush", "restart it", now - 120_000)
+    board.source(SourceNow(now, watched=True, proven_ms=now - 180_000, problems=(wrong,)))
+    lines = output(board, capsys).splitlines()
+    assert lines[1:4] == [
+        "source: task 0 ••• (connector-failed, seen first 2m ago)",
+        "    → restart it",
+        "behind the source: 3m, 0 records unread; all sent as of 3m ago",
+    ]
+    shown = status_view.document(seen(board), SecretFilter(["hush-hush"]))
+    assert shown["source"]["problems"][0]["reason"] == "task 0 •••"
+    board.source(SourceNow(now, watched=False))
+    assert "behind the source: ?, 0 records unread\n    → nothing tells" in output(board, capsys)
+
+
+def test_what_is_the_same_for_many_tables_is_said_once(board, capsys):
+    names = [f"t{number:03}" for number in range(250)]
+    doubt = {"resnapshot": "events may be missing", "reread_keys": {"[1]": 1}}
+    why = {"state": "errored", "code": "no-key", "hint": "x"}
+    other = entry(**{**why, "reason": "another reason"})
+    tables = {
+        name: entry(
+            **{**why, "reason": f"public.{name} has no key", "hint": f"resume public.{name}"},
+            **doubt,
+        )
+        for name in names
+    }
+    board.pipeline("streaming")
+    board.tables(at(1, **tables, z=other))
+    text = output(board, capsys)
+    below = text[text.index("public.z ") :].splitlines()[1:]
+    some = "public.t000, public.t001, public.t002 and 247 more"
+    assert below == [
+        f"{some}: TABLE has no key (no-key; it is not retried)",
+        "    → resume TABLE",
+        f"{some}: may differ from the source: events may be missing",
+        f"    → {status_view.RESNAPSHOT}",
+        f"{some}: 1 row to be read again from the source",
+        f"    → {status_view.REREADS}",
+        "public.z: another reason (no-key; it is not retried)",
+        "    → x",
+    ]
+    shown = status_view.document(seen(board), SecretFilter([]))
+    assert sum(table["reason"].endswith("has no key") for table in shown["tables"]) == 250

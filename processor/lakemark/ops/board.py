@@ -5,6 +5,7 @@
 | supervisor | the pipeline's state, the tables' states after a batch, captured tables |
 | pipeline | what a batch did |
 | feeds | Kafka's end offsets, or that it is away; signals, notifications; the last hour as kept |
+| source watch | whether the source works; tables that it no longer has |
 | snapshots | windows and chunks in flight |
 
 Nothing here decides anything: the states are the pipeline's, shown in the words of `status`.
@@ -27,6 +28,7 @@ from lakemark.ops.status import (
     Lag,
     PipelineNow,
     PipelineWord,
+    SourceNow,
     Status,
     Stretch,
     TableNow,
@@ -62,6 +64,8 @@ class Board:
         self._paces: dict[str, Pace] = {}
         self._ends: lag.Ends | None = None
         self._away: PipelineNow | None = None
+        self._source: SourceNow | None = None
+        self._gone: dict[str, int] = {}
         self._flight = Flight()
         self._batches = Batches()
         self._answers = Answers()
@@ -122,6 +126,17 @@ class Board:
             if known is not None:
                 self._batches.lagging(self._lags()[1], self._now_ms())
 
+    def source(self, now: SourceNow | None) -> None:
+        """What the source is like; None when nobody looks at it any more."""
+        with self._lock:
+            self._source = now
+
+    def gone(self, names: Iterable[str]) -> None:
+        """These tables are no longer in the source, and no others."""
+        now = self._now_ms()
+        with self._lock:
+            self._gone = {name: self._gone.get(name, now) for name in names}
+
     def signal(self, value: bytes | None, *, sent_ms: int, unnamed: str) -> None:
         """A record of the signals topic."""
         with self._lock:
@@ -144,12 +159,17 @@ class Board:
 
     # -- what is read ---------------------------------------------------------------------------
 
+    def names(self) -> frozenset[str]:
+        """The tables that are shown."""
+        with self._lock:
+            return self._captured.union(self._state.tables)
+
     def status(self) -> Status:
         """Everything, as it is now."""
         with self._lock:
             lags, whole = self._lags()
             reading = self._answers.reading()
-            names = sorted({*self._state.tables, *self._captured})
+            names = sorted({*self._state.tables, *(self._captured - self._gone.keys())})
             shown = tuple(self._table(name, lags.get(name, Lag()), reading) for name in names)
             return Status(
                 self._name,
@@ -164,6 +184,7 @@ class Board:
                 self._answers.signals(),
                 windows_of(self._flight),
                 delay_of(self._flight),
+                self._source,
             )
 
     def history(self) -> History:
@@ -203,18 +224,51 @@ class Board:
             )
             for name, entry in self._state.tables.items()
         }
+        entries = self._state.tables
+        newest = max((entry.newest_ts for entry in entries.values()), default=0) / 1_000_000
+        for name, one in found.items():
+            if not self._is_gone(name, one):
+                found[name] = lag.bounded(one, self._source, newest, now)
         # What has stopped says so itself; its lag would hide that of all others.
         going = [
             found[name]
-            for name, entry in self._state.tables.items()
-            if entry.state in {tables.STREAMING, tables.CATCHING_UP} and entry.topics
+            for name, entry in entries.items()
+            if entry.state in {tables.STREAMING, tables.CATCHING_UP}
+            and entry.topics
+            and not self._is_gone(name, found[name])
         ]
-        return found, lag.worst(going, lag.unread(known.ends, applied, known))
+        worst = lag.worst(going, lag.unread(known.ends, applied, known))
+        return found, lag.bounded(worst, self._source, newest, now)
+
+    def _is_gone(self, name: str, behind: Lag) -> bool:
+        """Whether nothing will come of a table: the source has none, and nothing is unread."""
+        if name not in self._gone:
+            return False
+        return behind.records == 0 or not self._state.tables[name].topics
 
     def _table(self, name: str, behind: Lag, reading: frozenset[str]) -> TableNow:
         entry = self._state.tables.get(name)
         if entry is None:
             return TableNow(name, "snapshotting" if name in reading else "waiting")
+        shown = self._shown(name, entry, behind, reading)
+        if not self._is_gone(name, behind):
+            return shown
+        seen = time.strftime("%Y-%m-%d %H:%M", time.gmtime(self._gone[name] / 1000))
+        return msgspec.structs.replace(
+            shown,
+            state="gone",
+            code="table-gone",
+            reason=f"the source has no table {name} any more, as was seen at {seen} UTC",
+            hint="its Delta table stays as it is; leave it out of source.tables to show it no more",
+            retried=False,
+            rereads=0,
+            more_rereads=False,
+            resnapshot="",
+        )
+
+    def _shown(
+        self, name: str, entry: TableState, behind: Lag, reading: frozenset[str]
+    ) -> TableNow:
         word: status.TableWord = "snapshotting" if name in reading else "streaming"
         return TableNow(
             name,

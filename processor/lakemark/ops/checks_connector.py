@@ -3,13 +3,13 @@
 What makes a connector unfit is said in `suitability`; here is what should be known besides.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from lakemark.config import Config
 from lakemark.errors import ConfigError
+from lakemark.ops.connector_trace import last_cause
 from lakemark.ops.findings import Finding, clock, fine, of_problem, warning, wrong
 from lakemark.settings.layers import Problem
 from lakemark.snapshot.fence import HINT, committed_position
@@ -18,7 +18,6 @@ from lakemark.source.modes import HandlingModes
 CHECKS: Final = ("connector", "connector setting")
 COMMITTED: Final = "committed offset"
 
-_JAVA_CLASS: Final = re.compile(r"(?:[a-z_][\w$]*\.)+[A-Z][\w$]*")
 # Values of snapshot.mode with which the connector's own snapshot reads no rows.
 _NO_ROWS: Final = frozenset({"no_data", "never", "schema_only"})
 _FLUSH: Final = (
@@ -156,7 +155,9 @@ def _state(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
         yield fine("connector", facts.name, f"RUNNING with {count}, Connect {facts.version}")
     for task in facts.tasks:
         if task.state not in {"RUNNING", "PAUSED"}:
-            yield _down(facts.name, f"task {task.id} is {task.state}{_cause(task.trace)}", place)
+            cause = last_cause(task.trace, facts.settings)
+            why = f" ({cause})" if cause else ""
+            yield _down(facts.name, f"task {task.id} is {task.state}{why}", place)
 
 
 def _down(name: str, reason: str, place: str) -> Finding:
@@ -166,14 +167,6 @@ def _down(name: str, reason: str, place: str) -> Finding:
         f"{reason}; the whole trace: curl -s {place}/status",
         f"curl -X POST '{place}/restart?includeTasks=true&onlyFailed=true'",
     )
-
-
-def _cause(trace: str) -> str:
-    """The classes of the first and the last error; their messages may hold values."""
-    lines = [line for line in trace.splitlines() if line and not line[0].isspace()]
-    found = [match[0] for line in lines if (match := _JAVA_CLASS.search(line))]
-    names = dict.fromkeys(name.rpartition(".")[2] for name in (*found[:1], *found[-1:]))
-    return f" ({' by '.join(names)})" if names else ""
 
 
 # --- settings --------------------------------------------------------------------------------
@@ -272,11 +265,16 @@ def _conversion(settings: Mapping[str, str]) -> Iterator[Finding]:
     yield fine("connector setting", name, f"{mode}: {what} value that it cannot convert")
 
 
+def heartbeat_s(settings: Mapping[str, str]) -> float:
+    """Return how often the connector writes a heartbeat, in seconds; 0 = never."""
+    value = settings.get("heartbeat.interval.ms", "0").strip()
+    return int(value) / 1000 if value.isdecimal() else 0.0
+
+
 def _heartbeat(settings: Mapping[str, str]) -> Iterator[Finding]:
     name = "heartbeat.interval.ms"
-    value = settings.get(name, "0").strip()
-    if value.isdecimal() and int(value) > 0:
-        yield fine("connector setting", name, f"a heartbeat every {value} ms")
+    if every_s := heartbeat_s(settings):
+        yield fine("connector setting", name, f"a heartbeat every {every_s * 1000:.0f} ms")
     else:
         yield warning(
             "connector setting",

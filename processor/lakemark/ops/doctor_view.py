@@ -18,7 +18,7 @@ _WIDEST: Final = 44  # a longer subject shifts its own line only
 
 
 def show(console: Console, findings: Sequence[Finding], *, as_json: bool, hide: Hide) -> None:
-    """All findings; on a console, fine ones that say the same share a line."""
+    """All findings; on a console, those that say the same share a line."""
     if as_json:
         shown = [{name: hide(text) for name, text in asdict(f).items()} for f in findings]
         sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
@@ -33,6 +33,6 @@ def show(console: Console, findings: Sequence[Finding], *, as_json: bool, hide: 
         console.print(line, highlight=False, soft_wrap=True)
         if finding.mend:
             show_line(console, f"    → {hide(finding.mend)}")
-    counts = Counter(finding.verdict for finding in findings)
+    counts = Counter(finding.verdict for finding in lines)
     total = ", ".join(f"{counts[verdict]} {SIGNS[verdict]}" for verdict in reversed(Verdict))
     console.print(total, markup=False, highlight=False)

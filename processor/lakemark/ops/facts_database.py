@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from lakemark.config import DatabaseConfig
 from lakemark.connector import Connector
+from lakemark.errors import LakemarkError
 from lakemark.ops.checks_database import (
     DatabaseFacts,
     Publication,
@@ -16,6 +18,7 @@ from lakemark.ops.checks_database import (
     Slot,
 )
 from lakemark.ops.checks_tables import Relation
+from lakemark.ops.source_side import SlotSeen
 from lakemark.snapshot.readers.postgres import schemas_of
 from lakemark.snapshot.readers.postgres_publication import unpublished
 from lakemark.snapshot.readers.postgres_session import Session, connect, translated
@@ -37,6 +40,22 @@ SELECT active, coalesce(wal_status, ''), safe_wal_size,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                             ELSE pg_current_wal_lsn() END, restart_lsn)::int8
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s AND database = current_database()
+"""
+_SLOT_NOW: Final = """
+SELECT CASE WHEN pg_is_in_recovery() THEN NULL
+            ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::int8 END,
+       s.slot_name IS NOT NULL, coalesce(s.active, false), coalesce(s.wal_status = 'lost', false),
+       pg_wal_lsn_diff(s.confirmed_flush_lsn, '0/0')::int8,
+       pg_wal_lsn_diff(r.write_lsn, '0/0')::int8
+FROM (SELECT) one
+LEFT JOIN pg_catalog.pg_replication_slots s
+    ON s.slot_name = %s AND s.database = current_database()
+LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
+"""
+_THERE: Final = """
+SELECT n.nspname || '.' || c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname || '.' || c.relname = ANY (%s)
 """
 _PUBLICATION: Final = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
 _RELATIONS: Final = """
@@ -113,6 +132,64 @@ def database_facts(
         asking = _Asking(session, connector, modes)
         facts = DatabaseFacts(server, asking.slot(), asking.publication, asking.signal(), streams)
         return DatabaseAnswers(facts, asking.relations())
+
+
+class DatabaseWatch:
+    """One session that is asked again and again, and made anew after an error; for one thread.
+
+    Args:
+        database: where it is.
+        name: the pipeline's.
+        within: how long connecting, and each statement, may take.
+
+    Raises (every question):
+        DependencyError: the database does not answer.
+        ConfigError: it refuses us.
+    """
+
+    def __init__(self, database: DatabaseConfig, name: str, *, within: timedelta) -> None:
+        wait = min(database.connect_timeout, within)
+        self._database = database.model_copy(update={"connect_timeout": wait})
+        self._name, self._within = name, within
+        self._open = ExitStack()
+        self._session: Session | None = None
+
+    def slot(self, name: str) -> SlotSeen | None:
+        """Return the connector's slot as it is now; None on a standby, which has no say in it."""
+        (row,) = self._rows(_SLOT_NOW, name)
+        end, exists, active, lost, confirmed, received = row
+        return (
+            None if end is None else SlotSeen(name, exists, end, active, lost, confirmed, received)
+        )
+
+    def there(self, tables: frozenset[str]) -> frozenset[str]:
+        """Return those of the tables that the database has."""
+        return frozenset(name for (name,) in self._rows(_THERE, sorted(tables)))
+
+    def close(self) -> None:
+        """End the session; the next question makes another one."""
+        stack, self._open, self._session = self._open, ExitStack(), None
+        stack.close()
+
+    def _rows(self, query: str, parameter: object) -> list[tuple[Any, ...]]:
+        try:
+            with translated():
+                return self._connected().execute(query.encode(), [parameter]).fetchall()
+        except LakemarkError:
+            self.close()
+            raise
+
+    def _connected(self) -> Session:
+        if self._session is None:
+            self._session = self._open.enter_context(
+                connect(
+                    self._database,
+                    statement_timeout=self._within,
+                    application_name=f"lakemark {self._name} watch",
+                )
+            )
+            self._session.execute("SET default_transaction_read_only = on")
+        return self._session
 
 
 def _server(session: Session) -> Server:

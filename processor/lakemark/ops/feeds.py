@@ -1,4 +1,4 @@
-"""What the board learns from Kafka, in threads of its own: end offsets, signals, notifications.
+"""What the board learns in threads of their own: end offsets, signals, notifications, the source.
 
 The last hour is read when the pipeline becomes this process's, and kept once a minute.
 
@@ -8,6 +8,7 @@ newest records that are there, so that a restart forgets little.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,10 +20,12 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from lakemark.client_errors import Admission
 from lakemark.client_settings import by_offset
 from lakemark.config import Config
+from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
 from lakemark.kafka import Cluster
-from lakemark.ops import history_record, lag
+from lakemark.ops import history_record, lag, source_watch
 from lakemark.ops.board import Board
+from lakemark.ops.source_side import SourceSide
 from lakemark.records import publish, read_compacted
 from lakemark.snapshot import notifications
 
@@ -38,13 +41,15 @@ _KEEP_EVERY_S: Final = 60.0
 
 
 @contextmanager
-def running(config: Config, board: Board, pattern: str, leaving: threading.Event) -> Iterator[None]:
+def running(
+    config: Config, board: Board, connector: Connector, leaving: threading.Event
+) -> Iterator[None]:
     """Tells the board while the block runs.
 
     Args:
         config: says where the brokers are.
         board: is told.
-        pattern: Java regular expression of the change topics.
+        connector: what writes the change topics.
         leaving: set when the process is about to end as it was told to: then the last minute is
             kept too. Whoever stops for another reason may not own the pipeline any more.
     """
@@ -52,11 +57,13 @@ def running(config: Config, board: Board, pattern: str, leaving: threading.Event
     threads = [
         threading.Thread(target=run, args=(config, board, stopping, *more), name=name, daemon=True)
         for name, run, more in (
-            ("ends", _ends, (pattern,)),
+            ("ends", _ends, (connector.topic_pattern,)),
+            ("source", source_watch.keep_looking, (connector,)),
             ("answers", _answers, ()),
             ("history", _history, (leaving,)),
         )
     ]
+    board.source(SourceSide(source_watch.expected(config, connector)).unseen(time.time()))
     for thread in threads:
         thread.start()
     try:
@@ -66,6 +73,7 @@ def running(config: Config, board: Board, pattern: str, leaving: threading.Event
         for thread in threads:
             thread.join(_STOP_WITHIN_S)
         board.ends(None)
+        board.source(None)
 
 
 def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str) -> None:

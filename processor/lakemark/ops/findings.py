@@ -7,6 +7,7 @@ warning   !      it runs like this, but somebody should know
 error     ✗      something does not work or loses data; the command ends with 1
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,7 +30,7 @@ SIGNS: Final[Mapping[Verdict, str]] = {Verdict.OK: "✓", Verdict.WARNING: "!", 
 SKEW_S: Final = 5.0
 """Clocks further apart than this are worth a warning: ages and lags are wrong by as much."""
 
-_SHOWN: Final = 3  # subjects named when several fine ones share a line
+_SHOWN: Final = 3  # subjects named when several share a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +107,33 @@ def clock(whose: str, skew_s: float | None) -> Finding:
 
 
 def gathered(findings: Sequence[Finding]) -> list[Finding]:
-    """Fine findings of one check with one reason become one, in the place of the first."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    """Return them with those that say the same but for their subject as one, where the first was.
+
+    In one that stands for several, TABLE stands for the name.
+    """
+    groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
-        if finding.verdict is Verdict.OK:
-            groups.setdefault((finding.check, finding.reason), []).append(finding.subject)
+        texts = (without(finding.subject, text) for text in (finding.reason, finding.mend))
+        groups.setdefault((finding.check, finding.verdict, *texts), []).append(finding)
     shown = []
-    for finding in findings:
-        if finding.verdict is not Verdict.OK:
-            shown.append(finding)
+    for (_, _, reason, mend), found in groups.items():
+        if len(found) == 1:
+            shown += found
             continue
-        subjects = groups.pop((finding.check, finding.reason), None)
-        if subjects is not None:
-            shown.append(replace(finding, subject=_named(subjects)))
+        subjects = named([finding.subject for finding in found])
+        shown.append(replace(found[0], subject=subjects, reason=reason, mend=mend))
     return shown
 
 
-def _named(subjects: Sequence[str]) -> str:
+def without(name: str, text: str) -> str:
+    """Return a text with TABLE in place of a table's name, so that others may share it."""
+    if not name or name not in text:
+        return text
+    return re.sub(rf"(?<![\w.]){re.escape(name)}(?!\w)", "TABLE", text)
+
+
+def named(subjects: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
     more = len(subjects) - _SHOWN
     names = ", ".join(subjects[:_SHOWN])
-    return f"{names} and {more} more" if more > 0 else names
+    return f"{names} and {more:,} more" if more > 0 else names

@@ -1,8 +1,8 @@
 """Whether the process is alive, and whether it is ready; pure.
 
-Alive: the query runs, or another process's does and this one stands by. Ready: the query runs,
-every table is within `http.ready_lag` of the source, and none has stopped by an error. A table that
-a person has paused is no reason.
+Alive: the query runs, or another process's does and this one stands by. Ready: the query runs, the
+connector brings changes, every table is within `http.ready_lag` of the source, and none has stopped
+by an error. A table that a person has paused, or that is gone, is no reason; a paused connector is.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
-from lakemark.ops.status import ERRORED, PAUSED, STANDBY, STREAMING, Status
+from lakemark.ops.status import ERRORED, GONE, PAUSED, STANDBY, STREAMING, Status
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,13 +48,27 @@ def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:
             "Kafka has not said yet how much is unread",
             "it is asked every few seconds; see the log if this stays",
         )
+    problems = now.source.problems if now.source else ()
+    yield from (Reason(one.code, one.reason, one.hint) for one in problems)
+    if now.lag.records is not None and now.lag.seconds is None and _may_be_known(now):
+        yield Reason(
+            "lag-unknown",
+            "nothing has shown yet that the connector has sent everything",
+            "wait; see `source` in /v1/status if this stays",
+        )
     for table in now.tables:
         if table.state == ERRORED:
             yield Reason(table.code or "errored", table.reason, table.hint, table.name)
-        elif table.state != PAUSED and (table.lag.seconds or 0.0) > seconds:
+        elif problems:
+            continue  # they are why all tables are behind
+        elif table.state not in {PAUSED, GONE} and (table.lag.seconds or 0.0) > seconds:
             yield Reason(
                 "lagging",
                 f"{table.lag.seconds:.0f} s behind the source, more than {seconds:g} s",
                 "wait; see the slowest step in /v1/status if it does not get less",
                 table.name,
             )
+
+
+def _may_be_known(now: Status) -> bool:
+    return now.source is not None and now.source.watched and not now.source.problems

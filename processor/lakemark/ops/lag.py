@@ -4,14 +4,21 @@ Records: end offsets of Kafka minus the offsets that were applied. Seconds: what
 was late by when it was applied, and how long something has been unread since; 0 while nothing is.
 A source that is silent for an hour is no lag of an hour: the time of its newest event counts only
 against the moment it was applied at.
+
+What Kafka has is not all: where the source is not known to have sent everything, the time since it
+was known last counts instead, see `bounded` and `source_side`.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from lakemark.ops.status import Lag
+from lakemark.ops.status import Lag, SourceNow
 from lakemark.tables import STREAMING, Offsets, TableState
+
+FRESH_S: Final = 30.0
+"""For so long a proof counts as now: looks are 5 s apart, the connector's reports mostly 10 s."""
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -76,6 +83,30 @@ def worst(lags: Iterable[Lag], records: int | None) -> Lag:
     if records is None or len(known) < len(seconds):
         return Lag(None, records)
     return Lag(max(known, default=0.0), records)
+
+
+def bounded(lag: Lag, source: SourceNow | None, newest: float, now: float) -> Lag:
+    """The lag with what may still be on its way to Kafka.
+
+    Args:
+        lag: by what Kafka has.
+        source: as it was found last; None if nobody looks at it.
+        newest: time of the newest event applied: what was committed before it has come. 0 = none.
+        now: seconds since the epoch.
+
+    Returns:
+        the same while there is a fresh proof and no problem; else the time since the last proof,
+        if that is longer, or None where there never was one.
+    """
+    if source is None or lag.seconds is None:
+        return lag
+    proven = max((source.proven_ms or 0) / 1000, min(newest, now))
+    silent = now - proven
+    if silent <= FRESH_S and not source.problems:
+        return lag
+    if not proven or not source.watched:
+        return Lag(None, lag.records)
+    return Lag(max(lag.seconds, round(silent, 3)), lag.records)
 
 
 def offsets(found: Mapping[tuple[str, int], int]) -> Offsets:

@@ -13,7 +13,15 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from lakemark.ops.board import Board
-from lakemark.ops.status import PIPELINE_STATES, TABLE_STATES, BatchDone, Status, TableNow
+from lakemark.ops.source_side import CONNECTOR_STATES
+from lakemark.ops.status import (
+    PIPELINE_STATES,
+    TABLE_STATES,
+    BatchDone,
+    SourceNow,
+    Status,
+    TableNow,
+)
 from lakemark.snapshot.following import ENDED
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,6 +31,10 @@ BUILD_INFO: Final = "lakemark_build_info"
 PIPELINE_STATE: Final = "lakemark_pipeline_state"
 LAG_SECONDS: Final = "lakemark_lag_seconds"
 LAG_RECORDS: Final = "lakemark_lag_records"
+SOURCE_UP: Final = "lakemark_source_up"
+CONNECTOR_STATE: Final = "lakemark_connector_state"
+SLOT_DISTANCE: Final = "lakemark_slot_distance_bytes"
+HEARTBEAT_AGE: Final = "lakemark_heartbeat_age_seconds"
 BATCHES: Final = "lakemark_batches"
 BATCH_EVENTS: Final = "lakemark_batch_events"
 BATCH_ROWS: Final = "lakemark_batch_rows"
@@ -85,13 +97,15 @@ class Metrics(Collector):
         yield _gauge(PIPELINE_STATE, "1 for the state that the pipeline is in", ["state"], states)
         yield _gauge(
             LAG_SECONDS,
-            "Seconds that the table furthest behind is behind the source; 0 with nothing unread",
+            "Seconds that the table furthest behind is behind the source; 0 with all sent and read",
             [],
             [([], now.lag.seconds)],
         )
         yield _gauge(
             LAG_RECORDS, "Records in Kafka that no batch has read", [], [([], now.lag.records)]
         )
+        if now.source is not None:
+            yield from _source(now.source, now.now_ms)
         yield from self._batches()
         yield from _tables(now)
         yield from _snapshots(now)
@@ -130,6 +144,27 @@ def _counter(name: str, text: str, labels: list[str], samples: _Samples) -> Metr
         if value is not None:
             family.add_metric(values, value)
     return family
+
+
+def _source(now: SourceNow, now_ms: int) -> Iterator[Metric]:
+    yield _gauge(
+        SOURCE_UP, "0 while the source has a problem: no changes come", [],
+        [([], int(not now.problems))],
+    )  # fmt: skip
+    yield _gauge(
+        CONNECTOR_STATE,
+        "1 for the worst of the states that Connect gives the connector and its tasks",
+        ["state"],
+        [([state], int(state == now.connector)) for state in CONNECTOR_STATES],
+    )
+    yield _gauge(
+        SLOT_DISTANCE,
+        "Bytes from what the connector has confirmed to the end of the database's log",
+        [],
+        [([], now.slot_distance_bytes)],
+    )
+    age = None if now.heartbeat_ms is None else max(0, now_ms - now.heartbeat_ms) / 1000
+    yield _gauge(HEARTBEAT_AGE, "Seconds since the connector's newest heartbeat", [], [([], age)])
 
 
 _Reading = Callable[[TableNow], float | None]

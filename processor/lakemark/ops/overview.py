@@ -3,7 +3,8 @@
 1. The newest records of the progress topic: brokers that are away are the usual error.
 2. The process itself over HTTP, where its address is known and it answers.
 3. Otherwise the same board as the process has, told of the records, the checkpoint's offsets, the
-   ends of the change topics and the last day's notifications: page and command follow one rule.
+   ends of the change topics, the last day's notifications and one look at the source: page and
+   command follow one rule.
 
 A checkpoint that cannot be read from here makes the lag unknown, and nothing else.
 """
@@ -14,11 +15,12 @@ from typing import Final
 
 import msgspec
 
+from lakemark import connector as connectors
 from lakemark import settings_record
 from lakemark.config import Config
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka import Cluster
-from lakemark.ops import lag
+from lakemark.ops import lag, source_watch
 from lakemark.ops.board import Board
 from lakemark.ops.progress import PIPELINE, Kept, kept
 from lakemark.ops.question import Question
@@ -105,6 +107,7 @@ class Lookout:
         self._began = True
         self._board.captured(found.captured())
         self._board.ends(self._ends(state.offsets))
+        self._look_at_source()
         for one in self._notifications():
             self._board.notification(one)
         status = self._board.status()
@@ -112,6 +115,15 @@ class Lookout:
         tables = tuple(msgspec.structs.replace(t, events_per_second=None) for t in status.tables)
         now = _pipeline(found, status.pipeline)
         return msgspec.structs.replace(status, tables=tables, pipeline=now)
+
+    def _look_at_source(self) -> None:
+        """A source that cannot be asked is none of the answer's faults: its problems are told."""
+        try:
+            connector = connectors.read(self._config, attempts=1)
+        except LakemarkError as error:
+            self._board.source(source_watch.unknown(self._config, error))
+            return
+        source_watch.look_once(self._config, connector, self._board)
 
     def _place(self) -> tuple[int, Offsets]:
         """Batch and offsets of the checkpoint; none where it cannot be read from here."""

@@ -10,6 +10,7 @@ Times ending in `_ms` are milliseconds since the epoch. A number that is not kno
 | streaming | each batch applies its events |
 | paused | asked for: nothing is applied, nothing is lost |
 | errored | `reason` says why, `hint` what to do, `retried` whether it is tried again |
+| gone | the source has no such table any more, and nothing of it is unread |
 """
 
 import json
@@ -24,7 +25,8 @@ CATCHING_UP: Final = "catching_up"
 STREAMING: Final = "streaming"
 PAUSED: Final = "paused"
 ERRORED: Final = "errored"
-TABLE_STATES: Final = (WAITING, SNAPSHOTTING, CATCHING_UP, STREAMING, PAUSED, ERRORED)
+GONE: Final = "gone"
+TABLE_STATES: Final = (WAITING, SNAPSHOTTING, CATCHING_UP, STREAMING, PAUSED, ERRORED, GONE)
 
 STARTING: Final = "starting"
 STANDBY: Final = "standby"
@@ -32,7 +34,9 @@ DEGRADED: Final = "degraded"
 STOPPED: Final = "stopped"
 PIPELINE_STATES: Final = (STARTING, STANDBY, STREAMING, DEGRADED, STOPPED)
 
-TableWord = Literal["waiting", "snapshotting", "catching_up", "streaming", "paused", "errored"]
+TableWord = Literal[
+    "waiting", "snapshotting", "catching_up", "streaming", "paused", "errored", "gone"
+]
 PipelineWord = Literal["starting", "standby", "streaming", "degraded", "stopped"]
 
 
@@ -49,7 +53,11 @@ class PipelineNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Lag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far behind the source: 0 seconds while nothing is unread in Kafka."""
+    """How far behind the source, a bound: no change that was committed longer ago is missing.
+
+    0 seconds while nothing is unread in Kafka and the source is known to have sent everything; null
+    where nothing says so.
+    """
 
     seconds: float | None = None
     records: int | None = None
@@ -81,6 +89,35 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committed_ms: int | None = None
     lag: Lag = Lag()
     events_per_second: float | None = None
+
+
+class SourceProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why changes may not come to Kafka; `since_ms` is when it was seen first."""
+
+    code: str
+    reason: str
+    hint: str
+    since_ms: int
+
+
+class SourceNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The connector, its slot and its heartbeats, as they were found at `asked_ms`.
+
+    `connector` is the worst of the states that Connect gives it and its tasks, MISSING where it
+    knows none of that name, empty where Connect was not asked or did not answer. `proven_ms`: what
+    had been committed then is in Kafka; null where nothing has shown that. `watched` is false where
+    nothing ever can.
+    """
+
+    asked_ms: int
+    watched: bool
+    connector: str = ""
+    slot: str = ""
+    slot_active: bool | None = None
+    slot_distance_bytes: int | None = None
+    heartbeat_ms: int | None = None
+    proven_ms: int | None = None
+    problems: tuple[SourceProblem, ...] = ()
 
 
 class BatchDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,7 +237,8 @@ class SignalSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that the process knows now; batches, snapshots and signals newest first.
 
-    `windows` is null while no snapshot has one, `snapshot_delay` while nothing delays snapshots.
+    `windows` is null while no snapshot has one, `snapshot_delay` while nothing delays snapshots,
+    `source` until it has been looked at.
     """
 
     name: str
@@ -215,6 +253,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signals: tuple[SignalSeen, ...]
     windows: WindowsNow | None = None
     snapshot_delay: Delay | None = None
+    source: SourceNow | None = None
 
 
 class Stretch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from lakemark.errors import LakemarkError
+from lakemark.ops.findings import named, without
 from lakemark.ops.overview import Overview
-from lakemark.ops.status import DEGRADED, PAUSED, Lag, RunNow, ScanNow, Status, TableNow
+from lakemark.ops.status import DEGRADED, GONE, PAUSED, Lag, RunNow, ScanNow, Status, TableNow
 from lakemark.presentation import Hide, drawn_table, show_line, show_table
 from lakemark.snapshot.following import ENDED, Scan
 from lakemark.snapshot_view import numbers
@@ -106,6 +107,8 @@ def document(seen: Overview, hide: Hide) -> dict[str, Any]:
             table[name] = hide(table[name])
     if found["snapshot_delay"] is not None:
         found["snapshot_delay"] = {k: hide(v) for k, v in found["snapshot_delay"].items()}
+    for problem in found["source"]["problems"] if found["source"] else ():
+        problem |= {name: hide(problem[name]) for name in ("reason", "hint")}
     if seen.began:
         for name in ("reason", "hint"):
             found["pipeline"][name] = hide(found["pipeline"][name])
@@ -145,12 +148,11 @@ def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:
         text = f"no state yet: {topic} is empty. Start the pipeline with `lakemark run`."
         return _Screen([text], [], [])
     now = seen.status
-    head = [f"pipeline: {_word(seen, topic)}", *_whole(seen)]
+    head = [f"pipeline: {_word(seen, topic)}", *_of_source(now), *_whole(seen)]
     rows = [(*_row(table, now.now_ms),) for table in now.tables]
     rows += [(name, "unreadable", *[""] * (len(HEADER) - 2)) for name in seen.unreadable]
     tail = [*_of_pipeline(seen)]
-    for table in now.tables:
-        tail += _notes(table)
+    tail += _of_tables(now.tables)
     tail += [line for run in _newest(now.snapshots) for line in _of_run(run)]
     tail += [*_of_windows(now)]
     return _Screen([*map(hide, head)], sorted(rows), [*map(hide, tail)])
@@ -165,10 +167,23 @@ def _word(seen: Overview, topic: str) -> str:
     return f"{now.state}, said {_age(now.since_ms, seen.status.now_ms)} in {topic}"
 
 
+def _of_source(now: Status) -> Iterator[str]:
+    """Why no changes come to Kafka: all below is out of date then."""
+    for problem in now.source.problems if now.source else ():
+        since = _age(problem.since_ms, now.now_ms)
+        yield f"source: {problem.reason} ({problem.code}, seen first {since})"
+        yield f"    → {problem.hint}"
+
+
 def _whole(seen: Overview) -> Iterator[str]:
-    behind = seen.status.lag
+    behind, source = seen.status.lag, seen.status.source
     if behind.records is not None:
-        yield f"behind the source: {_behind(behind)}, {behind.records:,} records unread"
+        line = f"behind the source: {_behind(behind)}, {behind.records:,} records unread"
+        if source is not None and source.proven_ms is not None:
+            line += f"; all sent as of {_age(source.proven_ms, seen.status.now_ms)}"
+        yield line
+        if source is not None and not source.watched:
+            yield "    → nothing tells whether the connector runs: set source.connect or database"
     elif seen.status.tables:
         yield "behind the source: not known: the checkpoint or the brokers did not say"
     if (slow := seen.status.slowest_step) is not None:
@@ -210,22 +225,33 @@ def _of_pipeline(seen: Overview) -> Iterator[str]:
             yield f"    → {now.hint}"
 
 
-def _notes(table: TableNow) -> Iterator[str]:
-    """What a reader of the table has to know or to do."""
+def _of_tables(tables: tuple[TableNow, ...]) -> Iterator[str]:
+    """What a reader has to know or to do; what is the same for several tables is said once."""
+    groups: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+    for table in tables:
+        for text, hint in _notes(table):
+            same = without(table.name, text), without(table.name, hint)
+            groups.setdefault(same, []).append((table.name, text, hint))
+    for same, found in groups.items():
+        text, hint = same if len(found) > 1 else found[0][1:]
+        yield f"{named([name for name, *_ in found])}: {text}"
+        if hint:
+            yield f"    → {hint}"
+
+
+def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
+    """What is to be known of one table, and what to do."""
     if table.reason:
         again = "it is retried" if table.retried else "it is not retried"
-        said = f"{table.code or 'no code'}; {again}" if table.state != PAUSED else table.code
-        yield f"{table.name}: {table.reason} ({said})"
-        if table.hint:
-            yield f"    → {table.hint}"
+        stands = table.state in {PAUSED, GONE}
+        said = table.code if stands else f"{table.code or 'no code'}; {again}"
+        yield f"{table.reason} ({said})", table.hint
     if table.resnapshot:
-        yield f"{table.name}: may differ from the source: {table.resnapshot}"
-        yield f"    → {RESNAPSHOT}"
+        yield f"may differ from the source: {table.resnapshot}", RESNAPSHOT
     if table.rereads:
         many = "more than " if table.more_rereads else ""
         rows = "row" if table.rereads == 1 else "rows"
-        yield f"{table.name}: {many}{table.rereads} {rows} to be read again from the source"
-        yield f"    → {REREADS}"
+        yield f"{many}{table.rereads} {rows} to be read again from the source", REREADS
 
 
 def _newest(runs: tuple[RunNow, ...]) -> list[RunNow]:

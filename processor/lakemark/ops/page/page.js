@@ -7,7 +7,8 @@ const FRESH_MS = 15000; // after this without an answer, what is shown is called
 const TOKEN = "lakemark-token";
 const SVG = "http://www.w3.org/2000/svg";
 const WORDS = { catching_up: "catching up" };
-const ORDER = ["errored", "paused", "catching_up", "snapshotting", "streaming", "waiting"];
+const ORDER = ["errored", "paused", "catching_up", "snapshotting", "streaming", "waiting", "gone"];
+const NAMED = 3; // tables named where several have the same trouble
 const STAGES = { arming: "about to start", waiting: "waits for its turn", cutting: "being cut into chunks", checking: "being checked", sweeping: "old rows are being removed" };
 const STATES = { read: "waits for a window" };
 const CHUNKS = 12; // chunks in flight shown one by one, by table
@@ -135,22 +136,56 @@ function problem(title, code, reason, hint, again, mild) {
     again === null ? null : el("div", "again", again ? "It is retried." : "It is not retried."));
 }
 
+/** The texts without the table's name: what is the same for several tables is shown once. */
+const without = (table, text) => (text || "").replace(new RegExp("(?<![\\w.])" + table.replace(/[.*+?^${}()|[\]\\]/g, "\\$&") + "(?!\\w)", "g"), "TABLE");
+
+/** Problems of tables, `[name, code, reason, hint, again, mild]`, those that say the same as one. */
+function gathered(problems, title) {
+  const groups = new Map();
+  for (const [table, code, reason, hint, again, mild] of problems) {
+    const same = JSON.stringify([code, without(table, reason), without(table, hint), again]);
+    groups.set(same, [...(groups.get(same) || []), [table, code, reason, hint, again, mild]]);
+  }
+  return [...groups.values()].map((group) => {
+    const [table, code, reason, hint, again, mild] = group[0];
+    if (group.length === 1) return problem(title(table, 1), code, reason, hint, again, mild);
+    const more = group.length - NAMED;
+    const names = group.slice(0, NAMED).map((one) => one[0]).join(", ") + (more > 0 ? " and " + number(more) + " more" : "");
+    return problem(title(names, group.length), code, without(table, reason), without(table, hint), again, mild);
+  });
+}
+
 function trouble() {
   const found = [];
   const pipeline = now.pipeline;
   if (pipeline.code || pipeline.reason)
     found.push(problem("The pipeline is " + pipeline.state, pipeline.code, pipeline.reason, pipeline.hint, pipeline.state === "degraded" || null, pipeline.state === "standby"));
-  for (const table of now.tables)
-    if (table.state === "errored")
-      found.push(problem(table.name + " has stopped", table.code, table.reason, table.hint, table.retried));
+  for (const one of now.source ? now.source.problems : [])
+    found.push(problem("No changes come from the source", one.code, one.reason + ", as was seen first " + ago(one.since_ms), one.hint, null));
+  const errored = now.tables.filter((table) => table.state === "errored");
+  found.push(...gathered(errored.map((table) => [table.name, table.code, table.reason, table.hint, table.retried]), (names, count) => names + (count === 1 ? " has stopped" : " have stopped")));
+  const doubts = [];
   for (const table of now.tables) {
+    if (table.state === "gone")
+      doubts.push([table.name, table.code, table.reason, table.hint, null, true]);
     if (table.resnapshot)
-      found.push(problem(table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "with `database` set lakemark takes a snapshot of it by itself; else take one", null, true));
+      doubts.push([table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "with `database` set lakemark takes a snapshot of it by itself; else take one", null, true]);
     if (table.rereads || table.more_rereads)
-      found.push(problem(table.name, "", (table.more_rereads ? "More than " : "") + counted(table.rereads, "row") + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true));
+      doubts.push([table.name, "", (table.more_rereads ? "More than " : "") + counted(table.rereads, "row") + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
   }
+  found.push(...gathered(doubts, (names) => names));
   $("trouble").replaceChildren(...found);
   $("trouble").hidden = !found.length;
+}
+
+/** What is said of the lag: what is unread, and up to when the source is known to have sent all. */
+function behind() {
+  if (now.lag.records === null) return "Kafka does not say";
+  const unread = counted(now.lag.records, "record") + " unread";
+  const source = now.source;
+  if (!source) return unread;
+  if (source.proven_ms) return unread + "; all sent as of " + ago(source.proven_ms);
+  return unread + (source.watched ? "" : "; nothing tells whether the connector runs");
 }
 
 function figures() {
@@ -160,7 +195,7 @@ function figures() {
   const slow = now.slowest_step;
   const last = now.batches[0];
   const cards = [
-    ["Behind the source", span(now.lag.seconds), now.lag.records === null ? "Kafka does not say" : counted(now.lag.records, "record") + " unread"],
+    ["Behind the source", span(now.lag.seconds), behind()],
     ["Tables", number(now.tables.length), states.join(", ")],
     ["Rows", short(now.tables.reduce((sum, table) => sum + table.rows, 0)), "in all tables"],
     ["Last batch", last ? ago(last.ended_ms) : "–", last ? counted(last.events, "event") + ", " + counted(last.rows, "row") : "none yet"],
@@ -177,7 +212,7 @@ function actions(table) {
   const made = button(stopped ? "Resume" : "Pause",
     () => act(table.name, path, {}, table.name + " will " + verb + " with the next batch"),
     (stopped ? "Resume " : "Pause ") + table.name);
-  made.disabled = busy.has(table.name) || table.state === "waiting" || (table.state === "snapshotting" && !table.events && !table.rows);
+  made.disabled = busy.has(table.name) || table.state === "waiting" || table.state === "gone" || (table.state === "snapshotting" && !table.events && !table.rows);
   return made;
 }
 
@@ -280,7 +315,8 @@ function draw() {
   $("name").textContent = now.name;
   $("state").textContent = now.pipeline.state;
   $("state").className = "badge " + now.pipeline.state;
-  document.body.classList.toggle("stands", now.pipeline.state !== "streaming");
+  const halted = Boolean(now.source && now.source.problems.length);
+  document.body.classList.toggle("stands", halted || now.pipeline.state !== "streaming");
   $("version").textContent = "lakemark " + now.version;
   trouble();
   figures();

@@ -1,0 +1,291 @@
+"""Whether changes come to Kafka at all, and up to when all of them are known to have come; pure.
+
+Kafka that has nothing unread says nothing of a connector that has stopped. So the source is looked
+at every few seconds, and each look may prove that what had been committed up to some moment has
+been sent. What proves it, the first of these that there is:
+
+evidence                                 proves everything up to
+---------------------------------------  -------------------------------------------------------
+the server says up to where the          the newest look at which its log did not end beyond
+connector has received its log           that
+the slot is in use, and its confirmed    this look: it is not far behind (`NEAR`); no more can be
+position is near the log's end           seen without pg_read_all_stats, or by one look
+the newest heartbeat                     the time of the heartbeat
+Connect says that all tasks run          this look
+
+Where a problem is known, nothing is proven. An event proves what was committed before it, see
+`lag.bounded`.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lakemark.errors import LakemarkError
+from lakemark.ops.checks_connector import Task
+from lakemark.ops.connector_trace import last_cause
+from lakemark.ops.status import SourceNow, SourceProblem
+
+NEAR: Final = 16 * 1024**2
+"""Bytes: one segment of PostgreSQL's log, by default."""
+RUNNING, PAUSED, STOPPED, FAILED = "RUNNING", "PAUSED", "STOPPED", "FAILED"
+UNASSIGNED, RESTARTING, MISSING = "UNASSIGNED", "RESTARTING", "MISSING"
+CONNECTOR_STATES: Final = (RUNNING, PAUSED, STOPPED, FAILED, UNASSIGNED, RESTARTING, MISSING)
+
+_GRAVEST: Final = (FAILED, STOPPED, PAUSED, RESTARTING, UNASSIGNED)
+# What a rebalance or a restart of the connector shows for a moment: it must be seen twice.
+_PASSING: Final = frozenset(
+    {"connect-unavailable", "connector-unassigned", "slot-inactive", "database-unavailable"}
+)
+_LOST_HEARTBEATS: Final = 3  # intervals; one may be late
+_QUIET_S: Final = 30.0  # no silence is said before
+_LOOKS: Final = 4000  # ends of the log that are remembered: hours
+
+Clock = float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known of the source before anybody is asked.
+
+    Attributes:
+        name: the connector's.
+        place: its address in Connect; empty where only its file is known.
+        settings: its configuration.
+        heartbeat_s: how often it writes a heartbeat; 0 = never.
+        database: whether the slot can be looked at.
+    """
+
+    name: str
+    place: str
+    settings: Mapping[str, str]
+    heartbeat_s: float
+    database: bool
+
+    @property
+    def watched(self) -> bool:
+        """Whether anything can ever show that changes come."""
+        return bool(self.place or self.heartbeat_s or self.database)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorSeen:
+    """What Connect says: the states of the connector and of its tasks."""
+
+    state: str
+    tasks: tuple[Task, ...] = ()
+
+    @property
+    def worst(self) -> str:
+        """The gravest of the states; a connector without tasks does nothing."""
+        states = {self.state, *(task.state for task in self.tasks)}
+        if self.state == RUNNING and not self.tasks:
+            states.add(UNASSIGNED)
+        return next((state for state in _GRAVEST if state in states), self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSeen:
+    """The connector's slot; positions are bytes of the log since its beginning.
+
+    Attributes:
+        name: of it.
+        exists: whether the server has it.
+        end: where the log ended.
+        active: whether somebody reads from it.
+        lost: whether the server has given up what it kept for the slot.
+        confirmed: up to where its reader has dealt with the log.
+        received: up to where its reader has received the log; None if we may not see that.
+    """
+
+    name: str
+    exists: bool
+    end: int
+    active: bool = False
+    lost: bool = False
+    confirmed: int | None = None
+    received: int | None = None
+
+    @property
+    def distance(self) -> int | None:
+        """Bytes from what was confirmed to the end of the log."""
+        return None if self.confirmed is None else max(0, self.end - self.confirmed)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found at one moment; an error where somebody did not answer.
+
+    Attributes:
+        at: when.
+        connector: None where there is only a connector's file.
+        slot: None where there is no database, or its slot cannot be known.
+        heartbeat: when the newest one was written; None where none is known.
+        heartbeats_read: whether Kafka could be asked for heartbeats.
+    """
+
+    at: Clock
+    connector: ConnectorSeen | LakemarkError | None = None
+    slot: SlotSeen | LakemarkError | None = None
+    heartbeat: Clock | None = None
+    heartbeats_read: bool = True
+
+
+class SourceSide:
+    """The looks at one source, one after the other.
+
+    Args:
+        expected: what is known of it.
+        patient: whether there will be more looks: what may pass by itself must be seen twice then.
+    """
+
+    def __init__(self, expected: Expected, *, patient: bool = True) -> None:
+        self._expected, self._patient = expected, patient
+        self._begun: Clock | None = None
+        self._since: dict[str, Clock] = {}
+        self._ends: deque[tuple[Clock, int]] = deque(maxlen=_LOOKS)
+        self._proven: Clock | None = None
+
+    def unseen(self, at: Clock) -> SourceNow:
+        """Return what is known before the first look."""
+        return SourceNow(_ms(at), self._expected.watched)
+
+    def seen(self, look: Look) -> SourceNow:
+        """Return what is known after a look; `look.at` never goes back."""
+        if self._begun is None:
+            self._begun = look.at
+        found = {problem[0]: problem for problem in self._problems(look)}
+        wait = self._patient and not self._since  # one trouble may follow another at once
+        self._since = {code: self._since.get(code, look.at) for code in found}
+        said = [
+            SourceProblem(code, reason, hint, _ms(self._since[code]))
+            for code, reason, hint in found.values()
+            if not (wait and code in _PASSING)
+        ]
+        if not found:
+            self._prove(self._evidence(look))
+        slot = look.slot if isinstance(look.slot, SlotSeen) else None
+        if slot is not None:
+            self._ends.append((look.at, slot.end))
+        return SourceNow(
+            _ms(look.at),
+            self._expected.watched,
+            _word(look.connector),
+            slot.name if slot else "",
+            slot.active if slot and slot.exists else None,
+            slot.distance if slot and slot.exists else None,
+            _ms(look.heartbeat) if look.heartbeat is not None else None,
+            _ms(self._proven) if self._proven is not None else None,
+            tuple(said),
+        )
+
+    # -- what is proven -------------------------------------------------------------------------
+
+    def _prove(self, moment: Clock | None) -> None:
+        if moment is not None:
+            self._proven = max(moment, self._proven or moment)
+
+    def _evidence(self, look: Look) -> Clock | None:
+        if isinstance(look.slot, SlotSeen):
+            return self._by_slot(look.slot, look.at)
+        if self._expected.heartbeat_s:
+            return look.heartbeat
+        return look.at if isinstance(look.connector, ConnectorSeen) else None
+
+    def _by_slot(self, slot: SlotSeen, at: Clock) -> Clock | None:
+        reached = max(slot.received or 0, slot.confirmed or 0)
+        if reached >= slot.end:
+            return at
+        if slot.received is not None and self._patient:
+            return next((then for then, end in reversed(self._ends) if end <= reached), None)
+        return at if slot.distance is not None and slot.distance <= NEAR else None
+
+    # -- what is wrong --------------------------------------------------------------------------
+
+    def _problems(self, look: Look) -> Iterator[tuple[str, str, str]]:
+        """Causes before their consequences: what a stopped connector lets fall silent is none."""
+        found = [*self._of_connect(look.connector), *self._of_slot(look.slot)]
+        yield from found or self._of_silence(look)
+
+    def _of_connect(
+        self, seen: ConnectorSeen | LakemarkError | None
+    ) -> Iterator[tuple[str, str, str]]:
+        name, place = self._expected.name, self._expected.place
+        if seen is None:
+            return
+        if isinstance(seen, LakemarkError):
+            yield seen.code, seen.message, seen.hint
+            return
+        worst = seen.worst
+        if worst in {PAUSED, STOPPED}:
+            reason = f"the connector {name} is {worst}: no changes come, and its slot keeps the log"
+            yield "connector-paused", reason, f"`curl -X PUT {place}/resume`"
+        elif worst == FAILED:
+            code = "connector-failed"
+            yield code, self._failed(seen), _again(place)
+        elif worst != RUNNING:
+            what = "has no task that runs" if worst == UNASSIGNED else f"is {worst}"
+            reason = f"the connector {name} {what}: no changes come"
+            yield "connector-unassigned", reason, f"see `curl -s {place}/status`; {_again(place)}"
+
+    def _failed(self, seen: ConnectorSeen) -> str:
+        failed = [task for task in seen.tasks if task.state == FAILED]
+        if not failed:
+            return f"the connector {self._expected.name} has FAILED: no changes come"
+        cause = last_cause(failed[0].trace, self._expected.settings)
+        why = f" ({cause})" if cause else ""
+        return f"task {failed[0].id} of the connector {self._expected.name} has FAILED{why}"
+
+    def _of_slot(self, seen: SlotSeen | LakemarkError | None) -> Iterator[tuple[str, str, str]]:
+        if not isinstance(seen, SlotSeen):
+            return
+        hint = (
+            "let the connector make a new one (restart it), then `lakemark snapshot start '.*'`: "
+            "changes of the time between are in no log"
+        )
+        if not seen.exists:
+            yield "slot-missing", f"the database has no replication slot {seen.name}", hint
+        elif seen.lost:
+            reason = f"the slot {seen.name} is lost: the database has removed log that it needs"
+            yield "slot-lost", reason, f"drop the slot; {hint}"
+
+    def _of_silence(self, look: Look) -> Iterator[tuple[str, str, str]]:
+        expected, slot = self._expected, look.slot
+        see = f"see `curl -s {expected.place}/status`" if expected.place else "see its log"
+        if isinstance(slot, SlotSeen) and not slot.active:
+            reason = f"nobody reads from the slot {slot.name}: no changes come"
+            yield "slot-inactive", reason, f"start the connector {expected.name}; {see}"
+            return
+        silent = self._silent_s(look)
+        if silent is not None:
+            reason = (
+                f"the connector {expected.name} has written no heartbeat for {silent:.0f} s, and "
+                f"writes one every {expected.heartbeat_s:g} s"
+            )
+            yield "heartbeat-silent", reason, f"look at the connector: {see}"
+        elif isinstance(slot, LakemarkError) and not expected.heartbeat_s:
+            yield slot.code, slot.message, slot.hint
+
+    def _silent_s(self, look: Look) -> float | None:
+        """For how long no heartbeat has come, if that is too long."""
+        every = self._expected.heartbeat_s
+        if not every or not look.heartbeats_read:
+            return None
+        since = look.heartbeat if look.heartbeat is not None else (self._begun or look.at)
+        silent = look.at - since
+        return silent if silent > max(_LOST_HEARTBEATS * every, _QUIET_S) else None
+
+
+def _again(place: str) -> str:
+    return f"mend it, then `curl -X POST '{place}/restart?includeTasks=true&onlyFailed=true'`"
+
+
+def _word(seen: ConnectorSeen | LakemarkError | None) -> str:
+    if isinstance(seen, ConnectorSeen):
+        return seen.worst
+    return MISSING if seen is not None and seen.code == "connector-missing" else ""
+
+
+def _ms(moment: Clock) -> int:
+    return int(moment * 1000)

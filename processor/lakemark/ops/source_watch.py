@@ -1,0 +1,192 @@
+"""Looks at the source every few seconds, in a thread of its own: Connect, the slot, heartbeats.
+
+Nothing waits for it, and each question has a short deadline: who does not answer is what is found.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import structlog
+
+from lakemark.config import Config
+from lakemark.connect_rest import UNKNOWN_CONNECTOR, ConnectRest
+from lakemark.connector import Connector
+from lakemark.errors import LakemarkError
+from lakemark.kafka import Cluster
+from lakemark.ops.board import Board
+from lakemark.ops.checks_connector import Task, heartbeat_s
+from lakemark.ops.facts_database import DatabaseWatch
+from lakemark.ops.source_side import ConnectorSeen, Expected, Look, SlotSeen, SourceSide
+from lakemark.ops.status import SourceNow
+from lakemark.settings.layers import InvalidConfig
+
+log = structlog.get_logger(__name__)
+
+EVERY_S: Final = 5.0
+_WITHIN: Final = timedelta(seconds=5)  # each who is asked
+_TABLES_EVERY: Final = 6  # looks
+_Answer = TypeVar("_Answer")
+
+
+def expected(config: Config, connector: Connector) -> Expected:
+    """Return what is known of the source before anybody is asked."""
+    connect = config.source.connect
+    slot = _slot_name(connector)
+    return Expected(
+        connector.name,
+        f"{connect.url.rstrip('/')}/connectors/{connector.name}" if connect else "",
+        connector.settings,
+        heartbeat_s(connector.settings),
+        config.database is not None and bool(slot),
+    )
+
+
+class SourceWatch:
+    """Who is asked, with connections that stay open; for one thread.
+
+    Args:
+        config: says where everybody is.
+        connector: as it is configured.
+    """
+
+    def __init__(self, config: Config, connector: Connector) -> None:
+        self._config, self._connector = config, connector
+        self._database = (
+            DatabaseWatch(config.database, config.name, within=_WITHIN) if config.database else None
+        )
+        self._kafka: Cluster | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Connects with the first look."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Closes the connections."""
+        self._open.close()
+        if self._database is not None:
+            self._database.close()
+
+    def look(self) -> Look:
+        """Return what everybody says now; who does not answer is an error in it."""
+        connector, slot = _answer(self._ask_connect), _answer(self._ask_slot)
+        newest = _answer(self._ask_heartbeats)
+        read = not isinstance(newest, LakemarkError)
+        if not read:
+            stack, self._open, self._kafka = self._open, ExitStack(), None
+            stack.close()
+        heartbeat = newest / 1000 if isinstance(newest, int) else None
+        return Look(time.time(), connector, slot, heartbeat, heartbeats_read=read)
+
+    def gone(self, names: frozenset[str]) -> frozenset[str] | None:
+        """Return which of these tables the database does not have; None if it does not say."""
+        if self._database is None or not names:
+            return None
+        try:
+            return names - self._database.there(names)
+        except LakemarkError:
+            return None
+
+    def _ask_connect(self) -> ConnectorSeen | None:
+        connect = self._config.source.connect
+        if connect is None:
+            return None
+        quick = connect.model_copy(update={"timeout": min(connect.timeout, _WITHIN)})
+        try:
+            with ConnectRest(quick, attempts=1) as rest:
+                found = rest.status()
+        except InvalidConfig as error:
+            raise _of_connect(error) from error
+        return ConnectorSeen(found.state, tuple(Task(t.id, t.state, t.trace) for t in found.tasks))
+
+    def _ask_slot(self) -> SlotSeen | None:
+        name = _slot_name(self._connector)
+        return self._database.slot(name) if self._database and name else None
+
+    def _ask_heartbeats(self) -> int | None:
+        if not heartbeat_s(self._connector.settings):
+            return None
+        if self._kafka is None:
+            kafka = self._config.kafka
+            quick = kafka.model_copy(update={"timeout": min(kafka.timeout, _WITHIN)})
+            cluster = Cluster(self._config.model_copy(update={"kafka": quick}))
+            self._kafka = self._open.enter_context(cluster)
+        return self._kafka.newest_ms([self._connector.other_topics["heartbeat"]])
+
+
+def look_once(config: Config, connector: Connector, board: Board) -> None:
+    """Tells a board what the source is like now."""
+    side = SourceSide(expected(config, connector), patient=False)
+    with SourceWatch(config, connector) as watch:
+        board.source(side.seen(watch.look()))
+        gone = watch.gone(board.names())
+        if gone is not None:
+            board.gone(gone)
+
+
+def unknown(config: Config, error: LakemarkError) -> SourceNow:
+    """Return what is known of a source whose connector cannot even be asked for its settings."""
+    connect = config.source.connect
+    name = connect.connector if connect else ""
+    side = SourceSide(Expected(name, "", {}, 0.0, database=False), patient=False)
+    error = _of_connect(error) if isinstance(error, InvalidConfig) else error
+    return side.seen(Look(time.time(), error))
+
+
+def keep_looking(
+    config: Config, board: Board, stopping: threading.Event, connector: Connector
+) -> None:
+    """Tells a board every few seconds, until it is stopped."""
+    side, said, looks = SourceSide(expected(config, connector)), frozenset[str](), 0
+    with SourceWatch(config, connector) as watch:
+        while not stopping.is_set():
+            try:
+                now = side.seen(watch.look())
+                board.source(now)
+                if looks % _TABLES_EVERY == 0 and (gone := watch.gone(board.names())) is not None:
+                    board.gone(gone)
+                for problem in now.problems:
+                    if problem.code not in said:  # once, not every few seconds
+                        log.warning(
+                            "source.problem", code=problem.code, reason=problem.reason,
+                            hint=problem.hint,
+                        )  # fmt: skip
+                if said and not now.problems:
+                    log.info("source.well")
+                said = frozenset(problem.code for problem in now.problems)
+            except Exception:
+                log.exception("source.internal_error")
+            looks += 1
+            stopping.wait(EVERY_S)
+
+
+def _answer(ask: Callable[[], _Answer]) -> _Answer | LakemarkError:
+    try:
+        return ask()
+    except LakemarkError as error:
+        return error
+
+
+def _of_connect(error: InvalidConfig) -> LakemarkError:
+    problem = error.problems[0]
+    unknown = problem.path == UNKNOWN_CONNECTOR
+    code = error.code if error.code != InvalidConfig.code else "connect-unavailable"
+    return LakemarkError(
+        problem.message, code="connector-missing" if unknown else code, hint=problem.hint
+    )
+
+
+def _slot_name(connector: Connector) -> str:
+    """Return the slot's name, empty where only Connect can tell it."""
+    name = connector.settings.get("slot.name", "debezium")
+    return "" if "${" in name else name
