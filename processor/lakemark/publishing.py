@@ -308,12 +308,12 @@ class Rows:
         if every is None or not every.num_rows:
             return
         every = every.filter(
-            pc.invert(pc.is_in(every.column(_NAME), value_set=pa.array(sorted(above), pa.binary())))
-        ).sort_by(_NAME)
+            pc.invert(
+                pc.is_in(every.column("name"), value_set=pa.array(sorted(above), pa.binary()))
+            )
+        ).sort_by("name")
         for begin in range(0, every.num_rows, AT_ONCE):
-            columns = every.drop_columns([_NAME]).slice(begin, AT_ONCE)
-            arrays = [_whole(column) for column in columns.columns]
-            gone = pa.StructArray.from_arrays(arrays, fields=list(columns.schema))
+            gone = _whole(every.column("row").slice(begin, AT_ONCE))
             yield from row_events.of_removed(gone, narrow, style, truncate)
 
     def _key_schema(self, style: Style) -> TableSchema | None:
@@ -332,15 +332,13 @@ class Rows:
         return known
 
 
-_NAME: Final = "__canonical"
-
-
 def _keyed(rows: pa.Table, key: TableSchema, *, without: Sequence[pa.Table] = ()) -> pa.Table:
-    """Rows with their canonical keys, each key once, those of other rows left out."""
+    """Rows (`row`) with their canonical keys (`name`), those of other rows left out."""
     columns = [_whole(column) for column in rows.columns]
-    named = rows.append_column(_NAME, keys.canonical_from_columns(columns, list(key.columns)))
+    row = pa.StructArray.from_arrays(columns, fields=list(rows.schema))
+    named = pa.table({"name": keys.canonical_from_columns(columns, list(key.columns)), "row": row})
     for other in without:
-        known = pc.is_in(named.column(_NAME), value_set=other.column(_NAME))
+        known = pc.is_in(named.column("name"), value_set=other.column("name"))
         named = named.filter(pc.invert(known))
     return named
 
@@ -353,7 +351,7 @@ def _born(packet: pa.Table, keys_of: set[bytes], narrow: TableSchema) -> pa.Tabl
     images = packet.filter(pc.and_(wanted, pc.is_valid(packet.column("row")))).column("row")
     if not len(images) or any(images.type.get_field_index(n) < 0 for n in narrow.key):
         return None
-    columns = [pc.struct_field(images, name) for name in narrow.key]
+    columns = [_whole(images).field(name) for name in narrow.key]
     return pa.table(columns, names=list(narrow.key)).cast(narrow.arrow())
 
 

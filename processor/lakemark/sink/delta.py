@@ -216,9 +216,16 @@ def _read_keys(
         reader = table.scan(columns=columns, predicate=_key_filter(typed) or None)
         rows = pa.table(reader).cast(pa.schema([schema.field(n) for n in columns]))
     # The hash join takes no nested columns: join row numbers, then take.
-    numbered = rows.select(names).append_column(ROW, pa.array(range(rows.num_rows), pa.int64()))
-    hit = numbered.join(typed, keys=names, join_type="left semi").column(ROW)
-    return rows.take(hit).select(wanted)
+    places = _places(typed)
+    numbered = rows.select(names).rename_columns(places)
+    numbered = numbered.append_column(ROW, pa.array(range(rows.num_rows), pa.int64()))
+    hit = numbered.join(typed.rename_columns(places), keys=places, join_type="left semi")
+    return rows.take(hit.column(ROW)).select(wanted)
+
+
+def _places(keys: pa.Table) -> list[str]:
+    """Names of the columns for a join, which takes a name such as ``.a`` for a path."""
+    return [str(at) for at in range(keys.num_columns)]
 
 
 def _key_filter(keys: pa.Table) -> str:
@@ -274,7 +281,10 @@ def _any_in(found: Sequence[pa.RecordBatch], keys: pa.Table) -> bool:
     table = pa.Table.from_batches(found)
     if table.num_columns == 1:
         return bool(pc.any(pc.is_in(table.column(0), value_set=keys.column(0))).as_py())
-    found_keys: pa.Table = table.join(keys, keys=keys.column_names, join_type="left semi")
+    places = _places(keys)
+    found_keys: pa.Table = table.rename_columns(places).join(
+        keys.rename_columns(places), keys=places, join_type="left semi"
+    )
     return bool(found_keys.num_rows)
 
 
