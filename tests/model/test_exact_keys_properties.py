@@ -16,7 +16,6 @@ from lakemark.snapshot.readers.postgres_chunks import OpenTable, _parsed, _typed
 from lakemark.source import civil
 from lakemark.source.catalog import CatalogColumn
 from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
 from lakemark.source.schema import from_catalog
 from tests.kit.handling_modes import MODES
 
@@ -93,7 +92,7 @@ DATES, TIMES, MILLIS = (
     (FIRST_TIME, LAST_TIME, 1),
     (FIRST_TIME, LAST_TIME, 1000),
 )
-MICROS, NANOS = (FIRST_TIME, 9_223_372_036_825_199_999, 1), (LEAST_NANOS, MOST_NANOS, 1)
+MICROS, NANOS = (FIRST_TIME, INT64 // 1000 * 999, 1), (LEAST_NANOS, MOST_NANOS, 1)
 # A column: SQL type and modifier, time.precision.mode, least, greatest and step of what the
 # connector can carry, and how it writes that.
 KINDS = {
@@ -164,7 +163,7 @@ def by_chunk(columns, modes, rows):
 
 @pytest.mark.parametrize("name", KINDS)
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_moments_are_exact_or_refused(name, data):
     kind = Kind(name)
     values = data.draw(st.lists(kind.values(), min_size=1, max_size=6, unique=True))
@@ -198,16 +197,16 @@ def told_apart(chunk, keys):
     assert lake.to_pylist() == [stored(key, list(types.values())) for key in keys]
     ends = key_ends.key_ends([pa.chunked_array([keys], pa.binary())], types)
     apart = len(set(lake.to_pylist())) == len(keys)
-    try:
+    if apart:
         key_ends.check(TABLE, "/lake/t", ends, types)
-    except TableError as error:
-        assert error.code == "key-ambiguous"
     else:
-        assert apart
+        with pytest.raises(TableError) as caught:
+            key_ends.check(TABLE, "/lake/t", ends, types)
+        assert caught.value.code == "key-ambiguous"
 
 
 @given(data=st.data(), texts=st.lists(st.sampled_from([LATE, "2932896", ',"infinity",', "a"])))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @example(data=None, texts=[LATE, "2932896"])
 def test_an_infinity_is_found_in_its_own_column(data, texts):
     """Not in a text that reads the same."""
@@ -235,7 +234,7 @@ def test_an_infinity_is_found_in_its_own_column(data, texts):
 
 
 # Type, modifier -> texts as a chunk's SELECT gives them, each of another key of the database.
-NUMBER = ((10 << 16) | 2) + 4
+SHORT, LONG = ((15 << 16) | 2) + 4, ((16 << 16) | 2) + 4
 APART = {
     ("bool", -1): ["t", "f"],
     ("int2", -1): ["-32768", "0", "32767"],
@@ -243,7 +242,8 @@ APART = {
     ("oid", -1): ["0", "4294967295"],
     ("float4", -1): ["0", "1e-45", "1.1", "1.1000001", "NaN", "Infinity", "-Infinity"],
     ("float8", -1): ["0", "5e-324", "0.1", "0.10000000000000002", "NaN", "Infinity"],
-    ("numeric", NUMBER): ["0.00", "-0.01", "0.01", "99999999.99", "99999999.98"],
+    ("numeric", SHORT): ["0.00", "-0.01", "0.01", "9999999999999.99", "9999999999999.98"],
+    ("numeric", LONG): ["0.00", *(f"9999999999999{n}.{m}" for n in "56789" for m in (97, 98, 99))],
     ("numeric", -1): ["0", "1", "1.0000000000000000000001", "9" * 60, "9" * 59 + "8"],
     ("money", -1): ["92233720368547758.07", "92233720368547758.06", "0.00"],
     ("text", -1): ["", " ", "a", "A", "a ", "ä", "a\u0308", "__debezium_unavailable_value"],

@@ -20,7 +20,7 @@ MOMENTS = {
     "date": ("date", 2146033979, -2147472691, 0, -719162, 2932896, [-719163, 2932897, 2145042905]),
     "timestamp": (
         "timestamp", 2**63 - 1, -(2**63), 0, -62135596800000000, 253402300799999999,
-        [-62135596800000001, 253402300800000000, -210866803200000000],
+        [-62135596800000001, 253402300800000000, -9223372036853775810],
     ),
     "timestamptz": (
         "timestamptz", "infinity", "-infinity", "1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z",
@@ -84,9 +84,8 @@ def test_infinities_are_rows_of_their_own(make, kind, engine):
     assert shop.values() == {last: "u4", USUAL[kind]: "c3"}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_ends_of_what_the_lake_holds_are_keys_like_others(make, kind, engine):
-    shop, (first, last) = make(engine), MOMENTS[kind][4:6]
+def test_the_ends_of_what_the_lake_holds_are_keys_like_others(make, kind):
+    shop, (first, last) = make(), MOMENTS[kind][4:6]
     shop.put("c", 1, first, v="a")
     shop.put("c", 2, last, v="b")
     shop.run()
@@ -97,19 +96,18 @@ def test_what_the_lake_cannot_hold_stops_the_table_before_it_takes_anothers_row(
     make, kind, letters
 ):
     _, late, _, usual, *_, beyond = MOMENTS[kind]
-    for key in beyond:
-        for op in "cd":
-            shop = make()
-            shop.put("c", 1, late, v="a")
-            shop.put("c", 2, usual, v="b")
-            shop.run()
-            kept = shop.values()
-            shop.put(op, 3, key, v="lost")
-            shop.put("u", 4, usual, v="too late")
-            shop.run()
-            assert stopped(shop) == "key-out-of-range"
-            assert "9999-12-31" in shop.state.tables[ORDERS].reason
-            assert shop.values() == kept
+    for op, key in zip("cdc", beyond, strict=True):
+        shop = make()
+        shop.put("c", 1, late, v="a")
+        shop.put("c", 2, usual, v="b")
+        shop.run()
+        kept = shop.values()
+        shop.put(op, 3, key, v="lost")
+        shop.put("u", 4, usual, v="too late")
+        shop.run()
+        assert stopped(shop) == "key-out-of-range"
+        assert "9999-12-31" in shop.state.tables[ORDERS].reason
+        assert shop.values() == kept
     assert letters == []
 
 

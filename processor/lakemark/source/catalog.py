@@ -256,6 +256,18 @@ def _binary(modes: HandlingModes) -> Field:
     return {"type": "bytes" if modes.binary == "bytes" else "string", "optional": False}
 
 
+def type_of(column: CatalogColumn) -> str:
+    """Return a column's `Column.source_type`."""
+    if column.type_name == "numeric" and column.typmod >= 0:
+        return f"numeric({_scale_and_precision(column.typmod)[1]})"
+    return column.type_name
+
+
+def _scale_and_precision(typmod: int) -> tuple[int, int]:
+    # The scale has 11 bits. The JDBC driver reads them unsigned, so numeric(5,-2) has scale 2046.
+    return (typmod - 4) & 0x7FF, ((typmod - 4) >> 16) & 0xFFFF
+
+
 def _numeric(typmod: int, modes: HandlingModes) -> Field:
     if typmod < 0 and modes.decimal == "precise":
         members: list[Field] = [
@@ -263,8 +275,7 @@ def _numeric(typmod: int, modes: HandlingModes) -> Field:
             {"type": "bytes", "optional": False, "field": "value"},
         ]
         return {**_named("struct", "io.debezium.data.VariableScaleDecimal"), "fields": members}
-    # The scale has 11 bits. The JDBC driver reads them unsigned, so numeric(5,-2) has scale 2046.
-    scale, precision = (typmod - 4) & 0x7FF, ((typmod - 4) >> 16) & 0xFFFF
+    scale, precision = _scale_and_precision(typmod)
     return _decimal(modes, {"scale": str(scale), "connect.decimal.precision": str(precision)})
 
 

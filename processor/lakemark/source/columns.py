@@ -61,6 +61,7 @@ _SEMANTIC: Final[Mapping[tuple[str, str], pa.DataType]] = {
 _KEPT_PARAMETERS: Final = ("connect.decimal.precision", "length", "scale")
 # Set by the connector's column.propagate.source.type.
 _SOURCE_TYPE: Final = "__debezium.source.column.type"
+_SOURCE_LENGTH: Final = "__debezium.source.column.length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ class Column:
             catalog or from ``column.propagate.source.type``, so it takes no part in equality.
         modifier: of a time, the digits of a second's fraction that its values have; of a char(n),
             n. Known only from the catalog, so it takes no part in equality either.
-        source_type: the database's name of its base type in lower case, such as ``varbit``; ""
-            where it is not known. As `padded`: from the catalog or the propagated type.
+        source_type: the database's name of its base type in lower case, such as ``varbit``; of a
+            numeric with its digits, ``numeric(10)``. "" where it is not known. As `padded`: from
+            the catalog or the propagated type.
     """
 
     name: str
@@ -149,7 +151,7 @@ def describe(name: str, schema: Mapping[str, Any]) -> Column:
         "parameters": tuple((k, given[k]) for k in _KEPT_PARAMETERS if k in given),
         "wire": wire,
         "padded": source_type in ("bpchar", "char", "character"),
-        "source_type": source_type,
+        "source_type": _with_digits(source_type, given.get(_SOURCE_LENGTH, "")),
     }
     semantic = _SEMANTIC.get((wire, encoding))
     if semantic is not None:
@@ -159,6 +161,10 @@ def describe(name: str, schema: Mapping[str, Any]) -> Column:
     if wire in _PRIMITIVES:
         return Column(type=_PRIMITIVES[wire], **shape)
     return _nested(schema, shape)
+
+
+def _with_digits(source_type: str, length: str) -> str:
+    return f"numeric({length})" if source_type == "numeric" and length else source_type
 
 
 def _nested(schema: Mapping[str, Any], shape: dict[str, Any]) -> Column:

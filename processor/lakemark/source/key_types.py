@@ -25,6 +25,7 @@ _CONNECT: Final = "org.apache.kafka.connect.data."
 _WITHOUT_24: Final = frozenset(
     _TIME + name for name in ("IsoTime", "StructuredTime", "StructuredZonedTime")
 )
+_DOUBLE_DIGITS: Final = 15  # decimals of so many that differ are different doubles
 _MILLIS: Final = 3  # digits of a second's fraction that the forms of Connect hold
 
 OTHER_KEY: Final = (
@@ -62,7 +63,8 @@ def type_fault(column: Column, modes: HandlingModes) -> KeyFault | None:
     """
     if pa.types.is_nested(column.type):
         return _fault(column, "is a list or a structure: rows are not found by it")
-    judge = _BY_SOURCE.get(column.source_type) or _BY_ENCODING.get(column.encoding)
+    base = column.source_type.partition("(")[0]
+    judge = _BY_SOURCE.get(base) or _BY_ENCODING.get(column.encoding)
     if judge is None and column.type == pa.float64() and not column.source_type:
         judge = _double
     return judge(column, modes) if judge else None
@@ -148,7 +150,9 @@ def _interval(column: Column, _: HandlingModes) -> KeyFault | None:
 
 
 def _numeric(column: Column, _: HandlingModes) -> KeyFault | None:
-    return _rounded(column) if column.type == pa.float64() else None
+    digits = column.source_type.partition("(")[2].rstrip(")")
+    exact = column.type != pa.float64() or (digits.isdecimal() and int(digits) <= _DOUBLE_DIGITS)
+    return None if exact else _rounded(column)
 
 
 def _double(column: Column, modes: HandlingModes) -> KeyFault | None:
@@ -159,7 +163,8 @@ def _double(column: Column, modes: HandlingModes) -> KeyFault | None:
 def _rounded(column: Column) -> KeyFault:
     return _fault(
         column,
-        "is a numeric, which decimal.handling.mode double rounds: different keys would be one row",
+        "is a numeric that may have more than 15 digits, and decimal.handling.mode double keeps no"
+        " more: different keys would be one row",
         "set decimal.handling.mode to precise or string in the connector; or " + OTHER_KEY,
     )
 

@@ -37,8 +37,9 @@ _MINUS_INFINITE_DATE: Final = "+292269055-12-02Z"
 _LAST_DATE: Final = 2_145_042_905
 _FIRST_DATE: Final = -2_440_588
 _END_OF_TIME: Final = 9_224_318_016_000_000_000  # microseconds, the first after its last timestamp
-# In microseconds infinity is an end of int64; or the driver's sentinel, which is in milliseconds.
-_INFINITE_MICROS: Final = frozenset(
+# In milliseconds infinity is the driver's sentinel, in finer units an end of int64. Other numbers
+# that large are years from 294247 on, which overflow.
+_INFINITE_NUMBERS: Final = frozenset(
     {-(1 << 63), (1 << 63) - 1, -9_223_372_036_832_400_000, 9_223_372_036_825_200_000}
 )
 
@@ -100,7 +101,7 @@ def reader(column: Column) -> Reader | None:
 def _micros(value: int, tally: Tally) -> int:
     if civil.FIRST_MICRO <= value <= civil.LAST_MICRO:
         return value
-    if tally.exact and _FIRST_DATE * civil.DAY <= value < _END_OF_TIME:
+    if tally.exact:
         raise OverflowError("timestamp")
     return _infinite_moment(tally, late=value > 0)
 
@@ -194,7 +195,7 @@ def _epoch(times: int, over: int) -> Callable[[pa.DataType], Reader]:
 
         def scalar(value: Any, tally: Tally) -> int:
             # In nanoseconds mode the ends of int64 would be in the years 1677 and 2262.
-            if value in _INFINITE_MICROS:
+            if value in _INFINITE_NUMBERS:
                 return _infinite_moment(tally, late=value > 0)
             return _micros(value * times // over, tally)
 
@@ -230,7 +231,10 @@ def _iso_timestamp(kind: pa.DataType) -> Reader:
         late = _SPECIAL.get(value)
         if late is not None:
             return _infinite_moment(tally, late=late)
-        return _micros(civil.iso_micros(value), tally)
+        micros = civil.iso_micros(value)
+        if not _FIRST_DATE * civil.DAY <= micros < _END_OF_TIME:
+            return _infinite_moment(tally, late=micros > 0)
+        return _micros(micros, tally)
 
     return Reader(str, vector, scalar)
 

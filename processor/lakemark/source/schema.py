@@ -21,6 +21,7 @@ from lakemark.source.catalog import (
     CatalogColumn,
     connect_field,
     modifiers,
+    type_of,
 )
 from lakemark.source.columns import Column, describe
 from lakemark.source.evolution import Evolution, compare
@@ -217,7 +218,7 @@ def from_catalog(
             {"type": "struct", "fields": [field for _, field in pairs]},
             {"type": "struct", "fields": [{"field": name} for name in key]},
         )
-    types = {row.name: row.type_name for row, _ in pairs}
+    types = {row.name: type_of(row) for row, _ in pairs}
     columns = tuple(
         replace(
             c,
