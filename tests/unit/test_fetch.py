@@ -1,17 +1,20 @@
 """Ranges as tasks read them, from the broker that librdkafka has inside: no Java, no server."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.errors import DependencyError
 from lakemark.source import fetch, librdkafka, plain
 from lakemark.source.ranges import Range
+from lakemark.tables import EARLIEST
 
-TOPIC, PARTITIONS, COUNT = "shop.public.orders", 3, 40
+TOPIC, PARTITIONS, COUNT = "shop.public.orders", 4, 40
 
 
 class Broker:
@@ -50,6 +53,13 @@ def broker() -> Iterator[Broker]:
     fetch._forget(fetch._kept)
 
 
+@pytest.fixture
+def growing() -> Iterator[Broker]:
+    """One whose partitions a test makes longer."""
+    yield Broker()
+    fetch._forget(fetch._kept)
+
+
 RANGE = st.tuples(st.integers(0, COUNT - 1), st.integers(1, COUNT)).map(
     lambda drawn: (drawn[0], min(COUNT, sum(drawn)))
 )
@@ -73,20 +83,18 @@ def test_a_range_is_read_to_its_end_whatever_the_pieces(broker, wanted, most, ah
     assert found == {p: [*range(*ends)] for p, ends in enumerate(wanted)}
 
 
-def test_the_end_of_the_partition_before_that_of_the_range_is_waited_beyond(monkeypatch):
+def test_the_end_of_the_partition_before_that_of_the_range_is_waited_beyond(growing, monkeypatch):
     """As a follower that is behind says it."""
-    broker, met = Broker(), []
-    meets = fetch._Reading.meets
+    met, meets = [], fetch._Reading.meets
 
     def seen(reading, error, offset):
         if not met:
             met.append((error.code(), offset))
-            broker.put(0, COUNT, COUNT + 5)
+            growing.put(0, COUNT, COUNT + 5)
         return meets(reading, error, offset)
 
     monkeypatch.setattr(fetch._Reading, "meets", seen)
-    found = broker.offsets(Range(TOPIC, 0, COUNT - 3, COUNT + 5))
-    fetch._forget(fetch._kept)
+    found = growing.offsets(Range(TOPIC, 0, COUNT - 3, COUNT + 5))
     assert met == [(KafkaError._PARTITION_EOF, COUNT)]
     assert found == {0: [*range(COUNT - 3, COUNT + 5)]}
 
@@ -115,7 +123,158 @@ def test_a_range_whose_last_records_are_gone_ends_with_what_stands_behind_it(
     reading = fetch._Reading(Range(TOPIC, 0, 0, 10))
     address = np.array([librdkafka.ctypes.addressof(told)] * 2, np.int64)
     done, came = fetch._sort(address, {place: reading})
+    assert fetch._sort(address, {}) == ([], False), "it is read no more"
     librdkafka.release(pointer)
     reader.close()
     assert done == ([place] if whole else [])
     assert (came, reading.parts) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaError.OFFSET_OUT_OF_RANGE, "source-data-expired"),
+        (KafkaError._AUTO_OFFSET_RESET, "source-data-expired"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "source-data-expired"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "kafka-refused"),
+        (KafkaError.INVALID_MSG, "kafka-unavailable"),
+        (KafkaError._TRANSPORT, ""),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, ""),
+    ],
+)
+def test_what_the_client_says_of_a_partition_stops_the_range_by_name_or_passes(error, code):
+    reading, met = fetch._Reading(Range(TOPIC, 0, 0, 10)), KafkaError(error, "said")
+    if not code:
+        assert reading.meets(met, 10) is False
+        return
+    with pytest.raises(DependencyError) as caught:
+        reading.meets(met, 10)
+    assert caught.value.code == code
+    assert TOPIC in caught.value.message
+
+
+def test_offsets_that_the_broker_does_not_have_are_never_skipped(broker):
+    with pytest.raises(DependencyError) as caught:
+        broker.offsets(Range(TOPIC, 0, COUNT + 5, COUNT + 9))
+    assert caught.value.code == "source-data-expired"
+
+
+# -- patience: a clock of the test's own, and what the broker has by then --------------------------
+
+
+class Clock:
+    """Seconds that pass while nothing comes; `then` is called each time that nothing has."""
+
+    def __init__(self, monkeypatch, then=lambda: None, step_s: float = 40.0) -> None:
+        self.now, self.empty = 0.0, 0
+        monkeypatch.setattr(fetch, "time", SimpleNamespace(monotonic=lambda: self.now))
+        some = librdkafka.Reader.some
+
+        def waited(reader, most, wait_s):
+            found = some(reader, most, 5 * wait_s)
+            if not any(librdkafka.error_of(librdkafka.message(one)) is None for one in found):
+                self.now += step_s
+                self.empty += 1
+                then()
+            return found
+
+        monkeypatch.setattr(librdkafka.Reader, "some", waited)
+
+
+def test_records_that_come_before_patience_ends_are_waited_for_again_and_again(
+    growing, monkeypatch
+):
+    there = [COUNT]
+
+    def one_more():
+        growing.put(0, there[0], there[0] + 1)
+        there[0] += 1
+
+    clock = Clock(monkeypatch, one_more)
+    found = growing.offsets(Range(TOPIC, 0, COUNT - 1, COUNT + 4))
+    assert found == {0: [*range(COUNT - 1, COUNT + 4)]}
+    assert clock.now > 2 * fetch.PATIENCE_S
+
+
+def test_a_broker_that_gives_nothing_is_given_up_and_the_reader_with_it(growing, monkeypatch):
+    clock = Clock(monkeypatch)
+    with pytest.raises(DependencyError, match=f"nothing of {TOPIC}-0 for 60 s") as caught:
+        growing.offsets(Range(TOPIC, 0, COUNT - 1, COUNT + 1))
+    assert caught.value.code == "kafka-unavailable"
+    assert fetch.PATIENCE_S < clock.now <= 2 * fetch.PATIENCE_S
+    assert fetch._kept is None, "what it still has of this task is not the next one's"
+
+
+def test_whoever_takes_records_slowly_does_not_use_up_the_brokers_time(growing, monkeypatch):
+    clock = Clock(monkeypatch, lambda: growing.put(1, COUNT, COUNT + 1))
+    ranges = [Range(TOPIC, 0, 0, 5), Range(TOPIC, 1, COUNT, COUNT + 1)]
+    found = []
+    for batch in fetch.records(ranges, growing.client):
+        found += batch.column("offset").to_pylist()
+        clock.now += 10 * fetch.PATIENCE_S
+    assert found == [*range(5), COUNT]
+
+
+# -- the reader that a process keeps --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "kept"), [(0, True), (1, True), (EARLIEST, False)])
+def test_where_a_partition_begins_is_asked_anew(broker, start, kept):
+    """The client remembers it, and retention has gone on since; a known offset needs no asking."""
+    broker.offsets(Range(TOPIC, 0, 0, 3))
+    before = fetch._kept
+    found = broker.offsets(Range(TOPIC, 1, 0, 2), Range(TOPIC, 0, start, 3))
+    assert found == {1: [0, 1], 0: [*range(max(0, start), 3)]}
+    assert (fetch._kept is before) == kept
+
+
+def test_what_the_client_refuses_is_an_error_with_a_name(broker, monkeypatch):
+    def refused(*_):
+        raise KafkaException(KafkaError(KafkaError._STATE, "not now"))
+
+    monkeypatch.setattr(librdkafka.Reader, "add", refused)
+    with pytest.raises(DependencyError) as caught:
+        broker.offsets(Range(TOPIC, 0, 0, 3))
+    assert (caught.value.code, fetch._kept) == ("kafka-unavailable", None)
+
+
+def test_an_error_of_whoever_takes_the_records_stays_what_it_is(broker):
+    reading = fetch.records([Range(TOPIC, 0, 0, 3)], broker.client)
+    next(reading)
+    with pytest.raises(ZeroDivisionError):
+        reading.throw(ZeroDivisionError())
+    assert fetch._kept is None
+
+
+@pytest.mark.parametrize(
+    ("ahead", "sizes", "shares"),
+    [
+        (20, [5, 5, 10, 1], [[5, 5, 10], [1]]),
+        (20, [30, 5, 15], [[30], [5, 15]]),
+        (0, [3, 4], [[3], [4]]),
+        (1000, [3, 4, 30], [[3, 4, 30]]),
+    ],
+)
+def test_so_many_records_are_read_at_a_time_or_one_larger_range(
+    broker, monkeypatch, ahead, sizes, shares
+):
+    """More of them would have to be kept until the first range is whole."""
+    monkeypatch.setattr(fetch, "_AHEAD", ahead)
+    monkeypatch.setattr(fetch, "_MOST", 7)
+    add, some, added, asked = librdkafka.Reader.add, librdkafka.Reader.some, [], []
+
+    def adding(reader, places):
+        added.append(list(places))
+        add(reader, added[-1])
+
+    def some_of(reader, most, wait_s):
+        asked.append(most)
+        return some(reader, most, wait_s)
+
+    monkeypatch.setattr(librdkafka.Reader, "add", adding)
+    monkeypatch.setattr(librdkafka.Reader, "some", some_of)
+    ranges = [Range(TOPIC, p, 2, 2 + size) for p, size in enumerate(sizes)]
+    found = broker.offsets(*ranges)
+    assert found == {one.partition: [*range(one.start, one.end)] for one in ranges}
+    assert [[sizes[partition] for _, partition, _ in some] for some in added] == shares
+    assert max(asked) == min(7, max(sum(share) for share in shares))
