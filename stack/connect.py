@@ -184,6 +184,16 @@ class Connect(Server):
         self._request("PUT", f"/connectors/{name}/pause", deadline_s)
         self._wait_state(name, "PAUSED", deadline_s)
 
+    def stop_connector(self, name: str, deadline_s: float = 60) -> None:
+        """End a connector's tasks, which frees its slot; `resume_connector` begins them again."""
+        self._request("PUT", f"/connectors/{name}/stop", deadline_s)
+
+        def stopped() -> bool:
+            status = self.status(name)
+            return status["connector"]["state"] == "STOPPED" and not status["tasks"]
+
+        wait_for(stopped, deadline_s, f"connector {name} to be STOPPED ({self.log})")
+
     def resume_connector(self, name: str, deadline_s: float = 60) -> None:
         """End `pause_connector` and return when the connector runs."""
         self._request("PUT", f"/connectors/{name}/resume", deadline_s)

@@ -2,7 +2,8 @@
 
 Spark's checkpoint folder may be on any Hadoop file system, so it is read and written through
 Hadoop's own client, in the driver. `<checkpoint>/lakemark/state/<batch>.json` is the state after a
-batch; `<checkpoint>/lakemark/pipeline.json` says for which pipeline the checkpoint was made.
+batch, `lakemark/first.json` the one before the first; `lakemark/pipeline.json` says for which
+pipeline the checkpoint was made.
 """
 
 import json
@@ -20,7 +21,9 @@ from lakemark.tables import Offsets, PipelineState
 
 FORMAT: Final = 1
 KEPT: Final = 20  # states kept: a repeated batch needs one, a person looking back some more
+LOST: Final = "checkpoint-lost"
 _IDENTITY: Final = "lakemark/pipeline.json"
+_FIRST: Final = "lakemark/first.json"
 _REWRITE: Final = "lakemark/rewrite.json"
 _MISSING: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
@@ -62,11 +65,14 @@ class Checkpoint:
         """Finds that the checkpoint is this pipeline's, or nobody's yet; writes nothing.
 
         Raises:
-            PipelineError: it belongs to another pipeline, or was made with other shards.
+            PipelineError: it belongs to another pipeline, or was made with other shards; or it is
+                what is left of one that was removed.
             StateVersionError: a newer version of lakemark made it.
         """
         blob = self._read(_IDENTITY)
         if blob is None:
+            if self._batches("offsets") or self._batches("commits"):
+                raise self._lost("has batches, and nothing says of which pipeline: it was removed")
             return
         found = msgspec.json.decode(blob, type=Identity)
         if found.format > FORMAT:
@@ -104,15 +110,25 @@ class Checkpoint:
             found.append({t: {int(p): o for p, o in ps.items()} for t, ps in source.items()})
         return found
 
+    def is_new(self) -> bool:
+        """Whether the query was never started with it."""
+        planned = self._batches("offsets") or self._batches("commits")
+        return not planned and self._read(_FIRST) is None
+
+    def begin(self, state: PipelineState) -> None:
+        """Stores what the first batch begins with."""
+        self._write(_FIRST, tables.encode(state))
+
     def load(self, batch: int) -> PipelineState:
-        """The state after a batch; the empty one before the first.
+        """The state after a batch; before the first that of `begin`, or an empty one.
 
         Raises:
             PipelineError: the state of an earlier batch is gone.
             StateVersionError: a newer version of lakemark wrote it.
         """
         if batch < 0:
-            return PipelineState()
+            blob = self._read(_FIRST)
+            return tables.decode(blob) if blob else PipelineState()
         blob = self._read(_name(batch))
         if blob is None:
             raise PipelineError(
@@ -125,7 +141,7 @@ class Checkpoint:
     def newest(self) -> PipelineState:
         """The state of the newest batch that has one."""
         batches = self._batches("lakemark/state", suffix=".json")
-        return self.load(max(batches)) if batches else PipelineState()
+        return self.load(max(batches, default=-1))
 
     def save(self, state: PipelineState) -> None:
         """Stores the state under its batch, atomically; replaces one of the same batch."""
@@ -147,10 +163,21 @@ class Checkpoint:
 
         Raises:
             DependencyError: `superseded`.
+            PipelineError: `checkpoint-lost`: nobody is, though this process was.
         """
         owner = self.owner()
-        if owner is None or owner.token != self.ours:
+        if owner is None:
+            raise self._lost("was removed or emptied while lakemark ran")
+        if owner.token != self.ours:
             raise ownership.superseded(owner)
+
+    def _lost(self, what: str) -> PipelineError:
+        return PipelineError(
+            f"the checkpoint {self.path} {what}",
+            code=LOST,
+            hint="restore the folder as it was; or empty it, start again, and snapshot all tables: "
+            "`lakemark snapshot start '.*'`",
+        )
 
     def topics(self) -> dict[str, str]:
         """Kafka's ids of the change topics as they were when they were read."""
@@ -229,6 +256,10 @@ class Checkpoint:
             state = self.load(batch)
             change(state)
             files[_name(batch)] = tables.encode(state)
+        if not states and self._read(_FIRST) is not None:
+            state = self.load(-1)
+            change(state)
+            files[_FIRST] = tables.encode(state)
         self._rewrite(files)
 
     # -- files ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@
 Nothing here asks anybody, so that a batch that is repeated does the same with the same records.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -21,7 +21,7 @@ import structlog
 from lakemark import gaps, tables
 from lakemark.reconcile import window
 from lakemark.refresh import Refresh
-from lakemark.tables import Offsets, PipelineState
+from lakemark.tables import PAUSED, Offsets, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 
@@ -79,3 +79,45 @@ def carry_out(
             log.warning("pipeline.new_epoch", epoch=len(state.epochs))
         else:
             window.arm(state.runs, record)
+
+
+def first_state(
+    records: Iterable[dict[str, Any]],
+    known: Mapping[str, TableState],
+    *,
+    control: int,
+    places: Offsets,
+) -> PipelineState:
+    """What a new checkpoint begins with: what people asked for, and have not taken back.
+
+    Done again, old records would arm runs that are over and resume or skip what is no longer the
+    same. Two things outlive the checkpoint that they were said to: a table that was paused stays
+    so, and the source's epochs are counted on, since rows of the tables have positions in them.
+
+    Args:
+        records: all control records that there are.
+        known: the tables' states as the checkpoint before said them last.
+        control: offset behind these records.
+        places: by topic and partition, where the tables begin that are not read now.
+    """
+    paused = {name: entry.state == PAUSED for name, entry in known.items()}
+    epochs = 0
+    for record in records:
+        kind, table = record.get("type"), str(record.get("table", ""))
+        if kind in {"table-pause", "table-resume", "table-skip"}:
+            paused[table] = kind == "table-pause"
+        epochs += kind == "new-epoch"
+    state = PipelineState(control=control, epochs=[{} for _ in range(epochs)])
+    for name, entry in known.items():
+        if paused[name] and entry.topics:
+            state.tables[name] = TableState(
+                state=PAUSED,
+                code="paused",
+                reason="paused by a control record, before this checkpoint was begun",
+                hint=f"lakemark table resume {name}",
+                topics=list(entry.topics),
+                from_offsets={topic: dict(places.get(topic, {})) for topic in entry.topics},
+                rows=entry.rows,
+                bytes=entry.bytes,
+            )
+    return state

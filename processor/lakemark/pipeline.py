@@ -113,7 +113,10 @@ class Pipeline:
         """The query up to `foreachBatch`; see `stages`."""
         self.query_stages = Stages(armed=armed)
         self.known = Known(dict(self.schemas), self.librdkafka)
-        return stages.query(self.spark, self.config, self.change_log, self.known, armed=armed)
+        control = self.checkpoint.load(-1).control
+        return stages.query(
+            self.spark, self.config, self.change_log, self.known, armed=armed, control=control
+        )
 
     def on_batch(self, frame: DataFrame, batch: int) -> None:
         """`foreachBatch`: keeps the error, and gives Spark a short text of it only.

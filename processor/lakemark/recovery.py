@@ -8,6 +8,9 @@ change topic    the start is refused, until `lakemark recover --resnapshot` name
                 be among what is gone. What the coordinator wrote it says again at every start.
 `…chunks`       it begins again: attempts under way are void after every start, and their chunks
                 are read again
+
+A new checkpoint begins at the end of the control topic: what stands there was done by a checkpoint
+that is no more. What stays of it: see `control_records.first_state`.
 """
 
 from collections.abc import Iterable
@@ -16,12 +19,14 @@ from typing import Any, Final
 
 import structlog
 
-from lakemark import control, gaps, kafka, selection, tables
+from lakemark import control, control_records, gaps, kafka, selection, tables
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import PipelineError
 from lakemark.gaps import Gap, Held
+from lakemark.ops import progress
+from lakemark.records import read_compacted
 from lakemark.selection import Changed, Wanted
 from lakemark.tables import Offsets, PipelineState
 
@@ -42,6 +47,8 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
         PipelineError: `topic-deleted`, `topic-recreated`, `source-data-expired`, `control-lost`.
         DependencyError: the brokers do not answer.
     """
+    if checkpoint.is_new():
+        checkpoint.begin(_first_state(config))
     before, planned = checkpoint.goes_on()
     wanted = connector.wanted
     known = checkpoint.topics()
@@ -180,6 +187,25 @@ def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) ->
     if ids.keys() - known.keys():
         checkpoint.note_topics({**known, **ids})
     return set(state.offsets)
+
+
+def _first_state(config: Config) -> PipelineState:
+    """What a new checkpoint begins with, by what the own topics have kept of the one before."""
+    with kafka.Cluster(config) as cluster:
+        place = config.topics.control, control.PARTITION
+        start, end = (
+            offsets([config.topics.control]).get(place, 0)
+            for offsets in (cluster.start_offsets, cluster.end_offsets)
+        )
+        said = control.read(config, start, end)
+        known = progress.tables_of(read_compacted(config, config.topics.progress))
+        named = {topic for entry in known.values() for topic in entry.topics}
+        latest = config.stream.starting == "latest"
+        places = _by_topic((cluster.end_offsets if latest else cluster.start_offsets)(named))
+    state = control_records.first_state(said, known, control=end, places=places)
+    for name in state.tables:
+        log.info("table.stays_paused", table=name)
+    return state
 
 
 def _held(cluster: kafka.Cluster, names: list[str]) -> Held:

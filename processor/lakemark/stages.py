@@ -17,6 +17,7 @@ Both have the same sources and the same operator, so that either goes on with th
 other.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -29,6 +30,7 @@ from pyspark.sql import functions as f
 from lakemark import handover, tasks
 from lakemark.client_settings import by_offset, carried, java_options
 from lakemark.config import Config
+from lakemark.control import PARTITION
 from lakemark.handover import Known
 from lakemark.reconcile import operator
 from lakemark.source import fetch, topics
@@ -104,7 +106,13 @@ class ChangeLog:
 
 
 def query(
-    spark: SparkSession, config: Config, change_log: ChangeLog, known: Known, *, armed: bool
+    spark: SparkSession,
+    config: Config,
+    change_log: ChangeLog,
+    known: Known,
+    *,
+    armed: bool,
+    control: int = 0,
 ) -> DataFrame:
     """The query up to `foreachBatch`.
 
@@ -114,6 +122,7 @@ def query(
         change_log: how the change topics are read.
         known: what the tasks know from the start.
         armed: whether the operator needs touches.
+        control: first offset of the control topic that a new checkpoint reads.
     """
     stream, names = config.stream, config.topics
     changes = topics.change_stream(
@@ -130,8 +139,12 @@ def query(
         max_records=max(CHUNK_RECORDS, RECORDS_A_SHARD * stream.shards),
         fetch_bytes=CHUNK_FETCH,
     )
-    control = topics.internal_stream(
-        spark, change_log.java, topic=names.control, max_records=CONTROL_RECORDS
+    controls = topics.internal_stream(
+        spark,
+        change_log.java,
+        topic=names.control,
+        max_records=CONTROL_RECORDS,
+        starting=json.dumps({names.control: {PARTITION: control}}) if control else "earliest",
     )
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -147,7 +160,7 @@ def query(
     return operator.reconciled(
         decoded,
         chunks,
-        control,
+        controls,
         shards=stream.shards,
         slot_of=lambda table: handover.told(known).slot(table),
     )

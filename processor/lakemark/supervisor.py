@@ -388,10 +388,10 @@ class Supervisor:
     def _cause(self, pipeline: Pipeline, error: BaseException) -> LakemarkError:
         """What really stopped the query; whatever is not known to be final is tried again."""
         if not isinstance(pipeline.failure, LakemarkError):
-            try:  # whoever took over may be what Spark complains about
+            try:  # what Spark complains about may be a takeover, or that the checkpoint is gone
                 pipeline.checkpoint.check_owner()
-            except DependencyError as superseded:
-                return superseded
+            except LakemarkError as why:
+                return why
         return cause(pipeline.failure, error)
 
     # -- edges the batches use ------------------------------------------------------------------

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,61 @@ def test_connect_killed(running: Running, stack: LocalStack):
         alone(running.database, "customers", "DELETE FROM customers WHERE id % 7 = 0")
         stack.connect.start()
         revive(running)
+
+
+def test_a_source_that_sends_nothing_shows_everywhere(running: Running, stack: LocalStack):
+    side, database = HttpSide(running), running.database
+    name, slot = database.name, database.config["slot.name"]
+    running.wait_drained()
+
+    def reasons() -> dict[str, str]:
+        found = json.loads(side.ask("/readyz")[1])["reasons"]
+        return {one["code"]: one["reason"] for one in found}
+
+    def well() -> None:
+        wait_for(lambda: side.probes() == (200, 200), STATE_S, f"both probes: {reasons()}")
+        now = side.status()
+        assert (now["source"]["connector"], now["source"]["problems"]) == ("RUNNING", [])
+        assert now["source"]["slot_active"]
+        assert now["lag"]["seconds"] is not None
+        assert "lakemark_source_up 1.0" in side.ask("/metrics")[1]
+
+    def told(code: str) -> dict[str, Any]:
+        begun = time.monotonic()
+        wait_for(lambda: code in reasons(), STATE_S, code)
+        print(f"{code} after {time.monotonic() - begun:.1f} s: {reasons()[code]}")
+        now = side.status()
+        assert code in {one["code"] for one in now["source"]["problems"]}
+        assert side.probes() == (200, 503), "to start lakemark again would mend nothing"
+        assert "lakemark_source_up 0.0" in side.ask("/metrics")[1]
+        assert badge(side.address) in {"streaming", None}
+        return now
+
+    well()
+    stack.connect.pause_connector(name)
+    before = told("connector-paused")["source"]["proven_ms"]
+    wait_for(lambda: side.status()["lag"]["seconds"] > 10, STATE_S, "the bound to grow")
+    assert side.status()["source"]["proven_ms"] == before, (
+        "the slot alone would say that all is well"
+    )
+    stack.connect.resume_connector(name)
+    well()
+
+    stack.connect.stop_connector(name)
+    database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [slot, f"{slot}_kept"])
+    database.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+    assert told("slot-missing")["source"]["connector"] == "STOPPED"
+    database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [f"{slot}_kept", slot])
+    database.execute("SELECT pg_drop_replication_slot(%s)", [f"{slot}_kept"])
+    stack.connect.resume_connector(name)
+    well()
+
+    wrong = {"publication.name": "nobody_s", "publication.autocreate.mode": "disabled"}
+    stack.connect.put_connector(name, {**database.config, **wrong})
+    assert told("connector-failed")["source"]["connector"] == "FAILED"
+    stack.connect.put_connector(name, database.config)
+    database.wait_streaming()
+    well()
 
 
 def test_postgres_restarted(running: Running, stack: LocalStack):

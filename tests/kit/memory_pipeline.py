@@ -112,8 +112,11 @@ class MemoryCheckpoint:
     def offsets(self, batch: int) -> list[Offsets]:
         return [{topic: partitions} for topic, partitions in self.planned[batch].items()]
 
+    def begin(self, state: PipelineState) -> None:
+        self.states[-1] = tables.encode(state)
+
     def load(self, batch: int) -> PipelineState:
-        return tables.decode(self.states[batch]) if batch >= 0 else PipelineState()
+        return tables.decode(self.states[batch]) if batch in self.states else PipelineState()
 
     def save(self, state: PipelineState) -> None:
         if self.dies_before_saving:

@@ -1,6 +1,7 @@
 """The checkpoint's own files on a real file system of Hadoop: whole, whenever a process ends."""
 
 import json
+import shutil
 
 import pytest
 
@@ -174,3 +175,47 @@ def test_another_pipelines_checkpoint_is_left_alone(at, spark, tmp_path):
         supervisor._checkpoint(spark)
     assert at().owner() == owner
     ours.check_owner()
+
+
+# --- a checkpoint that is removed ---------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_removed_is_lost_and_nobody_took_it_over(at, tmp_path):
+    checkpoint = at()
+    checkpoint.take(Owner("me"))
+    checkpoint.claim(IDENTITY)
+    checkpoint.check_owner()
+    shutil.rmtree(tmp_path / "one")
+    with pytest.raises(PipelineError, match="was removed or emptied") as lost:
+        checkpoint.check_owner()
+    assert (lost.value.code, lost.value.retried) == ("checkpoint-lost", False)
+    (tmp_path / "one" / "offsets").mkdir(parents=True)
+    (tmp_path / "one" / "offsets" / "57").write_text(
+        "v1\n{}\n{}"
+    )  # what Spark wrote before it ended
+    with pytest.raises(PipelineError, match="nothing says of which pipeline") as left:
+        at().require(IDENTITY)
+    assert left.value.code == "checkpoint-lost"
+    assert "empty it" in left.value.hint
+    shutil.rmtree(tmp_path / "one")
+    at().require(IDENTITY)
+
+
+def test_what_the_first_batch_begins_with_is_kept_until_there_is_one(at):
+    checkpoint = at()
+    assert checkpoint.is_new()
+    assert checkpoint.load(-1) == PipelineState(), "as of a checkpoint of an older version"
+    first = PipelineState(control=7, epochs=[{}])
+    checkpoint.begin(first)
+    assert not checkpoint.is_new()
+    assert (checkpoint.load(-1), checkpoint.newest(), checkpoint.goes_on()) == (
+        first,
+        first,
+        (first, {}),
+    )
+    checkpoint.amend(begin_again, FIRST, own=())
+    assert checkpoint.newest().epochs == [{}]
+    assert checkpoint.newest().control == 7
+    filled(checkpoint)
+    assert checkpoint.newest().batch == 5
+    assert not filled(at("two")).is_new(), "which an older version has begun"

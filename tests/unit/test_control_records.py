@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from lakemark import tables
-from lakemark.control_records import carry_out
+from lakemark.control_records import carry_out, first_state
 from lakemark.refresh import Refresh
-from lakemark.tables import PipelineState
-from tests.kit.memory_pipeline import MemoryCatalog
+from lakemark.tables import PipelineState, TableState
+from tests.kit.memory_pipeline import Broker, MemoryCatalog
+from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 from tests.unit.test_tables import TOPIC, T, streaming
 
 START = {TOPIC: {0: 10}}
@@ -64,3 +65,76 @@ def test_runs_are_armed_in_between():
 def test_a_table_that_nobody_knows_is_left_unknown(kind: str):
     state = told(streaming(p0=10), {"type": f"table-{kind}", "table": "public.nothing"})
     assert state == streaming(p0=10)
+
+
+# --- a new checkpoint beside old records ------------------------------------------------------
+
+PAUSED = TableState(state="paused", topics=[TOPIC], from_offsets={TOPIC: {0: 7}}, rows=3)
+RUNS = TableState(topics=[TOPIC])
+
+
+def resume(table: str = T) -> dict[str, Any]:
+    return {"type": "table-resume", "table": table}
+
+
+SKIP = {"type": "table-skip", "table": T, "offsets": {}}
+
+# What the checkpoint before said of the table, the old records, and whether it is paused now.
+LEFT = {
+    "paused, and its command is no longer kept": (PAUSED, [], True),
+    "paused by the last command": (PAUSED, [resume(), pause()], True),
+    "a pause that no batch has seen": (RUNS, [pause()], True),
+    "a resume that no batch has seen": (PAUSED, [pause(), resume()], False),
+    "a skip": (PAUSED, [pause(), SKIP], False),
+    "it streamed": (RUNS, [], False),
+    "it was resumed": (RUNS, [pause(), resume()], False),
+    "errored": (TableState(state="errored", topics=[TOPIC]), [], False),
+    "of another table": (RUNS, [pause("public.other")], False),
+    "nothing of it ever came": (TableState(), [pause()], False),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_new_checkpoint_keeps_what_people_have_not_taken_back(name: str):
+    entry, records, stays = LEFT[name]
+    armed = {"type": "run-start", "run": "r1", "tables": [T]}
+    doubt = {"type": "table-resnapshot", "table": T}
+    state = first_state([armed, *records, doubt], {T: entry}, control=9, places={TOPIC: {0: 4}})
+    assert (state.batch, state.control, state.runs, state.epochs) == (-1, 9, set(), [])
+    assert list(state.tables) == ([T] if stays else [])
+    if stays:
+        found = state.tables[T]
+        assert (found.state, found.code, found.from_offsets) == (
+            "paused",
+            "paused",
+            {TOPIC: {0: 4}},
+        )
+        assert found.rows == entry.rows
+        assert T in found.hint
+
+
+def test_epochs_are_counted_on():
+    epoch = {"type": "new-epoch"}
+    assert len(first_state([epoch, pause(), epoch], {}, control=3, places={}).epochs) == 2
+
+
+def test_a_paused_table_stays_so_under_a_new_checkpoint_and_then_has_everything(tmp_path):
+    schemas = {t: schema_of(t, id="int8", v="text") for t in (ORDERS, ITEMS)}
+    shop = Shop(tmp_path, Broker(), schemas)
+    for table in (ORDERS, ITEMS):
+        shop.put("c", 10, 1, table=table, v="a")
+        shop.put("c", 11, 2, table=table, v="b")
+    topic = f"shop.{ORDERS}"
+    shop.records = [pause(ORDERS), {"type": "table-pause", "table": ITEMS}, resume(ITEMS)]
+    known = {ORDERS: TableState(topics=[topic]), ITEMS: TableState(topics=[f"shop.{ITEMS}"])}
+    first = first_state(shop.records, known, control=3, places={topic: {0: 1}})
+    shop.checkpoint.begin(first)
+    shop.run()
+    assert shop.values(ITEMS) == {1: "a", 2: "b"}
+    assert shop.state.tables[ORDERS].state == tables.PAUSED
+    assert not (tmp_path / "lake" / "public" / "orders").exists()
+    shop.records.append(resume(ORDERS))
+    shop.run()
+    shop.run()
+    assert shop.state.tables[ORDERS].state == tables.STREAMING
+    assert shop.values(ORDERS) == {2: "b"}, "from where the first held record was"

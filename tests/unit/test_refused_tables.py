@@ -63,6 +63,27 @@ def test_a_table_that_is_gone_and_should_be_read_again_holds_up_no_run(logs):
     assert [entry["code"] for entry in refused] == ["table-gone"]
 
 
+def test_why_a_table_is_not_read_again_is_said_once_for_each_cause(logs):
+    def said():
+        return [entry["code"] for entry in logs if entry["event"] == "snapshot.refused"]
+
+    world = FakeWorld()
+    world.stream.table(ORDERS, resnapshot_since=0)
+    world.against[ORDERS] = MASKED
+    world.go(REPAIR_AGAIN_S * 5)
+    assert said() == ["column-masked"]
+    world.against[ORDERS] = GONE
+    world.go(REPAIR_AGAIN_S * 5)
+    assert said() == ["column-masked", "table-gone"]
+    del world.against[ORDERS]
+    world.go(REPAIR_AGAIN_S * 5)
+    assert world.reads, "it is asked all the same"
+    world.against[ORDERS] = GONE
+    world.stream.table(ORDERS, resnapshot_since=world.stream.number)
+    world.go(REPAIR_AGAIN_S * 5)
+    assert said() == ["column-masked", "table-gone", "table-gone"], "it was well in between"
+
+
 @pytest.mark.parametrize("how", ["done", "stopped", "sweeping", "refused"])
 def test_what_has_become_of_a_table_of_a_run_stays_though_it_may_not_be_read_any_more(how):
     world = FakeWorld()

@@ -11,7 +11,7 @@ from pyspark.util import handle_worker_exception
 from lakemark import causes, connector, kafka, recovery, settings_record, tables
 from lakemark.causes import cause, root_cause
 from lakemark.config import load
-from lakemark.errors import ConfigError, DependencyError, StateVersionError
+from lakemark.errors import ConfigError, DependencyError, PipelineError, StateVersionError
 from lakemark.ops.progress import Kept
 from lakemark.pace import Pace
 from lakemark.settings.layers import LoginRefused, Problem
@@ -325,3 +325,19 @@ def test_the_connector_is_read_when_the_turn_has_come(folder, monkeypatch):
     with pytest.raises(DependencyError):
         supervisor._pipeline(None)
     assert done == ["topics", "turn", "connector"]
+
+
+@pytest.mark.parametrize("kind", [DependencyError, PipelineError])
+def test_whose_checkpoint_it_is_comes_before_what_spark_says(folder, kind):
+    """Somebody took it over, or it was removed: Spark only misses a file."""
+
+    class Batches:
+        failure = RuntimeError("a file of the state store is missing")
+
+        class checkpoint:  # noqa: N801
+            @staticmethod
+            def check_owner():
+                raise kind("why", code="checkpoint-lost")
+
+    found = Supervisor(load(folder / "lakemark.yaml"), once=False)._cause(Batches(), Exception("x"))
+    assert (type(found), found.code, found.retried) == (kind, "checkpoint-lost", kind.retried)

@@ -1,6 +1,6 @@
 """The progress topic's records as somebody outside the process reads them; pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -90,6 +90,14 @@ def kept(records: Iterable[Record]) -> Kept:
         found.tables[name] = entry
     found.unreadable = tuple(sorted(unreadable))
     return found
+
+
+def tables_of(newest: Mapping[bytes, bytes]) -> dict[str, TableState]:
+    """The tables' states among the newest value of each key; those that are none are left out."""
+    found = {
+        key.decode(errors="replace"): _entry(v) for key, v in newest.items() if not is_own(key)
+    }
+    return {name: entry for name, entry in found.items() if entry is not None}
 
 
 def _put(others: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:

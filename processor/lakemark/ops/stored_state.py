@@ -17,7 +17,7 @@ from lakemark import tables
 from lakemark.checkpoint import Identity
 from lakemark.config import Config
 from lakemark.errors import DependencyError
-from lakemark.ops.progress import is_own
+from lakemark.ops.progress import tables_of
 from lakemark.records import read_compacted
 from lakemark.tables import Offsets, PipelineState, TableState
 
@@ -72,16 +72,8 @@ def paused_tables(config: Config) -> PipelineState:
     Raises:
         DependencyError: Kafka is away.
     """
-    found = {}
-    for key, value in read_compacted(config, config.topics.progress).items():
-        if is_own(key):
-            continue  # of the pipeline and of snapshots
-        try:
-            entry = msgspec.json.decode(value, type=TableState)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue  # `lakemark status` shows it as unreadable
-        if entry.state != tables.STREAMING:
-            found[key.decode(errors="replace")] = entry
+    known = tables_of(read_compacted(config, config.topics.progress))
+    found = {name: entry for name, entry in known.items() if entry.state != tables.STREAMING}
     return PipelineState(tables=found, offsets=_first(found.values()))
 
 

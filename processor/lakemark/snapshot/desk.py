@@ -48,6 +48,7 @@ class Desk:
         self.settings = coordinator.settings
         self.book = coordinator.book
         self._repairs: dict[str, float] = {}
+        self._told: dict[str, str] = {}  # why a table's repair was refused last
         self._signals: deque[tuple[Signal | Rejection, bytes]] = deque()
         self._until, self._backoff = -math.inf, Backoff()
         self.trouble: LakemarkError | None = None
@@ -265,11 +266,14 @@ class Desk:
                 raise
             return False  # each chunk asks again
         if reason is None:
+            self._told.pop(name, None)
             return False
-        log.warning(
-            "snapshot.refused", table=name, code=reason.code, reason=reason.message,
-            hint=reason.hint,
-        )  # fmt: skip
+        if self._told.get(name) != reason.code:  # once, not every minute
+            self._told[name] = reason.code
+            log.warning(
+                "snapshot.refused", table=name, code=reason.code, reason=reason.message,
+                hint=reason.hint,
+            )  # fmt: skip
         return True
 
     def _repair(self, name: str, now: TableNow) -> None:

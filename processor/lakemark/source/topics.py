@@ -57,15 +57,25 @@ def internal_stream(
     topic: str,
     max_records: int,
     fetch_bytes: int = 1 << 20,
+    starting: str = "earliest",
 ) -> DataFrame:
-    """One of lakemark's own topics, from its beginning; `fetch_bytes` of a partition at a time."""
+    """One of lakemark's own topics; `fetch_bytes` of a partition at a time.
+
+    Args:
+        spark: the session.
+        kafka: the Java client's settings, with Spark's `kafka.` prefix.
+        topic: which.
+        max_records: per micro-batch.
+        fetch_bytes: see above.
+        starting: where a new checkpoint begins, as Spark's `startingOffsets`.
+    """
     reader = spark.readStream.format("kafka")
     client = {"kafka.max.partition.fetch.bytes": str(fetch_bytes), **_client(kafka)}
     for name, value in client.items():
         reader = reader.option(name, value)
     return (
         reader.option("subscribe", topic)
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", starting)
         .option("maxOffsetsPerTrigger", str(max_records))
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "true")
