@@ -159,7 +159,8 @@ class Load:
             "[bold red]killed lakemark[/]: driver, JVM and Python workers, inside a window; "
             f"{len(settled)} chunks settled, {flying} in flight"
         )
-        self._seen.earlier = self._seen.batches
+        self._seen.lag, self._seen.earlier = None, self._seen.batches
+        self._show()
         writing = "; the shop goes on changing" if self._write_until < math.inf else ""
         with self._screen.doing(f"starting lakemark again{writing}"):
             self._lakemark.start()
@@ -258,11 +259,12 @@ class Load:
         with suppress(DeltaError, FileNotFoundError):
             held = DeltaTable(path).to_pyarrow_table(columns=["at"]).column("at").to_pylist()
             if held:
-                self._seen.lags.append((datetime.now(UTC) - held[0]).total_seconds())
+                self._seen.lag = (datetime.now(UTC) - held[0]).total_seconds()
+                self._seen.lags.append(self._seen.lag)
 
     def _show(self) -> None:
         written, seen = self.workload.written, self._seen
-        lag = f"{seen.lags[-1]:.1f} s" if seen.lags else "-"
+        lag = "grows: nobody applies them" if seen.lag is None else f"{seen.lag:.1f} s"
         text = (
             f"{written.transactions:,} transactions, {written.rows:,} rows written; "
             f"{seen.events:,} events in {len(seen.batches)} batches applied; lag {lag}"

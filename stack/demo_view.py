@@ -35,6 +35,7 @@ class Measured:
         batches: (time of `batch.done`, its events), over both lives of lakemark.
         earlier: those of them that are of the life before.
         lags: seconds from the newest visible change to a look at the lake right after a batch.
+        lag: the newest of them; None while lakemark does not apply anything.
         restart_s: from the kill to the query running again.
         applied_s: from the kill to the next finished batch.
         snapshot: its rows, chunks, seconds and rows per second.
@@ -45,6 +46,7 @@ class Measured:
     batches: list[tuple[float, int]] = field(default_factory=list)
     earlier: list[tuple[float, int]] = field(default_factory=list)
     lags: list[float] = field(default_factory=list)
+    lag: float | None = None
     restart_s: float = 0.0
     applied_s: float = 0.0
     snapshot: str = ""

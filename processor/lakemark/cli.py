@@ -210,7 +210,7 @@ def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
     loaded = load(config).config
     _progress_of(table, loaded)
     _control(loaded, "table-pause", table)
-    print(
+    _say(
         f"{table} will pause with the next batch; the other tables go on.\n"
         "Its place in the log is kept. Kafka must keep the events until you resume it:\n"
         f"  lakemark table resume {table}"
@@ -225,7 +225,7 @@ def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
     loaded = load(config).config
     _progress_of(table, loaded)
     _control(loaded, "table-resume", table)
-    print(
+    _say(
         f"{table} will resume with the next batch: first what it missed, then live changes.\n"
         "Follow it with:\n  lakemark status"
     )
@@ -248,9 +248,9 @@ def table_skip(
     state = skips.standing(table, _progress_of(table, loaded))
     with Cluster(loaded) as cluster:
         places = skips.skipped(state, cluster.end_offsets(state.topics))
-    print(f"{table} leaves out for good:", *places, sep="\n  ")
+    _say("\n  ".join([f"{table} leaves out for good:", *map(str, places)]))
     if not yes and not _agreed("Leave these changes out?"):
-        print("Nothing was changed.")
+        _say("Nothing was changed.")
         return FAILED
     _control(loaded, "table-skip", table, {"offsets": skips.offsets(places)})
     again = "It is then snapshotted again by itself, with a sweep, which brings what is missing."
@@ -259,12 +259,16 @@ def table_skip(
             "What is missing then takes a snapshot, and that a database: set database.url, start "
             "the pipeline again, and it takes one by itself."
         )
-    print(
+    _say(
         f"{table} goes on with the first batch that begins there; until then "
         f"`lakemark table resume {table}` takes this back.\n{again}\n"
         "Follow it with:\n  lakemark status"
     )
     return OK
+
+
+def _say(text: str) -> None:
+    presentation.show_line(Console(), text)
 
 
 def _agreed(question: str) -> bool:
@@ -311,14 +315,14 @@ def recover(
         return OK
     if commands:
         _control(loaded, "control-lost", "")
-        print(
+        _say(
             "`lakemark run` goes on without the commands that are gone. Look at the tables then:\n"
             "  lakemark status\n"
             "and give again what was not carried out: pause, resume, skip, recover."
         )
         return OK
     _control(loaded, "new-epoch", "")
-    print(
+    _say(
         "The next batch begins a new epoch; tables that stopped with position-regressed catch up.\n"
         "Every table may hold rows that the restored source lacks:\n"
         "`lakemark status` shows them as to be snapshotted again."
@@ -331,7 +335,7 @@ def _resnapshot(tables: list[str], config: Config) -> None:
         _known_form(table, config)
     for table in tables:
         _control(config, "table-resnapshot", table)
-    print(
+    _say(
         f"To be snapshotted again, with a sweep: {', '.join(tables)}.\n"
         "With a database configured, `lakemark run` does so by itself; else send a signal:\n"
         f"  lakemark snapshot start {' '.join(tables)}"

@@ -43,6 +43,7 @@ from lakemark.settings.units import (
     TableRegex,
     Text,
     host_port,
+    is_header_text,
     is_loopback,
     reveal,
     servers,
@@ -272,6 +273,11 @@ class HttpConfig(Section):
     def _not_open_to_all(self) -> Self:
         if self.token is not None and not self.token.get_secret_value():
             raise PydanticCustomError("token", "http.token is empty: leave it out, or set one")
+        if self.token is not None and not is_header_text(self.token.get_secret_value()):
+            raise PydanticCustomError(
+                "token",
+                "http.token has a control character, or a space at an end: no header can hold it",
+            )
         if self.bind is None or self.token is not None:
             return self
         host, _ = host_port(self.bind)

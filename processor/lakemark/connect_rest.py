@@ -9,7 +9,14 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 import httpx
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+import structlog
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+)
 
 from lakemark.config import ConnectConfig
 from lakemark.errors import DependencyError
@@ -18,6 +25,7 @@ from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 # A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
 # and 0.5 + 1 + 2 s between them, four attempts end after 44 s at the latest.
 ATTEMPTS: Final = 4
+log = structlog.get_logger("lakemark.connect")
 UNKNOWN_CONNECTOR: Final = "source.connect.connector"
 """The setting at fault where Connect answers 404."""
 
@@ -52,6 +60,11 @@ class Worker:
     version: str
     cluster_id: str
     skew_s: float | None
+
+
+def _say_waiting(state: RetryCallState) -> None:
+    failed = state.outcome.exception() if state.outcome else None
+    log.warning("connect.waiting", attempt=state.attempt_number, reason=str(failed))
 
 
 class ConnectRest:
@@ -168,6 +181,7 @@ class ConnectRest:
             retry=retry_if_exception_type(DependencyError),
             stop=stop_after_attempt(self._attempts),
             wait=wait_exponential(multiplier=self.backoff),
+            before_sleep=_say_waiting,
             reraise=True,
         )
         return retrying(self._get_once, path)

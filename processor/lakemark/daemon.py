@@ -13,6 +13,7 @@ half the page faults (0.33 an event instead of 0.68); what that saves of the clo
 import ctypes
 import gc
 import os
+import socket
 from typing import Final
 
 import pandas as pd
@@ -51,7 +52,27 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     writers.start(int(os.environ.get(writers.COUNT, "0")))
+    daemon.worker = serve
     daemon.manager()
+
+
+_serve_task: Final = daemon.worker
+
+
+def serve(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001 - PySpark's signature
+    """Serves one task; nothing once Spark has hung up.
+
+    Spark hangs up on workers that had nothing to do for a minute. PySpark's own code would take
+    that for a task which begins badly, try to say so, and print a trace of what that led to.
+
+    Returns:
+        0 to be called again; else the process ends.
+    """
+    try:
+        more = sock.recv(1, socket.MSG_PEEK)
+    except OSError:
+        more = b""
+    return _serve_task(sock, authenticated) if more else 1
 
 
 def _keep_memory() -> None:

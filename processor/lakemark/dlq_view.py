@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from lakemark import snapshot_view
 from lakemark.dead_letters import Count, Letter
-from lakemark.presentation import show_line, show_table
+from lakemark.presentation import show_line, show_table, show_text
 
 if TYPE_CHECKING:
     from lakemark.replays import Refused, Replay  # a slow import
@@ -93,7 +93,7 @@ def show_letter(console: Console, letter: Letter, *, as_json: bool) -> None:
     for name, data in (("key", letter.key), ("value", letter.value)):
         show_line(console, f"\n{name} ({'null' if data is None else decimal(len(data))}):")
         if data:
-            show_line(console, readable(data))
+            show_text(console, readable(data))
 
 
 def readable(data: bytes) -> str:

@@ -92,6 +92,7 @@ def _report(error: Exception) -> int:
 def load(given: Path | None) -> Loaded:
     """The configuration, with the secret filter and the log set up from it."""
     global _filter  # noqa: PLW0603
+    presentation.name_config(given)
     loaded = load_with_origins(config_file(given))
     secrets = loaded.config.secrets()
     _filter = log.SecretFilter(secrets)

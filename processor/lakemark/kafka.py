@@ -5,8 +5,10 @@ what only a change of settings or rights can mend is an `InvalidConfig`.
 """
 
 import contextlib
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Self
@@ -30,7 +32,7 @@ from confluent_kafka.admin import (
 )
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from lakemark.client_errors import LastError, away, refused_settings
+from lakemark.client_errors import LastError, await_first_answer, away, refused_settings
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.own_topics import create_command, topic_plan, unusable
@@ -50,6 +52,8 @@ _REFUSED: Final = frozenset(
         KafkaError.INVALID_REPLICATION_FACTOR,
     }
 )
+LOOK_S: Final = 0.1
+"""How often a client that waits for its first answer is polled."""
 _log = structlog.get_logger("lakemark.kafka")
 
 
@@ -80,13 +84,18 @@ class Cluster:
     collected in the client's own thread, where the collector runs too: librdkafka then ends the
     whole process. For the same reason the client must not refer to this object.
 
+    Args:
+        config: says where the brokers are.
+        over: ends the waiting for brokers that have not answered yet.
+
     Raises (every method):
         DependencyError: the brokers do not answer in time.
         LoginRefused: they refuse our credentials at the first contact.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, over: threading.Event | None = None) -> None:
         self._config = config
+        self._over = over
         self._timeout = config.kafka.timeout.total_seconds()
         self._last = LastError()
         self._met = False
@@ -106,9 +115,27 @@ class Cluster:
         """The connection ends."""
         del self._admin
 
+    def _meet(self) -> None:
+        """Waits for the first answer; every question after it has a time limit of its own."""
+        # A second more than we wait, so that it is not this request which says that time is over.
+        asked = self._admin.describe_cluster(request_timeout=self._timeout + 1)
+
+        def answered() -> bool:
+            self._admin.poll(0)
+            try:
+                asked.result(LOOK_S)
+            except NotYetError:
+                return False
+            return True
+
+        await_first_answer(self._config, self._last, answered, self._over)
+
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
         try:
+            if not self._met:
+                self._meet()
+                self._met = True
             yield
         except KafkaException as error:
             self._admin.poll(0)
@@ -117,7 +144,6 @@ class Cluster:
             self._admin.poll(0)
             timeout = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
             raise self._last.explain(self._config, timeout, met=self._met) from error
-        self._met = True
 
     def ensure_topics(self) -> list[str]:
         """Creates those of our own topics that are missing, and returns their names.

@@ -143,7 +143,7 @@ class Turn:
 
     def _wait_for_topic(self) -> None:
         topic = self.config.topics.control
-        with kafka.Cluster(self.config) as cluster:
+        with kafka.Cluster(self.config, over=self._over) as cluster:
             while not (cluster.partition_counts([topic]) or self._over.wait(_POLL_S)):
                 pass
 

@@ -2,12 +2,16 @@
 
 import json
 import platform
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +24,13 @@ from lakemark.ops.log import MASK
 from lakemark.settings.layers import Problem
 from lakemark.version import __version__
 
+# Those that take a configuration, and do not name one.
+_COMMAND: Final = re.compile(
+    r"\blakemark (?:"
+    r"(?:table|snapshot|dlq) [a-z]+|config show|run(?: --once)?|recover"
+    r"|validate|doctor|plan|status)"
+    r"\b(?! -c )"
+)
 Hide = Callable[[str], str]
 """Takes secrets out of a text."""
 
@@ -29,8 +40,33 @@ def error_console() -> Console:
     return Console(stderr=True)
 
 
+class _Named:
+    """The configuration file that the user has named, as a shell takes it; empty if none."""
+
+    option = ""
+
+
+def name_config(given: Path | None) -> None:
+    """Has commands that are shown from now on name this file, as the user's own command did."""
+    _Named.option = f" -c {shlex.quote(str(given))}" if given is not None else ""
+
+
+def as_commands(text: str) -> str:
+    """A text whose commands can be typed as they stand there."""
+    return _COMMAND.sub(rf"\g<0>{_escaped(_Named.option)}", text) if _Named.option else text
+
+
+def _escaped(option: str) -> str:
+    return option.replace("\\", "\\\\")
+
+
 def show_line(console: Console, text: str) -> None:
-    """A line as it is: nothing in it is markup, and no width breaks it."""
+    """A line of ours: nothing in it is markup, no width breaks it, its commands can be typed."""
+    show_text(console, as_commands(text))
+
+
+def show_text(console: Console, text: str) -> None:
+    """A text as it is."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -74,7 +110,9 @@ def show_unexpected(console: Console, error: Exception, *, hide: Hide, debug: bo
 
 def _say(console: Console, title: str, lines: Sequence[str], *, colour: str) -> None:
     if console.is_terminal:
-        console.print(Panel(escape("\n".join(lines)), title=escape(title), border_style=colour))
+        console.print(
+            Panel(escape(as_commands("\n".join(lines))), title=escape(title), border_style=colour)
+        )
         return
     for line in [f"{title}:", *lines]:
         show_line(console, line)

@@ -1,6 +1,7 @@
 """The Spark session a pipeline needs."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -11,12 +12,14 @@ from typing import Any, Final
 
 import structlog
 from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakemark import jars
 from lakemark.class_archive import ClassArchive, class_archive
 from lakemark.config import Config
+from lakemark.errors import PipelineError
 from lakemark.sink import writers
 
 log = structlog.get_logger(__name__)
@@ -90,6 +93,7 @@ def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Ite
         in_hurry: whether Java, when all is done, is to leave its archive of classes unwritten.
 
     Raises:
+        PipelineError: `checkpoint-unwritable`.
         JarError: a jar is neither in the cache nor to be had, there is no Java, or spark-submit
             was not given the jars.
     """
@@ -98,12 +102,12 @@ def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Ite
     settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(config.stream.shards)}
     if "://" not in config.checkpoint or config.checkpoint.startswith("file:"):
         settings |= LOCAL_CHECKPOINT
-        Path(config.checkpoint.removeprefix("file:")).mkdir(parents=True, exist_ok=True)
+        _require_folder(Path(config.checkpoint.removeprefix("file:")))
     if config.output is not None:
         settings[f"spark.executorEnv.{writers.COUNT}"] = str(_writers(config))
     archive = None
     if SUBMITTED not in os.environ:
-        found = jars.runtime_jars()
+        found = jars.runtime_jars(progress=lambda said: log.info("jars.fetching", progress=said))
         archive = class_archive(found)
         settings |= _launched(found, config)
     settings = with_own(settings, config.spark_options())
@@ -114,7 +118,7 @@ def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Ite
         builder = builder.config(name, value)
     if archive is None:
         _require_jars()
-    spark: SparkSession = builder.getOrCreate()
+    spark: SparkSession = _keeping_signals(builder.getOrCreate)
     spark.sparkContext.setLogLevel("ERROR")
     threading.Thread(target=_start_python, args=[spark], daemon=True).start()
     try:
@@ -128,6 +132,48 @@ def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Ite
             else:
                 log.info("java.not_archived", hint="`lakemark warm` makes the archive beforehand")
                 archive.discard()
+
+
+def _require_folder(path: Path) -> None:
+    """Makes a local checkpoint's folder where there is none.
+
+    Raises:
+        PipelineError: `checkpoint-unwritable`: it cannot be made, or lakemark may not write there.
+    """
+    reason = ""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "is no folder" if path.exists() else f"cannot be made: {error.strerror}"
+    else:
+        if not os.access(path, os.W_OK | os.X_OK):
+            reason = "cannot be written"
+    if reason:
+        raise PipelineError(
+            f"the checkpoint {path} {reason}",
+            code="checkpoint-unwritable",
+            hint="give the user that runs lakemark the right to write there, or correct checkpoint",
+        )
+
+
+def _keeping_signals(start: Callable[[], SparkSession]) -> SparkSession:
+    """Starts the session; PySpark would end the process at Ctrl-C, wherever it is."""
+    before = signal.getsignal(signal.SIGINT)
+    spark = start()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+    return spark
+
+
+def java_ended(error: Exception) -> PipelineError:
+    """The error of a Java that did not start, or is gone."""
+    began = isinstance(error, Py4JNetworkError)
+    return PipelineError(
+        "Spark's Java process has ended" if began else f"Spark cannot be started: {error}",
+        code="java-ended",
+        hint="see what Java said above, and whether the system ended it for want of memory "
+        "(spark.driver.memory); `lakemark doctor` looks at Java",
+    )
 
 
 def _start_python(spark: SparkSession) -> None:

@@ -10,19 +10,16 @@ stopped     on request, or by an error that only a person can mend
 """
 
 import json
-import signal
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, StreamingQueryException
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException, PySparkRuntimeError, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -43,7 +40,7 @@ from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pace import Pace
 from lakemark.pipeline import Pipeline
-from lakemark.session import session
+from lakemark.session import java_ended, session
 from lakemark.settle import News
 from lakemark.sink.chunk_files import ChunkFileWriter
 from lakemark.sink.names import folder_of
@@ -53,6 +50,8 @@ from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.world import World
 from lakemark.source.schema import HandlingModes
 from lakemark.stages import ChangeLog, OtherStagesError
+from lakemark.starting import Starting
+from lakemark.stopping import Stop
 from lakemark.tables import CATCHING_UP, ERRORED, PipelineState
 from lakemark.takeover import StoppedError, Takeover
 
@@ -74,9 +73,9 @@ class Supervisor:
     def __init__(self, config: Config, *, once: bool) -> None:
         self.config = config
         self.once = once
-        self.stopping = threading.Event()
-        self.hurry = threading.Event()
-        self.stopped_at = 0.0  # when the first signal to stop came, on the monotonic clock
+        self.stop = Stop(config.stream.stop_grace.total_seconds())
+        self.stopping, self.hurry = self.stop.asked, self.stop.hurry
+        self.starting = Starting()
         self.state = PipelineState()
         self.captured: tuple[str, ...] = ()
         self.published: dict[str, bytes | None] = {}
@@ -96,18 +95,34 @@ class Supervisor:
         Raises:
             LakemarkError: what only a person can mend.
         """
-        self._on_signals()
+        self.stop.on_signals()
+        try:
+            with self.starting:
+                return self._run()
+        except StoppedError:
+            return 0
+        except (Py4JNetworkError, PySparkRuntimeError) as error:
+            if self.stopping.is_set():  # whoever stops a group of processes stops Java too
+                log.info("pipeline.stopped", whole=False, reason="Java has ended before")
+                return 0
+            raise java_ended(error) from error
+
+    def _run(self) -> int:
         with ExitStack() as stack:
             stack.enter_context(self.turn)
             if not self.once:  # a run that ends by itself is watched by its exit code
                 stack.enter_context(server.serving(self.config, self.board, self.metrics))
-            spark, why = stack.enter_context(session(self.config, self._in_hurry)), None
+            self.starting.step("spark")
+            with self.stop.interruptible():
+                spark = stack.enter_context(session(self.config, self._in_hurry))
+            why = None
             try:
                 return self._supervise(spark)
             except LakemarkError as error:
                 why = error
                 raise
             finally:
+                self.starting.end()
                 if not self.hurry.is_set():
                     self._publish_pipeline("stopped", why)
 
@@ -126,6 +141,7 @@ class Supervisor:
                 if isinstance(error, ConfigError) and not (self.streamed and error.retried):
                     raise  # a start with a wrong password ends
                 failure: LakemarkError = error
+            self.starting.end()
             if failure.code == SUPERSEDED:
                 log.warning("pipeline.superseded", reason=failure.message, hint=failure.hint)
                 self.board.pipeline("standby", reason=failure.message, hint=failure.hint)
@@ -148,12 +164,14 @@ class Supervisor:
         return 0
 
     def _stream(self, spark: SparkSession) -> None:
-        pipeline = self._pipeline(spark)
+        with self.stop.interruptible():
+            pipeline = self._pipeline(spark)
         with self._watched(pipeline), self._snapshots(pipeline):
             self._queries(pipeline)
 
     def _queries(self, pipeline: Pipeline) -> None:
         armed = bool(self.state.runs)
+        self.starting.step("query")
         while not self.stopping.is_set():
             query = self._start(pipeline, armed=armed)
             self.streamed = True
@@ -173,7 +191,7 @@ class Supervisor:
             if isinstance(failure, OtherStagesError):
                 armed = failure.armed
                 continue
-            wrong = error or (None if self.stopping.is_set() else failure)
+            wrong = None if self.stopping.is_set() else error or failure
             if wrong is not None:
                 raise self._cause(pipeline, wrong) from error
             if not self.once or not self._needs_batch():
@@ -182,11 +200,14 @@ class Supervisor:
 
     def _pipeline(self, spark: SparkSession) -> Pipeline:
         config = self.config
+        self.starting.step("kafka")
         with kafka.Cluster(config) as cluster:
             created = cluster.ensure_topics()
         if created:
             log.info("topics.created", topics=created)
+        self.starting.step("checkpoint")
         checkpoint = self._checkpoint(spark)
+        self.starting.step("connector")
         # As it is now: the turn may have come after weeks.
         written = checkpoint.newest().output_prefixes
         connector = connectors.read(config).having_written(written)
@@ -201,6 +222,7 @@ class Supervisor:
         captured = {table: schema for table, schema in found.items() if table in connector.tables}
         forms = agree(config, checkpoint, connector, captured)
         connector.require_visible([t for t in catalog.tables() if t in connector.chosen])
+        self.starting.step("offsets")
         self.state = recovery.go_over(config, checkpoint, connector)
         self.board.began(self.state)
         self.captured = tuple(sorted(set(captured) - {connector.signal_table}))
@@ -243,6 +265,7 @@ class Supervisor:
         return checkpoint
 
     def _standby(self, owner: Owner | None) -> None:
+        self.starting.end()
         log.info("pipeline.standby", **({"owner": owner.host, "pid": owner.pid} if owner else {}))
         self.board.pipeline("standby", reason="another process runs the pipeline")
         self.stands_by = True
@@ -298,10 +321,12 @@ class Supervisor:
         self.snapshots = None
 
     def _done(self, done: BatchDone) -> None:
+        self.starting.end()
         self.board.batch(done)
         self.metrics.batch(done)
 
     def _planned(self, armed: frozenset[str]) -> None:
+        self.starting.next("batch")
         if self.snapshots is not None:
             self.snapshots.planned(armed)
 
@@ -336,6 +361,8 @@ class Supervisor:
         looked, known = 0.0, set[str]()
         while not self.stopping.is_set():
             ended = bool(query.awaitTermination(1))
+            if ended or str(query.status["message"]).startswith("Waiting"):
+                self.starting.end()  # there was nothing to read
             new = self.state.offsets.keys() - known
             if new or time.monotonic() - looked > TOPICS_EVERY_S:
                 looked = time.monotonic()
@@ -360,9 +387,8 @@ class Supervisor:
         log.info("pipeline.drained", batch=self.state.batch, whole=whole)
 
     def _in_hurry(self) -> bool:
-        """Whether a stop has taken as long as it may."""
-        until = self.stopped_at + self.config.stream.stop_grace.total_seconds()
-        return self.hurry.is_set() or (self.stopped_at > 0 and time.monotonic() > until)
+        """Whether a stop has taken as long as it may; that of a start may take no time."""
+        return self.stop.is_overdue() or (self.stopping.is_set() and not self.streamed)
 
     def _needs_batch(self) -> bool:
         return tables.any_state(self.state, CATCHING_UP) or any(
@@ -428,18 +454,6 @@ class Supervisor:
             self._say(said)
         except DependencyError as unreachable:
             log.warning("progress.unreachable", reason=unreachable.message)
-
-    def _on_signals(self) -> None:
-        def stop(number: int, _: FrameType | None) -> None:
-            log.info("pipeline.stopping", signal=signal.Signals(number).name)
-            self.stopped_at = self.stopped_at or time.monotonic()
-            if self.stopping.is_set():
-                self.hurry.set()
-            self.stopping.set()
-
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, stop)
-            signal.signal(signal.SIGINT, stop)
 
 
 def run(config: Config, *, once: bool) -> int:

@@ -1,11 +1,16 @@
 """What the errors of clients mean: refused for good, refused for now, or away."""
 
+import itertools
+import threading
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from lakemark.client_errors import Admission, LastError, refused_settings
+from lakemark import client_errors
+from lakemark.client_errors import Admission, LastError, await_first_answer, refused_settings
 from lakemark.config import DatabaseConfig
 from lakemark.errors import DependencyError
+from lakemark.kafka import Cluster
 from lakemark.settings.check import check
 from lakemark.settings.layers import InvalidConfig, LoginRefused
 from lakemark.snapshot.readers.postgres import read_schemas
@@ -51,6 +56,67 @@ def test_a_request_without_an_answer_is_refused_only_at_the_first_contact(last, 
         assert found.code == "kafka-unavailable"
         assert TIMED_OUT.str() in found.message
         assert "a:1" in found.message
+
+
+class Notices:
+    """The lines about brokers that do not answer, without the rule that there are few."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, brokers, reason, **seconds):
+        self.said.append((brokers, reason, seconds))
+
+
+@pytest.fixture
+def notices(monkeypatch):
+    monkeypatch.setattr(client_errors, "SILENT_S", 0)
+    monkeypatch.setattr(client_errors, "_notices", found := Notices())
+    return found
+
+
+def test_brokers_that_do_not_answer_are_named_while_they_are_waited_for(notices):
+    place = f"127.0.0.1:{free_port()}"
+    settings = config(bootstrap_servers=place, timeout="500ms")
+    with Cluster(settings) as cluster, pytest.raises(DependencyError) as caught:
+        cluster.topics(".*")
+    assert caught.value.code == "kafka-unavailable"
+    assert "Connection refused" in caught.value.message
+    assert "CONNECT)" not in caught.value.message
+    assert {brokers for brokers, _, _ in notices.said} == {place}
+    assert any("Connection refused" in reason for _, reason, _ in notices.said)
+
+
+def test_whoever_stops_does_not_wait_for_the_brokers(notices):
+    over = threading.Event()
+    over.set()
+    settings = config(bootstrap_servers=f"127.0.0.1:{free_port()}", timeout="30m")
+    with Cluster(settings, over=over) as cluster, pytest.raises(DependencyError):
+        cluster.topics(".*")
+
+
+@pytest.mark.parametrize("code", [KafkaError._AUTHENTICATION, KafkaError._SSL])
+def test_what_one_broker_refuses_is_known_at_once_unless_another_lets_us_in(monkeypatch, code):
+    last, settings = LastError(), config(timeout="1h")
+    last(KafkaError(code, "wrong password"))
+    last(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    await_first_answer(settings, last, iter([False, False, True]).__next__)
+    monkeypatch.setattr(client_errors, "REFUSED_S", 0)
+    with pytest.raises(LoginRefused, match="wrong password"):
+        await_first_answer(settings, last, lambda: False)
+
+
+def test_lines_about_brokers_are_few(monkeypatch):
+    said, now = [], 1000.0
+    monkeypatch.setattr(client_errors.log, "warning", lambda *_, **fields: said.append(now))
+    monkeypatch.setattr(client_errors.time, "monotonic", lambda: now)
+    notices = client_errors._Notices()
+    for _ in range(3000):
+        notices.say("a:1", "refused", waited_s=now, left_s=1.0)
+        now += 0.1
+    gaps = [end - begin for begin, end in itertools.pairwise(said)]
+    assert max(gaps[:6]) < 10  # a minute is watched
+    assert all(gap > 59 for gap in gaps[7:])  # an hour is not
 
 
 def test_settings_that_the_client_refuses_are_a_mistake_of_the_configuration():

@@ -321,6 +321,21 @@ def test_a_known_key_in_the_wrong_section(write):
     assert found["chunk_rows"].hint == "did you mean snapshot.chunk_rows?"
 
 
+def test_a_name_that_another_section_has_is_no_advice_inside_of_a_section(write):
+    found = problems(write(SMALL.replace("lake: {", "lake: {format: delta, ")))
+    hint = found["lake.format"].hint
+    assert hint.startswith("lake has: path, deletes")
+    assert hint.endswith("another section has log.format")
+    assert "did you mean" not in hint
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_names_keep_their_case_in_messages(write, protocol):
+    text = SMALL.replace("kafka: {", f"kafka: {{security: {{security_protocol: {protocol}}}, ")
+    (found,) = problems(write(text)).values()
+    assert f"{protocol} needs sasl_mechanism" in found.message
+
+
 def test_a_misspelt_variable_is_a_mistake(write):
     environ = {"LAKEMARK_CHECKPONT": "/x", "LAKEMARK_STREAM__SHARD": "8"}
     found = problems(write(SMALL), environ)

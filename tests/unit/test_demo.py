@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import msgspec
@@ -185,6 +186,29 @@ def test_a_slow_machine_gets_no_more_changes_but_goes_on(load):
     assert stops == [1]
     assert "this machine is slow" in out.getvalue()
     assert "writes have stopped: 7 rows" in out.getvalue()
+
+
+def test_a_lag_is_that_of_a_process_which_lives(load, monkeypatch):
+    out = io.StringIO()
+    found = object.__new__(demo_load.Load)
+    found._loading, found._seen = load, Measured(lags=[0.7], lag=0.7)
+    monkeypatch.setattr(load, "look", lambda _: None)
+    monkeypatch.setattr(load, "kept", frozenset)
+    found._screen = SimpleNamespace(now=lambda text, _: out.write(f"{text}\n"))
+    written = SimpleNamespace(transactions=1, rows=7)
+    found.workload = SimpleNamespace(written=written)
+    found._show()
+    assert "lag 0.7 s" in out.getvalue()
+    killed = []
+    found._lakemark = SimpleNamespace(kill=lambda: killed.append(1), start=found._show)
+    found._screen.say, found._screen.doing = lambda _: None, lambda _: nullcontext()
+    found._until, found._batch = lambda *_: None, lambda: None
+    found._write_until = -1.0
+    found._kill()
+    assert killed
+    shown = out.getvalue().splitlines()[1:]
+    assert len(shown) == 2  # at once, and while it starts
+    assert all("nobody applies them" in line and "0.7" not in line for line in shown)
 
 
 def shown(*, terminal, monkeypatch):

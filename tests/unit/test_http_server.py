@@ -146,6 +146,13 @@ def test_what_is_no_address_is_a_mistake(configured, bind):
     assert "HOST:PORT" in caught.value.problems[0].message
 
 
+@pytest.mark.parametrize("token", ['"a\\nb"', '" a"', '"a\\x00"'])
+def test_a_token_that_no_header_can_hold_is_a_mistake(configured, token):
+    with pytest.raises(InvalidConfig) as caught:
+        configured(f"http: {{token: {token}}}")
+    assert "no header can hold it" in caught.value.problems[0].message
+
+
 def test_an_empty_token_is_a_mistake(configured):
     with pytest.raises(InvalidConfig) as caught:
         configured("http: {token: ''}")

@@ -144,12 +144,20 @@ def test_a_stop_is_in_a_hurry_when_its_grace_is_over_or_a_second_signal_comes(sh
     grace_s = shop.config.stream.stop_grace.total_seconds()
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
+    supervisor.streamed = True
     assert not supervisor._in_hurry(), "nobody waits"
-    supervisor.stopped_at = now
+    supervisor.stop._stop(signal.SIGTERM, None)
     now += grace_s
     assert not supervisor._in_hurry()
     now += 1
     assert supervisor._in_hurry()
-    supervisor.stopped_at = now
-    supervisor.hurry.set()
+    now -= 1
+    supervisor.stop._stop(signal.SIGTERM, None)
+    assert supervisor._in_hurry()
+
+
+def test_a_stop_of_a_start_takes_no_time(shop):
+    supervisor = Supervisor(shop.config, once=False)
+    assert not supervisor._in_hurry()
+    supervisor.stopping.set()
     assert supervisor._in_hurry()

@@ -169,8 +169,9 @@ def serve(folder, *, state="streaming", name="shop", token="long-enough-token"):
     return known, load(folder / "lakemark.yaml")
 
 
-def test_a_running_pipeline_is_asked_itself(folder, kafka):
-    known, config = serve(folder)
+@pytest.mark.parametrize("token", ["long-enough-token", "schlüssel-àéî-鍵"])
+def test_a_running_pipeline_is_asked_itself(folder, kafka, token):
+    known, config = serve(folder, token=token)
     kafka.records = STATES
     with serving(config, known, Metrics(known)):
         shown = json.loads(invoke("status", "-o", "json").stdout)
@@ -178,6 +179,32 @@ def test_a_running_pipeline_is_asked_itself(folder, kafka):
         assert [(t["name"], t["events"]) for t in shown["tables"]] == [(A, 5)]
         assert shown["pipeline"]["batch"] == 9
     assert json.loads(invoke("status", "-o", "json").stdout)["asked"] == "topics"
+
+
+def test_rows_of_which_nobody_knows_how_many_are_not_said_to_be_none(folder, kafka):
+    """A list of keys that was too long to keep leaves the word that there are more."""
+    known, _ = serve(folder)
+    known.began(PipelineState(batch=9, tables={A: TableState(topics=["t.a"], reread_missed=3)}))
+    text = "\n".join(status_view._notes(seen(known).status.tables[0]))
+    assert f"{A}: rows to be read again from the source" in text
+    assert "0 rows" not in text
+
+
+@pytest.mark.parametrize("given", [None, "shop config.yaml"])
+def test_commands_that_are_shown_name_the_configuration_as_the_users_did(folder, kafka, given):
+    kafka.records = STATES
+    named = ["-c", given] if given else []
+    if given:
+        (folder / "lakemark.yaml").rename(folder / given)
+    option = " -c 'shop config.yaml'" if given else ""
+    text = invoke("status", *named).output
+    assert f"→ lakemark table resume{option} public.orders" in text
+    assert f"`lakemark status{option} --output json`" in text
+    refused = invoke("table", "pause", "orders", *named).output
+    assert f"lakemark status{option} shows the tables" in refused
+    assert ("-c" in refused) == bool(given)
+    paused = invoke("table", "pause", "public.orders", *named).output
+    assert f"  lakemark table resume{option} public.orders" in paused
 
 
 @pytest.mark.parametrize("listed", [{}, {"[1]": 7}])

@@ -227,7 +227,7 @@ def test_a_process_that_ends_says_so_and_why(folder, monkeypatch, error):
             raise error
         return 0
 
-    monkeypatch.setattr(supervisor, "_on_signals", lambda: None)
+    monkeypatch.setattr(supervisor.stop, "on_signals", lambda: None)
     monkeypatch.setattr(supervisor, "turn", nullcontext())
     monkeypatch.setattr("lakemark.supervisor.session", lambda *_: nullcontext())
     monkeypatch.setattr(supervisor, "_supervise", supervise)

@@ -24,7 +24,8 @@ def served_status(config: Config) -> Status | None:
     if address is None:
         return None
     token = config.http.token
-    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    # As bytes: of text the client takes ASCII alone.
+    headers = {b"authorization": f"Bearer {token.get_secret_value()}".encode()} if token else {}
     try:
         with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
             answer = client.get(f"{address}/v1/status", headers=headers)

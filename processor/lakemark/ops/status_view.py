@@ -18,7 +18,7 @@ from lakemark.errors import LakemarkError
 from lakemark.ops.findings import named, without
 from lakemark.ops.overview import Overview
 from lakemark.ops.status import DEGRADED, GONE, PAUSED, Lag, RunNow, ScanNow, Status, TableNow
-from lakemark.presentation import Hide, drawn_table, show_line, show_table
+from lakemark.presentation import Hide, as_commands, drawn_table, show_line, show_table
 from lakemark.snapshot.following import ENDED, Scan
 from lakemark.snapshot_view import numbers
 
@@ -128,7 +128,8 @@ def _json_line(seen: Overview, error: LakemarkError | None, hide: Hide) -> None:
 def _drawn(seen: Overview, error: LakemarkError | None, topic: str, hide: Hide) -> RenderableType:
     screen = _screen(seen, topic, hide)
     below = [*screen.tail, *_of_error(error, hide), "Ctrl-C ends this; the pipeline goes on."]
-    return Group(*map(Text, screen.head), drawn_table(HEADER, screen.rows), *map(Text, below))
+    head, below = map(as_commands, screen.head), [*map(as_commands, below)]
+    return Group(*map(Text, head), drawn_table(HEADER, screen.rows), *map(Text, below))
 
 
 def _of_error(error: LakemarkError | None, hide: Hide) -> list[str]:
@@ -248,10 +249,11 @@ def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
         yield f"{table.reason} ({said})", table.hint
     if table.resnapshot:
         yield f"may differ from the source: {table.resnapshot}", RESNAPSHOT
-    if table.rereads:
+    if table.rereads or table.more_rereads:
         many = "more than " if table.more_rereads else ""
         rows = "row" if table.rereads == 1 else "rows"
-        yield f"{many}{table.rereads} {rows} to be read again from the source", REREADS
+        counted = f"{many}{table.rereads} {rows}" if table.rereads else rows
+        yield f"{counted} to be read again from the source", REREADS
 
 
 def _newest(runs: tuple[RunNow, ...]) -> list[RunNow]:

@@ -106,7 +106,8 @@ def _expected(detail: Mapping[str, Any]) -> str:
         return f"expected a name of the form {detail['ctx']['pattern']}"
     if detail["type"] in {"model_type", "model_attributes_type", "dict_type"}:
         return "expected a section of settings"
-    lowered = message[:1].lower() + message[1:]
+    is_name = not message[1:2].islower()  # SASL_SSL stays as it is
+    lowered = message if is_name else message[:1].lower() + message[1:]
     return lowered.replace("input should be", "expected").replace("value error, ", "")
 
 
@@ -135,17 +136,22 @@ def _holds_secret(path: SettingPath, model: type[BaseModel]) -> bool:
 
 
 def _nearest(path: SettingPath, model: type[BaseModel]) -> str:
-    """A hint with the nearest known setting: of the same section, else of any section."""
+    """A hint with the nearest known setting of the same section, else what the section has.
+
+    A name that another section has is a mistake of place on the first level alone: inside of a
+    section it may mean something else, so that one is only named.
+    """
     wrong = str(path[-1])
     siblings = _names(model, path[:-1])
     near = difflib.get_close_matches(wrong, siblings, n=1, cutoff=0.6)
     if near:
         return f"did you mean {dotted((*path[:-1], near[0]))}?"
-    elsewhere = [p for p in _all_paths(model) if p[-1] == wrong]
-    if elsewhere:
-        return f"did you mean {dotted(elsewhere[0])}?"
-    place = dotted(path[:-1]) or "the first level"
-    return f"{place} has: {', '.join(siblings)}"
+    elsewhere = [dotted(p) for p in _all_paths(model) if p[-1] == wrong]
+    place = dotted(path[:-1])
+    if not place and elsewhere:
+        return f"did you mean {elsewhere[0]}?"
+    has = f"{place or 'the first level'} has: {', '.join(siblings)}"
+    return f"{has}; another section has {elsewhere[0]}" if elsewhere else has
 
 
 def _names(model: type[BaseModel], path: SettingPath) -> list[str]:

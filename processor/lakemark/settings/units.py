@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections.abc import Mapping
 from datetime import timedelta
 from ipaddress import ip_address
@@ -227,6 +228,11 @@ def host_port(address: str) -> tuple[str, int]:
     if not parts.hostname or parts.port is None or parts.path or parts.username is not None:
         raise ValueError(address)
     return parts.hostname, parts.port
+
+
+def is_header_text(text: str) -> bool:
+    """Whether a header of HTTP can hold the text as it is."""
+    return text == text.strip() and not any(unicodedata.category(c) == "Cc" for c in text)
 
 
 def is_loopback(host: str) -> bool:

@@ -76,10 +76,13 @@ const badge = (state) => el("span", "badge " + state, WORDS[state] || state);
 
 // -- talking --------------------------------------------------------------------------------------
 
+/** A text as a header holds it: its bytes in UTF-8, a letter for each. */
+const bytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
+
 async function ask(path, body) {
   const headers = {};
   const token = sessionStorage.getItem(TOKEN);
-  if (token) headers.Authorization = "Bearer " + token;
+  if (token) headers.Authorization = "Bearer " + bytes(token);
   const options = { headers, cache: "no-store" };
   if (body !== undefined) {
     headers["Content-Type"] = "application/json";
@@ -155,6 +158,11 @@ function gathered(problems, title) {
   });
 }
 
+function unread(table) {
+  if (!table.rereads) return "Rows";  // how many is not known
+  return (table.more_rereads ? "More than " : "") + counted(table.rereads, "row");
+}
+
 function trouble() {
   const found = [];
   const pipeline = now.pipeline;
@@ -171,7 +179,7 @@ function trouble() {
     if (table.resnapshot)
       doubts.push([table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "with `database` set lakemark takes a snapshot of it by itself; else take one", null, true]);
     if (table.rereads || table.more_rereads)
-      doubts.push([table.name, "", (table.more_rereads ? "More than " : "") + counted(table.rereads, "row") + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
+      doubts.push([table.name, "", unread(table) + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
   }
   found.push(...gathered(doubts, (names) => names));
   $("trouble").replaceChildren(...found);
