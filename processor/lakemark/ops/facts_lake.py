@@ -55,6 +55,8 @@ def target(config: Config, table: str, schema: TableSchema | None, engine: str) 
     if schema is not None and (fault := schema.key_fault()):
         return Target(path, "stop", engine, (), (), "no-key", f"{table}: {fault}", _GIVE_KEY)
     try:
+        if schema is not None:
+            evolve.require_free([column.name for column in schema.columns], table)
         opened = commits.open_table(path, config.lake.options())
         if opened is None:
             return Target(path, "create", engine)
