@@ -70,7 +70,7 @@ def looking_like_envelopes(database: Database) -> None:
     database.execute("CREATE SCHEMA elsewhere")
     database.execute(f"CREATE TABLE elsewhere.audit {AUDIT}")
     database.execute(
-        'CREATE TABLE "Wrapped" (schema numeric, payload numeric, "PAYLOAD" text, "_CDC" point,'
+        'CREATE TABLE "Wrapped" (schema numeric, payload numeric, "MORE" text, "_CDC" point,'
         " PRIMARY KEY (schema, payload))"
     )
     database.execute("CREATE TABLE named (payload text PRIMARY KEY, after point, op text)")
@@ -326,7 +326,7 @@ def test_tables_that_look_like_envelopes(pipeline: Running, snapshots: Snapshots
     database.execute("UPDATE audit SET id = id + 100 WHERE id <= 5")
     database.execute("INSERT INTO audit VALUES (50, %s, NULL, NULL, 'source', %s)", [MARK, MARK])
     database.execute("DELETE FROM audit WHERE id > 15 AND id < 50")
-    database.execute('UPDATE "Wrapped" SET "PAYLOAD" = %s WHERE schema = 1', ["changed"])
+    database.execute('UPDATE "Wrapped" SET "MORE" = %s WHERE schema = 1', ["changed"])
     database.execute(
         'UPDATE "Wrapped" SET payload = payload + 1, "_CDC" = \'(1,2)\' WHERE schema = 2'
     )

@@ -16,6 +16,7 @@ from lakemark import raw_records
 from lakemark.dead_letters import Letter
 from lakemark.keys import canonical_from_columns, canonical_keys
 from lakemark.replays import planned
+from lakemark.sink import forwarding
 from lakemark.sink.envelopes import wrapper_schema
 from lakemark.source import fetch, plain, stretch
 from lakemark.source.catalog import CatalogColumn, connect_field
@@ -192,6 +193,22 @@ def canonical(schema: TableSchema, row):
     return canonical_from_columns(arrays, columns)[0].as_py()
 
 
+@pytest.mark.parametrize("image", ["jsonb", "point", "text"])
+def test_a_table_that_looks_like_an_envelope(image):
+    kinds = {"id": "int8", "op": "text", "before": image, "after": image, "source": "text"}
+    columns = [CatalogColumn(name, kind, not_null=name == "id") for name, kind in kinds.items()]
+    fields = [connect_field(column, MODES) for column in columns]
+    schema = from_catalog("public.audit", columns, ["id"], MODES)
+    assert [c.name for c in schema.columns] == list(kinds)
+    sent = {"fields": envelope_fields(fields)}
+    assert from_envelope("public.audit", sent, {"fields": fields[:1]}) == schema
+    cells = {name: TYPES[kind][-1] for name, kind in kinds.items()}
+    image, row = ({n: pair[at] for n, pair in cells.items()} for at in (0, 1))
+    record = packed({"id": image["id"]}), packed(event("public.audit", "c", image, 8))
+    plan = Plan(IDENTITY, MODES, {"public.audit": schema})
+    assert decoded([record], plan) == {canonical(schema, row): row}
+
+
 @pytest.mark.parametrize("names", [("schema", "payload"), ("payload", "schema"), ("payload",)])
 @pytest.mark.parametrize("kind", KEYS)
 def test_a_key_that_looks_like_a_wrapper(names, kind):
@@ -229,9 +246,10 @@ def read(records, schema=NAMED):
     return decoded(records, Plan(IDENTITY, MODES, {"public.t": schema}))
 
 
-def unavailable(op, image, *, headers=(), snapshot="false", schema=NAMED, lsn=8):
+def unavailable(op, image, *, headers=(), snapshot="false", schema=NAMED, before=None):
     """The columns that one event lacks, and its row."""
-    value = event("public.t", op, image, lsn)
+    value = event("public.t", op, image, 8)
+    value["before"] = value["before"] or before
     value["source"]["snapshot"] = snapshot
     key = packed({name: image[name] for name in schema.key})
     plan = Plan(IDENTITY, MODES, {"public.t": schema})
@@ -291,6 +309,28 @@ def test_a_placeholder_stands_for_types_that_may_be_stored_elsewhere(column, val
     assert found == (["v"] if stands else [])
     assert (row["v"] is None) == stands
     assert unavailable("c", {"id": "k", "v": value}, schema=schema)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "stands"),
+    [
+        (None, True),
+        ({"id": "k", "v": None}, True),  # the columns of an index show their old values only
+        ({"id": "k", "v": "old"}, False),
+        ({"id": "k", "v": MARK}, False),
+    ],
+)
+def test_an_update_that_shows_the_old_value_has_the_new_one(before, stands):
+    found, row = unavailable("u", {"id": "k", "v": MARK}, before=before)
+    assert (found, row["v"]) == ((["v"], None) if stands else ([], MARK))
+    value = {**event("public.t", "u", {"id": "k", "v": MARK}, 8), "before": before}
+    records = raw_records.of("t", 0, [batch([(packed({"id": "k"}), packed(value))])])
+    heads = stretch.headers(records, Plan(IDENTITY, MODES))
+    spliced = forwarding.resolved(
+        records, heads, [0], schema_of=lambda _: NAMED, modes=MODES,
+        known=lambda first: {key: {"v": b'"kept"'} for key in first},
+    )  # fmt: skip
+    assert [b'"kept"' in new for new in spliced.values()] == ([True] if stands else [])
 
 
 def test_bits_that_spell_the_placeholder_are_bits():

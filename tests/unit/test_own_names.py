@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakemark.ops import facts_lake
 from lakemark.sink import evolve
 from lakemark.sink.names import CDC, OWN
 from tests.kit.memory_pipeline import Broker
@@ -26,4 +27,6 @@ def test_the_table_stops_alone(tmp_path, monkeypatch, name, there):
     stopped = shop.state.tables[ORDERS]
     assert (stopped.code, stopped.retried) == ("schema-incompatible", False)
     assert name in stopped.reason
+    planned = facts_lake.target(shop.config, ORDERS, schemas[ORDERS], "task-merge")
+    assert (planned.action, planned.code) == ("stop", stopped.code)
     assert shop.values(ITEMS) == {1: "b"}

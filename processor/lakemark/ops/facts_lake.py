@@ -56,6 +56,8 @@ def target(config: Config, table: str, schema: TableSchema | None, engine: str) 
         reason = f"{table}: {fault.reason}"
         return Target(path, "stop", engine, (), (), fault.code, reason, fault.hint)
     try:
+        if schema is not None:
+            evolve.require_free([column.name for column in schema.columns], table)
         opened = commits.open_table(path, config.lake.options())
         if opened is None:
             return Target(path, "create", engine)

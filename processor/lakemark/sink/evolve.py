@@ -59,14 +59,9 @@ def ensure(
             `path-clash` when the folder belongs to another source table; `engine-mismatch` …
         DependencyError: the lake does not answer or refuses.
     """
-    own = sorted(n for n in OWN if schema.names.count(n) > (n == CDC))
-    if own:
-        raise TableError(
-            f"columns {own} have names that lakemark needs itself",
-            code="schema-incompatible",
-            hint="rename the column in the source, or leave it out (column.exclude.list); then "
-            f"`lakemark table skip {table or 'TABLE'}`",
-        )
+    sources = list(schema.names)
+    sources.remove(CDC)
+    require_free(sources, table)
     applied = Evolution()
 
     def attempt() -> None:
@@ -80,6 +75,22 @@ def ensure(
 
     retried(path, attempt)
     return applied
+
+
+def require_free(sources: Sequence[str], table: str) -> None:
+    """Refuse columns of the source whose names go beside rows on their way to the table.
+
+    Raises:
+        TableError: `schema-incompatible` names them.
+    """
+    own = sorted(OWN.intersection(sources))
+    if own:
+        raise TableError(
+            f"columns {own} have names that lakemark needs itself",
+            code="schema-incompatible",
+            hint="rename the column in the source, or leave it out (column.exclude.list); then "
+            f"`lakemark table skip {table or 'TABLE'}`",
+        )
 
 
 def _create(

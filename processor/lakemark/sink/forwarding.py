@@ -173,7 +173,13 @@ def _lacking(
     found: dict[int, frozenset[str]] = {}
     for schema, places in groups.values():
         images = [after for at in places if (after := heads.after[at]) is not None]
-        partial = range(len(images))
+        shown = [at for at in places if heads.before[at] is not None]
+        whole = rows.whole(
+            [heads.after[at] or b"" for at in shown], [heads.before[at] or b"" for at in shown],
+            schema, modes,
+        )  # fmt: skip
+        known = {shown[number] for number in whole}
+        partial = {number for number, at in enumerate(places) if at not in known}
         unavailable = rows.decode_rows(images, schema, modes, partial=partial).unavailable
         found |= {
             at: frozenset(names) for at, names in zip(places, unavailable, strict=True) if names

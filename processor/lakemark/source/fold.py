@@ -133,6 +133,21 @@ class _Fold:
             return set()
         return {key for key, i in partial.items() if (image := images[i]) and probe(image)}
 
+    def _lacking_images(self, order: Sequence[int]) -> set[int]:
+        """Which of the events may have unavailable values, by their place in `order`."""
+        heads = self.heads
+        partial = {at for at, index in enumerate(order) if self._partial(index)}
+        shown = [
+            (at, after, before)
+            for at in partial
+            if (after := heads.after[order[at]]) and (before := heads.before[order[at]])
+        ]
+        if shown:
+            places, afters, befores = zip(*shown, strict=True)
+            whole = rows.whole(afters, befores, self.schema, self.modes)
+            partial -= {places[number] for number in whole}
+        return partial
+
     def _partial(self, index: int) -> bool:
         return stands_in(self.heads.op[index], self.raw.headers[index])
 
@@ -288,8 +303,8 @@ class _Fold:
         order = [index for found in events.values() for index in found]
         # A before image that cannot be read is no loss: the key alone names the row.
         deletes = [index for index in order if self.heads.op[index] == "d"]
-        partial = {at for at, index in enumerate(order) if self._partial(index)}
-        decoded = self._decode([*map(self._image, order), *map(self._key_image, deletes)], partial)
+        images = [*map(self._image, order), *map(self._key_image, deletes)]
+        decoded = self._decode(images, self._lacking_images(order))
         bad = {at: (reason, detail) for at, reason, detail in decoded.bad}
         slot = {index: at for at, index in enumerate(order)}
         useless = bad.keys() | self._keyless(decoded)

@@ -24,7 +24,7 @@ from lakemark.source.placeholders import Placeholders, may_have_placeholder
 from lakemark.source.schema import TableSchema
 from lakemark.source.values import OUT_OF_RANGE, WRONG_TYPE, Codec, codec, nullable
 
-__all__ = ["Rows", "decode_rows", "may_have_placeholder"]
+__all__ = ["Rows", "decode_rows", "may_have_placeholder", "whole"]
 
 _MAX_UNKNOWN: Final = 1000  # names; a hostile topic must not fill the memory with them
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -70,6 +70,32 @@ def decode_rows(
         exact: no moment is clamped, as `moments` says: these are keys.
     """
     return _Decoding(layout(schema, modes), Tally(exact=exact), partial).run(images)
+
+
+def whole(
+    afters: Sequence[bytes],
+    befores: Sequence[bytes],
+    schema: TableSchema,
+    modes: HandlingModes,
+) -> set[int]:
+    """Return the updates whose after images have every value, by number.
+
+    Where the before image shows the old value (REPLICA IDENTITY FULL), the connector takes it for
+    an unchanged one: what looks like a placeholder is the new value then. Never raises.
+
+    Args:
+        afters: raw after images of updates.
+        befores: their before images.
+        schema: as `decode_rows`.
+        modes: as `decode_rows`.
+    """
+    lacking = decode_rows(afters, schema, modes, partial=range(len(afters))).unavailable
+    old = decode_rows(befores, schema, modes).columns
+    return {
+        at
+        for at, names in enumerate(lacking)
+        if all(old.field(name)[at].is_valid for name in names or ())
+    }
 
 
 class Layout:
