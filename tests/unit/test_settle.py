@@ -240,6 +240,7 @@ def test_what_an_outcome_does_not_tell_stays():
     entry, _ = settled(outcomes=[TableOutcome(T, truncate=b"\x02", committed_ms=50)], **old)
     assert (entry.floor, entry.committed_ms, entry.rows, entry.bytes) == ("03", 60, 7, 70)
     assert (entry.partial, entry.key, entry.pending) == (True, ["a"], -1)
+    assert settled(outcomes=[TableOutcome(T, rows=0)], **old)[0].rows == 0, "that is told"
 
 
 @pytest.mark.parametrize(
