@@ -53,6 +53,11 @@ def test_a_patch_takes_columns_from_before_it():
     assert (net.row, net.cell("b"), net.unavailable, net.base) == (2, 1, frozenset(), False)
 
 
+def test_a_whole_row_has_no_incarnation_to_be_told_from():
+    assert [event(op, 1).barrier for op in "cu"] + [own(1).barrier] == [None] * 3
+    assert [event(op, 1, unavailable=B).barrier for op in "cu"] == [at(1), None]
+
+
 def test_a_patch_alone_keeps_what_the_table_has():
     net = then(event("u", 1, unavailable=BC), event("u", 2, unavailable=B))
     assert (net.unavailable, net.missing, net.base) == (B, B, True)

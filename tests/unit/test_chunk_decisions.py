@@ -313,3 +313,62 @@ def test_a_sweep_is_a_truncate_of_the_table():
     assert [out.kind for out in other] == [window.SIZE]
     foreign = {window.CONTROL: [json.dumps({**sweep, "table": B}).encode()]}
     assert [o.kind for o in window.fold(shard.state, foreign, shard=0).outputs] == [window.SIZE]
+
+
+@pytest.mark.parametrize("mode", ["table", "order"])
+def test_it_waits_for_the_open_row_of_lo_and_the_close_row_of_hi(mode):
+    record = {"type": "run-start", "run": "r1", "tables": [A], "mode": mode}
+    fence = {"type": "fence", "position": at(500).hex()}
+    shard = Shard(json.dumps(record).encode(), json.dumps(fence).encode())
+    rows = [row("w1", "close", 110), row("w2", "open", 110), row("w2", "close", 120)]
+    told = {"control": [manifest(lo="w2", hi="w3")], "parts": [part(1)]}
+    assert shard.batch(marks=[marks(*rows, row("w3", "open", 120))], **told) == []
+    (done,) = shard.batch(marks=[marks(row("w3", "close", 130))])
+    assert (done.lo, done.hi) == (at(110).hex(), at(130).hex())
+    told = {"control": [manifest(attempt=2, lo="w1", hi="w2")], "parts": [part(2, attempt=2)]}
+    assert shard.batch(**told) == [], "its open row was not seen"
+
+
+@pytest.mark.parametrize(("server", "timeline"), [("s", 1), ("other", 1), ("s", 2)])
+def test_the_server_and_its_timeline_must_be_those_that_were_read(server, timeline):
+    data = {"run": "r1", "serverStart": "s", "timeline": 1}
+    image = {"id": "w1-close", "type": "snapshot-window-close", "data": json.dumps(data)}
+    closed = Mark(touches.WINDOW, "public.dbz_signal", at(110), json.dumps(image).encode())
+    read = json.loads(manifest()) | {"server_start": server, "timeline": timeline}
+    shard = Shard()
+    (done,) = shard.batch(
+        control=[json.dumps(read).encode()],
+        marks=[marks(row("w1", "open", 100), closed)],
+        parts=[part(1)],
+    )
+    assert (done.void == "") == ((server, timeline) == ("s", 1))
+
+
+def test_several_attempts_are_decided_each_by_itself_in_the_order_of_their_numbers():
+    shard = Shard(start("r1", A, B))
+    shard.batch(log=[log((A, b"[1]", "u", 105))])
+    found = shard.batch(
+        control=[manifest(attempt=3, table=B), manifest(attempt=2), manifest(attempt=4, parts=2)],
+        marks=[marks(*WINDOW)],
+        parts=[part(1, attempt=n, table=t) for n, t in ((3, B), (2, A), (4, A))],
+    )
+    assert [(one.attempt, one.survivors) for one in found] == [(2, 0), (3, 1)]
+    assert set(decode_state(shard.state).attempts) == {4}
+
+
+def test_parts_for_other_shards_and_parts_that_come_again_change_nothing():
+    shard = Shard()
+    foreign = part(9).replace(b'"shard": 0', b'"shard": 1')
+    damaged = (3).to_bytes(4) + b"{]}"
+    first = part(1)
+    shard.batch(parts=[foreign, damaged, first, part(5)], marks=[marks(*WINDOW)])
+    (done,) = shard.batch(control=[manifest()])
+    assert (done.rows, shard.keys()) == (1, [b"[1]"])
+
+
+def test_an_attempt_of_a_run_that_ended_is_over():
+    shard = Shard(start("r1"), start("r2"))
+    shard.batch(control=[manifest(parts=2, run="r1")], parts=[part(1)], marks=[marks(*WINDOW)])
+    shard.batch(control=[end("r1")])
+    found = decode_state(shard.state)
+    assert (found.attempts, 1 in found.closed) == ({}, True)

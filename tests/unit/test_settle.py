@@ -3,13 +3,16 @@
 import msgspec
 import pytest
 
-from lakemark import settle, tables
+from lakemark import positions, settle, tables
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
-from lakemark.tables import PipelineState, TableState
+from lakemark.sink.lake_plan import TableOutcome
+from lakemark.source.stretch import TableReport
+from lakemark.tables import LeftOut, PipelineState, TableState, Water
+from lakemark.tasks import OUTCOME, REPORT, Report
 
-T, OTHER = "public.orders", "public.items"
+T, OTHER, TOPIC = "public.orders", "public.items", "shop.public.orders"
 
 
 def state_of(**found: TableState) -> PipelineState:
@@ -76,3 +79,296 @@ def test_the_horizon_only_rises():
     assert state.tables[T].horizon == "cc"
     settle.chunks(state, frozenset(), [chunk(hi="dd")])
     assert state.tables[T].horizon == "dd"
+
+
+# -- reports and outcomes --------------------------------------------------------------------------
+
+START, END = {TOPIC: {0: 10}}, {TOPIC: {0: 20}}
+WATER = Water(positions.pack(0, 100, 100).hex(), 7)
+
+
+def report(first: int = 10, partition: int = 0, topic: str = TOPIC, **told) -> Report:
+    tables_of = told.pop("of", {})
+    told = {"position": positions.pack(0, 200 + first, 1), "source_ts": first} | told
+    return Report(topic, partition, first, first, tables=tables_of, kinds={}, dead=0, **told)
+
+
+def settled(*reports: Report, outcomes=(), catalog=False, forwarded=False, **entry):
+    """The table's entry after a step with these reports, and what is left to do."""
+    entry.setdefault("topics", [TOPIC])
+    before = PipelineState(
+        batch=4, high_waters={TOPIC: {0: WATER}}, tables={T: TableState(**entry)}
+    )
+    state = tables.decode(tables.encode(before))
+    state.batch, state.offsets = 5, END
+    left = settle.settle(
+        state, before, START, reports, outcomes, catalog=catalog, forwarded=forwarded
+    )
+    return state.tables[T], left
+
+
+@pytest.mark.parametrize(
+    ("code", "catalog", "refreshed", "retried"),
+    [
+        ("schema-unknown", True, True, False),
+        ("schema-check", True, True, False),
+        ("schema-unknown", False, False, False),
+        ("no-key", True, False, False),
+        ("lake-unavailable", True, False, True),
+        ("output-forbidden", True, False, True),
+    ],
+)
+def test_what_a_stretch_stops_a_table_for(code, catalog, refreshed, retried):
+    entry, left = settled(
+        report(of={T: TableReport(events=3, stop=(code, "why"))}), catalog=catalog
+    )
+    assert (entry.state, entry.code, entry.reason) == (tables.ERRORED, code, "why")
+    assert (entry.retried, left.refresh) == (retried, {T: set()} if refreshed else {})
+    assert (entry.from_offsets, entry.high_waters) == (START, {TOPIC: {0: WATER}})
+    assert entry.events == 0, "they are counted when they are read again"
+    assert entry.hint == settle.HINTS.get(code, "").format(table=T)
+
+
+@pytest.mark.parametrize("catalog", [True, False])
+def test_unknown_columns_of_all_stretches_are_asked_for_together(catalog):
+    found = [{"b"}, {"c"}, set()]
+    reports = [
+        report(10 + at, at, of={T: TableReport(unknown_columns=columns)})
+        for at, columns in enumerate(found)
+    ]
+    entry, left = settled(*reports, catalog=catalog)
+    assert (entry.state, entry.code) == (tables.ERRORED, "schema-stale")
+    assert left.refresh == ({T: {"b", "c"}} if catalog else {})
+
+
+def test_a_table_that_a_person_paused_stays_paused():
+    stopped = report(of={T: TableReport(stop=("schema-unknown", "why"))})
+    entry, left = settled(stopped, catalog=True, state=tables.PAUSED)
+    assert (entry.state, entry.code, left.refresh) == (tables.PAUSED, "", {})
+
+
+@pytest.mark.parametrize(
+    ("state", "events", "counted"),
+    [(tables.STREAMING, 2, True), (tables.CATCHING_UP, 2, True), (tables.PAUSED, 0, False)],
+)
+def test_what_is_counted_of_a_table(state, events, counted):
+    told = {"replays": 1, "incremental_reads": 3, "clamped": 4, "bad": 5, "newest_ts": 6}
+    twice = [report(10 + at, at, of={T: TableReport(events=events, **told)}) for at in (0, 1)]
+    entry, _ = settled(*twice, state=state, newest_ts=2)
+    found = (entry.events, entry.replays, entry.incremental_reads, entry.clamped)
+    assert found == ((4, 2, 6, 8) if counted else (0, 0, 0, 0))
+    assert (entry.dead_letters, entry.newest_ts) == ((10, 6) if counted else (0, 2))
+
+
+def test_topics_of_a_table_are_noted_once_and_tables_that_left_or_have_no_name_are_not():
+    before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=["t2"]))})
+    state = tables.decode(tables.encode(before))
+    of = {T: TableReport(events=1), "": TableReport(events=1)}
+    left = {OTHER: TableReport(events=1)}
+    found = [report(of=of), report(12, of=of), report(topic="t2", of=of | left)]
+    settle.settle(state, before, {}, found, [], catalog=False)
+    assert state.tables.keys() == {T}
+    assert (state.tables[T].topics, state.tables[T].events) == ([TOPIC, "t2"], 3)
+
+
+def test_a_table_left_out_is_back_with_its_events_in_another_topic():
+    before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=["old"]))})
+    state = tables.decode(tables.encode(before))
+    found = [report(of={OTHER: TableReport(events=1)})]
+    settle.settle(state, before, START, found, [], catalog=False)
+    assert state.tables[OTHER].from_offsets == START
+    assert state.left == {}
+
+
+def test_records_whose_key_cannot_be_read_ask_for_a_snapshot_keys_for_rereads():
+    entry, _ = settled(report(of={T: TableReport(unread=1, reread=["[1]"])}))
+    assert (entry.resnapshot, entry.resnapshot_since) == (settle.UNREAD, 5)
+    entry, _ = settled(report(of={T: TableReport(reread=["[1]"])}))
+    assert (entry.resnapshot, entry.reread_keys) == ("", {"[1]": 5})
+
+
+def test_the_first_regressed_event_of_a_partition_is_remembered():
+    before, state = PipelineState(), PipelineState(regressed={TOPIC: {1: 3}})
+    found = [report(10, 0, regressed=r) for r in (9, 7, -1, 8)]
+    found += [report(10, 1, regressed=5), report(10, 2, regressed=0)]
+    settle.settle(state, before, {}, found, [], catalog=False)
+    assert state.regressed == {TOPIC: {0: 7, 1: 3, 2: 0}}
+
+
+@pytest.mark.parametrize("retried", [True, False])
+def test_an_outcome_with_a_code_stops_its_table_and_is_tried_again_if_it_can(retried):
+    outcome = TableOutcome(T, code="lake-unavailable", reason="why", hint="do", retried=retried)
+    entry, left = settled(report(of={T: TableReport(events=1)}), outcomes=[outcome])
+    assert (entry.state, entry.code, entry.hint) == (tables.ERRORED, "lake-unavailable", "do")
+    assert (entry.retried, left.failed, entry.events) == (retried, [outcome] * retried, 0)
+    assert entry.old_ends == {}
+
+
+@pytest.mark.parametrize("forwarded", [True, False])
+@pytest.mark.parametrize(
+    ("told", "code"), [({"put_off": True}, "table-begins"), ({"needs": b"x"}, "table-changed")]
+)
+def test_a_table_that_has_to_wait_for_its_own_read_catches_up(told, code, forwarded):
+    outcome = TableOutcome(T, rows=9, truncate=b"\xff", **told)
+    entry, left = settled(
+        report(of={T: TableReport(events=1)}), outcomes=[outcome], forwarded=forwarded
+    )
+    assert (entry.state, entry.code, entry.from_offsets) == (tables.CATCHING_UP, code, START)
+    assert (entry.rows, entry.floor, entry.events, left.failed) == (0, "", 0, [])
+    assert entry.old_ends == (END if forwarded else {})
+
+
+def test_what_an_outcome_tells_of_its_table():
+    outcome = TableOutcome(
+        T, rows=9, bytes=90, truncate=b"\x02", committed_ms=50, key=["id"], engine="task-merge",
+        unavailable=2, partial=True, reread=["[1]"], pending=True, step="catchup",
+    )  # fmt: skip
+    old = {"floor": "01", "committed_ms": 40, "unavailable": 1, "pending": 3, "key": ["old"]}
+    entry, _ = settled(outcomes=[outcome], **old)
+    assert (entry.rows, entry.bytes, entry.floor, entry.committed_ms) == (9, 90, "02", 50)
+    assert (entry.key, entry.engine, entry.unavailable, entry.partial) == (
+        ["id"], "task-merge", 3, True,
+    )  # fmt: skip
+    assert entry.reread_keys == {"[1]": 5}
+    assert (entry.pending, entry.pending_step) == (5, "catchup")
+    assert (entry.pending_over, entry.pending_over_step) == (3, "stream")
+    assert entry.resnapshot == ""
+
+
+def test_what_an_outcome_does_not_tell_stays():
+    old = {"floor": "03", "committed_ms": 60, "rows": 7, "bytes": 70, "partial": True, "key": ["a"]}
+    entry, _ = settled(outcomes=[TableOutcome(T, truncate=b"\x02", committed_ms=50)], **old)
+    assert (entry.floor, entry.committed_ms, entry.rows, entry.bytes) == ("03", 60, 7, 70)
+    assert (entry.partial, entry.key, entry.pending) == (True, ["a"], -1)
+    assert settled(outcomes=[TableOutcome(T, rows=0)], **old)[0].rows == 0, "that is told"
+
+
+@pytest.mark.parametrize(
+    ("told", "committed", "why"),
+    [
+        ({"made": True}, 40, settle.GONE),
+        ({"made": True}, 0, ""),
+        ({"made": False}, 40, ""),
+        ({"lost": True}, 40, settle.HALVES_LOST),
+    ],
+)
+def test_a_table_that_was_made_anew_or_lost_halves_is_to_be_snapshotted(told, committed, why):
+    entry, _ = settled(outcomes=[TableOutcome(T, **told)], committed_ms=committed)
+    assert entry.resnapshot == why
+
+
+@pytest.mark.parametrize(
+    ("rows_before", "engine", "own", "why"),
+    [
+        (3, "", False, settle.ADOPTED),
+        (0, "", False, ""),
+        (3, "task-merge", False, ""),
+        (3, "", True, "own"),
+        (0, "", True, ""),
+    ],
+)
+def test_rows_that_were_there_before_the_checkpoint_are_adopted(rows_before, engine, own, why):
+    lsns = {700} if own else set()
+    found = report(of={T: TableReport(events=1, own_snapshots=lsns)})
+    outcome = TableOutcome(T, rows_before=rows_before, rows=5)
+    entry, _ = settled(found, outcomes=[outcome], engine=engine)
+    assert ("own" if "snapshot of its own" in entry.resnapshot else entry.resnapshot) == why
+    assert entry.own_snapshot == (700 if own else 0)
+
+
+@pytest.mark.parametrize(("rows", "doubt"), [(0, False), (4, True)])
+def test_an_own_snapshot_is_judged_by_the_rows_before_the_batch(rows, doubt):
+    found = report(of={T: TableReport(events=1, own_snapshots={700})})
+    entry, _ = settled(found, outcomes=[TableOutcome(T, rows=9)], engine="task-merge", rows=rows)
+    assert bool(entry.resnapshot) == doubt
+
+
+def test_an_own_snapshot_of_a_table_that_stops_is_noted_when_it_is_read_again():
+    found = report(of={T: TableReport(own_snapshots={700}, stop=("no-key", "why"))})
+    entry, _ = settled(found)
+    assert (entry.own_snapshot, entry.own_batch) == (0, -1)
+
+
+def test_a_reason_for_a_snapshot_is_not_replaced_by_that_of_adoption():
+    entry, _ = settled(outcomes=[TableOutcome(T, rows_before=3)], resnapshot="another")
+    assert entry.resnapshot == "another"
+
+
+# -- a connector that began without offsets --------------------------------------------------------
+
+STREAMED, SNAPSHOT = positions.pack(0, 9, 9).hex(), positions.pack(0, 0, 9).hex()
+
+
+@pytest.mark.parametrize(
+    ("known", "waters", "times", "doubt"),
+    [
+        (50, [], [60], True),  # a slot before it is known
+        (50, [], [50], False),  # that very one: it comes again
+        (50, [], [40], False),
+        (50, [], [], False),
+        (0, [], [60], False),  # the pipeline's first
+        (0, [Water(STREAMED, 59)], [60], True),
+        (0, [Water(STREAMED, 60)], [60], False),
+        (0, [Water(SNAPSHOT, 10)], [60], False),
+        (0, [Water()], [60], False),
+        (0, [], [60, 70], True),  # two at once: the first of them is a slot before
+        (0, [], [60, 60], False),
+    ],
+)
+def test_a_slot_made_anew_puts_all_tables_in_doubt_and_the_first_one_none(
+    known, waters, times, doubt
+):
+    state = state_of()
+    state.left["public.left"] = LeftOut(TableState())
+    state.begun, state.high_waters = known, {TOPIC: dict(enumerate(waters))}
+    settle.begun_anew(state, [report(first_times=times)])
+    reasons = {entry.resnapshot for entry in state.entries()}
+    assert reasons == {settle.BEGUN_ANEW if doubt else ""}
+    assert state.begun == max([known, *times])
+
+
+# -- offsets and high-waters -----------------------------------------------------------------------
+
+
+def test_where_a_batch_begins():
+    before = PipelineState(offsets={TOPIC: {0: 5}})
+    end = {TOPIC: {0: 9, 1: 4, 2: 3}, "new": {0: 7}}
+    assert settle.start_offsets(before, end) == {
+        TOPIC: {0: 5, 1: 0, 2: 0},
+        "new": {0: tables.EARLIEST},
+    }
+    seen = [report(2, 1), report(1, 1), report(8, 0), report(6, 0, topic="new")]
+    assert settle.start_offsets(before, end, seen) == {TOPIC: {0: 5, 1: 1, 2: 3}, "new": {0: 6}}
+
+
+def test_the_last_stretch_of_a_partition_says_its_high_water():
+    found = [report(30, creates=True), report(10), report(20), report(5, 1)]
+    last = Water(positions.pack(0, 230, 1).hex(), 30, creates=True)
+    state = PipelineState(high_waters={TOPIC: {0: WATER, 2: WATER}})
+    settle.high_waters(state, found)
+    assert state.high_waters[TOPIC][0] == last
+    assert state.high_waters[TOPIC].keys() == {0, 1, 2}
+    assert settle.waters_of(found)[TOPIC, 0] == last
+
+
+def test_loads_are_the_events_of_all_stretches():
+    found = [
+        report(at, of={T: TableReport(events=at), OTHER: TableReport(events=1)}) for at in (2, 5)
+    ]
+    assert settle.loads(found) == {T: 7, OTHER: 2}
+
+
+def test_results_by_kind_and_what_shards_hold_together():
+    results = settle.Results()
+    results.take(REPORT, msgspec.msgpack.encode(report()))
+    results.take(OUTCOME, msgspec.msgpack.encode(TableOutcome(T, rows=3)))
+    results.take(outputs.RESTART, T.encode())
+    assert [one.topic for one in results.reports] == [TOPIC]
+    assert [one.rows for one in results.outcomes] == [3]
+    assert results.said == [(outputs.RESTART, T.encode())]
+    sizes = [outputs.Size(0, 3, 1, 50), outputs.Size(1, 4, 2, 40)]
+    said = [*results.said, *((outputs.SIZE, msgspec.json.encode(one)) for one in sizes)]
+    news = settle.chunks(state_of(), frozenset(), said)
+    assert news.restarts == {T}
+    assert news.held() == {"touches": 7, "parts": 3, "largest_state": 50}
+    assert settle.chunks(state_of(), frozenset(), results.said).held() == {}

@@ -89,6 +89,8 @@ def test_without_a_run_nothing_is_remembered_or_written():
     assert not shard.batch(control=[end(), b"{]", b"[]", b'{"type":"table-pause","table":"x"}'])
     assert shard.state is None
     assert shard.touches() == {}
+    quiet = {window.TOUCHES: [log((A, b"[1]", "u", 5))]}
+    assert window.fold(None, quiet, shard=0) == window.Folded(None, [])
 
 
 def test_an_armed_run_remembers_its_tables_from_the_batch_that_arms_it():
@@ -169,6 +171,90 @@ def test_windows_by_id_of_armed_runs_only():
         "w2": (at(12), b""),
     }
     assert not shard.batch(marks=[marks(row("w1", "open", 10))])  # a connector restart repeats it
+
+
+def test_the_first_rows_of_a_window_count_and_those_of_forgotten_ones_do_not():
+    """A connector that begins anew may write them again, at the same positions or later ones."""
+    shard = Shard()
+    shard.batch(control=[start()], marks=[marks(row("w1", "open", 10), row("w1", "close", 12))])
+    shard.batch(marks=[marks(row("w1", "open", 14), row("w1", "close", 16))])
+    assert (shard.now.windows["w1"].open, shard.now.windows["w1"].close) == (at(10), at(12))
+    shard.batch(marks=[marks(row("w2", "open", 20))])
+    shard.batch(marks=[marks(row("w3", "open", 30, oldest="w2"))])
+    assert shard.now.forgotten_below == at(20)
+    shard.batch(marks=[marks(row("late", "open", 19), row("here", "open", 20))])
+    assert set(shard.now.windows) == {"w2", "w3", "here"}
+
+
+@pytest.mark.parametrize(
+    ("uuid", "kind", "end"),
+    [("w1", "snapshot-window-open", "-close"), ("", "snapshot-window-open", "-open"),
+     ("w1", "something", "-open"), ("w1", "snapshot-window-open", "")],
+)  # fmt: skip
+def test_rows_of_the_signal_table_that_are_no_windows(uuid, kind, end):
+    shard = Shard()
+    image = {"id": uuid + end, "type": kind, "data": json.dumps({"run": "r1"})}
+    found = Mark(touches.WINDOW, "public.dbz_signal", at(5), json.dumps(image).encode())
+    shard.batch(control=[start()], marks=[marks(found)])
+    assert shard.now.windows == {}
+
+
+def test_runs_that_are_armed_again_keep_their_tables_and_take_the_new_mode():
+    def armed(**told) -> bytes:
+        return json.dumps({"type": "run-start", "run": "r1", "tables": [B, A, B]} | told).encode()
+
+    shard = Shard()
+    shard.batch(control=[armed(attempt=7)])
+    assert shard.now.runs == {"r1": Run([A, B], state.TABLE_MODE, "r1")}
+    assert shard.now.closed.below == 7
+    shard.batch(control=[armed(attempt=9, tables=["x"], mode=state.ORDER_MODE, windows="w")])
+    assert shard.now.runs == {"r1": Run([A, B], state.ORDER_MODE, "r1")}
+    shard.batch(control=[start("r2")])
+    assert shard.now.closed.below == 7, "attempts go on under a run that is armed"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"run": "r9"}, {"table": B}, {"position": ""}, {"position": "zz"}, {"position": "00" * 20},
+     {"position": "ff"}],
+)  # fmt: skip
+def test_a_sweep_of_nothing_that_an_armed_run_reads_says_nothing(told):
+    shard = Shard()
+    shard.batch(control=[start()])
+    sweep = {"type": "sweep", "run": "r1", "table": A, "position": at(5).hex()}
+    shard.batch(control=[json.dumps(sweep | told).encode()])
+    assert shard.outputs == []
+    shard.batch(control=[json.dumps(sweep).encode()])
+    assert [out.kind for out in shard.outputs] == [window.SURVIVORS, window.SWEPT]
+
+
+def test_a_fence_only_rises():
+    shard = Shard()
+    for n in (5, 9, 7):
+        fence = json.dumps({"type": "fence", "position": at(n).hex()}).encode()
+        shard.batch(control=[start(), fence])
+    assert shard.now.fence == at(9)
+
+
+def test_the_end_of_one_run_takes_what_only_its_tables_had():
+    shard = Shard()
+    found = [Mark(kind, t, at(9)) for kind in (touches.TRUNCATE, touches.BLIND) for t in (A, B)]
+    found += [Mark(touches.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
+    shard.batch(control=[start("r1", A, B), start("r2", B)], marks=[marks(*found)])
+    shard.batch(control=[end("r1")])
+    kept = [shard.now.floors, shard.now.blind, shard.now.own]
+    assert [set(one) for one in kept] == [{B}, {B}, {B}]
+
+
+def test_positions_of_truncates_are_forgotten_below_too_when_the_last_run_ends():
+    """The next run's chunks may not begin below anything that was remembered."""
+    for kind, highest in ((touches.TRUNCATE, 9), (touches.BLIND, 9), (touches.OWN_SNAPSHOT, 5)):
+        shard = Shard()
+        shard.batch(
+            control=[start()], log=[log((A, b"[1]", "u", 5))], marks=[marks(Mark(kind, A, at(9)))]
+        )
+        shard.batch(control=[end()])
+        assert shard.now == State(forgotten_below=at(highest)), kind
 
 
 @pytest.mark.parametrize(("wal", "lo"), [(99, 99), (100, 100), (120, 100), (0, 100)])
