@@ -39,7 +39,8 @@ PURE = {
     *("refresh", "selection", "gaps"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
     *("backoff", "decoding", "source.circuit", "causes", "chunk_rows"),
-    *("catch_up", "new_partitions", "control_records"),
+    *("catch_up", "new_partitions", "control_records", "handling", "signal_skip"),
+    *("settings.patterns", "settings.java_syntax", "settings.character_sets"),
 }
 
 FOLDERS = {"source", "reconcile", "sink", "snapshot", "ops"}

@@ -14,8 +14,9 @@ from typing import Any, Final
 import msgspec
 from py4j.protocol import Py4JJavaError
 
-from lakemark import ownership, tables
+from lakemark import handling, ownership, tables
 from lakemark.errors import DependencyError, PipelineError
+from lakemark.handling import Mark
 from lakemark.ownership import Owner
 from lakemark.tables import Offsets, PipelineState
 
@@ -24,6 +25,7 @@ KEPT: Final = 20  # states kept: a repeated batch needs one, a person looking ba
 LOST: Final = "checkpoint-lost"
 _IDENTITY: Final = "lakemark/pipeline.json"
 _FIRST: Final = "lakemark/first.json"
+_HANDLING: Final = "lakemark/handling.json"
 _REWRITE: Final = "lakemark/rewrite.json"
 _MISSING: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
@@ -205,6 +207,17 @@ class Checkpoint:
     def note_written(self, columns: Mapping[str, Mapping[str, str]]) -> None:
         """Remembers this."""
         self._write("lakemark/columns.json", msgspec.json.encode(columns))
+
+    def handling(self) -> Mark | None:
+        """Which commands were being handled when a process ended, see `handling`."""
+        return handling.decode(self._read(_HANDLING))
+
+    def note_handling(self, mark: Mark | None) -> None:
+        """Remembers which commands are being handled; None = none are."""
+        if mark is None:
+            self._delete(_HANDLING)
+        else:
+            self._write(_HANDLING, handling.encode(mark))
 
     def goes_on(self) -> tuple[PipelineState, Offsets]:
         """State and end offsets of the newest batch that is committed: where Spark goes on.

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lakemark import dlq_cli, presentation, snapshot_cli
 from lakemark.config import Config
+from lakemark.errors import LakemarkError
 from lakemark.invocation import (
     CONFIGURATION,
     FAILED,
@@ -208,10 +209,13 @@ def status(
 def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
     """Stop applying changes to a table. Nothing is lost: its place in the log is kept."""
     loaded = load(config).config
-    _progress_of(table, loaded)
+    from lakemark import table_skip as skips  # noqa: PLC0415
+
+    so = skips.already(table, _progress_of(table, loaded), "paused")
     _control(loaded, "table-pause", table)
     _say(
-        f"{table} will pause with the next batch; the other tables go on.\n"
+        so
+        or f"{table} will pause with the next batch; the other tables go on.\n"
         "Its place in the log is kept. Kafka must keep the events until you resume it:\n"
         f"  lakemark table resume {table}"
     )
@@ -223,10 +227,13 @@ def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
 def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
     """Go on with a table that was paused or has stopped, from its first change not applied."""
     loaded = load(config).config
-    _progress_of(table, loaded)
+    from lakemark import table_skip as skips  # noqa: PLC0415
+
+    so = skips.already(table, _progress_of(table, loaded), "streaming")
     _control(loaded, "table-resume", table)
     _say(
-        f"{table} will resume with the next batch: first what it missed, then live changes.\n"
+        so
+        or f"{table} will resume with the next batch: first what it missed, then live changes.\n"
         "Follow it with:\n  lakemark status"
     )
     return OK
@@ -296,6 +303,9 @@ def recover(
     commands: Annotated[
         bool, typer.Option("--control", help="Records of the control topic are lost.")
     ] = False,
+    skip_signal: Annotated[
+        str | None, typer.Option("--skip-signal", metavar="ID", help="Leave a signal or a run out.")
+    ] = None,
     config: ConfigOption = None,
 ) -> int:
     """Go on after events or commands were lost, or after the source went back in time.
@@ -303,15 +313,20 @@ def recover(
     --resnapshot TABLE...: Kafka lost events of tables that were not read yet. They go on with what
     there is, and are snapshotted again with a sweep. --control: Kafka lost commands that were not
     carried out yet; those that are still wanted must be given again. --new-epoch: the source was
-    restored or failed over, so that its positions start again.
+    restored or failed over, so that its positions start again. --skip-signal ID: the pipeline does
+    not get past a signal, or a run of snapshots; its next start leaves it out.
     """
-    if [new_epoch, resnapshot, commands].count(True) != 1 or resnapshot != bool(tables):
-        what = "lakemark recover --new-epoch, --control, or --resnapshot TABLE..."
+    asked = [new_epoch, resnapshot, commands, skip_signal is not None]
+    if asked.count(True) != 1 or resnapshot != bool(tables):
+        what = "lakemark recover --new-epoch, --control, --skip-signal ID, or --resnapshot TABLE..."
         typer.echo(f"say what happened: {what}", err=True)
         return USAGE
     loaded = load(config).config
     if tables:
         _resnapshot(sorted(set(tables)), loaded)
+        return OK
+    if skip_signal is not None:
+        _skip_signal(skip_signal, loaded)
         return OK
     if commands:
         _control(loaded, "control-lost", "")
@@ -331,14 +346,32 @@ def recover(
 
 
 def _resnapshot(tables: list[str], config: Config) -> None:
+    from lakemark import table_skip as skips  # noqa: PLC0415
+
     for table in tables:  # all of them or none
         _known_form(table, config)
+    skips.require_known(tables, _seen(config))
     for table in tables:
         _control(config, "table-resnapshot", table)
     _say(
         f"To be snapshotted again, with a sweep: {', '.join(tables)}.\n"
         "With a database configured, `lakemark run` does so by itself; else send a signal:\n"
         f"  lakemark snapshot start {' '.join(tables)}"
+    )
+
+
+def _skip_signal(name: str, config: Config) -> None:
+    from lakemark import control, records, signal_skip  # noqa: PLC0415
+
+    progress, topic = config.topics.progress, config.topics.signals
+    control.require(config, progress, topic)
+    kept = records.read_compacted(config, progress)
+    came = [(one.partition, one.offset, one.value) for one in records.read_all(config, topic)]
+    found = signal_skip.what(name, signal_skip.unread(came, kept, topic=topic), kept)
+    records.publish(config, progress, [(signal_skip.key_of(name), b"{}")])
+    print(
+        f"To be left out: {found}. The next start of `lakemark run` does so, and answers it on\n"
+        f"{config.topics.notifications}; where the pipeline runs, start it again."
     )
 
 
@@ -361,7 +394,25 @@ def _progress_of(table: str, config: Config) -> bytes:
     from lakemark.records import read_compacted  # noqa: PLC0415
 
     control.require(config, config.topics.control)
-    return skips.known(table, read_compacted(config, config.topics.progress).get(table.encode()))
+    kept = read_compacted(config, config.topics.progress)
+    skips.require_known([table], (key.decode(errors="replace") for key in kept))
+    return kept[table.encode()]
+
+
+def _seen(config: Config) -> set[str]:
+    """Tables of which the progress topic or, where that is new, the checkpoint knows."""
+    from lakemark import control  # noqa: PLC0415
+    from lakemark.ops.progress import is_own  # noqa: PLC0415
+    from lakemark.ops.stored_state import newest_state  # noqa: PLC0415
+    from lakemark.records import read_compacted  # noqa: PLC0415
+
+    control.require(config, config.topics.control)
+    kept = read_compacted(config, config.topics.progress)
+    seen = {key.decode(errors="replace") for key in kept if not is_own(key)}
+    with suppress(LakemarkError):  # it may be where only the pipeline reaches it
+        state = newest_state(config).state
+        seen |= {*state.tables, *state.left} if state is not None else set()
+    return seen
 
 
 def _known_form(table: str, config: Config) -> None:

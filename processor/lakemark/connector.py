@@ -6,7 +6,6 @@ lakemark needs should be a secret.
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,14 +17,8 @@ from lakemark.config import Config
 from lakemark.connect_rest import ATTEMPTS, ConnectRest
 from lakemark.selection import Wanted
 from lakemark.settings.layers import InvalidConfig, Problem
-from lakemark.settings.names import (
-    compile_java,
-    quoted,
-    split_list,
-    table_name,
-    topic_regex,
-    topic_safe,
-)
+from lakemark.settings.names import quoted, split_list, table_name, topic_regex, topic_safe
+from lakemark.settings.patterns import JavaPattern, compile_java
 from lakemark.source.envelope import SourceIdentity
 from lakemark.suitability import problems_with, void_options
 
@@ -38,7 +31,7 @@ class TableChoice:
     The connector's lists match in full and without regard to case, as Debezium compiles them
     (`io.debezium.function.Predicates`); an include list makes its exclude list void. Ours match in
     full and regard case. Expressions that only Java understands match everything here: the
-    connector has applied them already.
+    connector has applied them already. It is not started with them, see `suitability`.
     """
 
     def __init__(self, settings: Mapping[str, str], chosen: list[str]) -> None:
@@ -52,7 +45,7 @@ class TableChoice:
             return False
         if not self.captured(table):
             return False
-        return not self._chosen or any(regex.fullmatch(table) for regex in self._chosen)
+        return not self._chosen or any(regex.matches(table) for regex in self._chosen)
 
     def captured(self, table: str) -> bool:
         """Whether the connector's own lists let this ``schema.table`` through."""
@@ -67,12 +60,12 @@ class _Lists:
 
     def allow(self, name: str) -> bool:
         if self._include:
-            return any(regex is None or regex.fullmatch(name) for regex in self._include)
-        return not any(regex is not None and regex.fullmatch(name) for regex in self._exclude)
+            return any(regex is None or regex.matches(name) for regex in self._include)
+        return not any(regex is not None and regex.matches(name) for regex in self._exclude)
 
 
-def _compiled(value: str) -> list[re.Pattern[str] | None]:
-    found: list[re.Pattern[str] | None] = []
+def _compiled(value: str) -> list[JavaPattern | None]:
+    found: list[JavaPattern | None] = []
     for entry in split_list(value):
         try:
             found.append(compile_java(entry, ignore_case=True))
@@ -112,7 +105,7 @@ def key_columns(settings: Mapping[str, str], table: str, columns: Sequence[str])
                 continue
             for column in columns:
                 place = f"{table}.{column}"
-                if regex.fullmatch(place) or regex.fullmatch(f"{database}.{place}"):
+                if regex.matches(place) or regex.matches(f"{database}.{place}"):
                     found[column] = None
     return list(found)
 
@@ -167,7 +160,7 @@ class Connector:
         """Which topics and tables of a checkpoint are still named."""
         pattern = compile_java(self.topic_pattern)
         return Wanted(
-            topic=lambda name: pattern.fullmatch(name) is not None,
+            topic=pattern.matches,
             tables=self.tables,
             captured=self.tables.captured,
         )
@@ -336,7 +329,7 @@ def _topic_pattern(settings: Mapping[str, str], *, config: Config, signal: str |
     body = config.source.topics or _table_topics(settings, config, signal)
     others = [*config.topics.all(), *_other_topics(settings).values()]
     wanted = compile_java(body)
-    unwanted = [quoted(topic) + "$" for topic in dict.fromkeys(others) if wanted.fullmatch(topic)]
+    unwanted = [quoted(topic) + "$" for topic in dict.fromkeys(others) if wanted.matches(topic)]
     if config.output:
         unwanted.append(_below(config.output.topic_prefix))
     return _without(unwanted, body)

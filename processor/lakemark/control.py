@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from lakemark import gaps, kafka, records
+from lakemark import control_records, gaps, kafka, records
 from lakemark.client_errors import away
 from lakemark.client_settings import by_offset
 from lakemark.config import Config
@@ -128,12 +128,11 @@ def _until(consumer: Consumer, end: int, config: Config) -> list[dict[str, Any]]
             continue
         offset = message.offset() or 0
         if offset < end:
-            try:
-                record = json.loads(message.value() or b"null")
-            except ValueError:
+            value = message.value()
+            record = control_records.decoded(value if isinstance(value, bytes) else None)
+            if record is None:
                 log.warning("control.unreadable", offset=offset)
-                record = None
-            if isinstance(record, dict):
+            else:
                 found.append(record)
         if offset >= end - 1:
             return found

@@ -11,19 +11,103 @@
     others              of snapshots: they arm and disarm runs
 
 Nothing here asks anybody, so that a batch that is repeated does the same with the same records.
+Whatever a record holds, nothing raises: one that cannot be carried out is left out, and logged.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+import msgspec
 import structlog
 
-from lakemark import gaps, tables
+from lakemark import gaps, handling, tables
+from lakemark.handling import Mark
 from lakemark.reconcile import window
 from lakemark.refresh import Refresh
 from lakemark.tables import PAUSED, Offsets, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
+
+COMMANDS: Final = frozenset(
+    {*("table-pause", "table-resume", "table-skip", "table-read"), gaps.RESNAPSHOT, "new-epoch"}
+)
+_SHOWN: Final = 500  # characters of a reason that are kept
+
+
+class _More(msgspec.Struct):
+    """The fields of a command beside `type` and `table`."""
+
+    until: int = -1
+    keys: list[str] | None = None
+    reason: str | None = None
+
+
+def decoded(value: bytes | None) -> dict[str, Any] | None:
+    """What a record of the control topic holds; None if it is no JSON object. Never raises."""
+    try:
+        found = msgspec.json.decode(value or b"null")
+    except (ValueError, ArithmeticError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def guarded(
+    records: Sequence[dict[str, Any]],
+    carry: Callable[[Sequence[dict[str, Any]]], None],
+    *,
+    first: int,
+    mark: Callable[[], Mark | None],
+    note: Callable[[Mark | None], None],
+    process: str = handling.PROCESS,
+) -> list[dict[str, Any]]:
+    """Carries the records out, but for commands over which a process has ended twice.
+
+    The mark is written where there are commands of people, which is seldom; see `handling`.
+
+    Args:
+        records: of a batch, the same whenever it is repeated.
+        carry: carries some of them out.
+        first: offset at which the batch's control records begin.
+        mark: reads the newest mark.
+        note: keeps a mark.
+        process: see `handling.past`.
+
+    Returns:
+        the commands that were left out.
+    """
+    places = {f"{first}+{at}": record for at, record in enumerate(records) if is_command(record)}
+    if not places:
+        carry(records)
+        return []
+    past = handling.past(mark(), list(places), process)
+    gone = tuple(sorted(past.left))
+    left = [places[place] for place in gone]
+    kept = [record for record in records if not any(record is one for one in left)]
+    groups = [[record] for record in kept] if past.apart else [kept]
+    for group in groups:
+        here = tuple(p for p, one in places.items() if any(one is record for record in group))
+        if here:
+            note(Mark(here, process, past.deaths, gone))
+        carry(group)
+    note(Mark(left=gone) if gone else None)
+    return left
+
+
+def _usable(records: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], _More]]:
+    """The records whose fields are of the right types, with those of commands."""
+    for record in records:
+        try:
+            more = msgspec.convert(record, type=_More) if is_command(record) else _More()
+        except msgspec.ValidationError:
+            log.warning("control.unusable", type=record.get("type"))
+        else:
+            yield record, more
+
+
+def is_command(record: dict[str, Any]) -> bool:
+    """Whether a record asks for something of the tables; the others are of snapshots."""
+    kind = record.get("type")
+    return isinstance(kind, str) and kind in COMMANDS
 
 
 def carry_out(
@@ -43,8 +127,9 @@ def carry_out(
         start: Kafka offsets at which the batch began.
         refresh: told of tables that go on: the catalog may be asked about them again.
     """
-    for record in records:
-        kind, table = record.get("type"), str(record.get("table", ""))
+    for record, more in _usable(records):
+        kind, named = record.get("type"), record.get("table", "")
+        table = named if isinstance(named, str) else ""
         entry = state.tables.get(table)
         if kind == "table-pause" and entry is not None:
             tables.stop(
@@ -68,11 +153,11 @@ def carry_out(
             else:
                 log.warning("table.not_skipped", table=table)
         elif kind == "table-read" and entry is not None:
-            tables.reread(entry, until=int(record.get("until", -1)), keys=record.get("keys"))
+            tables.reread(entry, until=more.until, keys=more.keys)
         elif kind == gaps.RESNAPSHOT and (entry or table in state.left):
             entry = entry or state.left[table].entry
-            why = str(record.get("reason") or "events of it may be missing")
-            tables.resnapshot(entry, why, state.batch)
+            why = more.reason or "events of it may be missing"
+            tables.resnapshot(entry, why[:_SHOWN], state.batch)
             state.ignorable.pop(table, None)  # the catalog says whether they are gone still
         elif kind == "new-epoch":
             tables.new_epoch(state, start)
@@ -102,8 +187,8 @@ def first_state(
     """
     paused = {name: entry.state == PAUSED for name, entry in known.items()}
     epochs = 0
-    for record in records:
-        kind, table = record.get("type"), str(record.get("table", ""))
+    for record in filter(is_command, records):
+        kind, table = record["type"], str(record.get("table", ""))
         if kind in {"table-pause", "table-resume", "table-skip"}:
             paused[table] = kind == "table-pause"
         epochs += kind == "new-epoch"

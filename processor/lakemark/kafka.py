@@ -37,7 +37,7 @@ from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.own_topics import create_command, topic_plan, unusable
 from lakemark.settings.layers import InvalidConfig, Problem
-from lakemark.settings.names import compile_java
+from lakemark.settings.patterns import compile_java
 from lakemark.tables import Offsets
 
 __all__ = ["Cluster", "end_offsets", "java_options", "librdkafka_options", "topic_plan"]
@@ -324,7 +324,7 @@ class Cluster:
         regex = compile_java(pattern)
         with self._asking():
             found = self._admin.list_topics(timeout=self._timeout).topics
-        return sorted(name for name in found if regex.fullmatch(name))
+        return sorted(name for name in found if regex.matches(name))
 
     def end_offsets(
         self, topics: Iterable[str], *, committed: bool = True

@@ -75,6 +75,7 @@ class Pipeline:
         publish: writes the tables' states to the progress topic.
         planned: told which runs of snapshots are armed in the batch that begins, or were before.
         snapshots, done: told what a batch says of snapshots and what it did, once it is durable.
+        left_out: told of a command over which the process has ended twice.
         schemas, forms: of the tables, as the catalog says; how columns are written.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
         pace: when the next batch begins.
@@ -95,6 +96,7 @@ class Pipeline:
     snapshots: Callable[[PipelineState, News], None]
     planned: Callable[[frozenset[str]], None] = lambda _: None
     done: Callable[[BatchDone], None] = lambda _: None
+    left_out: Callable[[dict[str, Any]], None] = lambda _: None
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     pace: Pace = field(default_factory=Pace)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
@@ -219,7 +221,17 @@ class Pipeline:
         end = next((e[topic][0] for e in ends if topic in e), 0)
         state.control = max(before.control, end)
         records = self.controls(before.control, end)
-        control_records.carry_out(records, state, before=before, start=start, refresh=self.refresh)
+        left = control_records.guarded(
+            records,
+            lambda some: control_records.carry_out(
+                some, state, before=before, start=start, refresh=self.refresh
+            ),
+            first=before.control,
+            mark=self.checkpoint.handling,
+            note=self.checkpoint.note_handling,
+        )
+        for record in left:
+            self.left_out(record)
         for name, entry in state.tables.items():
             if self.refresh.retries(name, entry):
                 tables.resume(state, name)

@@ -24,12 +24,14 @@ from lakemark.kafka import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it was read; `timestamp_ms` is None where the broker does not say."""
+    """A record as it was read, and where; `timestamp_ms` is None where the broker does not say."""
 
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | str | None], ...]
     timestamp_ms: int | None
+    partition: int = 0
+    offset: int = 0
 
 
 def producer(config: Config, more: Mapping[str, Any] | None = None) -> Producer:
@@ -217,6 +219,8 @@ def _record(message: Message) -> Record:
         value if isinstance(value, bytes) else None,
         tuple(cast("list[tuple[str, bytes | str | None]]", message.headers() or [])),
         None if kind == TIMESTAMP_NOT_AVAILABLE else int(moment),
+        int(message.partition() or 0),
+        int(message.offset() or 0),
     )
 
 

@@ -9,8 +9,10 @@ from typing import Final
 
 from lakemark.config import Config
 from lakemark.errors import ConfigError
+from lakemark.settings.java_syntax import PatternError
 from lakemark.settings.layers import Problem
 from lakemark.settings.names import split_list, topic_regex
+from lakemark.settings.patterns import compile_java
 from lakemark.source.modes import HandlingModes
 
 _NAMING: Final = "SchemaTopicNamingStrategy"  # Default… leaves the schema out
@@ -39,6 +41,13 @@ _NAMING_THEM: Final = re.compile(
     r"(schema|table|column)\.(include|exclude)\.list|column\.(mask|truncate)\..+"
     r"|message\.key\.columns|signal\.data\.collection|publication\.name"
 )
+_LISTS: Final = [
+    f"{what}.{kind}.list"
+    for what in ("schema", "table", "column")
+    for kind in ("include", "exclude")
+]
+_KEYS: Final = "message.key.columns"
+_SHOWN: Final = 60  # characters of an expression
 _NULLS: Final = "value.converter.replace.null.with.default"
 _WORKERS_NULLS: Final = (
     ": unless that has replace.null.with.default=false, NULL in a column that has a default arrives"
@@ -61,6 +70,7 @@ def problems_with(
         *_connector(settings, kinds),
         *_naming(settings, config),
         *_placeholders(settings),
+        *_expressions(settings),
         *_transforms(settings, config),
         *_converters(settings, config),
         *_losses(settings),
@@ -130,6 +140,27 @@ def _placeholders(settings: Mapping[str, str]) -> Iterator[Problem]:
                 f"{settings[setting]} is resolved by Connect only: what it names cannot be known",
                 "write the names as they are; they are no secrets",
             )
+
+
+def _expressions(settings: Mapping[str, str]) -> Iterator[Problem]:
+    """Java expressions that cannot be evaluated here, so that nobody knows what they name.
+
+    The events would be right, the connector applies its lists itself. But a snapshot might read a
+    table or a column whose changes never come, and a key might be another one.
+    """
+    found = [(setting, one) for setting in _LISTS for one in split_list(settings.get(setting, ""))]
+    for entry in settings.get(_KEYS, "").split(";"):
+        expression, _, columns = entry.strip().rpartition(":")
+        listed = filter(None, map(str.strip, columns.split(",")))
+        found += [(_KEYS, f"{expression.strip()}.{column}") for column in listed]
+    for setting, expression in found:
+        if "${" in expression:
+            continue  # said by `_placeholders`
+        try:
+            compile_java(expression, ignore_case=True)
+        except PatternError as error:
+            shown = expression if len(expression) <= _SHOWN else f"{expression[:_SHOWN]}…"
+            yield _error(setting, f"{shown}: {error}, so what it names cannot be known", error.hint)
 
 
 def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:

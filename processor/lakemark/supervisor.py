@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
-from lakemark import control, kafka, records, recovery, settings_record, snapshots, tables
+from lakemark import control, handling, kafka, records, recovery, settings_record, snapshots, tables
 from lakemark.backoff import Backoff
 from lakemark.catalogs import catalog_of
 from lakemark.causes import cause
@@ -45,8 +45,10 @@ from lakemark.settle import News
 from lakemark.sink.chunk_files import ChunkFileWriter
 from lakemark.sink.names import folder_of
 from lakemark.sink.partial import partial_keys
+from lakemark.snapshot import notifications
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.coordinator import Settings
+from lakemark.snapshot.signals import Rejection
 from lakemark.snapshot.world import World
 from lakemark.source.schema import HandlingModes
 from lakemark.stages import ChangeLog, OtherStagesError
@@ -243,6 +245,7 @@ class Supervisor:
             planned=self._planned,
             snapshots=self._committed,
             done=self._done,
+            left_out=self._left_out,
             schemas=captured,
             forms=forms,
             pace=Pace() if self.once else Pace(config.stream.trigger, self._hasty),
@@ -324,6 +327,17 @@ class Supervisor:
         self.starting.end()
         self.board.batch(done)
         self.metrics.batch(done)
+
+    def _left_out(self, record: dict[str, Any]) -> None:
+        """Answers a command that is not carried out, as a signal is answered."""
+        named = record.get("id")
+        name = named if isinstance(named, str) and named else "unnamed"
+        log.error("control.left_out", id=name, type=record.get("type"), reason=handling.REASON)
+        rejection = Rejection(name, handling.CODE, handling.REASON, handling.HINT)
+        now = int(time.time() * 1000)
+        note = notifications.rejected(rejection, pipeline=self.config.name, ts_ms=now)
+        topic = self.config.topics.notifications
+        records.publish(self.config, topic, [(note.key(), note.value())])
 
     def _planned(self, armed: frozenset[str]) -> None:
         self.starting.next("batch")

@@ -5,13 +5,14 @@ the record out (`tables.skip`): from the ends on the table streams again, and be
 out may be missing, it is to be snapshotted again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from lakemark.errors import PipelineError
-from lakemark.tables import ERRORED, PAUSED, TableState
+from lakemark.snapshot.fields import nearest
+from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +41,44 @@ class Skipped:
         return f"{place}: offsets {self.first} to {self.end - 1} ({count:,} records)"
 
 
-def known(table: str, record: bytes | None) -> bytes:
-    """The record of a table on the progress topic.
+def require_known(tables: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses tables that the pipeline has not seen, and names those that are most like them.
 
     Raises:
-        PipelineError: `unknown-table`: there is none.
+        PipelineError: `unknown-table`.
     """
-    if record is None:
-        raise PipelineError(
-            f"the pipeline has not seen a table {table}",
-            code="unknown-table",
-            hint="`lakemark status` shows the tables",
-        )
-    return record
+    seen = sorted(known)
+    missing = [table for table in tables if table not in seen]
+    if not missing:
+        return
+    hints = {table: nearest(table, seen, "") for table in missing}
+    near = " ".join(f"{table}: {hint}" for table, hint in hints.items() if hint)
+    raise PipelineError(
+        f"the pipeline has not seen {', '.join(missing)}",
+        code="unknown-table",
+        hint=near or "`lakemark status` shows the tables",
+    )
+
+
+def already(table: str, record: bytes, wanted: str) -> str:
+    """Say that a table is as a command wants it, or on its way; empty if it is not.
+
+    Args:
+        table: its name.
+        record: its record on the progress topic.
+        wanted: ``paused`` or ``streaming``.
+    """
+    try:
+        state = msgspec.json.decode(record, type=TableState)
+    except msgspec.MsgspecError:
+        return ""
+    there = {PAUSED: {PAUSED}, STREAMING: {STREAMING, CATCHING_UP}}[wanted]
+    if state.state not in there or state.code == "skipping":
+        return ""
+    return (
+        f"{table} is {state.state} already: there is nothing to do. What was asked of it just now, "
+        "and is not carried out yet, is taken back."
+    )
 
 
 def standing(table: str, record: bytes) -> TableState:

@@ -137,7 +137,7 @@ def test_a_snapshot_by_the_command_line(file: Path):
 
     kinds = [type(signal) for signal in pipeline.seen]
     assert kinds == [ExecuteSnapshot, ExecuteSnapshot, ExecuteSnapshot, StopSnapshot]
-    assert pipeline.seen[0].filter_for("public.orders") == "id > 1"
+    assert pipeline.seen[0].filters_of(["public.orders"]) == {"public.orders": "id > 1"}
     shown = json.loads(lakemark(file, "status", "-o", "json").stdout)
     assert {n["id"]: n["type"] for n in shown if n["id"] in {"r1", "left"}} == {
         "r1": "COMPLETED",

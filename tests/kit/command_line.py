@@ -97,6 +97,7 @@ def kafka(monkeypatch):
     stub.Tail = Tail
     stub.read_compacted = lambda config, topic: stub.records
     stub.notifications = []  # values
+    stub.signals = []  # records of the signals topic
     stub.letters = []  # records of the dead-letters topic
 
     def read_all(config, topic, *, since_ms=None):
@@ -104,9 +105,8 @@ def kafka(monkeypatch):
             return iter([Kept(key, value) for key, value in stub.records.items()])
         if topic == "shop.notifications":
             return iter([Kept(b"", value) for value in stub.notifications])
-        assert topic == "shop.dead-letters"
         stub.since_ms = since_ms
-        return iter(stub.letters)
+        return iter({"shop.signals": stub.signals, "shop.dead-letters": stub.letters}[topic])
 
     stub.read_all = read_all
     for name in ("kafka", "records"):

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from lakemark.errors import ConfigError, DependencyError, LakemarkError
-from lakemark.snapshot import runs, signals
-from lakemark.snapshot.book import SIGNALS_KEY
+from lakemark.signal_skip import SIGNALS_KEY
+from lakemark.snapshot import runs
 from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.coordinator import Coordinator, Settings
@@ -21,7 +21,7 @@ from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.readers.postgres_windows import Window
-from lakemark.snapshot.signals import Rejection, Signal
+from lakemark.snapshot.signals import Rejection, SignalRecord
 from lakemark.snapshot.visibility import Blocker, Server, Snapshot, Watermark
 from lakemark.source.schema import TableSchema
 from tests.kit.fake_stream import FakeStream
@@ -102,7 +102,7 @@ class FakeWorld:
         self.progress: dict[bytes, bytes] = {}
         self.controls = self.stream.controls
         self.notes: list[Notification] = []
-        self.inbox: list[Signal | Rejection] = []
+        self.inbox: list[tuple[bytes, bytes]] = []
         self.offset = 0
         self.hold = False
         self.held: list[Callable[[], None]] = []
@@ -125,6 +125,7 @@ class FakeWorld:
         self.fault: Fault | None = None
         self.uuids = 0
         self.lives: list[int] = []
+        self.lives_begun = 0
         self.coordinator: Coordinator | None = None
         self.slow = False  # the coordinator goes on while a batch runs
 
@@ -136,6 +137,8 @@ class FakeWorld:
         self.held_tick = None
         self.coordinator = None
         coordinator = Coordinator(self, self.settings)
+        self.lives_begun += 1
+        coordinator.desk.process = f"process {self.lives_begun}"
         coordinator.start(self.stream.now())
         self.coordinator = coordinator
         return coordinator
@@ -188,9 +191,7 @@ class FakeWorld:
         """A signal; underscores of names stand for dashes."""
         named = {name.replace("_", "-"): value for name, value in data.items()}
         value = json.dumps({"id": id_, "type": f"{kind}-snapshot", "data": named}).encode()
-        self.inbox.append(
-            signals.read(PIPELINE.encode(), value, pipeline=PIPELINE, unnamed="unnamed")
-        )
+        self.inbox.append((PIPELINE.encode(), value))
 
     def execute(self, id_: str, *tables: str, **more: Any) -> None:
         self.send("execute", id_, data_collections=list(tables or [ORDERS]), **more)
@@ -268,9 +269,13 @@ class FakeWorld:
             self.notes.append(notification)
         self._pass("notify")
 
-    def signals(self) -> list[tuple[Signal | Rejection, bytes]]:
+    def signals(self) -> list[SignalRecord]:
         self._pass("signals")
-        found = [(one, str(n).encode()) for n, one in enumerate(self.inbox, 1) if n > self.offset]
+        found = [
+            SignalRecord(key, value, f"0-{n - 1}", f"signals-0-{n - 1}", str(n).encode())
+            for n, (key, value) in enumerate(self.inbox, 1)
+            if n > self.offset
+        ]
         self.offset = len(self.inbox)
         return found
 

@@ -16,6 +16,7 @@ from lakemark import ownership, tables, tasks
 from lakemark.config import Config
 from lakemark.connector import parse
 from lakemark.errors import LakemarkError
+from lakemark.handling import Mark
 from lakemark.pipeline import Pipeline, Results
 from lakemark.source import fetch
 from lakemark.source.envelope import SourceIdentity
@@ -93,6 +94,7 @@ class MemoryCheckpoint:
 
     planned: dict[int, Offsets] = field(default_factory=dict)
     states: dict[int, bytes] = field(default_factory=dict)
+    mark: Mark | None = None
     dies_before_saving: bool = False
     asked: int = 0
     taken_after: int | None = None
@@ -117,6 +119,12 @@ class MemoryCheckpoint:
 
     def load(self, batch: int) -> PipelineState:
         return tables.decode(self.states[batch]) if batch in self.states else PipelineState()
+
+    def handling(self) -> Mark | None:
+        return self.mark
+
+    def note_handling(self, mark: Mark | None) -> None:
+        self.mark = mark
 
     def save(self, state: PipelineState) -> None:
         if self.dies_before_saving:

@@ -210,7 +210,8 @@ def test_usage_is_exit_code_2(folder, arguments):
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_pause_and_resume_write_one_control_record(folder, kafka, command):
-    kafka.records = {b"public.orders": b"{}"}
+    state = "paused" if command == "resume" else "streaming"
+    kafka.records = {b"public.orders": json.dumps({"state": state}).encode()}
     result = invoke("table", command, "public.orders")
     assert result.exit_code == 0
     ((topic, key, value),) = kafka.published
@@ -222,11 +223,40 @@ def test_pause_and_resume_write_one_control_record(folder, kafka, command):
     assert "next batch" in result.output
 
 
-@pytest.mark.parametrize("command", ["pause", "resume"])
-def test_a_command_for_a_table_that_was_never_seen_is_refused(folder, kafka, command):
+@pytest.mark.parametrize(
+    ("command", "state", "already"),
+    [
+        ("pause", "paused", True),
+        ("pause", "streaming", False),
+        ("pause", "errored", False),
+        ("resume", "streaming", True),
+        ("resume", "catching-up", True),
+        ("resume", "errored", False),
+        ("resume", "paused", False),
+    ],
+)
+def test_a_table_that_is_as_it_is_wanted_is_said_to_be_so(folder, kafka, command, state, already):
+    """The record is written all the same: a pause that is on its way is taken back by a resume."""
+    kafka.records = {b"public.orders": json.dumps({"state": state}).encode()}
     result = invoke("table", command, "public.orders")
+    assert result.exit_code == 0
+    assert (f"public.orders is {state} already" in result.output) == already
+    assert (f"will {command}" in result.output) != already
+    assert len(kafka.published) == 1
+
+
+def test_a_table_that_waits_for_a_skip_is_paused_when_it_is_asked_for(folder, kafka):
+    kafka.records = {b"public.orders": b'{"state":"paused","code":"skipping"}'}
+    assert "already" not in invoke("table", "pause", "public.orders").output
+
+
+@pytest.mark.parametrize("command", [["table", "pause"], ["table", "resume"], ["recover", "--resnapshot"]])  # fmt: skip
+def test_a_command_for_a_table_that_was_never_seen_is_refused(folder, kafka, command):
+    kafka.records = {b"public.order": b"{}", b"_pipeline": b"{}", b"_run:x": b"{}"}
+    result = invoke(*command, "public.orders")
     assert result.exit_code == 1
-    assert "has not seen a table public.orders" in result.output
+    assert "has not seen public.orders" in result.output
+    assert "did you mean public.order?" in result.output
     assert kafka.published == []
 
 
@@ -255,66 +285,6 @@ def test_the_package_exports_what_it_says():
     source = Path(lakemark.__file__).read_text()
     assert "def " not in source
     assert "class " not in source
-
-
-# --- recover ----------------------------------------------------------------------------------
-
-ORDERS, CUSTOMERS = "public.orders", "public.customers"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--resnapshot"],
-        [ORDERS],
-        ["--new-epoch", ORDERS],
-        ["--new-epoch", "--resnapshot", ORDERS],
-    ],
-)
-def test_recover_says_what_it_needs_to_be_told(folder, kafka, arguments):
-    result = invoke("recover", *arguments)
-    assert result.exit_code == 2
-    assert "--new-epoch" in result.output
-    assert "--resnapshot TABLE" in result.output
-    assert "--control" in result.output
-    for two in (["--new-epoch", "--resnapshot", "public.orders"], ["--new-epoch", "--control"]):
-        assert invoke("recover", *two).exit_code == 2
-    assert kafka.published == []
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--resnapshot", ORDERS, CUSTOMERS, ORDERS], [CUSTOMERS, ORDERS, "--resnapshot"]],
-)
-def test_recover_resnapshot_takes_tables(folder, kafka, arguments):
-    result = invoke("recover", *arguments)
-    assert result.exit_code == 0
-    told = [(key.decode(), json.loads(value)) for _, key, value in kafka.published]
-    assert [(key, record["type"], record["table"]) for key, record in told] == [
-        (table, "table-resnapshot", table) for table in (CUSTOMERS, ORDERS)
-    ]
-    assert f"lakemark snapshot start {CUSTOMERS} {ORDERS}" in result.output
-
-
-def test_recover_resnapshot_of_a_table_that_is_not_ours_writes_nothing(folder, kafka):
-    result = invoke("recover", "--resnapshot", ORDERS, "public.zebras")
-    assert result.exit_code == 3
-    assert "public.zebras is not among source.tables" in result.output
-    assert kafka.published == []
-
-
-def test_recover_new_epoch_writes_one_record(folder, kafka):
-    assert invoke("recover", "--new-epoch").exit_code == 0
-    ((_, _, value),) = kafka.published
-    assert json.loads(value)["type"] == "new-epoch"
-
-
-def test_recover_shows_its_tables_in_the_help():
-    assert "[TABLE]..." in invoke("recover", "--help").output
-
-
-# --- jars -------------------------------------------------------------------------------------
 
 
 def test_jars_are_printed_as_spark_submit_takes_them(monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
-from lakemark.snapshot import acceptance, cutting, runs, signals
+from lakemark.snapshot import acceptance, cutting, runs
 from lakemark.snapshot.chunks import CUT_TIMEOUT, ChunkError
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, FakeWorld, with_settings
 
@@ -21,7 +21,7 @@ def test_a_number_that_no_key_can_have_is_refused(logs):
     for number in ("1e999999999999", "1e-999999999999", "9" * 5000):
         raw = b'{"id":"%s","type":"execute-snapshot","data":{"data-collections":["public.items"],"keys":[%s]}}'  # fmt: skip
         value = raw % (number[:9].encode(), number.encode())
-        world.inbox.append(signals.read(b"shop", value, pipeline="shop", unnamed="unnamed"))
+        world.inbox.append((b"shop", value))
     world.execute("r1")
     world.finish("r1")
     assert world.said()[:3] == ["REJECTED"] * 3

@@ -54,10 +54,14 @@ def test_the_first_condition_that_matches_a_table_counts():
             ]
         }
     )
-    assert found.filter_for("public.orders") == "a = 1"
-    assert found.filter_for("sales.x") == "b = 2"
-    assert execute().filter_for("public.orders") == ""
-    assert execute(**{"additional-condition": "x = 1"}).filter_for("any.thing") == "x = 1"
+    assert found.filters_of(["public.orders", "sales.x"]) == {
+        "public.orders": "a = 1",
+        "sales.x": "b = 2",
+    }
+    assert execute().filters_of(["public.orders"]) == {}
+    assert execute(**{"additional-condition": "x = 1"}).filters_of(["any.thing"]) == {
+        "any.thing": "x = 1"
+    }
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)

@@ -203,7 +203,7 @@ def test_a_signal_is_refused_and_the_sender_told_why(message, code, word):
     ("data", "code", "word"),
     [
         ({"data-collections": ["public.(a"]}, "bad-regex", "not a regular expression"),
-        ({"data-collections": [r"public.\p{Greek}"]}, "bad-regex", "Greek"),
+        ({"data-collections": [r"public.\p{Greek}"]}, "unsupported-regex", "Greek"),
         (
             {"additional-conditions": [{"data-collection": "[", "filter": "a"}]},
             "bad-regex",
@@ -375,7 +375,7 @@ def sound(found):
         assert found.message
         assert found.hint
     if isinstance(found, ExecuteSnapshot):
-        found.filter_for("public.a")
+        found.filters_of(["public.a"])
     if isinstance(found, ExecuteSnapshot | StopSnapshot):
         matching(found.data_collections, TABLES)
 
@@ -412,6 +412,6 @@ def test_the_readmes_signal_is_one():
     SCHEMA.validate(message)
     found = answer(message)
     assert isinstance(found, ExecuteSnapshot)
-    assert found.filter_for("public.orders") == "status = 'open'"
+    assert found.filters_of(["public.orders"])["public.orders"] == "status = 'open'"
     tables = ["public.order_items_2024", "public.orders"]
     assert set(matching(found.data_collections, tables).tables) == set(tables)

@@ -224,3 +224,33 @@ def test_a_router_must_leave_the_keys_as_they_are():
         assert errors(found) == {f"connector: {unique}": f"set {unique} to false"}
     assert parse({**router, unique: "false"}, source__topics="orders.*").problems == ()
     assert "connector: transforms.r" in errors(parse({**router, unique: "false"}))
+
+
+@pytest.mark.parametrize(
+    ("setting", "written", "construct"),
+    [
+        ("table.include.list", r"public.a,public.(\w)\1", r"public.(\w)\1: the back-reference \1"),
+        ("schema.exclude.list", "(?<=a)b", "the look-behind (?<="),
+        ("column.exclude.list", "public.a.(?>b|c)", "the atomic group (?>"),
+        ("message.key.columns", "public.a:x;public.b++:id,y", "the possessive quantifier ++"),
+        ("table.include.list", "public.(a", "a ( without its )"),
+    ],
+)
+def test_an_expression_that_cannot_be_evaluated_is_an_error_by_name(setting, written, construct):
+    found = [p for p in parse({setting: written}).problems if not p.warning]
+    assert {p.path for p in found} == {f"connector: {setting}"}
+    assert construct in found[0].message
+    assert found[0].hint
+
+
+def test_what_lists_usually_have_is_understood():
+    lists = {
+        "table.include.list": r"public\.(?!tmp_).*,sales[.]orders_\d{4},(?i)crm\.\p{Alpha}+",
+        "column.exclude.list": r".*\.(password|secret)_?.*,public\.[a-z&&[^q]]+\.x",
+        "message.key.columns": r"public\.orders:no,tenant;(.*).items:id",
+    }
+    found = parse(lists)
+    assert found.problems == parse().problems
+    assert "public.orders" in found.tables
+    assert "public.tmp_orders" not in found.tables
+    assert "CRM.people" in found.tables

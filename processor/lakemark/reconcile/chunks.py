@@ -21,7 +21,7 @@ A key of an explicit list that the database does not have comes as a delete, and
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +38,10 @@ OWN_SNAPSHOT: Final = "own-snapshot"
 RESTARTED: Final = "server-restarted"
 
 
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What fits into a state."""
+
+
 class Header(msgspec.Struct, frozen=True):
     """Key of a record of the chunks topic.
 
@@ -52,10 +56,10 @@ class Header(msgspec.Struct, frozen=True):
 
     run: str
     table: str
-    chunk: int
-    attempt: int
-    shard: int
-    part: int
+    chunk: Whole
+    attempt: Whole
+    shard: Whole
+    part: Whole
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -70,13 +74,13 @@ class Manifest(msgspec.Struct, frozen=True):
 
     run: str
     table: str
-    chunk: int
-    attempt: int
-    parts: dict[str, int]
+    chunk: Whole
+    attempt: Whole
+    parts: dict[str, Whole]
     lo: str
     hi: str
     server_start: str = ""
-    timeline: int = 0
+    timeline: Whole = 0
 
 
 class Attempt(msgspec.Struct):

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from lakemark import packets, positions
 from lakemark.reconcile import chunks, remembered
-from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled
+from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled, Whole
 from lakemark.reconcile.outputs import (
     RESTART,
     SETTLED,
@@ -73,7 +73,7 @@ class _Control(msgspec.Struct):
     mode: str = TABLE_MODE
     windows: str = ""
     table: str = ""
-    attempt: int = 0
+    attempt: Whole = 0
     position: str = ""
 
 
@@ -155,7 +155,7 @@ def _control(now: State, records: Iterable[bytes], shard: int) -> list[Output]:
     for blob in records:
         try:
             record = msgspec.json.decode(blob, type=_Control)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
         if record.type == RUN_START and record.run:
             _arm(now, record)
@@ -206,7 +206,7 @@ def _sweep(now: State, record: _Control) -> list[Output]:
 def _manifest(now: State, blob: bytes) -> None:
     try:
         manifest = msgspec.json.decode(blob, type=Manifest)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return
     attempt = _attempt(now, manifest)
     if attempt is not None:
@@ -226,7 +226,7 @@ def _take_parts(now: State, blobs: Iterable[bytes], shard: int) -> None:
         size = int.from_bytes(blob[:4])
         try:
             header = msgspec.json.decode(blob[4 : 4 + size], type=Header)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
         attempt = _attempt(now, header) if header.shard == shard else None
         if attempt is not None:
@@ -306,7 +306,7 @@ def _window(now: State, mark: Mark) -> bytes:
     try:
         row = msgspec.json.decode(mark.data, type=WindowRow)
         data = msgspec.json.decode(row.data, type=_WindowData)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return b""
     uuid, _, end = row.id.rpartition("-")
     ours = any(data.run == run.windows for run in now.runs.values())

@@ -1,7 +1,7 @@
-"""Names of tables and topics, and the Java regular expressions that choose them.
+"""Names of tables and topics, and lists of them as Debezium writes them.
 
 Debezium's lists are Java regular expressions, matched in full. They are used twice: as they are by
-Kafka's subscription (Java), and translated here for the choice of tables (Python).
+Kafka's subscription (Java), and translated in `patterns` for the choice of tables.
 """
 
 import re
@@ -10,20 +10,6 @@ from typing import Final, Self
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _BMP: Final = 0xFFFF  # Java counts a character above it as two
-_POSIX: Final = {
-    "Lower": "a-z",
-    "Upper": "A-Z",
-    "Alpha": "a-zA-Z",
-    "Digit": "0-9",
-    "Alnum": "a-zA-Z0-9",
-}
-# One piece: \Q..\E, \p{..}, \k<..>, any escape, (?<name>, &&, any character.
-_PIECE: Final = re.compile(
-    r"\\Q(?P<quoted>.*?)(?:\\E|$)|\\p\{(?:Is)?(?P<posix>\w+)\}|\\k<(?P<back>\w+)>"
-    r"|\\(?P<escape>.)|\(\?<(?P<group>[A-Za-z]\w*)>|(?P<class>&&)|(?P<other>.)",
-    re.DOTALL,
-)
-_SAME_IN_PYTHON: Final = frozenset("dDsSwWbBAtnrfv0123456789")
 
 
 def topic_safe(name: str) -> str:
@@ -34,73 +20,6 @@ def topic_safe(name: str) -> str:
 def quoted(text: str) -> str:
     """The text as a Java regular expression that matches only itself."""
     return re.sub(r"[^A-Za-z0-9_-]", lambda m: "\\" + m[0], text)
-
-
-def problem_with_regex(java: str) -> str:
-    """What is wrong with a Java regular expression, empty when nothing is."""
-    try:
-        compile_java(java)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def compile_java(java: str, *, ignore_case: bool = False) -> re.Pattern[str]:
-    """A Java regular expression for use with ``fullmatch``.
-
-    Raises:
-        ValueError: it is no regular expression, or uses what only Java has.
-    """
-    flags = re.ASCII | (re.IGNORECASE if ignore_case else 0)
-    try:
-        return re.compile(_to_python(java), flags)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"not a regular expression: {error}") from error
-
-
-def _to_python(java: str) -> str:
-    out: list[str] = []
-    for piece in _PIECE.finditer(java):
-        kind, text = piece.lastgroup, piece[0]
-        if kind == "quoted":
-            out.append(re.escape(piece["quoted"]))
-        elif kind == "posix":
-            if piece["posix"] not in _POSIX:
-                raise ValueError(f"{text} is not supported here; write the characters as a class")
-            inside = out and _in_class("".join(out))
-            out.append(_POSIX[piece["posix"]] if inside else f"[{_POSIX[piece['posix']]}]")
-        elif kind == "back":
-            out.append(f"(?P={piece['back']})")
-        elif kind == "group":
-            out.append(f"(?P<{piece['group']}>")
-        elif kind == "class" and _in_class("".join(out)):
-            raise ValueError("the class intersection && is not supported here; write one class")
-        elif kind == "escape":
-            out.append(_escape(piece["escape"]))
-        else:
-            out.append(text)
-    return "".join(out)
-
-
-def _escape(character: str) -> str:
-    if character in {"z", "Z"}:
-        return r"\Z"
-    if not character.isascii():
-        return character
-    if character.isalnum() and character not in _SAME_IN_PYTHON:
-        raise ValueError(f"\\{character} is not supported here")
-    return "\\" + character
-
-
-def _in_class(python: str) -> bool:
-    """Whether a class is open at the end of this translated text."""
-    is_open = False
-    for piece in re.finditer(r"\\.|\[|\]", python, re.DOTALL):
-        if piece[0] == "[":
-            is_open = True
-        elif piece[0] == "]":
-            is_open = False
-    return is_open
 
 
 def split_list(value: str) -> list[str]:

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from lakemark.settings.file_secret import Referred, secret
 from lakemark.settings.layers import Written
-from lakemark.settings.names import problem_with_regex
+from lakemark.settings.patterns import problem_with_regex
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_BYTES: Final = {"b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}

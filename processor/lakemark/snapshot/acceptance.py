@@ -67,7 +67,8 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     _check_conditions(signal, chosen.tables)
     if signal.surrogate_key:
         _check_surrogate(signal.surrogate_key, chosen.tables, known)
-    tables = [_table(signal, name, known) for name in chosen.tables]
+    filters = signal.filters_of(chosen.tables)
+    tables = [_table(name, filters.get(name, ""), known) for name in chosen.tables]
     if all(table.state == FAILED for table in tables):
         failed = tables[0]
         raise RefusedError(failed.reason, code=failed.code, hint=failed.hint)
@@ -86,8 +87,7 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     )
 
 
-def _table(signal: ExecuteSnapshot, name: str, known: Known) -> TableRun:
-    text = signal.filter_for(name)
+def _table(name: str, text: str, known: Known) -> TableRun:
     table = TableRun(name, condition=text)
     try:
         if text:

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from lakemark.errors import LakemarkError
+from lakemark.signal_skip import SIGNALS_KEY
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs
 from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SIGNALS_KEY: Final = b"_signals"
 REPORT_EVERY_S: Final = 1.0
 KEPT_RUNS: Final = 1000  # so that a signal that comes again is known for one
 
@@ -54,6 +54,7 @@ class Book:
         self.runs: dict[str, Run] = {}
         self.place = b""
         self._kept_place = b""
+        self._others: dict[bytes, bytes | None] = {}
         self._controls: list[Mapping[str, Any]] = []
         self._notes: list[Notification] = []
         self._arming: list[Mapping[str, Any]] = []
@@ -127,14 +128,18 @@ class Book:
     def fail_all(self, error: LakemarkError) -> None:
         """No window can be written: runs that wait for one fail, each with the reason."""
         for run in self.coordinator.active():
-            for table in run.tables:
-                for attempt in self.coordinator.reading.of(run, table):
-                    self.coordinator.reading.void(attempt, "failed")
-                if not table.over:
-                    table.state, table.code = runs.FAILED, error.code
-                    table.reason, table.hint = error.message, error.hint
-            run.code, run.reason, run.hint = error.code, error.message, error.hint
-            self.end(run)
+            self.fail(run, error)
+
+    def fail(self, run: Run, error: LakemarkError) -> None:
+        """Ends a run, and its tables that are not over, with a reason."""
+        for table in run.tables:
+            for attempt in self.coordinator.reading.of(run, table):
+                self.coordinator.reading.void(attempt, "failed")
+            if not table.over:
+                table.state, table.code = runs.FAILED, error.code
+                table.reason, table.hint = error.message, error.hint
+        run.code, run.reason, run.hint = error.code, error.message, error.hint
+        self.end(run)
 
     def sweep(self, run: Run, table: TableRun) -> None:
         """Rows below the lowest open row that the table's chunks used are gone from the source."""
@@ -244,8 +249,13 @@ class Book:
             self._pages.pop(key, None)
             self._gone.add(key)
 
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """Another record is to be kept with the next changes; None = no more."""
+        self._others[key] = value
+
     def reset(self) -> None:
         """Forgets what was to be said and kept: what is kept is about to be loaded."""
+        self._others = {}
         self._controls, self._notes, self._arming = [], [], []
         self._disarmed = set()
         self.runs, self._pages, self._dirty, self._gone = {}, {}, {}, set()
@@ -278,12 +288,14 @@ class Book:
             run.batch = self.coordinator.stream.batch
         records.update((key, msgspec.json.encode(run)) for key, run in self._dirty.items())
         records.update(dict.fromkeys(sorted(self._gone)))
+        records.update(self._others)
         if self.place != self._kept_place:
             records[SIGNALS_KEY] = self.place
         if not records:
             return
         self.outside.save(records)
-        self._pages, self._dirty, self._gone, self._kept_place = {}, {}, set(), self.place
+        self._pages, self._dirty, self._gone, self._others = {}, {}, set(), {}
+        self._kept_place = self.place
 
     # -- notifications --------------------------------------------------------------------------
 

@@ -119,11 +119,14 @@ class Coordinator:
         self.outside.save({COORDINATOR_KEY: str(life).encode()})
         self.reading.next_attempt = life << 32
         self.book.say({"type": "attempts", "attempt": self.reading.next_attempt})
+        self.desk.take_up(kept)
         pages = {key for key in kept if key.startswith(runs.PAGE_PREFIX)}
         for run, chunks in runs.loaded(kept):
             self.book.runs[run.id] = run
             if run.over:
                 self.desk.rest(run)
+                continue
+            if self.desk.skips(run):
                 continue
             for table in run.tables:
                 if table.table in chunks:

@@ -6,13 +6,17 @@ of a run that there was already runs nothing: what became of the run is said aga
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 
+from lakemark import handling, signal_skip
 from lakemark.backoff import Backoff
-from lakemark.errors import LakemarkError
+from lakemark.errors import LakemarkError, PipelineError
+from lakemark.handling import Mark
 from lakemark.snapshot import acceptance, runs
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot.chunks import BY_NO_KEY, INTERNAL, REPORT, is_of_a_table
@@ -26,14 +30,18 @@ from lakemark.snapshot.signals import (
     ResumeSnapshot,
     SetSnapshot,
     Signal,
+    SignalRecord,
     StopSnapshot,
     matching,
+    read,
 )
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
+
+HANDLING_KEY: Final = b"_handling"
 
 # After a run over a table; what it has answered may still stand in the stream's state.
 REPAIR_AGAIN_S: Final = 60.0
@@ -49,9 +57,31 @@ class Desk:
         self.book = coordinator.book
         self._repairs: dict[str, float] = {}
         self._told: dict[str, str] = {}  # why a table's repair was refused last
-        self._signals: deque[tuple[Signal | Rejection, bytes]] = deque()
+        self._signals: deque[SignalRecord] = deque()
+        self._mark: Mark | None = None
+        self._skipped: set[str] = set()
+        self.process = handling.PROCESS
         self._until, self._backoff = -math.inf, Backoff()
         self.trouble: LakemarkError | None = None
+
+    def take_up(self, kept: Mapping[bytes, bytes]) -> None:
+        """Takes up what was kept of signals under way, and which of them a person leaves out."""
+        self._mark = handling.decode(kept.get(HANDLING_KEY))
+        self._skipped = signal_skip.names_in(kept)
+
+    def skips(self, run: Run) -> bool:
+        """Ends a run that a person leaves out, and says whether it is one."""
+        if run.id not in self._skipped:
+            return False
+        self.book.fail(
+            run, PipelineError(signal_skip.REASON, code=signal_skip.CODE, hint=signal_skip.HINT)
+        )
+        self._skip_done(run.id)
+        return True
+
+    def _skip_done(self, name: str) -> None:
+        self._skipped.discard(name)
+        self.book.note(signal_skip.key_of(name), None)
 
     # -- signals --------------------------------------------------------------------------------
 
@@ -81,10 +111,37 @@ class Desk:
             self._signals.extend(self.outside.signals())
         while self._signals:
             self.book.keep()
-            signal, place = self._signals[0]
-            self._take(signal)
+            record = self._signals[0]
+            self._handle(record)
             self._signals.popleft()
-            self.book.place = place
+            self.book.place = record.stands
+
+    def _handle(self, record: SignalRecord) -> None:
+        """Reads and carries out one signal, under a mark: see `handling`."""
+        if record.id in self._skipped:
+            self._reject(
+                Rejection(record.id, signal_skip.CODE, signal_skip.REASON, signal_skip.HINT)
+            )
+            self._skip_done(record.id)
+            return
+        past = handling.past(self._mark, [record.place], self.process)
+        if past.left:
+            self._reject(Rejection(record.id, handling.CODE, handling.REASON, handling.HINT))
+            self._note(None)
+            return
+        self._mark = Mark((record.place,), self.process, past.deaths)
+        self.outside.save({HANDLING_KEY: handling.encode(self._mark)})
+        pipeline = self.settings.pipeline
+        try:
+            self._take(read(record.key, record.value, pipeline=pipeline, unnamed=record.unnamed))
+        except LakemarkError:  # it waits; who ends meanwhile does not end over it
+            self._note(msgspec.structs.replace(self._mark, process="") if past.deaths else None)
+            raise
+        self._note(None)
+
+    def _note(self, mark: Mark | None) -> None:
+        self._mark = mark
+        self.book.note(HANDLING_KEY, handling.encode(mark) if mark else None)
 
     def _take(self, signal: Signal | Rejection) -> None:
         if isinstance(signal, Rejection):

@@ -14,7 +14,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from lakemark.errors import LakemarkError
-from lakemark.settings.names import compile_java
+from lakemark.settings.java_syntax import PatternError
+from lakemark.settings.patterns import compile_java
 from lakemark.settings.units import parse_duration
 
 MAX_CHUNK_ROWS: Final = 10_000_000  # these two as in the configuration
@@ -22,8 +23,13 @@ MAX_PARALLELISM: Final = 1024
 MAX_PRIORITY: Final = 1000  # more than anybody has runs; a typing mistake is noticed
 # Window rows name the run in `data`, for which Debezium's documentation suggests varchar(2048).
 MAX_ID: Final = 255
+MAX_PATTERNS: Final = 1000  # of one list
+MAX_PATTERN_LENGTH: Final = 1000  # characters; a table's name has 127 at most
+# Instructions of the patterns of a list, for each byte of a name; 1,000 plain names: 64,000.
+MAX_COST: Final = 100_000
 _MOST_DIGITS: Final = 4000  # Python writes no whole number of more than 4,300
 
+_COMPARED: Final = 200  # characters of a name that is compared with all that are known
 _SHOWN: Final = 60  # characters of a name that are shown: enough to recognise a mistake
 
 # Numbers with a fraction keep every digit: a key of type numeric must be found again.
@@ -125,21 +131,33 @@ def patterns(name: str, value: Any) -> tuple[str, ...]:
     """Java regular expressions for tables."""
     if not isinstance(value, list):
         raise wrong_type(name, 'a list, such as ["public.orders"]', value)
-    return tuple(_pattern(f"{name}[{at}]", entry) for at, entry in enumerate(value))
+    _check_number(name, value)
+    costs: list[int] = []
+    return tuple(_pattern(f"{name}[{at}]", entry, costs) for at, entry in enumerate(value))
 
 
-def _pattern(name: str, value: Any) -> str:
+def _check_number(name: str, value: list[Any]) -> None:
+    if len(value) > MAX_PATTERNS:
+        raise _too_large(f"{name} has more than {MAX_PATTERNS:,} entries")
+
+
+def _too_large(message: str) -> RefusedError:
+    return RefusedError(message, code="too-large", hint="send several signals, or plainer ones")
+
+
+def _pattern(name: str, value: Any, costs: list[int]) -> str:
+    """A regular expression; its cost is added to those of its list."""
     pattern = text(name, value)
     if not pattern:
         raise bad_value(f"{name} is empty", "name a table, or remove it")
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise _too_large(f"{name} is longer than {MAX_PATTERN_LENGTH:,} characters")
     try:
-        compile_java(pattern)
-    except ValueError as error:
-        raise RefusedError(
-            f"{name}: {cut(str(error))}",
-            code="bad-regex",
-            hint=r"write a regular expression that matches schema.table; \ escapes a character",
-        ) from None
+        costs.append(compile_java(pattern).cost)
+    except PatternError as error:
+        raise RefusedError(f"{name}: {error}", code=error.code, hint=error.hint) from None
+    if sum(costs) > MAX_COST:
+        raise _too_large(f"the regular expressions up to {name} are too complex")
     return pattern
 
 
@@ -148,7 +166,8 @@ def conditions(name: str, value: Any) -> tuple[AdditionalCondition, ...]:
     example = '[{"data-collection": "public.orders", "filter": "..."}]'
     if not isinstance(value, list):
         raise wrong_type(name, f"a list, such as {example}", value)
-    found = []
+    _check_number(name, value)
+    found, costs = [], list[int]()
     for at, entry in enumerate(value):
         here = f"{name}[{at}]"
         if not isinstance(entry, dict):
@@ -160,7 +179,7 @@ def conditions(name: str, value: Any) -> tuple[AdditionalCondition, ...]:
         condition = text(f"{here}.filter", entry["filter"])
         if not condition:
             raise bad_value(f"{here}.filter is empty", "write a condition, or remove the entry")
-        pattern = _pattern(f"{here}.data-collection", entry["data-collection"])
+        pattern = _pattern(f"{here}.data-collection", entry["data-collection"], costs)
         found.append(AdditionalCondition(pattern, condition))
     return tuple(found)
 
@@ -235,7 +254,7 @@ def check_names(found: Iterable[str], known: Sequence[str], where: str) -> None:
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """A hint with the known name that is most like this one; the other hint if none is."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name[:_COMPARED], list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else otherwise
 
 

@@ -9,7 +9,7 @@ from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.readers.postgres_windows import Window
-from lakemark.snapshot.signals import Rejection, Signal
+from lakemark.snapshot.signals import Rejection, SignalRecord
 from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
 from lakemark.source.schema import TableSchema
 from lakemark.tables import Offsets
@@ -81,11 +81,8 @@ class Outside(Protocol):
     def notify(self, notifications: Sequence[Notification]) -> None:
         """Writes notifications. Returns when they are acknowledged."""
 
-    def signals(self) -> list[tuple[Signal | Rejection, bytes]]:
-        """Signals that have come since, from where the last process had read them.
-
-        With each: where they stand after it, to be kept; a restart goes on from there.
-        """
+    def signals(self) -> list[SignalRecord]:
+        """Signals that have come since, from where the last process had read them, unread."""
 
     def refusal(self) -> Rejection | None:
         """Why no snapshot can be taken at all; the id is empty."""

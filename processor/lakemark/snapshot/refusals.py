@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lakemark.settings.names import compile_java, split_list
+from lakemark.settings.names import split_list
+from lakemark.settings.patterns import compile_java
 
 # Transforms that leave the row images as they are, whatever else they do.
 _HARMLESS: Final = frozenset(
@@ -76,7 +77,7 @@ def _columns(settings: Mapping[str, str], table: str, columns: Sequence[str]) ->
 def _matches(expressions: str, column: str) -> bool:
     for expression in split_list(expressions):
         try:
-            if compile_java(expression, ignore_case=True).fullmatch(column):
+            if compile_java(expression, ignore_case=True).matches(column):
                 return True
         except ValueError:
             return True  # only Java knows

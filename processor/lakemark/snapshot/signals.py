@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from lakemark.settings.names import compile_java
+from lakemark.settings.patterns import compile_java
 from lakemark.snapshot import fields
 from lakemark.snapshot.fields import AdditionalCondition, PrimaryKey, RefusedError
 
 _ANY: Final = ".*"
+# Bytes of a value: what brokers take of a record as they are set at first.
+MAX_BYTES: Final = 1_048_588
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class ExecuteSnapshot:
     Attributes:
         id: the signal's id, and the run's.
         data_collections: Java regular expressions for `matching`, at least one.
-        conditions: filters; see `filter_for`.
+        conditions: filters; see `filters_of`.
         surrogate_key: column that orders the chunks instead of the primary key.
         keys: the only rows to read, all of the same columns; empty = all rows.
         chunk_rows: rows of one chunk.
@@ -52,12 +54,14 @@ class ExecuteSnapshot:
     delay: timedelta | None = None
     priority: int = 0
 
-    def filter_for(self, table: str) -> str:
-        """The first filter whose pattern matches the table, as in Debezium; empty if none does."""
+    def filters_of(self, tables: Sequence[str]) -> dict[str, str]:
+        """The first filter whose pattern matches each table, as in Debezium; others have none."""
+        found: dict[str, str] = {}
         for condition in self.conditions:
-            if matching([condition.data_collection], [table], ignore_case=True).tables:
-                return condition.filter
-        return ""
+            pattern = [condition.data_collection]
+            for table in matching(pattern, tables, ignore_case=True).tables:
+                found.setdefault(table, condition.filter)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,30 @@ class Rejection:
     hint: str
 
 
+@dataclass(frozen=True, slots=True)
+class SignalRecord:
+    """A record of the signals topic, as it came.
+
+    Attributes:
+        key, value: the record's.
+        place: partition and offset, as text.
+        unnamed: id for a signal that has none of its own: the same whenever this record is read,
+            so that it is carried out once.
+        stands: where the signals stand after it, to be kept.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    place: str
+    unnamed: str
+    stands: bytes
+
+    @property
+    def id(self) -> str:
+        """The signal's id; nothing else of it is looked at."""
+        return id_of(self.value, self.unnamed)
+
+
 Signal = ExecuteSnapshot | StopSnapshot | PauseSnapshot | ResumeSnapshot | SetSnapshot
 
 
@@ -148,12 +176,22 @@ def read(
     """
     name = unnamed
     try:
+        _check_size(value)
         given = fields.json_object(value, "the signal")
         name = _own_id(given) or unnamed
         _check_key(key, pipeline)
         return _signal(name, given)
     except RefusedError as refused:
         return Rejection(name, refused.code, refused.message, refused.hint)
+
+
+def id_of(value: bytes | None, unnamed: str) -> str:
+    """The id of the signal that a record's value is, as `read` has it. Never raises."""
+    try:
+        _check_size(value)
+        return _own_id(fields.json_object(value, "the signal")) or unnamed
+    except RefusedError:
+        return unnamed
 
 
 def matching(
@@ -174,7 +212,7 @@ def matching(
     unmatched = []
     for pattern in dict.fromkeys(patterns):
         regex = compile_java(pattern, ignore_case=ignore_case)
-        found = [table for table in known if regex.fullmatch(table)]
+        found = [table for table in known if regex.matches(table)]
         found = found or [table for table in known if pattern in {table, _quoted(table)}]
         chosen.update(dict.fromkeys(found))
         if not found:
@@ -193,6 +231,15 @@ def _own_id(given: Mapping[str, Any]) -> str:
     if isinstance(found, int) and not isinstance(found, bool):
         return str(found)
     return found if isinstance(found, str) and found.strip() else ""
+
+
+def _check_size(value: bytes | None) -> None:
+    if value is not None and len(value) > MAX_BYTES:
+        raise RefusedError(
+            f"the signal is larger than {MAX_BYTES:,} bytes",
+            code="too-large",
+            hint="send several with fewer keys each, or take all rows",
+        )
 
 
 def _check_key(key: bytes | None, pipeline: str) -> None:

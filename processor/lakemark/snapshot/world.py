@@ -24,8 +24,8 @@ from lakemark.connector import Connector, TableChoice
 from lakemark.connector import read as read_connector
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import Cluster
-from lakemark.snapshot import conditions, jobs, signals
-from lakemark.snapshot.book import SIGNALS_KEY
+from lakemark.signal_skip import SIGNALS_KEY
+from lakemark.snapshot import conditions, jobs
 from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
@@ -37,7 +37,7 @@ from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.snapshot.readers.postgres_keys import column_types, key_columns, try_condition
 from lakemark.snapshot.readers.postgres_session import BRIEFLY, LOCK_TIMEOUT, Session, connect
 from lakemark.snapshot.readers.postgres_windows import Window
-from lakemark.snapshot.signals import Rejection, Signal
+from lakemark.snapshot.signals import Rejection, SignalRecord
 from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
 from lakemark.source.columns import Column
 from lakemark.source.schema import TableSchema
@@ -148,7 +148,7 @@ class World:
         records.publish(self.config, topic, found, client=client)
         self._producer = client
 
-    def signals(self) -> list[tuple[Signal | Rejection, bytes]]:
+    def signals(self) -> list[SignalRecord]:
         """See `Outside`."""
         consumer = self._consumer or self._subscribed()
         found, given = [], consumer.consume(100, timeout=0)
@@ -158,13 +158,14 @@ class World:
                 continue  # the client tries again; other partitions go on
             partition, offset = int(message.partition() or 0), int(message.offset() or 0)
             self._offsets[partition] = offset + 1
-            signal = signals.read(
+            record = SignalRecord(
                 _bytes(message.key()),
                 _bytes(message.value()),
-                pipeline=self.config.name,
+                place=f"{partition}-{offset}",
                 unnamed=f"{self.config.topics.signals}-{partition}-{offset}",
+                stands=msgspec.json.encode(self._offsets),
             )
-            found.append((signal, msgspec.json.encode(self._offsets)))
+            found.append(record)
         return found
 
     def _still_admitted(self) -> None:
