@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from lakemark import ownership, tables
 from lakemark.errors import DependencyError, PipelineError
 from lakemark.ownership import Owner
+from lakemark.settings.masking import foreign
 from lakemark.tables import Offsets, PipelineState
 
 FORMAT: Final = 1
@@ -322,7 +323,7 @@ class Checkpoint:
         try:
             yield
         except Py4JJavaError as error:
-            reason = str(error.java_exception.toString()).partition("\n")[0]
+            reason = foreign(error.java_exception.toString()).partition("\n")[0]
             raise DependencyError(
                 f"the checkpoint {self.path} cannot be used: {reason}",
                 code="checkpoint-unavailable",

@@ -26,6 +26,7 @@ from lakemark.invocation import (
     load,
     set_debug,
 )
+from lakemark.presentation import say
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.locate import config_file
 from lakemark.settings.units import SettingsSchema
@@ -85,7 +86,7 @@ def validate(config: ConfigOption = None) -> int:
 def config_show(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
     """Show every setting, its value (secrets masked) and where it came from."""
     loaded = load(config)
-    presentation.show_settings(Console(), loaded, as_json=output is Output.json, hide=hide)
+    presentation.show_settings(Console(), loaded, as_json=output is Output.json)
     return OK
 
 
@@ -123,7 +124,7 @@ def warm() -> int:
     from lakemark.warming import warm as make  # noqa: PLC0415
 
     path, made = make()
-    print(f"{path} {'was made' if made else 'is there already'}")
+    say(f"{path} {'was made' if made else 'is there already'}")
     return OK
 
 
@@ -210,10 +211,10 @@ def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
     loaded = load(config).config
     _progress_of(table, loaded)
     _control(loaded, "table-pause", table)
-    print(
-        f"{table} will pause with the next batch; the other tables go on.\n"
-        "Its place in the log is kept. Kafka must keep the events until you resume it:\n"
-        f"  lakemark table resume {table}"
+    say(
+        f"{table} will pause with the next batch; the other tables go on.",
+        "Its place in the log is kept. Kafka must keep the events until you resume it:",
+        f"  lakemark table resume {table}",
     )
     return OK
 
@@ -225,9 +226,10 @@ def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
     loaded = load(config).config
     _progress_of(table, loaded)
     _control(loaded, "table-resume", table)
-    print(
-        f"{table} will resume with the next batch: first what it missed, then live changes.\n"
-        "Follow it with:\n  lakemark status"
+    say(
+        f"{table} will resume with the next batch: first what it missed, then live changes.",
+        "Follow it with:",
+        "  lakemark status",
     )
     return OK
 
@@ -248,9 +250,9 @@ def table_skip(
     state = skips.standing(table, _progress_of(table, loaded))
     with Cluster(loaded) as cluster:
         places = skips.skipped(state, cluster.end_offsets(state.topics))
-    print(f"{table} leaves out for good:", *places, sep="\n  ")
+    say(f"{table} leaves out for good:", *(f"  {place}" for place in places))
     if not yes and not _agreed("Leave these changes out?"):
-        print("Nothing was changed.")
+        say("Nothing was changed.")
         return FAILED
     _control(loaded, "table-skip", table, {"offsets": skips.offsets(places)})
     again = "It is then snapshotted again by itself, with a sweep, which brings what is missing."
@@ -259,10 +261,12 @@ def table_skip(
             "What is missing then takes a snapshot, and that a database: set database.url, start "
             "the pipeline again, and it takes one by itself."
         )
-    print(
+    say(
         f"{table} goes on with the first batch that begins there; until then "
-        f"`lakemark table resume {table}` takes this back.\n{again}\n"
-        "Follow it with:\n  lakemark status"
+        f"`lakemark table resume {table}` takes this back.",
+        again,
+        "Follow it with:",
+        "  lakemark status",
     )
     return OK
 
@@ -311,17 +315,17 @@ def recover(
         return OK
     if commands:
         _control(loaded, "control-lost", "")
-        print(
-            "`lakemark run` goes on without the commands that are gone. Look at the tables then:\n"
-            "  lakemark status\n"
-            "and give again what was not carried out: pause, resume, skip, recover."
+        say(
+            "`lakemark run` goes on without the commands that are gone. Look at the tables then:",
+            "  lakemark status",
+            "and give again what was not carried out: pause, resume, skip, recover.",
         )
         return OK
     _control(loaded, "new-epoch", "")
-    print(
-        "The next batch begins a new epoch; tables that stopped with position-regressed catch up.\n"
-        "Every table may hold rows that the restored source lacks:\n"
-        "`lakemark status` shows them as to be snapshotted again."
+    say(
+        "The next batch begins a new epoch; tables that stopped with position-regressed catch up.",
+        "Every table may hold rows that the restored source lacks:",
+        "`lakemark status` shows them as to be snapshotted again.",
     )
     return OK
 
@@ -331,10 +335,10 @@ def _resnapshot(tables: list[str], config: Config) -> None:
         _known_form(table, config)
     for table in tables:
         _control(config, "table-resnapshot", table)
-    print(
-        f"To be snapshotted again, with a sweep: {', '.join(tables)}.\n"
-        "With a database configured, `lakemark run` does so by itself; else send a signal:\n"
-        f"  lakemark snapshot start {' '.join(tables)}"
+    say(
+        f"To be snapshotted again, with a sweep: {', '.join(tables)}.",
+        "With a database configured, `lakemark run` does so by itself; else send a signal:",
+        f"  lakemark snapshot start {' '.join(tables)}",
     )
 
 

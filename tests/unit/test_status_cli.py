@@ -13,12 +13,12 @@ from lakemark.config import load
 from lakemark.errors import DependencyError
 from lakemark.ops import overview, served, status_view
 from lakemark.ops.board import Board
-from lakemark.ops.log import SecretFilter
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.overview import Lookout, Overview
 from lakemark.ops.progress import kept
 from lakemark.ops.server import serving
 from lakemark.ops.status import BatchDone
+from lakemark.settings import masking
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, Subject
@@ -44,7 +44,7 @@ def record(**fields) -> bytes:
 
 WHY = {"code": "schema-incompatible", "reason": "total: int64 to string"}
 STATES = {
-    b"_pipeline": b'{"state": "degraded", "code": "kafka-unavailable", "reason": "hush-hush is away",'
+    b"_pipeline": b'{"state": "degraded", "code": "kafka-unavailable", "reason": "hush-4hush is away",'
     b' "batch": 7, "ts_ms": 1}',
     b"public.orders": record(
         state="errored", hint="lakemark table resume public.orders", events=1200, rows=11,
@@ -251,11 +251,13 @@ def test_what_is_in_flight_and_what_snapshots_wait_for(board, clock, capsys):
         for at, (state, rows) in enumerate(chunks)
     )
     stages = {("r1", A): "reading", ("r1", "public.b"): "cutting"}
-    why = {"code": "database-refused", "reason": "hush-hush is wrong", "hint": "mend it"}
+    why = {"code": "database-refused", "reason": "hush-4hush is wrong", "hint": "mend it"}
     board.flight(Flight(stages, flying, "w", since - 3000, 2, "transaction 9 (pid 4, psql)", **why))
     shown = seen(board)
-    hide = SecretFilter(["hush-hush"])
-    status_view.show(status_view.Console(width=200), shown, topic="t", as_json=False, hide=hide)
+    masking.know(lambda: masking.Masks(["hush-4hush"]))
+    status_view.show(
+        status_view.Console(width=200), shown, topic="t", as_json=False, hide=masking.own
+    )
     text = capsys.readouterr().out
     assert "in flight: 2 reading, 1 settling" in text
     assert "public.b: 0/? chunks" in text
@@ -264,7 +266,7 @@ def test_what_is_in_flight_and_what_snapshots_wait_for(board, clock, capsys):
     assert "chunks wait for the end of transaction 9 (pid 4, psql)" in text
     assert "snapshots wait: ••• is wrong (database-refused; it is retried)" in text
     assert "→ mend it" in text
-    found = status_view.document(shown, hide)
+    found = status_view.document(shown)
     assert found["snapshot_delay"]["reason"] == "••• is wrong"
     assert found["windows"]["in_use"] == 2
     assert [c["state"] for c in found["snapshots"][0]["tables"][0]["in_flight"]] == [
