@@ -27,7 +27,7 @@ PURE = {
     *("snapshot.notifications", "snapshot.boundaries", "snapshot.cells", "snapshot.shapes"),
     *("snapshot.visibility", "snapshot.conditions", "snapshot.condition_text"),
     *("snapshot.following", "snapshot.refusals", "snapshot.windows", "snapshot.runs"),
-    *("snapshot.flight", "settings.file_secret"),
+    *("snapshot.flight", "settings.file_secret", "settings.masking", "terminal"),
     *("snapshot.acceptance", "table_skip", "dead_letters", "replays"),
     *("own_topics", "ops.findings", "ops.checks_topics", "ops.checks_connector"),
     *("output_names", "ops.checks_outputs"),

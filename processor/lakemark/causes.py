@@ -12,6 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 from lakemark import errors
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.gaps import lost
+from lakemark.settings.masking import foreign
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,4 +88,4 @@ def root_cause(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("lakemark.errors.")]
     caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (ours[:1] or caused[-1:] or lines[:1] or ["unknown"])[0]
+    return (ours[:1] or [*map(foreign, caused[-1:] or lines[:1])] or ["unknown"])[0]

@@ -18,6 +18,7 @@ from lakemark import handling, ownership, tables
 from lakemark.errors import DependencyError, PipelineError
 from lakemark.handling import Mark
 from lakemark.ownership import Owner
+from lakemark.settings.masking import foreign
 from lakemark.tables import Offsets, PipelineState
 
 FORMAT: Final = 1
@@ -366,7 +367,7 @@ class Checkpoint:
         try:
             yield
         except Py4JJavaError as error:
-            reason = str(error.java_exception.toString()).partition("\n")[0]
+            reason = foreign(error.java_exception.toString()).partition("\n")[0]
             raise DependencyError(
                 f"the checkpoint {self.path} cannot be used: {reason}",
                 code="checkpoint-unavailable",

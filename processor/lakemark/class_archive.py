@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lakemark import jars
+import structlog
 
-FOLDER: Final = "classes"
+from lakemark import jars, own_files
+
+log = structlog.get_logger(__name__)
+
+_MODE: Final = 0o644
 # Says nothing where the archive does not fit after all: the start is slower, that is all.
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 
@@ -38,16 +42,26 @@ class ClassArchive:
 
     def options(self) -> str:
         """Java's options, quoted for Spark: use the archive, or write it at the end."""
-        if self.path.exists():
+        if self.is_there():
             return f'{_QUIET} "-XX:SharedArchiveFile={self.path}"'
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            own_files.make(self.path.parent)
             for left in self.path.parent.glob("*.part"):
                 if not _alive(int(left.suffixes[-2][1:])):
                     left.unlink(missing_ok=True)
         except (OSError, ValueError):
             return ""  # a cache that cannot be written: every start is a first one
         return f'{_QUIET} "-XX:ArchiveClassesAtExit={self.part}"'
+
+    def is_there(self) -> bool:
+        """Whether there is one that nobody else may have written."""
+        try:
+            why = own_files.distrust(self.path.parent) if self.path.exists() else ""
+        except OSError:
+            return False
+        if why:
+            log.warning("cache.refused", reason=why, hint=own_files.HINT)
+        return not why and self.path.exists()
 
     def discard(self) -> None:
         """Removes what Java began to write; to be called when it has ended."""
@@ -56,6 +70,7 @@ class ClassArchive:
     def finish(self) -> None:
         """Puts what Java wrote at its end in its place; to be called when it has ended."""
         if self.part.exists():
+            self.part.chmod(_MODE)  # whatever the umask is
             self.part.replace(self.path)
 
 
@@ -71,7 +86,7 @@ def class_archive(classpath: Sequence[Path]) -> ClassArchive:
     said = [str(home), release.read_text(errors="replace") if release.exists() else ""]
     said += [str(jars.pyspark_jars()), *map(str, classpath)]
     name = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
-    return ClassArchive(jars.cache_dir() / FOLDER / f"{name}.jsa")
+    return ClassArchive(jars.cache_dir() / jars.CLASSES / f"{name}.jsa")
 
 
 def _alive(pid: int) -> bool:

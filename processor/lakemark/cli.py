@@ -27,6 +27,7 @@ from lakemark.invocation import (
     load,
     set_debug,
 )
+from lakemark.presentation import say
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.locate import config_file
 from lakemark.settings.units import SettingsSchema
@@ -86,7 +87,7 @@ def validate(config: ConfigOption = None) -> int:
 def config_show(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
     """Show every setting, its value (secrets masked) and where it came from."""
     loaded = load(config)
-    presentation.show_settings(Console(), loaded, as_json=output is Output.json, hide=hide)
+    presentation.show_settings(Console(), loaded, as_json=output is Output.json)
     return OK
 
 
@@ -124,7 +125,7 @@ def warm() -> int:
     from lakemark.warming import warm as make  # noqa: PLC0415
 
     path, made = make()
-    print(f"{path} {'was made' if made else 'is there already'}")
+    say(f"{path} {'was made' if made else 'is there already'}")
     return OK
 
 
@@ -213,12 +214,12 @@ def table_pause(table: TableArgument, config: ConfigOption = None) -> int:
 
     so = skips.already(table, _progress_of(table, loaded), "paused")
     _control(loaded, "table-pause", table)
-    _say(
-        so
-        or f"{table} will pause with the next batch; the other tables go on.\n"
-        "Its place in the log is kept. Kafka must keep the events until you resume it:\n"
-        f"  lakemark table resume {table}"
-    )
+    lines = [
+        f"{table} will pause with the next batch; the other tables go on.",
+        "Its place in the log is kept. Kafka must keep the events until you resume it:",
+        f"  lakemark table resume {table}",
+    ]
+    say(*([so] if so else lines))
     return OK
 
 
@@ -231,11 +232,12 @@ def table_resume(table: TableArgument, config: ConfigOption = None) -> int:
 
     so = skips.already(table, _progress_of(table, loaded), "streaming")
     _control(loaded, "table-resume", table)
-    _say(
-        so
-        or f"{table} will resume with the next batch: first what it missed, then live changes.\n"
-        "Follow it with:\n  lakemark status"
-    )
+    lines = [
+        f"{table} will resume with the next batch: first what it missed, then live changes.",
+        "Follow it with:",
+        "  lakemark status",
+    ]
+    say(*([so] if so else lines))
     return OK
 
 
@@ -255,9 +257,9 @@ def table_skip(
     state = skips.standing(table, _progress_of(table, loaded))
     with Cluster(loaded) as cluster:
         places = skips.skipped(state, cluster.end_offsets(state.topics))
-    _say("\n  ".join([f"{table} leaves out for good:", *map(str, places)]))
+    say(f"{table} leaves out for good:", *(f"  {place}" for place in places))
     if not yes and not _agreed("Leave these changes out?"):
-        _say("Nothing was changed.")
+        say("Nothing was changed.")
         return FAILED
     _control(loaded, "table-skip", table, {"offsets": skips.offsets(places)})
     again = "It is then snapshotted again by itself, with a sweep, which brings what is missing."
@@ -266,16 +268,14 @@ def table_skip(
             "What is missing then takes a snapshot, and that a database: set database.url, start "
             "the pipeline again, and it takes one by itself."
         )
-    _say(
+    say(
         f"{table} goes on with the first batch that begins there; until then "
-        f"`lakemark table resume {table}` takes this back.\n{again}\n"
-        "Follow it with:\n  lakemark status"
+        f"`lakemark table resume {table}` takes this back.",
+        again,
+        "Follow it with:",
+        "  lakemark status",
     )
     return OK
-
-
-def _say(text: str) -> None:
-    presentation.show_line(Console(), text)
 
 
 def _agreed(question: str) -> bool:
@@ -330,17 +330,17 @@ def recover(
         return OK
     if commands:
         _control(loaded, "control-lost", "")
-        _say(
-            "`lakemark run` goes on without the commands that are gone. Look at the tables then:\n"
-            "  lakemark status\n"
-            "and give again what was not carried out: pause, resume, skip, recover."
+        say(
+            "`lakemark run` goes on without the commands that are gone. Look at the tables then:",
+            "  lakemark status",
+            "and give again what was not carried out: pause, resume, skip, recover.",
         )
         return OK
     _control(loaded, "new-epoch", "")
-    _say(
-        "The next batch begins a new epoch; tables that stopped with position-regressed catch up.\n"
-        "Every table may hold rows that the restored source lacks:\n"
-        "`lakemark status` shows them as to be snapshotted again."
+    say(
+        "The next batch begins a new epoch; tables that stopped with position-regressed catch up.",
+        "Every table may hold rows that the restored source lacks:",
+        "`lakemark status` shows them as to be snapshotted again.",
     )
     return OK
 
@@ -353,10 +353,10 @@ def _resnapshot(tables: list[str], config: Config) -> None:
     skips.require_known(tables, _seen(config))
     for table in tables:
         _control(config, "table-resnapshot", table)
-    _say(
-        f"To be snapshotted again, with a sweep: {', '.join(tables)}.\n"
-        "With a database configured, `lakemark run` does so by itself; else send a signal:\n"
-        f"  lakemark snapshot start {' '.join(tables)}"
+    say(
+        f"To be snapshotted again, with a sweep: {', '.join(tables)}.",
+        "With a database configured, `lakemark run` does so by itself; else send a signal:",
+        f"  lakemark snapshot start {' '.join(tables)}",
     )
 
 
@@ -369,9 +369,9 @@ def _skip_signal(name: str, config: Config) -> None:
     came = [(one.partition, one.offset, one.value) for one in records.read_all(config, topic)]
     found = signal_skip.what(name, signal_skip.unread(came, kept, topic=topic), kept)
     records.publish(config, progress, [(signal_skip.key_of(name), b"{}")])
-    print(
-        f"To be left out: {found}. The next start of `lakemark run` does so, and answers it on\n"
-        f"{config.topics.notifications}; where the pipeline runs, start it again."
+    say(
+        f"To be left out: {found}. The next start of `lakemark run` does so, and answers it on",
+        f"{config.topics.notifications}; where the pipeline runs, start it again.",
     )
 
 

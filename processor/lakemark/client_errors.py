@@ -22,6 +22,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.config import Config
 from lakemark.errors import DependencyError
+from lakemark.settings import masking
 from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 
 # Wrong credentials or certificates: waiting does not mend them.
@@ -43,7 +44,7 @@ log = structlog.get_logger("lakemark.kafka")
 
 def not_let_in(error: KafkaError) -> LoginRefused:
     """What it means that the brokers do not accept our credentials or certificate."""
-    message = f"the brokers do not let us in: {error.str()}"
+    message = f"the brokers do not let us in: {masking.foreign(error.str())}"
     hint = "check kafka.security against the brokers"
     return LoginRefused(Problem("kafka.security", message, hint), code="kafka-refused")
 
@@ -187,14 +188,15 @@ def refused_settings() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        problem = Problem("kafka", f"the Kafka client refuses its settings: {error.args[0].str()}")
+        said = masking.foreign(error.args[0].str())
+        problem = Problem("kafka", f"the Kafka client refuses its settings: {said}")
         raise InvalidConfig([problem]) from error
 
 
 def away(config: Config, reason: str) -> DependencyError:
     """The error of a broker that does not answer."""
     return DependencyError(
-        f"Kafka at {config.kafka.bootstrap_servers} is away: {reason}",
+        f"Kafka at {config.kafka.bootstrap_servers} is away: {masking.foreign(reason)}",
         code="kafka-unavailable",
         hint="start the brokers, or correct kafka.bootstrap_servers",
     )

@@ -24,7 +24,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from lakemark.settings import masking
+from lakemark.settings.file_secret import FileSecret
 from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Problem, dotted, read_layers
+from lakemark.settings.masking import Masks
 from lakemark.settings.mistakes import explain, shape_of
 from lakemark.settings.names import InternalTopics
 from lakemark.settings.units import (
@@ -326,6 +329,11 @@ class Config(Section):
             )
         return self
 
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """It came from another process: what is said here holds its secrets no more than there."""
+        super().__setstate__(state)
+        masking.know(self.masks)
+
     @cached_property
     def topics(self) -> InternalTopics:
         """Names of lakemark's own topics."""
@@ -343,6 +351,16 @@ class Config(Section):
             if password:
                 found |= {password, unquote(password)}
         return frozenset(found)
+
+    def secret_files(self) -> tuple[Path, ...]:
+        """The files that secrets are in, and the key of a certificate."""
+        key = self.kafka.security.ssl_key_location
+        return (*dict.fromkeys(_files_of(self)), *([key] if key else []))
+
+    def masks(self) -> Masks:
+        """What takes the secrets out of other programs' text."""
+        shown = [value for _, value, secret in leaves(self) if not secret]
+        return Masks(self.secrets(), shown)
 
     def connect_urls(self) -> tuple[str, ...]:
         """The addresses of Connect, none with a connector file."""
@@ -367,6 +385,14 @@ def leaves(
             if isinstance(value, list):
                 text = ", ".join(map(str, value))
             yield inner, text, False
+
+
+def _files_of(section: BaseModel | Mapping[str, Any]) -> Iterator[Path]:
+    for _, value in section.items() if isinstance(section, Mapping) else iter(section):
+        if isinstance(value, BaseModel | Mapping):
+            yield from _files_of(value)
+        elif isinstance(value, FileSecret):
+            yield from value.files
 
 
 def _cautions(config: Config) -> Iterator[Problem]:
@@ -452,5 +478,6 @@ def load_with_origins(path: Path | None, environ: Mapping[str, str] | None = Non
     if mistakes:
         mistakes.sort(key=lambda problem: (problem.line is None, problem.line or 0))
         raise InvalidConfig(mistakes, source=source)
+    masking.know(config.masks)
     origins = {dotted(setting): origin for setting, origin in layers.origins.items()}
     return Loaded(config, origins, layers.problems)

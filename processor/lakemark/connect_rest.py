@@ -21,6 +21,7 @@ from tenacity import (
 from lakemark.config import ConnectConfig
 from lakemark.errors import DependencyError
 from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
+from lakemark.settings.masking import foreign
 
 # A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
 # and 0.5 + 1 + 2 s between them, four attempts end after 44 s at the latest.
@@ -190,7 +191,7 @@ class ConnectRest:
         try:
             response = self._client.get(path)
         except httpx.TransportError as error:
-            raise self._away(str(error) or type(error).__name__) from error
+            raise self._away(foreign(error) or type(error).__name__) from error
         status = response.status_code
         if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
             message = f"Connect at {self._shown()} refuses us with status {status}"

@@ -85,7 +85,10 @@ class Watch:
 
     def _run(self) -> None:
         while not self.changed and not self._over.wait(self._every_s):
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                log.exception("connector.internal_error", retried=True)
 
     def look(self) -> None:
         """Looks once. A connector that cannot be asked is taken for unchanged."""

@@ -5,9 +5,7 @@ holds is never passed to a terminal as it is: control characters are escaped.
 """
 
 import base64
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,7 +14,8 @@ from rich.filesize import decimal
 
 from lakemark import snapshot_view
 from lakemark.dead_letters import Count, Letter
-from lakemark.presentation import show_line, show_table, show_text
+from lakemark.presentation import show_json, show_line, show_lines, show_table
+from lakemark.terminal import shown
 
 if TYPE_CHECKING:
     from lakemark.replays import Refused, Replay  # a slow import
@@ -47,7 +46,7 @@ def show_letters(
     """
     listed = letters[max(0, len(letters) - limit) :]
     if as_json:
-        _json(
+        show_json(
             {
                 "letters": [_listed(letter) for letter in listed],
                 "summary": [
@@ -60,24 +59,20 @@ def show_letters(
         show_line(console, "no dead letters")
         return
     header = ("id (topic-partition-offset)", "written", "table", "reason", "size")
-    rows = [
-        (_plain(o.id), _written(o), _plain(o.table), _plain(o.reason), decimal(o.size))
-        for o in listed
-    ]
+    rows = [(o.id, _written(o), o.table, o.reason, decimal(o.size)) for o in listed]
     show_table(console, header, rows)
     if len(listed) < len(letters):
         show_line(console, f"… and {len(letters) - len(listed):,} older ones: --limit shows more")
     show_line(console, "")
     for count in counts:
-        table = _plain(count.table) or "no table"
-        show_line(console, f"{table}  {_plain(count.reason)}: {count.letters:,}")
+        show_line(console, f"{count.table or 'no table'}  {count.reason}: {count.letters:,}")
     show_line(console, "    → lakemark dlq show ID; lakemark dlq replay ID, --table TABLE or --all")
 
 
 def show_letter(console: Console, letter: Letter, *, as_json: bool) -> None:
     """One letter: where it is from, why, and the record's key and value."""
     if as_json:
-        _json(_listed(letter) | {"key": _data(letter.key), "value": _data(letter.value)})
+        show_json(_listed(letter) | {"key": _data(letter.key), "value": _data(letter.value)})
         return
     for name, text in (
         ("id", letter.id),
@@ -89,11 +84,12 @@ def show_letter(console: Console, letter: Letter, *, as_json: bool) -> None:
         ("offset", str(letter.offset)),
         ("written", _written(letter)),
     ):
-        show_line(console, f"{name:10} {_plain(text)}".rstrip())
+        show_line(console, f"{name:10} {text}".rstrip())
     for name, data in (("key", letter.key), ("value", letter.value)):
-        show_line(console, f"\n{name} ({'null' if data is None else decimal(len(data))}):")
+        show_line(console, "")
+        show_line(console, f"{name} ({'null' if data is None else decimal(len(data))}):")
         if data:
-            show_text(console, readable(data))
+            show_lines(console, readable(data))
 
 
 def readable(data: bytes) -> str:
@@ -103,15 +99,15 @@ def readable(data: bytes) -> str:
     except UnicodeDecodeError:
         if sum(0x20 <= byte < 0x7F for byte in data) < _TEXT * len(data):  # noqa: PLR2004 (ASCII)
             return _dump(data)
-        return _cut(_plain(data.decode(errors="backslashreplace"), lines=True))
+        return _cut(shown(data.decode(errors="backslashreplace"), lines=True))
     try:
         # Formatted, not read: every digit and every member stays as it is.
-        return _cut(_plain(msgspec.json.format(text, indent=2), lines=True))
+        return _cut(shown(msgspec.json.format(text, indent=2), lines=True))
     except (ValueError, RecursionError):
         pass
     if sum(map(str.isprintable, text)) < _TEXT * len(text):
         return _dump(data)
-    return _cut(_plain(text, lines=True))
+    return _cut(shown(text, lines=True))
 
 
 def show_plan(console: Console, replay: "Replay", *, as_json: bool) -> None:
@@ -134,9 +130,9 @@ def show_refused(console: Console, refused: Sequence["Refused"]) -> None:
     for one in refused:
         groups.setdefault((one.code, one.table, one.reason, one.hint), []).append(one.letter)
     for (code, _, reason, hint), letters in groups.items():
-        shown = ", ".join(letters[:5]) + (f" and {len(letters) - 5:,} more" * (len(letters) > 5))  # noqa: PLR2004 (as shown)
-        show_line(console, f"{_plain(shown)}: cannot be replayed: {_plain(reason)} ({code})")
-        show_line(console, f"    → {_plain(hint)}")
+        named = ", ".join(letters[:5]) + (f" and {len(letters) - 5:,} more" * (len(letters) > 5))  # noqa: PLR2004 (as shown)
+        show_line(console, f"{named}: cannot be replayed: {reason} ({code})")
+        show_line(console, f"    → {hint}")
 
 
 def show_run(console: Console, table: str, rows: int, run: "Run") -> None:
@@ -160,7 +156,7 @@ def show_replay(replay: "Replay", runs: Sequence[tuple[str, "Run"]]) -> None:
         ],
         "runs": [{"table": table, "id": run.id, "state": run.state} for table, run in runs],
     }
-    _json(data)
+    show_json(data)
 
 
 def _listed(letter: Letter) -> dict[str, Any]:
@@ -197,19 +193,6 @@ def _written(letter: Letter) -> str:
     return letter.written.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _plain(text: str, *, lines: bool = False) -> str:
-    """Text that a terminal shows and does not obey."""
-    if text.isprintable():
-        return text
-    kept = "\n\t" if lines else ""
-    return "".join(c if c.isprintable() or c in kept else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    number = ord(character)
-    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"  # noqa: PLR2004 (four digits)
-
-
 def _dump(data: bytes) -> str:
     lines = []
     for at in range(0, min(len(data), _HEX_SHOWN), _LINE):
@@ -225,7 +208,3 @@ def _cut(text: str) -> str:
     if len(text) <= _MOST_SHOWN:
         return text
     return f"{text[:_MOST_SHOWN]}\n… and {len(text) - _MOST_SHOWN:,} more characters: --raw"
-
-
-def _json(data: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -16,8 +16,10 @@ from lakemark import presentation
 from lakemark.config import Loaded, load_with_origins
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.ops import log
+from lakemark.settings import masking
 from lakemark.settings.layers import InvalidConfig
 from lakemark.settings.locate import config_file
+from lakemark.terminal import shown
 
 OK: Final = 0
 FAILED: Final = 1
@@ -25,7 +27,6 @@ USAGE: Final = 2
 CONFIGURATION: Final = 3
 
 _debug = False
-_filter = log.SecretFilter()
 P = ParamSpec("P")
 
 
@@ -51,7 +52,7 @@ def set_debug(*, on: bool) -> None:
 
 def hide(text: str) -> str:
     """A text without the configuration's secrets."""
-    return _filter(text)
+    return masking.own(text)
 
 
 def guarded(command: Callable[P, int]) -> Callable[P, None]:
@@ -78,23 +79,21 @@ def _report(error: Exception) -> int:
     if _debug:
         import traceback  # noqa: PLC0415
 
-        sys.stderr.write(_filter("".join(traceback.format_exception(error))))
+        trace = masking.foreign("".join(traceback.format_exception(error)))
+        sys.stderr.write(shown(trace, lines=True))
     console = presentation.error_console()
     if isinstance(error, InvalidConfig):
-        presentation.show_problems(console, error.problems, source=error.source, hide=_filter)
+        presentation.show_problems(console, error.problems, source=error.source, hide=hide)
     elif isinstance(error, LakemarkError):
-        presentation.show_error(console, error, hide=_filter)
+        presentation.show_error(console, error, hide=hide)
     else:
-        presentation.show_unexpected(console, error, hide=_filter, debug=_debug)
+        presentation.show_unexpected(console, error, debug=_debug)
     return CONFIGURATION if isinstance(error, ConfigError) else FAILED
 
 
 def load(given: Path | None) -> Loaded:
-    """The configuration, with the secret filter and the log set up from it."""
-    global _filter  # noqa: PLW0603
+    """Return the configuration, with the log set up from it."""
     presentation.name_config(given)
     loaded = load_with_origins(config_file(given))
-    secrets = loaded.config.secrets()
-    _filter = log.SecretFilter(secrets)
-    log.configure(level=loaded.config.log.level, form=loaded.config.log.format, secrets=secrets)
+    log.configure(level=loaded.config.log.level, form=loaded.config.log.format)
     return loaded

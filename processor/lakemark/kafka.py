@@ -37,6 +37,7 @@ from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.own_topics import create_command, topic_plan, unusable
 from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.masking import foreign
 from lakemark.settings.patterns import compile_java
 from lakemark.tables import Offsets
 
@@ -180,7 +181,7 @@ class Cluster:
                         continue
                     if cause.code() not in _REFUSED:
                         raise
-                    message = f"the topic {name} cannot be created: {cause.str()}"
+                    message = f"the topic {name} cannot be created: {foreign(cause.str())}"
                     hint = f"let somebody who may run: {create_command(self._config, name)}"
                     refused.append(Problem("kafka", message, hint))
                 else:

@@ -140,6 +140,15 @@ class Turn:
                 self.problem = error
                 log.debug("ownership.unknown", reason=str(error))
                 self._over.wait(_AGAIN_S)
+            except Exception as error:
+                self._held.clear()
+                self.problem = DependencyError(
+                    f"the queue of the processes was left: {type(error).__name__}",
+                    code="internal-error",
+                    hint="see the log; it is joined again",
+                )
+                log.exception("ownership.internal_error", retried=True)
+                self._over.wait(_AGAIN_S)
 
     def _wait_for_topic(self) -> None:
         topic = self.config.topics.control

@@ -1,6 +1,5 @@
 """How answers and errors look: panels and tables on a terminal, plain lines elsewhere."""
 
-import json
 import platform
 import re
 import shlex
@@ -11,17 +10,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from lakemark.config import Config, Loaded, leaves
 from lakemark.errors import LakemarkError
-from lakemark.ops.log import MASK
 from lakemark.settings.layers import Problem
+from lakemark.settings.masking import MASK, foreign
+from lakemark.terminal import shown, shown_json
 from lakemark.version import __version__
 
 # Those that take a configuration, and do not name one.
@@ -62,12 +62,24 @@ def _escaped(option: str) -> str:
 
 def show_line(console: Console, text: str) -> None:
     """A line of ours: nothing in it is markup, no width breaks it, its commands can be typed."""
-    show_text(console, as_commands(text))
+    show_lines(console, shown(as_commands(text)))
 
 
-def show_text(console: Console, text: str) -> None:
-    """A text as it is."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def show_lines(console: Console, text: str) -> None:
+    """A text as it is, with the line breaks that stand in it."""
+    text = shown(text, lines=True)
+    console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def say(*lines: str) -> None:
+    """Lines of ours on standard output, whatever it is; their commands can be typed."""
+    for line in lines:
+        sys.stdout.write(shown(as_commands(line)) + "\n")
+
+
+def show_json(value: Any, *, indent: int | None = 2) -> None:
+    """JSON on standard output, one value."""
+    sys.stdout.write(shown_json(value, indent=indent) + "\n")
 
 
 def show_problems(
@@ -100,9 +112,9 @@ def show_error(console: Console, error: LakemarkError, *, hide: Hide) -> None:
     _say(console, error.code, lines, colour="red")
 
 
-def show_unexpected(console: Console, error: Exception, *, hide: Hide, debug: bool) -> None:
+def show_unexpected(console: Console, error: Exception, *, debug: bool) -> None:
     """An error that nobody foresaw, also one that cannot say what it is."""
-    lines = [hide("".join(traceback.format_exception_only(error)).strip())]
+    lines = [foreign("".join(traceback.format_exception_only(error)).strip())]
     if not debug:
         lines.append("    → run `lakemark --debug …` for the traceback, and please report it")
     _say(console, "unexpected error", lines, colour="red")
@@ -110,9 +122,8 @@ def show_unexpected(console: Console, error: Exception, *, hide: Hide, debug: bo
 
 def _say(console: Console, title: str, lines: Sequence[str], *, colour: str) -> None:
     if console.is_terminal:
-        console.print(
-            Panel(escape(as_commands("\n".join(lines))), title=escape(title), border_style=colour)
-        )
+        text = Text("\n".join(shown(as_commands(line)) for line in lines))
+        console.print(Panel(text, title=Text(shown(title)), border_style=colour))
         return
     for line in [f"{title}:", *lines]:
         show_line(console, line)
@@ -134,16 +145,15 @@ def show_summary(console: Console, config: Config) -> None:
         show_line(console, line)
 
 
-def show_settings(console: Console, loaded: Loaded, *, as_json: bool, hide: Hide) -> None:
+def show_settings(console: Console, loaded: Loaded, *, as_json: bool) -> None:
     """Every setting with its value and origin; secrets are masked."""
     rows = []
     for path, value, secret in leaves(loaded.config):
         name = ".".join(path)
         origin = loaded.origins.get(name, "default")
-        rows.append((name, MASK if secret else hide(value), origin))
+        rows.append((name, MASK if secret else foreign(value), origin))
     if as_json:
-        shown = [{"setting": n, "value": v, "from": o} for n, v, o in rows]
-        sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
+        show_json([{"setting": n, "value": v, "from": o} for n, v, o in rows])
         return
     show_table(console, ("setting", "value", "from"), rows)
 
@@ -153,6 +163,7 @@ def show_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[
     if console.is_terminal:
         console.print(drawn_table(header, rows))
         return
+    rows = [tuple(map(shown, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         line = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
@@ -163,7 +174,7 @@ def drawn_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table as a terminal shows it."""
     table = Table(*header, box=None)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     return table
 
 
@@ -177,7 +188,7 @@ def show_versions(console: Console, *, as_json: bool) -> None:
             versions[name] = "not installed"
     versions |= {"python": platform.python_version(), "java": java_version()}
     if as_json:
-        sys.stdout.write(json.dumps(versions, indent=2) + "\n")
+        show_json(versions)
         return
     for name, value in versions.items():
         console.print(f"{name:16}{value}", markup=False, highlight=False)

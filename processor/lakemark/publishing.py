@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lakemark import keys, packets, positions
 from lakemark.errors import LakemarkError
 from lakemark.output_names import group_of, topic_of
+from lakemark.settings.masking import foreign
 from lakemark.sink import delta, forwarding, row_events, topics, writers
 from lakemark.sink.forwarding import Fragments, Message
 from lakemark.sink.names import CDC
@@ -135,7 +136,7 @@ def forward(
                 raise
             _stop(done, table, error.code, error.message)
         except Exception as error:  # noqa: BLE001 - a bug met by one table must not stop the others
-            _stop(done, table, "internal-error", f"{type(error).__name__}: {error}")
+            _stop(done, table, "internal-error", f"{type(error).__name__}: {foreign(error)}")
 
 
 def _events(known: "_Known", indices: Sequence[int], *, resolve: bool) -> list[Message]:

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from lakemark.config import Config, leaves
-from lakemark.ops.log import MASK, SecretFilter
 from lakemark.settings.effects import Takes, rule_of
+from lakemark.settings.masking import MASK
 
 KEY: Final = b"_config"
 # Where a setting that is not listed is one that was not set.
@@ -41,7 +41,7 @@ class Change(msgspec.Struct, frozen=True):
 
 def masked(config: Config) -> dict[str, str]:
     """Every setting as text, by its dotted path, without secrets."""
-    hide = SecretFilter(config.secrets())
+    hide = config.masks().foreign
     return {
         ".".join(path): MASK if secret and value else hide(value)
         for path, value, secret in leaves(config)

@@ -1,7 +1,5 @@
 """How runs look: bars on a terminal, lines elsewhere, JSON for programs."""
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
@@ -9,9 +7,10 @@ from typing import Any, Final, Self
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from lakemark.presentation import show_line, show_table
+from lakemark.presentation import show_json, show_line, show_table
 from lakemark.snapshot.following import Run, Scan, then
 from lakemark.snapshot.notifications import Notification
+from lakemark.terminal import shown
 
 _FOLLOW: Final = "lakemark snapshot status"
 
@@ -48,17 +47,18 @@ class Bars:
         """Shows how far the run has come."""
         for table, scan in run.tables.items():
             if table not in self._tasks:
-                self._tasks[table] = self._progress.add_task(table, total=None, shown="")
-            shown = numbers(scan)
+                self._tasks[table] = self._progress.add_task(shown(table), total=None, shown="")
+            far = numbers(scan)
             if run.state == "paused" and not scan.status:
-                shown += "  paused"
+                far += "  paused"
             total = max(1, scan.total_chunks or 0) if scan.total_chunks is not None else None
             done = total if scan.status and total else scan.chunks
-            self._progress.update(self._tasks[table], total=total, completed=done, shown=shown)
+            task = self._tasks[table]
+            self._progress.update(task, total=total, completed=done, shown=shown(far))
             if scan.status and table not in self._said:
                 self._said.add(table)
                 if not self._console.is_terminal:
-                    show_line(self._console, f"{table}: {shown}")
+                    show_line(self._console, f"{table}: {far}")
 
 
 def numbers(scan: Scan) -> str:
@@ -82,7 +82,7 @@ def numbers(scan: Scan) -> str:
 def show_outcome(console: Console, run: Run, *, is_run: bool, as_json: bool) -> None:
     """What came of a signal: its newest notification, and what can be done next."""
     if as_json and run.last is not None:
-        sys.stdout.write(json.dumps(_data(run.last), indent=2, ensure_ascii=False) + "\n")
+        show_json(_data(run.last))
         return
     stopped = f" for {', '.join(run.tables)}" if run.state == "aborted" and not is_run else ""
     show_line(console, f"{run.id}: {run.state}{stopped}")
@@ -94,7 +94,8 @@ def show_outcome(console: Console, run: Run, *, is_run: bool, as_json: bool) -> 
     for table, status in run.unread().items():
         show_line(console, f"{table} was not read: {status}")
     if is_run and not run.has_ended:
-        show_line(console, f"Follow it with:\n  {_FOLLOW} {run.id}")
+        show_line(console, "Follow it with:")
+        show_line(console, f"  {_FOLLOW} {run.id}")
 
 
 def say_left(console: Console, id_: str, *, is_run: bool) -> None:
@@ -102,7 +103,8 @@ def say_left(console: Console, id_: str, *, is_run: bool) -> None:
     if not is_run:
         show_line(console, "The signal was sent and will be carried out.")
         return
-    show_line(console, f"The run goes on. Follow it, or stop it:\n  {_FOLLOW} {id_}")
+    show_line(console, "The run goes on. Follow it, or stop it:")
+    show_line(console, f"  {_FOLLOW} {id_}")
     show_line(console, "  lakemark snapshot stop")
 
 
@@ -110,8 +112,7 @@ def show_runs(console: Console, found: Sequence[Notification], *, as_json: bool)
     """The newest notification of each run, the newest run last."""
     ordered = sorted(found, key=lambda n: n.timestamp)
     if as_json:
-        shown = [_data(notification) for notification in ordered]
-        sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
+        show_json([_data(notification) for notification in ordered])
         return
     if not ordered:
         show_line(console, "no snapshots yet. Take one with `lakemark snapshot start TABLE`.")

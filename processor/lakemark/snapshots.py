@@ -153,22 +153,25 @@ def _run(
     started, told = False, Flight()
     while not stopping.is_set():
         try:
-            if not started:
-                coordinator.start(stream)
-                started = True
-            coordinator.step(_STEP_S)
-            now = flight(coordinator)
-            snapshots.noticed(now)
-            if now != told and not stopping.is_set():
-                tell(now)
-                told = now
-        except LakemarkError as error:
-            log.warning("snapshots.delayed", code=error.code, reason=error.message, hint=error.hint)
-            if not started:
-                stream, coordinator.trouble = coordinator.missed(), error
-                told = flight(coordinator)
-                tell(told)
-            stopping.wait(_AGAIN_S)
+            try:
+                if not started:
+                    coordinator.start(stream)
+                    started = True
+                coordinator.step(_STEP_S)
+                now = flight(coordinator)
+                snapshots.noticed(now)
+                if now != told and not stopping.is_set():
+                    tell(now)
+                    told = now
+            except LakemarkError as error:
+                log.warning(
+                    "snapshots.delayed", code=error.code, reason=error.message, hint=error.hint
+                )
+                if not started:
+                    stream, coordinator.trouble = coordinator.missed(), error
+                    told = flight(coordinator)
+                    tell(told)
+                stopping.wait(_AGAIN_S)
         except Exception:
             log.exception("snapshots.internal_error")
             stopping.wait(_AGAIN_S)

@@ -20,6 +20,7 @@ from lakemark import causes, chunk_rows, crashpoints, packets, publishing, raw_r
 from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
+from lakemark.settings.masking import foreign
 from lakemark.sink import apply, dead_letter, envelopes
 from lakemark.sink.lake_plan import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
@@ -372,7 +373,7 @@ def _apply(table: str, parts: list[Part], plan: LakePlan, publish: Rows | None) 
         return TableOutcome(
             table,
             code="internal-error",
-            reason=f"{type(error).__name__}: {error}",
+            reason=f"{type(error).__name__}: {foreign(error)}",
             hint="this is a defect of lakemark: please report it with the log of the worker",
-            trace=traceback.format_exc(limit=20),
+            trace=foreign(traceback.format_exc(limit=20)),
         )

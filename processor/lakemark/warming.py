@@ -55,7 +55,7 @@ def warm() -> tuple[Path, bool]:
         )
     found = jars.runtime_jars()
     archive = class_archive(found)
-    if archive.path.exists():
+    if archive.is_there():
         return archive.path, False
     with TemporaryDirectory(prefix="lakemark-warm-") as place, session(_config(place)) as spark:
         _load(spark, found)

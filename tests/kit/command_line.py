@@ -19,7 +19,7 @@ kafka: {bootstrap_servers: "localhost:9092"}
 source: {connector_file: shop.json, tables: [public.orders, public.customers]}
 lake: {path: ./lake}
 checkpoint: ./checkpoint
-database: {url: "postgresql://u@h/d", password: hush-hush}
+database: {url: "postgresql://u@h/d", password: hush-4hush}
 """
 CONNECTOR = {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -51,7 +51,7 @@ def folder(tmp_path, monkeypatch):
 def invoke(*arguments: str, **options):
     result = CliRunner().invoke(cli.app, list(arguments), **options)
     assert "Traceback" not in result.output or "--debug" in arguments
-    assert "hush-hush" not in result.output
+    assert "hush-4hush" not in result.output
     return result
 
 

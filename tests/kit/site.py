@@ -14,10 +14,10 @@ from lakemark.errors import DependencyError
 from lakemark.ops import http, lag
 from lakemark.ops.board import Board
 from lakemark.ops.commands import Commands
-from lakemark.ops.log import SecretFilter
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.server import serving
 from lakemark.ops.status import BatchDone, SourceNow
+from lakemark.settings import masking
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
 from lakemark.tables import PipelineState, TableState
@@ -101,6 +101,7 @@ class Site(Written):
     token: str | None = None
 
     def __post_init__(self) -> None:
+        masking.know(lambda: masking.Masks(["hush-4hush"]))
         self.board = Board("shop")
         self.metrics = Metrics(self.board)
         answers = http.Answers(
@@ -109,7 +110,6 @@ class Site(Written):
             self.metrics,
             Commands(self.signal, self.control),
             ready_lag=timedelta(seconds=60),
-            hide=SecretFilter(["hush-hush"]),
         )
         made = http.app(answers, token=self.token)
         self.client = TestClient(made, "http://127.0.0.1:8780", raise_server_exceptions=False)
@@ -126,7 +126,7 @@ class Site(Written):
         board.captured([A, B, C])
         board.pipeline("streaming")
         a = TableState(topics=["t.a"], rows=7, bytes=99, events=9, newest_ts=5_000_000, engine="x")
-        why = {"code": "no-key", "reason": "hush-hush in it", "hint": "give it one"}
+        why = {"code": "no-key", "reason": "hush-4hush in it", "hint": "give it one"}
         b = TableState(topics=["t.b"], state="errored", dead_letters=2, events=1, **why)
         b.from_offsets = {"t.b": {0: 1}}
         offsets = {"t.a": {0: 9}, "t.b": {0: 1}}

@@ -121,7 +121,7 @@ def test_config_show_masks_secrets_and_names_origins(folder, monkeypatch):
 
 
 def test_the_password_in_an_address_is_masked_too(folder):
-    (folder / "lakemark.yaml").write_text(SMALL.replace("u@h", "u:hush-hush@h"))
+    (folder / "lakemark.yaml").write_text(SMALL.replace("u@h", "u:hush-4hush@h"))
     assert "postgresql://u:•••@h/d" in invoke("config", "show").output
 
 
@@ -160,7 +160,7 @@ class SpeechlessError(RuntimeError):
     ("error", "words"),
     [
         (
-            DependencyError("broker hush-hush is away", hint="start it"),
+            DependencyError("broker hush-4hush is away", hint="start it"),
             ["dependency-down", "→ start it", "tries again by itself"],
         ),
         (
@@ -169,7 +169,7 @@ class SpeechlessError(RuntimeError):
         ),
         (TableError("odd"), ["table-error", "odd"]),
         (
-            RuntimeError("who knows hush-hush"),
+            RuntimeError("who knows hush-4hush"),
             ["unexpected error", "RuntimeError: who knows •••", "--debug"],
         ),
         (SpeechlessError(), ["unexpected error", "Speechless", "--debug"]),
@@ -186,7 +186,7 @@ def test_an_error_is_one_screen_and_exit_code_1(folder, supervisor, error, words
 
 
 def test_debug_shows_the_traceback_without_secrets(folder, supervisor):
-    supervisor.outcome = RuntimeError("hush-hush")
+    supervisor.outcome = RuntimeError("hush-4hush")
     result = invoke("--debug", "run")
     assert "Traceback" in result.output
     assert "RuntimeError: •••" in result.output

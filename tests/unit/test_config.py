@@ -131,18 +131,18 @@ def test_a_table_never_goes_back_to_an_engine_that_cannot_write_it(
 def test_config_survives_pickling_and_never_shows_a_secret(write):
     text = SMALL.replace(
         "lake: {path: ./lake}",
-        "lake: {path: ./lake, storage_options: {AWS_SECRET_ACCESS_KEY: hush-hush, "
+        "lake: {path: ./lake, storage_options: {AWS_SECRET_ACCESS_KEY: hush-4hush, "
         "AWS_REGION: eu-central-1}}",
     )
-    config = load(write(text + "database: {url: postgresql://u@h/d, password: hush-hush2}\n"), {})
+    config = load(write(text + "database: {url: postgresql://u@h/d, password: hush-4hush2}\n"), {})
     assert "hush" not in repr(config)
     assert "hush" not in str(config)
     again = pickle.loads(pickle.dumps(config))
     assert again.lake.options() == {
-        "AWS_SECRET_ACCESS_KEY": "hush-hush",
+        "AWS_SECRET_ACCESS_KEY": "hush-4hush",
         "AWS_REGION": "eu-central-1",
     }
-    assert config.secrets() == {"hush-hush", "hush-hush2"}
+    assert config.secrets() == {"hush-4hush", "hush-4hush2"}
 
 
 def test_what_a_free_map_has_from_elsewhere_is_a_secret(write, tmp_path):
@@ -171,9 +171,9 @@ def test_what_a_free_map_has_from_elsewhere_is_a_secret(write, tmp_path):
 )
 def test_keys_that_sound_like_secrets(write, key):
     text = SMALL.replace(
-        "lake: {path: ./lake}", f"lake: {{path: ./lake, storage_options: {{{key}: hush-hush}}}}"
+        "lake: {path: ./lake}", f"lake: {{path: ./lake, storage_options: {{{key}: hush-4hush}}}}"
     )
-    assert load(write(text), {}).secrets() == {"hush-hush"}
+    assert load(write(text), {}).secrets() == {"hush-4hush"}
 
 
 def test_any_setting_may_come_from_a_variable(write):
@@ -351,22 +351,22 @@ def test_a_wrong_value_from_the_environment_names_the_variable(write):
 @pytest.mark.parametrize(
     ("extra", "path", "words"),
     [
-        ("database: {url: 'mysql://u:hush-hush@h/d'}", "database.url", "postgresql://"),
-        ("database: {url: x, password: [hush-hush]}", "database.password", "string"),
-        ("name2: hush-hush", "name2", "not a setting"),
+        ("database: {url: 'mysql://u:hush-4hush@h/d'}", "database.url", "postgresql://"),
+        ("database: {url: x, password: [hush-4hush]}", "database.password", "string"),
+        ("name2: hush-4hush", "name2", "not a setting"),
     ],
 )
 def test_no_mistake_quotes_a_secret(write, extra, path, words):
     found = problems(write(SMALL + extra + "\n"))
     assert words in found[path].message
-    assert "hush-hush" not in " ".join(p.message + p.hint for p in found.values())
+    assert "hush-4hush" not in " ".join(p.message + p.hint for p in found.values())
 
 
 @pytest.mark.parametrize("name", ["password", "sslpassword", "pass%77ord", "x=1#&password"])
 def test_a_password_among_the_parameters_of_an_address_is_refused(write, name):
-    found = problems(write(SMALL + f"database: {{url: 'postgresql://h/d?{name}=hush-hush'}}\n"))
+    found = problems(write(SMALL + f"database: {{url: 'postgresql://h/d?{name}=hush-4hush'}}\n"))
     assert "database.password, such as ${file:" in found["database.url"].message
-    assert "hush-hush" not in found["database.url"].message
+    assert "hush-4hush" not in found["database.url"].message
 
 
 def test_secrets_that_are_missing_say_so(write, tmp_path):

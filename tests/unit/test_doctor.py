@@ -15,7 +15,7 @@ from tests.kit.verdicts import ERROR, bad, of
 
 FINE = fine("select", "public.orders", "granted")
 KNOWN = warning("key", "public.orders", "is deferrable", "ALTER TABLE x;")
-BROKEN = wrong("signal table", "public.s", "hush-hush may not insert", "GRANT INSERT TO [mark];")
+BROKEN = wrong("signal table", "public.s", "hush-4hush may not insert", "GRANT INSERT TO [mark];")
 
 
 def away(tmp_path, **changes):

@@ -11,10 +11,10 @@ from pydantic import SecretStr
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config, load
 from lakemark.errors import ConfigError
-from lakemark.ops.log import MASK, SecretFilter
-from lakemark.settings import layers
+from lakemark.settings import layers, masking
 from lakemark.settings.file_secret import Referred
 from lakemark.settings.layers import LoginRefused, Problem
+from lakemark.settings.masking import MASK
 from lakemark.snapshot.readers.postgres import conninfo
 
 TEXT = """\
@@ -101,7 +101,7 @@ def test_another_process_gets_the_value_of_the_moment(config: Config, tmp_path: 
 
 
 def test_a_new_value_is_hidden_as_the_first_was(config: Config, tmp_path: Path):
-    hide = SecretFilter(config.secrets())
+    hide = masking.foreign
     assert hide("x pre-mid-rotated x") == "x pre-mid-rotated x"
     (tmp_path / "pg").write_text("rotated")
     assert config.database is not None

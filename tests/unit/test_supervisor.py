@@ -290,7 +290,7 @@ def test_only_a_process_whose_query_runs_says_with_which_settings_and_for_which_
     record = settings_record.decode(said[settings_record.KEY])
     assert record is not None
     assert record.settings["name"] == "shop"
-    assert b"hush-hush" not in said[settings_record.KEY]
+    assert b"hush-4hush" not in said[settings_record.KEY]
 
 
 def test_the_connector_is_read_when_the_turn_has_come(folder, monkeypatch):

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark import own_files
 from lakemark.ops.findings import Finding, fine, warning, wrong
 
-CHECKS: Final = ("java", "jars", "python", "folder")
+CHECKS: Final = ("java", "jars", "python", "folder", "cache", "secret")
 
 OLDEST_JAVA: Final = 17
 """What Spark 4 needs at least."""
@@ -71,6 +72,19 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class Cache:
+    """A folder of the cache whose files are run.
+
+    Attributes:
+        path: where it is.
+        distrusted: why somebody else may have written it; empty if nobody may.
+    """
+
+    path: str
+    distrusted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """What this machine has.
 
@@ -84,6 +98,8 @@ class MachineFacts:
         workers: the interpreter of Spark's workers.
         master: spark.master, empty for a local session.
         folders: checkpoint and lake.
+        caches: folders whose files are run.
+        bared: files of secrets that others can read or write, and who.
     """
 
     java: Java
@@ -95,6 +111,8 @@ class MachineFacts:
     workers: Interpreter
     master: str
     folders: tuple[Folder, ...]
+    caches: tuple[Cache, ...] = ()
+    bared: tuple[tuple[str, str], ...] = ()
 
 
 def findings(facts: MachineFacts) -> list[Finding]:
@@ -104,7 +122,16 @@ def findings(facts: MachineFacts) -> list[Finding]:
         _jars(facts),
         _python(facts),
         *(finding for folder in facts.folders for finding in _folder(folder)),
+        *map(_cache, facts.caches),
+        *(warning("secret", file, why, f"chmod 600 {file}") for file, why in facts.bared),
     ]
+
+
+def _cache(cache: Cache) -> Finding:
+    if not cache.distrusted:
+        return fine("cache", cache.path, "only this user and root can write it")
+    reason = f"is not used, and made anew where that can be done: {cache.distrusted}"
+    return warning("cache", cache.path, reason, own_files.HINT)
 
 
 def _java(java: Java) -> Finding:

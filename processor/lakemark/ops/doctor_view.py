@@ -1,7 +1,5 @@
 """What `lakemark doctor` prints: a line a finding, what mends it below; or JSON."""
 
-import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from lakemark.ops.findings import SIGNS, Finding, Verdict, gathered
-from lakemark.presentation import Hide, show_line
+from lakemark.presentation import Hide, show_json, show_line
+from lakemark.settings import masking
+from lakemark.terminal import shown
 
 _COLOURS: Final = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.ERROR: "red"}
 _WIDEST: Final = 44  # a longer subject shifts its own line only
@@ -20,16 +20,16 @@ _WIDEST: Final = 44  # a longer subject shifts its own line only
 def show(console: Console, findings: Sequence[Finding], *, as_json: bool, hide: Hide) -> None:
     """All findings; on a console, those that say the same share a line."""
     if as_json:
-        shown = [{name: hide(text) for name, text in asdict(f).items()} for f in findings]
-        sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
+        show_json([masking.explained(asdict(f)) for f in findings])
         return
     lines = gathered(findings)
     checks = max((len(f.check) for f in lines), default=0)
-    subjects = min(_WIDEST, max((len(f.subject) for f in lines), default=0))
+    subjects = min(_WIDEST, max((len(shown(f.subject)) for f in lines), default=0))
     for finding in lines:
         line = Text(SIGNS[finding.verdict], style=_COLOURS[finding.verdict])
-        line.append(f" {finding.check:{checks}}  {hide(finding.subject):{subjects}}  ", "default")
-        line.append(hide(finding.reason), "default")
+        subject = shown(finding.subject)
+        line.append(f" {finding.check:{checks}}  {subject:{subjects}}  ", "default")
+        line.append(shown(hide(finding.reason)), "default")
         console.print(line, highlight=False, soft_wrap=True)
         if finding.mend:
             show_line(console, f"    → {hide(finding.mend)}")

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from deltalake._internal import DeltaFileSystemHandler
 
-from lakemark import jars
+from lakemark import jars, own_files
 from lakemark.config import Config
-from lakemark.ops.checks_machine import Folder, Interpreter, Java, MachineFacts
+from lakemark.ops.checks_machine import Cache, Folder, Interpreter, Java, MachineFacts
 from lakemark.ops.stored_state import local
+from lakemark.settings.masking import foreign
 from lakemark.version import __version__
 
 _START_S: Final = 20.0  # a JVM or an interpreter on a busy machine takes two
@@ -52,6 +53,8 @@ def machine_facts(config: Config) -> MachineFacts:
             _folder("checkpoint", config.checkpoint, config),
             _folder("lake.path", config.lake.path, config),
         ),
+        caches=tuple(Cache(str(folder), why) for folder, why in jars.trust()),
+        bared=tuple((str(file), why) for file, why in own_files.bared(config.secret_files())),
     )
 
 
@@ -115,7 +118,7 @@ def _folder(setting: str, path: str, config: Config) -> Folder:
         out.close()
         handler.delete_file(name)
     except (OSError, ValueError) as error:
-        return Folder(setting, path, str(error).splitlines()[0])
+        return Folder(setting, path, foreign(error).splitlines()[0])
     return Folder(setting, path)
 
 

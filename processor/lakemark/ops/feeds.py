@@ -27,6 +27,7 @@ from lakemark.ops import history_record, lag, source_watch
 from lakemark.ops.board import Board
 from lakemark.ops.source_side import SourceSide
 from lakemark.records import publish, read_compacted
+from lakemark.settings.masking import foreign
 from lakemark.snapshot import notifications
 
 log = structlog.get_logger(__name__)
@@ -123,7 +124,7 @@ def _answers(config: Config, board: Board, stopping: threading.Event) -> None:
                     if message is not None and message.error() is None:
                         _tell(config, board, message)
         except (LakemarkError, KafkaException) as error:
-            log.warning("answers.unread", reason=str(error), retried=True)
+            log.warning("answers.unread", reason=foreign(error), retried=True)
         except Exception:
             log.exception("answers.internal_error")
         stopping.wait(_AGAIN_S)

@@ -21,10 +21,12 @@ from typing import Any, Final
 
 import msgspec
 import structlog
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -34,8 +36,9 @@ from lakemark.ops import commands, health, metrics
 from lakemark.ops.board import Board
 from lakemark.ops.commands import PAUSE, RESUME, Commands
 from lakemark.ops.gate import Gate, refused
-from lakemark.ops.log import SecretFilter
 from lakemark.ops.metrics import Metrics
+from lakemark.ops.status import as_told
+from lakemark.settings import masking
 from lakemark.snapshot.fields import RefusedError
 
 log = structlog.get_logger(__name__)
@@ -48,6 +51,24 @@ _KINDS: Final = {
     "/icon.svg": "image/svg+xml",
 }
 _JSON: Final = "application/json"
+_COMMANDS: Final = 8  # at once; more wait for their turn
+
+
+class _Name(Convertor[str]):
+    """A part of a path that may hold anything, slashes and line breaks too."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        """It is what it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """The same."""
+        return value
+
+
+register_url_convertor("name", _Name())
 
 
 class Answers:
@@ -59,7 +80,6 @@ class Answers:
         numbers: the metrics.
         does: where commands go.
         ready_lag: how far behind a table may be for `/readyz`.
-        hide: takes secrets out of what is shown.
     """
 
     def __init__(
@@ -70,10 +90,10 @@ class Answers:
         does: Commands,
         *,
         ready_lag: timedelta,
-        hide: SecretFilter,
     ) -> None:
         self._pipeline, self._board, self._metrics = pipeline, board, numbers
-        self._commands, self._ready_lag, self._hide = does, ready_lag, hide
+        self._commands, self._ready_lag = does, ready_lag
+        self._at_once = CapacityLimiter(_COMMANDS)
 
     def routes(self) -> list[Route]:
         """Paths and what answers them."""
@@ -85,8 +105,8 @@ class Answers:
             Route("/v1/status", self.status),
             Route("/v1/history", self.history),
             Route("/v1/signals", self.signals, methods=["POST"]),
-            Route("/v1/tables/{table}/pause", self.pause, methods=["POST"]),
-            Route("/v1/tables/{table}/resume", self.resume, methods=["POST"]),
+            Route("/v1/tables/{table:name}/pause", self.pause, methods=["POST"]),
+            Route("/v1/tables/{table:name}/resume", self.resume, methods=["POST"]),
         ]
 
     def healthz(self, _: Request) -> Response:
@@ -94,13 +114,15 @@ class Answers:
         found = health.not_alive(self._board.status())
         if found is None:
             return self._json(200, {"status": "ok"})
-        return self._json(503, {"status": "failing", **msgspec.to_builtins(found)})
+        reason = masking.explained(msgspec.to_builtins(found))
+        return self._json(503, {"status": "failing", **reason})
 
     def readyz(self, _: Request) -> Response:
         """Whether the tables are recent."""
         found = health.not_ready(self._board.status(), self._ready_lag)
         words = "not ready" if found else "ok"
-        return self._json(503 if found else 200, {"status": words, "reasons": found})
+        reasons = masking.explained(msgspec.to_builtins(found))
+        return self._json(503 if found else 200, {"status": words, "reasons": reasons})
 
     def metrics(self, _: Request) -> Response:
         """The numbers."""
@@ -108,7 +130,7 @@ class Answers:
 
     def status(self, _: Request) -> Response:
         """The board."""
-        return self._json(200, self._board.status())
+        return self._json(200, as_told(self._board.status()))
 
     def history(self, _: Request) -> Response:
         """The last hour."""
@@ -116,8 +138,11 @@ class Answers:
 
     async def signals(self, request: Request) -> Response:
         """Writes a signal; its answer is a notification, and in `/v1/status`."""
-        body = await _body(request)
-        return await run_in_threadpool(self._asked, lambda: self._signal(body))
+        try:
+            body = await _body(request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        return await self._in_turn(lambda: self._signal(body))
 
     async def pause(self, request: Request) -> Response:
         """Stops a table, as `lakemark table pause` does."""
@@ -129,7 +154,11 @@ class Answers:
 
     async def _table(self, kind: str, request: Request) -> Response:
         table = str(request.path_params["table"])
-        return await run_in_threadpool(self._asked, lambda: self._control(kind, table))
+        return await self._in_turn(lambda: self._control(kind, table))
+
+    async def _in_turn(self, act: Callable[[], dict[str, str]]) -> Response:
+        """Carries it out in a thread; probes have others while Kafka is waited for."""
+        return await run_sync(self._asked, act, limiter=self._at_once)
 
     def _signal(self, body: bytes) -> dict[str, str]:
         record = commands.signal_record(body, pipeline=self._pipeline)
@@ -150,17 +179,12 @@ class Answers:
             return self._json(202, act())
         except RefusedError as error:
             status = 404 if error.code == "unknown-table" else 400
-            return self._refused(status, error)
+            return refused(status, error.code, error.message, error.hint)
         except LakemarkError as error:
-            return self._refused(503, error)
-
-    def _refused(self, status: int, error: LakemarkError | RefusedError) -> Response:
-        hide = self._hide
-        return refused(status, error.code, hide(error.message), hide(error.hint))
+            return refused(503, error.code, masking.own(error.message), error.hint)
 
     def _json(self, status: int, value: Any) -> Response:
-        shown = self._hide.anywhere(msgspec.to_builtins(value))
-        return Response(msgspec.json.encode(shown), status, media_type=_JSON)
+        return Response(msgspec.json.encode(value), status, media_type=_JSON)
 
 
 def app(answers: Answers, *, token: str | None) -> ASGIApp:

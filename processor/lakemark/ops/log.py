@@ -7,75 +7,45 @@ Never a cell value: fields that could hold one are withheld, whoever passes them
 """
 
 import logging
-import re
 import sys
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, Literal, TextIO
-from urllib.parse import quote
 
 import structlog
 
-from lakemark.client_settings import jaas_quoted
-from lakemark.settings import file_secret
+from lakemark.errors import LakemarkError
+from lakemark.ops import repeats
+from lakemark.settings import masking
+from lakemark.terminal import shown
 
-MASK: Final = "•••"
-# A secret shorter than this is not looked for in free text: it would blot out ordinary words.
-_SHORTEST: Final = 4
 _CELLS: Final = frozenset({"after", "before", "cell", "key", "payload", "row", "value", "values"})
-_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]+)@")
+_FOREIGN: Final = frozenset({"exception", "stack"})  # what other programs have written
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-class SecretFilter:
-    """Replaces known secrets in any text, also as they look in URLs and JAAS lines.
+def plain(value: Any, text: Callable[[str], str]) -> Any:
+    """Mappings, sequences and what is in them, as JSON has it; bytes become their length.
 
-    Secrets that were read from changed files since are known as well.
+    Args:
+        value: what it is.
+        text: is applied to each text in it, but not to keys.
     """
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = frozenset(secrets)
-        self._know(file_secret.seen())
-
-    def _know(self, more: frozenset[str]) -> None:
-        self._more = more
-        forms = {
-            form
-            for secret in self._secrets | more
-            if len(secret) >= _SHORTEST
-            for form in (secret, quote(secret, safe=""), jaas_quoted(secret)[1:-1])
-        }
-        # Longest first: one secret may begin with another.
-        ordered = sorted(forms, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
-
-    def __call__(self, text: str) -> str:
-        """The text without secrets, and without the password of any URL."""
-        if self._more is not file_secret.seen():
-            self._know(file_secret.seen())
-        if self._pattern is not None:
-            text = self._pattern.sub(MASK, text)
-        return _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
-
-    def anywhere(self, value: Any) -> Any:
-        """The same inside of mappings and sequences; bytes become their length."""
-        if isinstance(value, str):
-            return self(value)
-        if isinstance(value, Mapping):
-            return {self(str(k)): self.anywhere(v) for k, v in value.items()}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [self.anywhere(inner) for inner in value]
-        if isinstance(value, bytes | bytearray | memoryview):
-            return f"<{len(value)} bytes>"
-        if value is None or isinstance(value, bool | int | float):
-            return value
-        return self(str(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner, text) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner, text) for inner in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{len(value)} bytes>"
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    ours = isinstance(value, str | LakemarkError)
+    return text(str(value)) if ours else masking.foreign(value)
 
 
 def configure(
     *,
     level: Literal["debug", "info", "warning", "error"] = "info",
     form: Literal["console", "json"] = "console",
-    secrets: Iterable[str] = (),
     stream: TextIO | None = None,
 ) -> None:
     """Sets up structlog and the standard library's logging; calling it again replaces the setup.
@@ -83,7 +53,6 @@ def configure(
     Args:
         level: lowest level shown; Spark's and py4j's own lines are shown from warning on.
         form: ``console`` for people, ``json`` for one object per line.
-        secrets: values that must not appear.
         stream: default: standard error.
     """
     out = stream or sys.stderr
@@ -92,24 +61,23 @@ def configure(
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        _Masking(SecretFilter(secrets)),
     ]
-    renderer: structlog.typing.Processor
+    renderers: list[structlog.typing.Processor]
     if form == "json":
-        renderer = structlog.processors.JSONRenderer()
+        renderers = [structlog.processors.JSONRenderer()]
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=out.isatty())
+        renderers = [_for_terminal, structlog.dev.ConsoleRenderer(colors=out.isatty())]
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*shared, _of_ours, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(out)
+    handler = repeats.Handler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared, _of_others],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     root = logging.getLogger()
@@ -122,18 +90,39 @@ def configure(
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
 
 
-class _Masking:
+def _of_ours(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
     """The last word before rendering: no secrets, no cells, no bytes."""
+    for name, value in event.items():
+        if name in _CELLS:
+            event[name] = "<withheld>"
+        elif name in _FOREIGN:
+            event[name] = plain(value, masking.foreign)
+        elif not name.startswith("_"):
+            event[name] = plain(value, masking.own if name in masking.EXPLAINS else _as_it_is)
+    return event
 
-    def __init__(self, secrets: SecretFilter) -> None:
-        self._secrets = secrets
 
-    def __call__(
-        self, _logger: Any, _method: str, event: MutableMapping[str, Any]
-    ) -> MutableMapping[str, Any]:
-        for name, value in list(event.items()):
-            if name in _CELLS:
-                event[name] = "<withheld>"
-            elif not name.startswith("_"):
-                event[name] = self._secrets.anywhere(value)
-        return event
+def _of_others(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """A line of a library: all of it is foreign."""
+    for name, value in event.items():
+        if not name.startswith("_"):
+            event[name] = plain(value, masking.foreign)
+    return event
+
+
+def _for_terminal(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Nothing in it is a command or a line of its own; what is in lists Python escapes itself."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = shown(value, lines=name in _FOREIGN)
+    return event
+
+
+def _as_it_is(text: str) -> str:
+    return text

@@ -1,6 +1,5 @@
 """What `lakemark plan` prints: what would be done, part by part, and what stands in its way."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -9,7 +8,8 @@ import msgspec
 from rich.console import Console
 
 from lakemark.ops.planned import Plan, PlannedTable, PlannedTopic, Start, Target
-from lakemark.presentation import Hide, show_line, show_table
+from lakemark.presentation import Hide, show_json, show_line, show_table
+from lakemark.settings import masking
 
 _TARGETS: Final = {
     "create": "create with the first event",
@@ -26,12 +26,13 @@ _COMPARED: Final = {
 def show(console: Console, plan: Plan, *, as_json: bool, hide: Hide) -> None:
     """The whole plan; secrets are taken out of every text."""
     if as_json:
-        text = msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
-        sys.stdout.write(hide(text) + "\n")
+        show_json(masking.explained(msgspec.to_builtins(plan)))
         return
 
     def line(text: str) -> None:
-        show_line(console, hide(text))
+        if text.startswith("\n"):
+            show_line(console, "")
+        show_line(console, hide(text.removeprefix("\n")))
 
     line(_standing(plan))
     _show_tables(console, plan.tables, line)

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.settings.masking import foreign
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class Question(Generic[T]):
             ) from error
         except Exception as error:
             raise LakemarkError(
-                f"{self._whom} could not be examined: {type(error).__name__}: {error}",
+                f"{self._whom} could not be examined: {type(error).__name__}: {foreign(error)}",
                 code="unexpected",
                 hint="please report it, with `lakemark version`",
             ) from error

@@ -1,31 +1,36 @@
 """The HTTP server: uvicorn in a thread of its own, beside the query.
 
-It serves from before Spark starts to after the query has ended. A port in use, or a server that
-fails, is a warning: the tables do not wait for it.
+It serves from before Spark starts to after the query has ended. A port in use is a warning, and a
+server that fails begins again: the tables do not wait for it.
 """
 
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
 
 from lakemark import control, records
 from lakemark.config import Config
 from lakemark.ops import http
 from lakemark.ops.board import Board
 from lakemark.ops.commands import Commands
-from lakemark.ops.log import SecretFilter
+from lakemark.ops.connections import AT_ONCE, Connection, Connections, most_connections
 from lakemark.ops.metrics import Metrics
+from lakemark.settings.masking import foreign
 from lakemark.settings.units import host_port
 
 log = structlog.get_logger(__name__)
 
 _STOP_WITHIN_S: Final = 5.0
 _GRACE_S: Final = 2  # answers that are under way may take as long
+_AGAIN_S: Final = 5.0
+_QUEUE: Final = 1024  # the kernel keeps these until it is their turn
 
 
 @contextmanager
@@ -51,27 +56,73 @@ def serving(
         numbers,
         does or _commands(config),
         ready_lag=config.http.ready_lag,
-        hide=SecretFilter(config.secrets()),
     )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            http.app(answers, token=token),
-            log_config=None,  # the log is ours
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            timeout_graceful_shutdown=_GRACE_S,
-        )
-    )
-    thread = threading.Thread(target=_serve, args=(server, place), name="http", daemon=True)
+    server = _Server(http.app(answers, token=token), place)
+    thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
     log.info("http.listening", address=_address(place), token=token is not None)
     try:
         yield
     finally:
-        server.should_exit = True
+        server.stop()
         thread.join(_STOP_WITHIN_S)
         place.close()
+
+
+class _Server:
+    """uvicorn, as often as it takes: what ends it but `stop` makes it begin again.
+
+    Args:
+        app: what answers.
+        place: a listening socket; it stays open.
+    """
+
+    def __init__(self, app: ASGIApp, place: socket.socket) -> None:
+        self._app, self._place = app, place
+        self._stopping = threading.Event()
+        self._now: _Listening | None = None
+
+    def run(self) -> None:
+        """Answers until `stop`."""
+        while not self._stopping.is_set():
+            try:
+                self._now = self._listening()
+                self._now.should_exit = self._stopping.is_set()
+                self._now.run(sockets=[self._place.dup()])
+            except (Exception, SystemExit):  # uvicorn exits where it cannot start
+                log.exception("http.failed", retried=True, again_in_s=_AGAIN_S)
+            self._stopping.wait(_AGAIN_S)
+
+    def stop(self) -> None:
+        """Ends it; requests that are under way have `_GRACE_S`."""
+        self._stopping.set()
+        if self._now is not None:
+            self._now.should_exit = True
+
+    def _listening(self) -> "_Listening":
+        connection: Any = partial(Connection, Connections(most_connections()))  # uvicorn calls it
+        return _Listening(
+            uvicorn.Config(
+                self._app,
+                http=connection,
+                backlog=AT_ONCE,
+                log_config=None,  # the log is ours
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE_S,
+            )
+        )
+
+
+class _Listening(uvicorn.Server):
+    """uvicorn's server, in front of which more may queue than it takes at once."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to listen."""
+        await super().startup(sockets)
+        for place in sockets or []:
+            place.listen(_QUEUE)
 
 
 def _bound(bind: str) -> socket.socket | None:
@@ -84,7 +135,7 @@ def _bound(bind: str) -> socket.socket | None:
         log.warning(
             "http.off",
             bind=bind,
-            reason=error.strerror or str(error),
+            reason=error.strerror or foreign(error),
             hint="set http.bind to a free port (0 is any) or to none, and restart; "
             "the pipeline runs without the page and the metrics",
             retried=False,
@@ -95,13 +146,6 @@ def _bound(bind: str) -> socket.socket | None:
 def _address(place: socket.socket) -> str:
     host, port = place.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _serve(server: uvicorn.Server, place: socket.socket) -> None:
-    try:
-        server.run(sockets=[place])
-    except (Exception, SystemExit):  # uvicorn exits where it cannot start
-        log.exception("http.failed", hint="restart lakemark to have the page and the metrics again")
 
 
 def _commands(config: Config) -> Commands:

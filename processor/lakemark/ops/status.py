@@ -19,6 +19,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from lakemark.settings import masking
+
 WAITING: Final = "waiting"
 SNAPSHOTTING: Final = "snapshotting"
 CATCHING_UP: Final = "catching_up"
@@ -273,6 +275,13 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     stretch_s: int
     stretches: tuple[Stretch, ...]
+
+
+def as_told(status: Status) -> dict[str, Any]:
+    """The state for others: no secret explains a fault; ids and answers are as they were sent."""
+    found: dict[str, Any] = msgspec.to_builtins(status)
+    faults = {name: found[name] for name in ("pipeline", "tables", "snapshot_delay", "source")}
+    return {**found, **masking.explained(faults)}
 
 
 def schema() -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """How `lakemark status` looks: once, again and again, or as JSON."""
 
-import json
 import sys
 import time
 from collections import Counter
@@ -9,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -17,10 +15,21 @@ from rich.text import Text
 from lakemark.errors import LakemarkError
 from lakemark.ops.findings import named, without
 from lakemark.ops.overview import Overview
-from lakemark.ops.status import DEGRADED, GONE, PAUSED, Lag, RunNow, ScanNow, Status, TableNow
-from lakemark.presentation import Hide, as_commands, drawn_table, show_line, show_table
+from lakemark.ops.status import (
+    DEGRADED,
+    GONE,
+    PAUSED,
+    Lag,
+    RunNow,
+    ScanNow,
+    Status,
+    TableNow,
+    as_told,
+)
+from lakemark.presentation import Hide, as_commands, drawn_table, show_json, show_line, show_table
 from lakemark.snapshot.following import ENDED, Scan
 from lakemark.snapshot_view import numbers
+from lakemark.terminal import shown
 
 Look = Callable[[], Overview]
 
@@ -57,7 +66,7 @@ def show(console: Console, seen: Overview, *, topic: str, as_json: bool, hide: H
         hide: takes secrets out.
     """
     if as_json:
-        sys.stdout.write(json.dumps(document(seen, hide), indent=2, ensure_ascii=False) + "\n")
+        show_json(document(seen))
         return
     screen = _screen(seen, topic, hide)
     _lines(console, screen.head)
@@ -98,38 +107,31 @@ def watch(
                 error = failure
 
 
-def document(seen: Overview, hide: Hide) -> dict[str, Any]:
+def document(seen: Overview) -> dict[str, Any]:
     """The state for programs."""
-    found: dict[str, Any] = msgspec.to_builtins(seen.status)
+    found = as_told(seen.status)
     for table in found["tables"]:
         table["reread_keys"] = seen.reread_keys.get(table["name"], [])
-        for name in ("reason", "hint", "resnapshot"):
-            table[name] = hide(table[name])
-    if found["snapshot_delay"] is not None:
-        found["snapshot_delay"] = {k: hide(v) for k, v in found["snapshot_delay"].items()}
-    for problem in found["source"]["problems"] if found["source"] else ():
-        problem |= {name: hide(problem[name]) for name in ("reason", "hint")}
-    if seen.began:
-        for name in ("reason", "hint"):
-            found["pipeline"][name] = hide(found["pipeline"][name])
-    else:
+    if not seen.began:
         found["pipeline"] = None
     return {**found, "asked": seen.asked, "unreadable": list(seen.unreadable)}
 
 
 def _json_line(seen: Overview, error: LakemarkError | None, hide: Hide) -> None:
-    found = document(seen, hide)
+    found = document(seen)
     if error is not None:
         found["error"] = {"code": error.code, "reason": hide(error.message), "hint": error.hint}
-    sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+    show_json(found, indent=None)
     sys.stdout.flush()
 
 
 def _drawn(seen: Overview, error: LakemarkError | None, topic: str, hide: Hide) -> RenderableType:
     screen = _screen(seen, topic, hide)
     below = [*screen.tail, *_of_error(error, hide), "Ctrl-C ends this; the pipeline goes on."]
-    head, below = map(as_commands, screen.head), [*map(as_commands, below)]
-    return Group(*map(Text, head), drawn_table(HEADER, screen.rows), *map(Text, below))
+    head, tail = (
+        [Text(shown(as_commands(line))) for line in lines] for lines in (screen.head, below)
+    )
+    return Group(*head, drawn_table(HEADER, screen.rows), *tail)
 
 
 def _of_error(error: LakemarkError | None, hide: Hide) -> list[str]:

@@ -19,6 +19,7 @@ from lakemark.config import Config
 from lakemark.errors import DependencyError
 from lakemark.ops.progress import tables_of
 from lakemark.records import read_compacted
+from lakemark.settings.masking import foreign
 from lakemark.tables import Offsets, PipelineState, TableState
 
 _OWN: Final = "lakemark"
@@ -60,7 +61,7 @@ def newest_state(config: Config) -> Stored:
         return stored_in(files)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise DependencyError(
-            f"the checkpoint {config.checkpoint} cannot be read: {error}",
+            f"the checkpoint {config.checkpoint} cannot be read: {foreign(error)}",
             code="checkpoint-unavailable",
             hint="check the path, its rights and lake.storage_options",
         ) from error

@@ -1,6 +1,8 @@
 """What ``lakemark validate`` finds offline beyond the form of the settings."""
 
-from lakemark import connector
+from collections.abc import Iterator
+
+from lakemark import connector, jars, own_files
 from lakemark.client_settings import java_options
 from lakemark.config import Config
 from lakemark.settings.layers import InvalidConfig, Problem
@@ -31,4 +33,17 @@ def check(config: Config) -> list[Problem]:
         java_options(config)
     except InvalidConfig as error:
         problems += error.problems
+    problems += _rights(config)
     return problems
+
+
+def _rights(config: Config) -> Iterator[Problem]:
+    """Files that others can read or write, which should not."""
+    for file, why in own_files.bared(config.secret_files()):
+        message = f"a secret stands in {file}, and {why}"
+        yield Problem("", message, f"chmod 600 {file}", warning=True)
+    for folder, why in jars.trust():
+        if not why:
+            continue
+        message = f"{folder} of the cache is not used: {why}"
+        yield Problem("", message, own_files.HINT, warning=True)

@@ -73,13 +73,13 @@ class Referred(str):
 
 
 class _Seen:
-    """Values that replaced others since the process began: filters hide them too."""
+    """Values that were replaced or replaced others since the process began: they are hidden too."""
 
     values: frozenset[str] = frozenset()
 
 
 def seen() -> frozenset[str]:
-    """Every value that a file had besides its first; the same object while there is no new one."""
+    """Every value of a file that has had several; the same object while there is no new one."""
     return _Seen.values
 
 
@@ -90,11 +90,16 @@ class FileSecret(SecretStr):
         super().__init__(str(value))
         self._template = value.template
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it is made of."""
+        return tuple(part for part in self._template.parts if isinstance(part, Path))
+
     def get_secret_value(self) -> str:
         """The secret in clear, read now."""
         found = self._template.now()
         if found and found != self._secret_value:
-            _Seen.values |= {found}
+            _Seen.values |= {self._secret_value, found}
             self._secret_value = found
         return self._secret_value
 

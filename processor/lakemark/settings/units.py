@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from lakemark.settings.file_secret import Referred, secret
 from lakemark.settings.layers import Written
+from lakemark.settings.masking import SECRET_KEY
 from lakemark.settings.patterns import problem_with_regex
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -32,13 +33,6 @@ _DURATION: Final = r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$"
 _SIZE: Final = r"^\s*(\d+)\s*([kKmM]i?[bB]|[bB])?\s*$"
 LAKE_SCHEMES: Final = ("abfs", "abfss", "az", "file", "gs", "hdfs", "s3", "s3a")
 
-# Free maps have keys of other programs; a value under such a key is never shown.
-SECRET_KEY: Final = re.compile(
-    r"password|passwd|secret|token|jaas|credential|sas"
-    r"|(access|account|api|customer|encryption|master|private|shared|storage)[._-]?key"
-    r"|keystore\.key|key[._-]pem",
-    re.IGNORECASE,
-)
 # No secret: hiding it would blot out the same word wherever it is said.
 _SWITCH: Final = re.compile(r"true|false|\d{1,6}", re.IGNORECASE)
 # What decides over exactly-once, and what Spark's Kafka source refuses.

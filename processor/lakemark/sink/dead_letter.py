@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from lakemark.errors import DependencyError
+from lakemark.settings.masking import foreign
 from lakemark.sink.flushing import flushed
 from lakemark.source.stretch import DeadLetter
 
@@ -50,7 +51,7 @@ def write(letters: Sequence[DeadLetter], *, topic: str, client: Mapping[str, Any
 
     def delivered(error: object, _: object) -> None:
         if error is not None:
-            failures.append(str(error))
+            failures.append(foreign(error))
 
     settings = {"acks": "all", "enable.idempotence": True, "message.max.bytes": MAX_BYTES}
     producer = Producer({**client, **settings})
@@ -59,7 +60,7 @@ def write(letters: Sequence[DeadLetter], *, topic: str, client: Mapping[str, Any
             _produce(producer, topic, letter, delivered)
         left = flushed(producer, DEADLINE_S)
     except KafkaException as error:
-        raise _unwritten(topic, str(error)) from error
+        raise _unwritten(topic, foreign(error)) from error
     if failures or left:
         raise _unwritten(topic, failures[0] if failures else f"{left} not confirmed in time")
 

@@ -27,6 +27,7 @@ from deltalake.exceptions import (
 )
 
 from lakemark.errors import DependencyError, LakemarkError, TableError
+from lakemark.settings.masking import foreign
 from lakemark.source.evolution import way_on
 
 
@@ -96,7 +97,7 @@ def told(path: str) -> Iterator[None]:
 
 def classified(error: BaseException, path: str) -> LakemarkError:
     """Our error for one of delta-rs or its storage."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace(path, "the table")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", foreign(error)).replace(path, "the table")
     short = " ".join(text.split())[:500]
     if _ROWS.search(text) and not isinstance(error, OSError):
         return TableError(

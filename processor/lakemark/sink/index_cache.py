@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Final
 
 from lakemark.jars import cache_dir
+from lakemark.own_files import is_ours
 from lakemark.sink import key_index
 from lakemark.sink.key_index import KeyIndex
 
@@ -128,6 +129,8 @@ def _folder() -> Path:
 def _mapped(place: Path) -> KeyIndex | None:
     try:
         with place.open("rb") as file:
+            if not is_ours(os.fstat(file.fileno())):
+                return None  # somebody else's numbers would hide other rows
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         os.utime(place)
     except (OSError, ValueError):

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from lakemark.errors import TableError
+from lakemark.settings.masking import foreign
 from lakemark.sink import roaring
 from lakemark.sink.failures import damaged
 from lakemark.sink.object_client import NO_FILE, Stamp
@@ -409,7 +410,7 @@ def read_vector(store: TableStore, vector: Action, files: dict[str, bytes]) -> r
             return roaring.decode(roaring.unframed(files[name], offset, size))
     except roaring.BadVectorError as error:
         raise TableError(
-            f"{store.path}: {error}",
+            f"{store.path}: {foreign(error)}",
             code="lake-refused",
             hint="report this message; the table resumes where it stopped",
         ) from error

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.output_names import TRANSACTION_MS, topic_settings
+from lakemark.settings.masking import foreign
 from lakemark.sink.flushing import flushed
 from lakemark.sink.forwarding import Message
 
@@ -350,7 +351,7 @@ def _raise(error: KafkaError, target: Target) -> Never:
 
 
 def _told(error: KafkaError, target: Target) -> LakemarkError:
-    code, text = error.code(), error.str()
+    code, text = error.code(), foreign(error.str())
     what = f"records for {target.topic} were not taken: {text}"
     brokers = target.client.get("bootstrap.servers", "BROKERS")
     if code in _FORBIDDEN:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from lakemark.errors import LakemarkError
+from lakemark.settings.masking import foreign
 from lakemark.sink import topics
 from lakemark.sink.forwarding import Message
 from lakemark.sink.topics import Source, Target
@@ -93,10 +94,9 @@ def _serve(listener: Listener) -> None:
     while True:
         try:
             connection = listener.accept()
-        except Exception:  # noqa: BLE001 - whoever it was has gone, or has not the key
-            time.sleep(_REFUSED_S)
-        else:
             threading.Thread(target=_answer, args=[connection], daemon=True).start()
+        except Exception:  # noqa: BLE001 - whoever it was has gone, or has not the key; or no room
+            time.sleep(_REFUSED_S)
 
 
 def _answer(connection: Connection) -> None:
@@ -109,7 +109,7 @@ def _answer(connection: Connection) -> None:
             except LakemarkError as error:
                 answer = error
             except Exception as error:  # noqa: BLE001 - it is the worker's, as if it had written
-                answer = RuntimeError(f"{type(error).__name__}: {error}")
+                answer = RuntimeError(f"{type(error).__name__}: {foreign(error)}")
             connection.send(answer)
 
 

@@ -335,7 +335,6 @@ class Coordinator:
         oldest = self.windows.oldest(self.reading.in_use()) or uuid or self.windows.current
         closes, opens = self._window(self.windows.current, oldest), self._window(uuid, oldest)
         self.windows.leave(self.stream.batch, last=not busy)
-        self.ticking = True
 
         def tick() -> None:
             try:
@@ -347,6 +346,7 @@ class Coordinator:
                 self.inbox.put(lambda: self._ticked(seen))
 
         self.outside.submit_tick(tick)
+        self.ticking = True
 
     def _ticked(self, seen: Watermark | Snapshot) -> None:
         self.ticking = False

@@ -97,8 +97,8 @@ class World:
 
     def __post_init__(self) -> None:
         workers = self.config.snapshot.parallelism + 2  # readers, a cut and a check
-        self._pool = ThreadPoolExecutor(workers, "snapshot")
-        self._ticker = ThreadPoolExecutor(1, "snapshot-ticks")
+        self._pool = _pool(workers, "snapshot")
+        self._ticker = _pool(1, "snapshot-ticks")
         self._session = _Session(self, "conditions", BRIEFLY)
         self._ticks = _Session(self, "windows", LOCK_TIMEOUT)
 
@@ -372,11 +372,19 @@ class World:
 
     def submit(self, work: Callable[[], None]) -> None:
         """See `Outside`."""
-        self._pool.submit(work)
+        self._queue(self._pool, work)
 
     def submit_tick(self, work: Callable[[], None]) -> None:
         """See `Outside`."""
-        self._ticker.submit(work)
+        self._queue(self._ticker, work)
+
+    def _queue(self, pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
+        """Where no further thread can be started, the work waits for one of those that run."""
+        try:
+            pool.submit(work)
+        except RuntimeError:
+            if self._closed:
+                raise
 
     def monotonic(self) -> float:
         """See `Outside`."""
@@ -389,6 +397,17 @@ class World:
     def uuid(self) -> str:
         """See `Outside`."""
         return str(uuid.uuid4())
+
+
+def _pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """A pool with a thread already: however many can be started later, its work gets done."""
+    pool = ThreadPoolExecutor(threads, name)
+    pool.submit(_nothing)
+    return pool
+
+
+def _nothing() -> None:
+    """Starts a thread."""
 
 
 class _Session:

@@ -21,6 +21,7 @@ from lakemark.client_errors import Admission, refused_settings
 from lakemark.client_settings import here
 from lakemark.errors import DependencyError
 from lakemark.gaps import lost
+from lakemark.settings.masking import foreign
 from lakemark.source import librdkafka, plain, scan_messages
 from lakemark.source.ranges import Range
 
@@ -286,7 +287,7 @@ def _array(
 
 def _unread(what: str) -> DependencyError:
     return DependencyError(
-        f"Kafka could not be read, {what}",
+        f"Kafka could not be read, {foreign(what)}",
         code="kafka-unavailable",
         hint="see what the brokers say; it is tried again",
     )

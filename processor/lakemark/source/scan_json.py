@@ -19,8 +19,12 @@ from typing import Any, Final
 import numba
 import numpy as np
 import numpy.typing as npt
+import structlog
 
-from lakemark.jars import cache_dir
+from lakemark import own_files
+from lakemark.jars import COMPILED, cache_dir
+
+log = structlog.get_logger(__name__)
 
 Bytes = npt.NDArray[np.uint8]
 Whole = npt.NDArray[np.int64]
@@ -45,14 +49,22 @@ def _digest() -> str:
 
 
 def _folder() -> Path | None:
-    """Where it is kept: what is whole, or can be made so; None if there is no such place."""
+    """Where it is kept: what is whole, or can be made so; None if there is no such place.
+
+    It is unpickled: what somebody else may have written is not taken.
+    """
+    why = ""
     try:
-        folder = cache_dir() / "compiled" / DIGEST
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = cache_dir() / COMPILED / DIGEST
+        why = own_files.make(folder.parent) or own_files.make(folder)
         if not (folder / WHOLE).exists():
             TemporaryFile(dir=folder).close()
+    except PermissionError as error:
+        why, folder = str(error), None
     except (OSError, RuntimeError):  # or there is no home
         return None
+    if why:
+        log.warning("cache.refused", reason=why, hint=own_files.HINT, made_anew=folder is not None)
     return folder
 
 

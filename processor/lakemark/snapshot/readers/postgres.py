@@ -16,6 +16,7 @@ from lakemark.config import DatabaseConfig
 from lakemark.connector import key_columns, wants_column
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
+from lakemark.settings.masking import foreign
 from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn
 from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
 
@@ -212,5 +213,5 @@ def _refused(error: psycopg.Error) -> InvalidConfig:
 
 
 def _one_line(error: psycopg.Error) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in foreign(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,0 +1,241 @@
+"""Threads that watch something die of nothing that they meet: they say so, and go on."""
+
+import ast
+import errno
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+import lakemark
+from lakemark import connector_changes, ownership, snapshots
+from lakemark.connector_changes import Watch
+from lakemark.errors import DependencyError
+from lakemark.ops import feeds, server
+from lakemark.ops.board import Board
+from lakemark.ownership import Turn
+from lakemark.sink import writers
+from lakemark.snapshot import world
+from lakemark.snapshot.outside import Stream
+from lakemark.snapshot.world import World
+from lakemark.snapshots import Snapshots
+from tests.kit.connector_settings import config
+from tests.kit.fake_world import FakeWorld
+
+ERRORS = [
+    OSError(errno.EMFILE, "Too many open files"),
+    MemoryError(),
+    RuntimeError("can't start new thread"),
+    KafkaException(KafkaError(KafkaError._RESOLVE, "Failed to create thread")),
+    ValueError("a defect"),
+    DependencyError("away", code="kafka-unavailable"),
+]
+WITHIN_S = 20
+THREAD = {"Thread", "threading.Thread"}
+
+
+class Fails:
+    """Stands in for something: it raises, every time, and knows when it has done so thrice."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error, self.calls, self.thrice = error, 0, threading.Event()
+
+    def __call__(self, *_, **__):
+        self.calls += 1
+        if self.calls >= 3:
+            self.thrice.set()
+        raise self.error
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    for module, names in (
+        (feeds, ("_ENDS_EVERY_S", "_AGAIN_S", "_KEEP_EVERY_S")),
+        (ownership, ("_AGAIN_S",)),
+        (snapshots, ("_AGAIN_S",)),
+        (server, ("_AGAIN_S",)),
+        (writers, ("_REFUSED_S",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, 0.001)
+
+
+@contextmanager
+def running(target, *arguments):
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    yield thread
+
+
+def feed(target):
+    @contextmanager
+    def _feed():
+        stopping = threading.Event()
+        more = {feeds._ends: ("shop.*",), feeds._history: (threading.Event(),)}.get(target, ())
+        with running(target, config(), Board("shop"), stopping, *more) as thread:
+            yield thread
+            stopping.set()
+            thread.join(WITHIN_S)
+
+    return _feed
+
+
+@contextmanager
+def watch():
+    watching = Watch(config(), None, None, every_s=0.001)
+    with running(watching._run) as thread:
+        yield thread
+        watching._over.set()
+        thread.join(WITHIN_S)
+
+
+@contextmanager
+def turn():
+    ours = Turn(config())
+    with ours:
+        yield ours._thread
+        assert not ours.held
+
+
+@contextmanager
+def coordinator():
+    outside, stopping = FakeWorld(), threading.Event()
+    ours = Snapshots(outside, outside.settings, query=lambda: "q")
+    first = Stream("q", 0, frozenset(), {})
+    with running(snapshots._run, ours, first, stopping, lambda _: None) as thread:
+        yield thread
+        stopping.set()
+        thread.join(WITHIN_S)
+
+
+@contextmanager
+def http():
+    made = server._Server(None, None)
+    with running(made.run) as thread:
+        yield thread
+        made.stop()
+        thread.join(WITHIN_S)
+
+
+WATCHING = {
+    ("ops.feeds", "run"): [
+        (feed(feeds._ends), feeds, "Cluster"),
+        (feed(feeds._answers), feeds, "Cluster"),
+        (feed(feeds._answers), feeds, "Consumer"),
+        (feed(feeds._history), feeds, "read_compacted"),
+        (feed(feeds._history), feeds, "publish"),
+    ],
+    ("connector_changes", "self._run"): [(watch, connector_changes.connectors, "read")],
+    ("ownership", "self._queue"): [
+        (turn, ownership.kafka, "Cluster"),
+        (turn, ownership, "Consumer"),
+    ],
+    ("snapshots", "_run"): [
+        (coordinator, FakeWorld, "load"),
+        (coordinator, snapshots, "flight"),
+        (coordinator, snapshots.Coordinator, "missed"),
+    ],
+    ("ops.server", "server.run"): [(http, server._Server, "_listening")],
+}
+"""Threads that run for as long as the pipeline does: what they use, each of which may fail."""
+
+ONCE = {
+    ("ops.question", "self._ask"),
+    ("draining", "stop"),
+    ("sink.evolve", "run"),
+    ("session", "_start_python"),
+    ("sink.writers", "_answer"),  # of one connection
+    ("sink.writers", "_end_with"),  # does nothing that could fail
+}
+"""Threads that do one thing: whoever waits for it is told, or nobody does."""
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    ("made", "module", "name"),
+    [one for many in WATCHING.values() for one in many],
+    ids=[f"{m[0]}-{one[2]}" for m, many in WATCHING.items() for one in many],
+)
+def test_it_goes_on(made, module, name, error, monkeypatch, logs):
+    fails = Fails(error)
+    if name in {"Consumer", "publish"}:
+
+        class Reached:
+            """The brokers, as far as is needed to come to what fails."""
+
+            def __init__(self, *_):
+                pass
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                return None
+
+            def partition_counts(self, _):
+                return {"shop.control": 1}
+
+            def start_offsets(self, _):
+                return {}
+
+            end_offsets = start_offsets
+
+        monkeypatch.setattr(feeds, "Cluster", Reached)
+        monkeypatch.setattr(ownership.kafka, "Cluster", Reached)
+        monkeypatch.setattr(feeds, "read_compacted", lambda *_: {})
+    if name == "missed":
+        monkeypatch.setattr(FakeWorld, "load", Fails(DependencyError("away")))
+    monkeypatch.setattr(module, name, fails)
+    with made() as thread:
+        assert fails.thrice.wait(WITHIN_S), f"it was tried {fails.calls} times"
+        assert thread.is_alive()
+    assert not thread.is_alive()
+
+
+def test_every_thread_is_known_here():
+    package = Path(lakemark.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        module = ".".join(path.relative_to(package).with_suffix("").parts)
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "Thread(" in text else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in THREAD:
+                (target,) = [k.value for k in node.keywords if k.arg == "target"]
+                found.add((module, ast.unparse(target)))
+    assert found == ONCE | set(WATCHING)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("what", ["accept", "thread"])
+def test_the_process_that_keeps_producers_goes_on(what, error, monkeypatch):
+    calls = []
+
+    def accept():
+        calls.append(1)
+        if len(calls) > 3:
+            raise SystemExit
+        if what == "accept":
+            raise error
+
+    monkeypatch.setattr(writers.threading, "Thread", Fails(error))
+    with pytest.raises(SystemExit):
+        writers._serve(SimpleNamespace(accept=accept))
+
+
+def test_what_the_coordinator_has_done_elsewhere_is_done_without_more_threads(monkeypatch):
+    pool = world._pool(4, "x")
+    done = threading.Event()
+    busy = threading.Barrier(2)
+    pool.submit(busy.wait)
+    monkeypatch.setattr(threading.Thread, "start", Fails(RuntimeError("can't start new thread")))
+    ours = SimpleNamespace(_closed=False)
+    World._queue(ours, pool, done.set)
+    busy.wait(WITHIN_S)
+    assert done.wait(WITHIN_S)
+    pool.shutdown()
+    ours._closed = True
+    with pytest.raises(RuntimeError, match="shutdown"):
+        World._queue(ours, pool, done.set)
