@@ -14,7 +14,7 @@ the newest heartbeat                     the time of the heartbeat
 Connect says that all tasks run          this look
 
 Where a problem is known, nothing is proven. An event proves what was committed before it, see
-`lag.bounded`.
+`lag.proven_by`.
 """
 
 from collections import deque
