@@ -503,12 +503,13 @@ def test_a_source_that_sends_nothing_stands_at_the_top(shown, served: Served):
     for text in ("No changes come from the source", FAILED.code, FAILED.reason, "5 min ago"):
         expect(problem).to_contain_text(text)
     expect(problem.locator("code").last).to_contain_text("curl -X POST")
-    expect(page.locator("#figures .more").first).to_contain_text("all sent as of")
+    expect(page.locator("#figures .more").first).to_contain_text("all sent as of 12 s ago")
+    expect(page.locator("#state")).to_have_class("badge standby")
     expect(streams, "nothing is well while nothing comes").not_to_have_css(BACK, green)
     served.board.source(SourceNow(**{**seen, "proven_ms": int((NOW - 4) * 1000)}))
     expect(page.locator("#trouble .problem")).to_have_count(1)
     expect(page.locator("#figures .more").first).to_have_text(
-        "38 records unread; all sent as of 4.0 s ago"
+        "180 records unread; all sent as of 4.0 s ago"
     )
     expect(streams).to_have_css(BACK, green)
 

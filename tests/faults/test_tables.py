@@ -3,6 +3,7 @@
 The tests share one pipeline that runs through all of them. Each has a workload of another seed: the same one would write the same keys again.
 """
 
+import json
 import shutil
 import subprocess
 import threading
@@ -272,3 +273,32 @@ class Meddler:
                 if ours and said["operation"] == operation:
                     return True
         return False
+
+
+def test_a_checkpoint_that_is_removed_ends_the_run_and_a_new_one_keeps_the_pause(running: Running):
+    """The last of this module: afterwards all tables are to be snapshotted again."""
+    lakemark, topic = running.lakemark, f"{running.database.name}.control"
+    lakemark.command("table", "pause", PRODUCTS)
+    running.wait_state(PRODUCTS, "paused")
+    folder, lake_version = running.directory / "checkpoint", running.version(PRODUCTS)
+    shutil.rmtree(folder)
+    running.database.execute("UPDATE products SET name = 'nobody knows'")
+    running.database.execute("UPDATE customers SET name = 'nobody knows'")
+    assert lakemark.wait_ended(STATE_S) == 1
+    assert "checkpoint-lost" in lakemark.log_tail(40)
+    assert lakemark.events("pipeline.superseded") == []
+
+    shutil.rmtree(folder, ignore_errors=True)
+    before = sum(running.database.stack.kafka.end_offsets(topic).values())
+    lakemark.start()
+    lakemark.wait_for_batch(STATE_S)
+    running.wait_equal("public.customers")
+    assert [event["table"] for event in lakemark.events("table.stays_paused")] == [PRODUCTS]
+    assert running.wait_state(PRODUCTS, "paused")["code"] == "paused"
+    assert running.version(PRODUCTS) == lake_version, "a paused table was written"
+    first = json.loads((folder / "lakemark" / "first.json").read_text())
+    assert first["control"] == before > 0
+    planned = (folder / "sources" / "2" / "0").read_text().splitlines()[-1]
+    assert json.loads(planned) == {topic: {"0": before}}, "old commands are not read again"
+    lakemark.command("table", "resume", PRODUCTS)
+    running.wait_equal()

@@ -184,7 +184,7 @@ class Board:
                 self._answers.signals(),
                 windows_of(self._flight),
                 delay_of(self._flight),
-                self._source,
+                self._proven(),
             )
 
     def history(self) -> History:
@@ -225,10 +225,10 @@ class Board:
             for name, entry in self._state.tables.items()
         }
         entries = self._state.tables
-        newest = max((entry.newest_ts for entry in entries.values()), default=0) / 1_000_000
+        source = self._proven()
         for name, one in found.items():
             if not self._is_gone(name, one):
-                found[name] = lag.bounded(one, self._source, newest, now)
+                found[name] = lag.bounded(one, source, now)
         # What has stopped says so itself; its lag would hide that of all others.
         going = [
             found[name]
@@ -238,7 +238,12 @@ class Board:
             and not self._is_gone(name, found[name])
         ]
         worst = lag.worst(going, lag.unread(known.ends, applied, known))
-        return found, lag.bounded(worst, self._source, newest, now)
+        return found, lag.bounded(worst, source, now)
+
+    def _proven(self) -> SourceNow | None:
+        """The source with what the newest event proves."""
+        newest = max((entry.newest_ts for entry in self._state.tables.values()), default=0)
+        return lag.proven_by(self._source, newest / 1_000_000, self._clock())
 
     def _is_gone(self, name: str, behind: Lag) -> bool:
         """Whether nothing will come of a table: the source has none, and nothing is unread."""

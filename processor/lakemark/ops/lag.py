@@ -85,13 +85,26 @@ def worst(lags: Iterable[Lag], records: int | None) -> Lag:
     return Lag(max(known, default=0.0), records)
 
 
-def bounded(lag: Lag, source: SourceNow | None, newest: float, now: float) -> Lag:
+def proven_by(source: SourceNow | None, newest: float, now: float) -> SourceNow | None:
+    """The source with what its events prove: all that was committed before the newest has come.
+
+    Args:
+        source: as it was found last; None if nobody looks at it.
+        newest: time of the newest event that was applied, 0 = none.
+        now: both in seconds since the epoch.
+    """
+    if source is None or not newest:
+        return source
+    proven = max(source.proven_ms or 0, round(min(newest, now) * 1000))
+    return msgspec.structs.replace(source, proven_ms=proven)
+
+
+def bounded(lag: Lag, source: SourceNow | None, now: float) -> Lag:
     """The lag with what may still be on its way to Kafka.
 
     Args:
         lag: by what Kafka has.
-        source: as it was found last; None if nobody looks at it.
-        newest: time of the newest event applied: what was committed before it has come. 0 = none.
+        source: see `proven_by`; None if nobody looks at it.
         now: seconds since the epoch.
 
     Returns:
@@ -100,13 +113,12 @@ def bounded(lag: Lag, source: SourceNow | None, newest: float, now: float) -> La
     """
     if source is None or lag.seconds is None:
         return lag
-    proven = max((source.proven_ms or 0) / 1000, min(newest, now))
-    silent = now - proven
+    if source.proven_ms is None:
+        return Lag(None, lag.records)
+    silent = round(max(0.0, now - source.proven_ms / 1000), 3)
     if silent <= FRESH_S and not source.problems:
         return lag
-    if not proven or not source.watched:
-        return Lag(None, lag.records)
-    return Lag(max(lag.seconds, round(silent, 3)), lag.records)
+    return Lag(max(lag.seconds, silent) if source.watched else None, lag.records)
 
 
 def offsets(found: Mapping[tuple[str, int], int]) -> Offsets:

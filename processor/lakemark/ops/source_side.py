@@ -14,7 +14,7 @@ the newest heartbeat                     the time of the heartbeat
 Connect says that all tasks run          this look
 
 Where a problem is known, nothing is proven. An event proves what was committed before it, see
-`lag.bounded`.
+`lag.proven_by`.
 """
 
 from collections import deque
@@ -255,7 +255,8 @@ class SourceSide:
         see = f"see `curl -s {expected.place}/status`" if expected.place else "see its log"
         if isinstance(slot, SlotSeen) and not slot.active:
             reason = f"nobody reads from the slot {slot.name}: no changes come"
-            yield "slot-inactive", reason, f"start the connector {expected.name}; {see}"
+            hint = f"wait if the connector {expected.name} is at its own snapshot, else start it"
+            yield "slot-inactive", reason, f"{hint}; {see}"
             return
         silent = self._silent_s(look)
         if silent is not None:

@@ -148,6 +148,7 @@ def keep_looking(
 ) -> None:
     """Tells a board every few seconds, until it is stopped."""
     side, said, looks = SourceSide(expected(config, connector)), frozenset[str](), 0
+    absent = frozenset[str]()
     with SourceWatch(config, connector) as watch:
         while not stopping.is_set():
             try:
@@ -155,6 +156,9 @@ def keep_looking(
                 board.source(now)
                 if looks % _TABLES_EVERY == 0 and (gone := watch.gone(board.names())) is not None:
                     board.gone(gone)
+                    if gone - absent:
+                        log.warning("table.gone", tables=sorted(gone - absent))
+                    absent = gone
                 for problem in now.problems:
                     if problem.code not in said:  # once, not every few seconds
                         log.warning(

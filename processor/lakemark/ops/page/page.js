@@ -322,8 +322,8 @@ function draw() {
   document.title = now.name + " · " + now.pipeline.state;
   $("name").textContent = now.name;
   $("state").textContent = now.pipeline.state;
-  $("state").className = "badge " + now.pipeline.state;
   const halted = Boolean(now.source && now.source.problems.length);
+  $("state").className = "badge " + (halted && now.pipeline.state === "streaming" ? "standby" : now.pipeline.state);
   document.body.classList.toggle("stands", halted || now.pipeline.state !== "streaming");
   $("version").textContent = "lakemark " + now.version;
   trouble();
