@@ -1,7 +1,7 @@
 """What ``lakemark validate`` finds offline beyond the form of the settings."""
 
 from lakemark import connector
-from lakemark.client_settings import java_options
+from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.source.schema_file import read_schema_file
@@ -27,8 +27,9 @@ def check(config: Config) -> list[Problem]:
             conninfo(config.database)
         except InvalidConfig as error:
             problems += error.problems
-    try:
-        java_options(config)
-    except InvalidConfig as error:
-        problems += error.problems
+    for options in (java_options, librdkafka_options):
+        try:
+            options(config)
+        except InvalidConfig as error:
+            problems += error.problems
     return problems
