@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from stack.browser import ensure_browser
 from stack.bundled import ensure_servers
@@ -174,6 +175,9 @@ def down() -> int:
     return 0
 
 
+EXTRAS: Final = ("--extra", "dev", "--extra", "msk-iam")
+
+
 def lock() -> int:
     """Resolve the requirements again and write the locks: exact versions, hashes, no addresses."""
     compile_ = [
@@ -182,7 +186,7 @@ def lock() -> int:
         *("--no-header", "--no-annotate"),
     ]
     for inputs in (
-        ["pyproject.toml", "requirements.in", "--extra", "dev", "-o", "requirements.lock"],
+        ["pyproject.toml", "requirements.in", *EXTRAS, "-o", "requirements.lock"],
         ["requirements-servers.in", "-o", "requirements-servers.lock"],
         ["requirements-bench.in", "-o", "requirements-bench.lock"],
     ):

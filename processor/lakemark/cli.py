@@ -109,11 +109,16 @@ def version(output: OutputOption = Output.table) -> int:
 
 @app.command("jars")
 @guarded
-def jars_command() -> int:
+def jars_command(
+    *,
+    msk_iam: Annotated[
+        bool, typer.Option("--msk-iam", help="With what sasl_mechanism AWS_MSK_IAM needs.")
+    ] = False,
+) -> int:
     """Print the jars that Spark needs beside its own, for --jars; fetch those that are missing."""
     from lakemark import jars  # noqa: PLC0415
 
-    found = jars.runtime_jars(progress=lambda said: typer.echo(said, err=True))
+    found = jars.runtime_jars(msk_iam=msk_iam, progress=lambda said: typer.echo(said, err=True))
     print(",".join(map(str, found)))
     return OK
 

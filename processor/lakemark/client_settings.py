@@ -6,14 +6,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from lakemark.config import Config, SecurityConfig
+from lakemark import msk_iam
+from lakemark.config import Config
 from lakemark.own_topics import owner_group
 from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.security import AWS_MSK_IAM, OAUTHBEARER, SecurityConfig
 from lakemark.settings.units import reveal
 
 _PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_OAUTH: Final = "org.apache.kafka.common.security.oauthbearer"
+_MSK_IAM: Final = "software.amazon.msk.auth.iam"
 _BY_VALUE: Final = {
+    "https.ca.location": "https.ca.pem",
     "ssl.ca.location": "ssl.ca.pem",
     "ssl.certificate.location": "ssl.certificate.pem",
     "ssl.key.location": "ssl.key.pem",
@@ -41,7 +46,13 @@ def java_options(config: Config) -> dict[str, str]:
 
 def _java_security(security: SecurityConfig) -> dict[str, str]:
     found: dict[str, str] = {"security.protocol": security.security_protocol}
-    if security.sasl_mechanism and security.sasl_password:
+    if security.sasl_mechanism == OAUTHBEARER:
+        found |= _java_token(security)
+    elif security.sasl_mechanism == AWS_MSK_IAM:
+        found["sasl.mechanism"] = AWS_MSK_IAM
+        found["sasl.jaas.config"] = f"{_MSK_IAM}.IAMLoginModule required;"
+        found["sasl.client.callback.handler.class"] = f"{_MSK_IAM}.IAMClientCallbackHandler"
+    elif security.sasl_mechanism and security.sasl_password:
         plain = security.sasl_mechanism == "PLAIN"
         found["sasl.mechanism"] = security.sasl_mechanism
         found["sasl.jaas.config"] = (
@@ -65,9 +76,33 @@ def _java_security(security: SecurityConfig) -> dict[str, str]:
     return found
 
 
+def _java_token(security: SecurityConfig) -> dict[str, str]:
+    """Tokens by OIDC's client credentials, which the client asks for anew in time."""
+    secret = security.sasl_oauthbearer_client_secret
+    options = {
+        "clientId": security.sasl_oauthbearer_client_id or "",
+        "clientSecret": secret.get_secret_value() if secret else "",
+    }
+    if security.sasl_oauthbearer_scope:
+        options["scope"] = security.sasl_oauthbearer_scope
+    for name, value in reveal(security.sasl_oauthbearer_extensions).items():
+        options[f"extension_{name}"] = value
+    if security.sasl_oauthbearer_ca_location:
+        options["ssl.truststore.type"] = "PEM"
+        options["ssl.truststore.certificates"] = _pem(security.sasl_oauthbearer_ca_location)
+    said = " ".join(f"{name}={jaas_quoted(value)}" for name, value in options.items())
+    return {
+        "sasl.mechanism": OAUTHBEARER,
+        "sasl.login.callback.handler.class": f"{_OAUTH}.OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": security.sasl_oauthbearer_token_endpoint_url or "",
+        "sasl.jaas.config": f"{_OAUTH}.OAuthBearerLoginModule required {said};",
+    }
+
+
 def jaas_quoted(value: str) -> str:
     """A value inside a JAAS line."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = escaped.replace("\r", "\\r").replace("\n", "\\n")
     return f'"{escaped}"'
 
 
@@ -90,7 +125,11 @@ def _private_key(file: Path) -> str:
 
 
 def librdkafka_options(config: Config) -> dict[str, Any]:
-    """Settings of confluent-kafka's clients."""
+    """Settings of confluent-kafka's clients.
+
+    Raises:
+        InvalidConfig: what signs tokens is not installed.
+    """
     security = config.kafka.security
     found: dict[str, Any] = {
         "bootstrap.servers": config.kafka.bootstrap_servers,
@@ -99,7 +138,11 @@ def librdkafka_options(config: Config) -> dict[str, Any]:
         # One line per lost connection is the client's; whether it matters is said by our errors.
         "log_level": 0,
     }
-    if security.sasl_mechanism and security.sasl_password:
+    if security.sasl_mechanism == OAUTHBEARER:
+        found |= _librdkafka_token(security)
+    elif security.sasl_mechanism == AWS_MSK_IAM:
+        found |= _msk_iam_token(security)
+    elif security.sasl_mechanism and security.sasl_password:
         found["sasl.mechanism"] = security.sasl_mechanism
         found["sasl.username"] = security.sasl_username
         found["sasl.password"] = security.sasl_password.get_secret_value()
@@ -114,6 +157,31 @@ def librdkafka_options(config: Config) -> dict[str, Any]:
         if security.ssl_key_password:
             found["ssl.key.password"] = security.ssl_key_password.get_secret_value()
     return found | reveal(config.kafka.librdkafka)
+
+
+def _librdkafka_token(security: SecurityConfig) -> dict[str, Any]:
+    secret = security.sasl_oauthbearer_client_secret
+    extensions = reveal(security.sasl_oauthbearer_extensions).items()
+    found = {
+        "sasl.mechanism": OAUTHBEARER,
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": security.sasl_oauthbearer_token_endpoint_url,
+        "sasl.oauthbearer.client.id": security.sasl_oauthbearer_client_id,
+        "sasl.oauthbearer.client.secret": secret.get_secret_value() if secret else "",
+        "sasl.oauthbearer.scope": security.sasl_oauthbearer_scope,
+        "sasl.oauthbearer.extensions": ",".join(f"{name}={value}" for name, value in extensions),
+        "https.ca.location": security.sasl_oauthbearer_ca_location,
+    }
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _msk_iam_token(security: SecurityConfig) -> dict[str, Any]:
+    if not msk_iam.is_installed():
+        message = "AWS_MSK_IAM needs AWS's signer, which is not installed"
+        hint = "pip install 'lakemark[msk-iam]', where lakemark runs and for Spark's workers"
+        raise InvalidConfig([Problem("kafka.security.sasl_mechanism", message, hint)])
+    token = msk_iam.MskIamToken(security.sasl_aws_region or "")
+    return {"sasl.mechanism": OAUTHBEARER, "oauth_cb": token}
 
 
 def carried(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -30,6 +29,8 @@ from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Problem, dotted,
 from lakemark.settings.masking import Masks
 from lakemark.settings.mistakes import explain, shape_of
 from lakemark.settings.names import InternalTopics
+from lakemark.settings.section import Section
+from lakemark.settings.security import SecurityConfig, require_mechanism
 from lakemark.settings.units import (
     Address,
     ClientSettings,
@@ -57,60 +58,6 @@ Deletes = Literal["hard", "soft"]
 Engine = Literal["auto", "task-merge", "deletion-vectors", "spark-merge"]
 
 
-class Section(BaseModel):
-    """What all sections share: values are frozen and unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class SecurityConfig(Section):
-    """How clients prove who they are to Kafka; written once, given to the Java client and ours."""
-
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="how the brokers are spoken to"
-    )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="needed with SASL_…, as are user and password"
-    )
-    sasl_username: Text | None = Field(None, description="user")
-    sasl_password: Secret | None = Field(None, description="its password")
-    ssl_ca_location: ExistingFile | None = Field(
-        None, description="PEM file of trusted authorities"
-    )
-    ssl_certificate_location: ExistingFile | None = Field(None, description="PEM certificate chain")
-    ssl_key_location: ExistingFile | None = Field(None, description="PEM private key, PKCS#8")
-    ssl_key_password: Secret | None = Field(None, description="of the private key")
-    ssl_endpoint_identification: Literal["https", "none"] = Field(
-        "https", description="none accepts a certificate of any host name"
-    )
-
-    @model_validator(mode="after")
-    def _belongs_together(self) -> Self:
-        sasl = self.security_protocol.startswith("SASL")
-        given = [n for n in ("mechanism", "username", "password") if getattr(self, f"sasl_{n}")]
-        if sasl and len(given) < 3:  # noqa: PLR2004
-            raise PydanticCustomError(
-                "security",
-                "{protocol} needs sasl_mechanism, sasl_username and sasl_password",
-                {"protocol": self.security_protocol},
-            )
-        if given and not sasl:
-            raise PydanticCustomError(
-                "security",
-                "sasl_{name} is set, so security_protocol must be SASL_SSL or SASL_PLAINTEXT",
-                {"name": given[0]},
-            )
-        if bool(self.ssl_certificate_location) != bool(self.ssl_key_location):
-            raise PydanticCustomError(
-                "security", "ssl_certificate_location and ssl_key_location need each other"
-            )
-        if self.ssl_ca_location and "SSL" not in self.security_protocol.split("_"):
-            raise PydanticCustomError(
-                "security", "ssl_ca_location is set, so security_protocol must be SSL or SASL_SSL"
-            )
-        return self
-
-
 class KafkaConfig(Section):
     """The brokers, and settings passed on to the two Kafka clients as they are."""
 
@@ -121,6 +68,11 @@ class KafkaConfig(Section):
     java: ClientSettings = Field({}, description="more settings of the Java client (Spark)")
     librdkafka: ClientSettings = Field({}, description="more settings of librdkafka")
     timeout: Duration = Field(timedelta(seconds=30), description="for one administrative request")
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        require_mechanism(self.security, self.java, self.librdkafka)
+        return self
 
 
 class ConnectConfig(Section):

@@ -38,6 +38,9 @@ from lakemark.maven import MavenSettingsError, ivy_settings, proxy_options, read
 RUNTIME_LIST = Path(__file__).with_name("jars.json")
 """The list of `runtime_jars`: Delta, Spark's Kafka source and what they need."""
 
+MSK_IAM_LIST = Path(__file__).with_name("jars_msk_iam.json")
+"""What Spark's Kafka source needs besides where `sasl_mechanism` is AWS_MSK_IAM."""
+
 ATTEMPTS = 3
 """Tries per fetch; with the pauses below about four seconds are added before giving up."""
 
@@ -111,17 +114,26 @@ class Jar:
         return root / self.group / self.filename
 
 
-def runtime_jars(*, cache: Path | None = None, progress: Progress | None = None) -> list[Path]:
+def lists(*, msk_iam: bool = False) -> list[Path]:
+    """Return the jar lists of `runtime_jars`."""
+    return [RUNTIME_LIST, MSK_IAM_LIST] if msk_iam else [RUNTIME_LIST]
+
+
+def runtime_jars(
+    *, msk_iam: bool = False, cache: Path | None = None, progress: Progress | None = None
+) -> list[Path]:
     """Return the jars for `spark.jars`, fetching those that the cache does not have.
 
     Args:
+        msk_iam: whether clients prove who they are by AWS IAM.
         cache: the cache directory, `cache_dir()` unless given.
         progress: told in a few words what is being fetched; never called if nothing is.
 
     Raises:
         JarError: if a jar cannot be fetched or has another checksum.
     """
-    return fetch(RUNTIME_LIST, cache=cache, progress=progress)
+    found = (fetch(one, cache=cache, progress=progress) for one in lists(msk_iam=msk_iam))
+    return [path for paths in found for path in paths]
 
 
 def fetch(

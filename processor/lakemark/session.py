@@ -20,6 +20,7 @@ from lakemark import jars
 from lakemark.class_archive import ClassArchive, class_archive
 from lakemark.config import Config
 from lakemark.errors import PipelineError
+from lakemark.settings.security import AWS_MSK_IAM
 from lakemark.sink import writers
 
 log = structlog.get_logger(__name__)
@@ -107,7 +108,10 @@ def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Ite
         settings[f"spark.executorEnv.{writers.COUNT}"] = str(_writers(config))
     archive = None
     if SUBMITTED not in os.environ:
-        found = jars.runtime_jars(progress=lambda said: log.info("jars.fetching", progress=said))
+        found = jars.runtime_jars(
+            msk_iam=config.kafka.security.sasl_mechanism == AWS_MSK_IAM,
+            progress=lambda said: log.info("jars.fetching", progress=said),
+        )
         archive = class_archive(found)
         settings |= _launched(found, config)
     settings = with_own(settings, config.spark_options())

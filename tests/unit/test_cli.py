@@ -290,12 +290,14 @@ def test_the_package_exports_what_it_says():
 def test_jars_are_printed_as_spark_submit_takes_them(monkeypatch):
     from lakemark import jars
 
-    def found(*, progress):
+    def found(*, msk_iam, progress):
         progress("fetched 1 of 1 files")
-        return [Path("/cache/a.jar"), Path("/cache/b.jar")]
+        more = [Path("/cache/iam.jar")] if msk_iam else []
+        return [Path("/cache/a.jar"), Path("/cache/b.jar"), *more]
 
     monkeypatch.setattr(jars, "runtime_jars", found)
     result = invoke("jars")
     assert result.exit_code == 0
     assert result.stdout == "/cache/a.jar,/cache/b.jar\n"
     assert "fetched" in result.stderr
+    assert invoke("jars", "--msk-iam").stdout == "/cache/a.jar,/cache/b.jar,/cache/iam.jar\n"

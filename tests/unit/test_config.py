@@ -333,7 +333,28 @@ def test_a_name_that_another_section_has_is_no_advice_inside_of_a_section(write)
 def test_names_keep_their_case_in_messages(write, protocol):
     text = SMALL.replace("kafka: {", f"kafka: {{security: {{security_protocol: {protocol}}}, ")
     (found,) = problems(write(text)).values()
-    assert f"{protocol} needs sasl_mechanism" in found.message
+    assert f"{protocol} needs security.sasl_mechanism" in found.message
+
+
+OWN = "{sasl.mechanism: GSSAPI}"
+
+
+@pytest.mark.parametrize(
+    ("own", "fits"),
+    [
+        (f"java: {OWN}, librdkafka: {OWN}", True),
+        (f"java: {OWN}, librdkafka: {{sasl.mechanisms: GSSAPI}}", True),
+        (f"java: {OWN}", False),
+        (f"librdkafka: {OWN}", False),
+    ],
+)
+def test_a_mechanism_that_lakemark_does_not_know_is_given_to_both_clients(write, own, fits):
+    security = f"security: {{security_protocol: SASL_SSL}}, {own}, "
+    path = write(SMALL.replace("kafka: {", f"kafka: {{{security}"))
+    if fits:
+        assert load(path).kafka.security.sasl_mechanism is None
+    else:
+        assert "both java and librdkafka" in problems(path)["kafka"].message
 
 
 def test_a_misspelt_variable_is_a_mistake(write):
@@ -379,10 +400,27 @@ def test_secrets_that_are_missing_say_so(write, tmp_path):
     assert "${env:NAME} or ${file:path}" in found["database.password"].hint
 
 
+IAM = "security_protocol: SASL_SSL, sasl_mechanism: AWS_MSK_IAM"
+
+
 @pytest.mark.parametrize(
     ("security", "words"),
     [
-        ("{security_protocol: SASL_SSL}", "needs sasl_mechanism"),
+        ("{security_protocol: SASL_SSL, sasl_mechanism: PLAIN}", "needs sasl_username, sasl_"),
+        (
+            "{security_protocol: SASL_SSL, sasl_mechanism: OAUTHBEARER}",
+            "OAUTHBEARER needs sasl_oauthbearer_token_endpoint_url, sasl_oauthbearer_client_id, s",
+        ),
+        ("{security_protocol: SASL_SSL, sasl_mechanism: AWS_MSK_IAM}", "needs sasl_aws_region"),
+        (
+            "{security_protocol: SASL_PLAINTEXT, sasl_mechanism: AWS_MSK_IAM, sasl_aws_region: r}",
+            "needs security_protocol SASL_SSL",
+        ),
+        (
+            f"{{{IAM}, sasl_aws_region: r, sasl_password: p}}",
+            "sasl_password is of no use with AWS_MSK_IAM",
+        ),
+        ("{security_protocol: SASL_SSL, sasl_username: u}", "no use with no sasl_mechanism"),
         ("{sasl_mechanism: PLAIN, sasl_username: u, sasl_password: p}", "SASL_SSL or"),
         ("{security_protocol: SSL, ssl_key_location: lakemark.yaml}", "need each other"),
         ("{ssl_ca_location: lakemark.yaml}", "must be SSL or SASL_SSL"),

@@ -1,9 +1,18 @@
 """One way to say how to reach Kafka, two clients that understand it."""
 
+import base64
+import pickle
+import queue
 import re
+import threading
+import time
+import zipfile
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from confluent_kafka import KafkaError
 
+from lakemark import jars, msk_iam
 from lakemark.client_settings import (
     by_offset,
     carried,
@@ -14,8 +23,13 @@ from lakemark.client_settings import (
 )
 from lakemark.config import Config
 from lakemark.kafka import Cluster, topic_plan
+from lakemark.settings.check import check
 from lakemark.settings.layers import InvalidConfig
+from lakemark.source import librdkafka
+from stack.processes import free_port
+from tests.kit.connector_settings import config as settings
 
+MSK_JAR = jars.read_list(jars.MSK_IAM_LIST)[0].path(jars.cache_dir() / "jars")
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
 PLACES = {"ca": "ca", "certificate": "cert", "key": "key"}
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
@@ -76,6 +90,117 @@ def test_password_for_both_clients(mechanism, module):
     assert java["kafka.ssl.endpoint.identification.algorithm"] == "https"
     assert (ours["sasl.username"], ours["sasl.password"]) == ("u", 'p"\\w')
     assert ours["sasl.mechanism"] == java["kafka.sasl.mechanism"] == mechanism
+
+
+def test_tokens(files):
+    """Of OIDC's client credentials, with what brokers of a cloud want beside them."""
+    given = config(
+        security={
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauthbearer_token_endpoint_url": "https://id.example/token",
+            "sasl_oauthbearer_client_id": "me",
+            "sasl_oauthbearer_client_secret": 'hush"\\',
+            "sasl_oauthbearer_scope": "kafka",
+            "sasl_oauthbearer_extensions": {"logicalCluster": "lkc-1", "identityPoolId": "p"},
+            "sasl_oauthbearer_ca_location": str(files / "ca"),
+        },
+    )
+    java = java_options(given)
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    trusted = CERTIFICATE.replace("\n", "\\n")
+    assert java["kafka.sasl.jaas.config"] == (
+        f'{module} required clientId="me" clientSecret="hush\\"\\\\" scope="kafka"'
+        ' extension_logicalCluster="lkc-1" extension_identityPoolId="p"'
+        f' ssl.truststore.type="PEM" ssl.truststore.certificates="{trusted}";'
+    )
+    assert java["kafka.sasl.oauthbearer.token.endpoint.url"] == "https://id.example/token"
+    assert "kafka.ssl.truststore.certificates" not in java  # the brokers have authorities of theirs
+    ours = librdkafka_options(given)
+    assert ours["sasl.mechanism"] == java["kafka.sasl.mechanism"] == "OAUTHBEARER"
+    assert ours["sasl.oauthbearer.method"] == "oidc"
+    assert ours["sasl.oauthbearer.client.secret"] == 'hush"\\'
+    assert ours["sasl.oauthbearer.extensions"] == "logicalCluster=lkc-1,identityPoolId=p"
+    assert ours["https.ca.location"] == str(files / "ca")
+    with Cluster(given):  # librdkafka knows all of them
+        pass
+    moved = carried(ours)
+    (files / "ca").unlink()
+    assert here(moved)["https.ca.pem"] == CERTIFICATE  # on another machine
+
+
+IAM = {"security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM", "sasl_aws_region": "eu-1"}
+
+
+def test_aws_iam_signs_tokens_for_librdkafka_and_has_a_jar_for_java(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
+    given = config(security=IAM)
+    java = java_options(given)
+    assert java["kafka.sasl.mechanism"] == "AWS_MSK_IAM"
+    assert java["kafka.sasl.jaas.config"] == "software.amazon.msk.auth.iam.IAMLoginModule required;"
+    classes = zipfile.ZipFile(MSK_JAR).namelist() if MSK_JAR.exists() else []
+    for name in ("IAMLoginModule", "IAMClientCallbackHandler"):
+        assert not classes or f"software/amazon/msk/auth/iam/{name}.class" in classes
+    ours = pickle.loads(pickle.dumps(librdkafka_options(given)))  # as tasks are given them
+    assert ours == librdkafka_options(given)
+    assert ours["sasl.mechanism"] == "OAUTHBEARER"
+    token, expires_s = ours["oauth_cb"]("")
+    signed = urlsplit(base64.urlsafe_b64decode(token + "==").decode())
+    asked = parse_qs(signed.query)
+    assert signed.hostname == "kafka.eu-1.amazonaws.com"
+    assert asked["Action"] == ["kafka-cluster:Connect"]
+    assert asked["X-Amz-Credential"][0].startswith("AKIAEXAMPLE/")
+    assert "hush-hush" not in signed.geturl()
+    assert time.time() < expires_s <= time.time() + 900
+
+
+def test_aws_iam_without_its_signer_is_a_mistake_that_is_found_offline(monkeypatch):
+    monkeypatch.setattr(msk_iam, "SIGNER", "no_such_module")
+    (problem,) = check(settings(kafka={"bootstrap_servers": "a:1", "security": IAM}))
+    assert problem.path == "kafka.security.sasl_mechanism"
+    assert "pip install 'lakemark[msk-iam]'" in problem.hint
+
+
+def asked_for_a_token(callback):
+    """A reader that needs a token, and what it met until one was asked for."""
+    called, met = threading.Event(), queue.Queue()
+
+    def token(text):
+        called.set()
+        return callback(text)
+
+    reader = librdkafka.Reader(
+        {
+            "bootstrap.servers": f"127.0.0.1:{free_port()}", "group.id": "g", "log_level": 0,
+            "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": token,
+        },
+        met.put,
+    )  # fmt: skip
+    assert called.wait(30)  # though nothing was polled
+    return reader, met
+
+
+def test_a_reader_asks_for_tokens_by_itself():
+    reader, met = asked_for_a_token(lambda _: ("token", time.time() + 900))
+    reader.some(1, 0.1)
+    reader.close()
+    refused = [e for e in met.queue if e.code() == KafkaError._AUTHENTICATION]
+    assert refused == []
+
+
+def test_a_token_that_cannot_be_had_is_an_error_of_the_reader():
+    def fails(_):
+        raise ValueError("no credentials")
+
+    reader, met = asked_for_a_token(fails)
+    end = time.monotonic() + 30
+    while not any(e.code() == KafkaError._AUTHENTICATION for e in met.queue):
+        assert time.monotonic() < end
+        reader.some(1, 0.1)
+    reader.close()
+    assert any("no credentials" in e.str() for e in met.queue)
 
 
 def certificates(files, **more: str) -> dict[str, str]:

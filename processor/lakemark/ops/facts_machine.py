@@ -18,6 +18,7 @@ from lakemark.config import Config
 from lakemark.ops.checks_machine import Cache, Folder, Interpreter, Java, MachineFacts
 from lakemark.ops.stored_state import local
 from lakemark.settings.masking import foreign
+from lakemark.settings.security import AWS_MSK_IAM
 from lakemark.version import __version__
 
 _START_S: Final = 20.0  # a JVM or an interpreter on a busy machine takes two
@@ -36,8 +37,9 @@ def machine_facts(config: Config) -> MachineFacts:
     error, count = "", 0
     absent: tuple[str, ...] = ()
     try:
-        count = len(jars.read_list(jars.RUNTIME_LIST))
-        absent = tuple(jar.coordinates for jar in jars.absent())
+        lists = jars.lists(msk_iam=config.kafka.security.sasl_mechanism == AWS_MSK_IAM)
+        count = sum(len(jars.read_list(one)) for one in lists)
+        absent = tuple(jar.coordinates for one in lists for jar in jars.absent(one))
     except jars.JarError as found:
         error = found.message
     return MachineFacts(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from lakemark import connector, jars, own_files
-from lakemark.client_settings import java_options
+from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.source.schema_file import read_schema_file
@@ -29,10 +29,11 @@ def check(config: Config) -> list[Problem]:
             conninfo(config.database)
         except InvalidConfig as error:
             problems += error.problems
-    try:
-        java_options(config)
-    except InvalidConfig as error:
-        problems += error.problems
+    for options in (java_options, librdkafka_options):
+        try:
+            options(config)
+        except InvalidConfig as error:
+            problems += error.problems
     problems += _rights(config)
     return problems
 

@@ -17,6 +17,7 @@ _LIBRARY: Final = ctypes.CDLL(cimpl.__file__)
 _CONSUMER: Final = 1
 _TEXT: Final = 512
 _MEET_MS: Final = 2000
+_TOKEN_CB: Final = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_void_p)
 _ERROR_CB: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 
 
@@ -46,6 +47,14 @@ _conf_new = _function("conf_new", c_void_p)
 _conf_set = _function("conf_set", c_int, c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)
 _conf_destroy = _function("conf_destroy", None, c_void_p)
 _conf_set_error_cb = _function("conf_set_error_cb", None, c_void_p, _ERROR_CB)
+_conf_set_token_cb = _function("conf_set_oauthbearer_token_refresh_cb", None, c_void_p, _TOKEN_CB)
+_conf_enable_sasl_queue = _function("conf_enable_sasl_queue", None, c_void_p, c_int)
+_sasl_in_background = _function("sasl_background_callbacks_enable", c_void_p, c_void_p)
+_set_token = _function(
+    "oauthbearer_set_token", c_int, c_void_p, c_char_p, c_int64, c_char_p, c_void_p, c_size_t,
+    c_char_p, c_size_t,
+)  # fmt: skip
+_set_token_failure = _function("oauthbearer_set_token_failure", c_int, c_void_p, c_char_p)
 _new = _function("new", c_void_p, c_int, c_void_p, c_char_p, c_size_t)
 _destroy = _function("destroy", None, c_void_p)
 _poll_set_consumer = _function("poll_set_consumer", c_int, c_void_p)
@@ -88,7 +97,7 @@ class Reader:
     """A consumer that is told its partitions and offsets. For one thread.
 
     Args:
-        settings: librdkafka's, with a `group.id`.
+        settings: librdkafka's, with a `group.id`; `oauth_cb` as confluent-kafka takes it.
         on_error: told what goes wrong with the connection, while `some` waits.
 
     Raises:
@@ -103,7 +112,13 @@ class Reader:
         text = ctypes.create_string_buffer(_TEXT)
         conf = _conf_new()
         _conf_set_error_cb(conf, self._told)
+        self._refresh = _refreshing(settings.get("oauth_cb"))
+        if self._refresh is not None:
+            _conf_set_token_cb(conf, self._refresh)
+            _conf_enable_sasl_queue(conf, 1)
         for name, value in settings.items():
+            if name == "oauth_cb":
+                continue
             said = str(value).lower() if isinstance(value, bool) else str(value)
             if _conf_set(conf, name.encode(), said.encode(), text, _TEXT) != 0:
                 _conf_destroy(conf)
@@ -112,6 +127,8 @@ class Reader:
         if not self._client:
             _conf_destroy(conf)
             raise _refused(text)
+        if self._refresh is not None:
+            _sasl_in_background(self._client)  # nobody polls where there is nothing to read
         _poll_set_consumer(self._client)
         self._queue = _queue_get_consumer(self._client)
         self._met: set[str] = set()
@@ -175,6 +192,26 @@ class Reader:
             code, said = _error_code(error), _error_string(error).decode(errors="replace")
             _error_destroy(error)
             raise KafkaException(KafkaError(code, said))
+
+
+def _refreshing(token: Callable[[str], tuple[str, float]] | None) -> Any:
+    """What the client calls when it needs a token; None where there are none."""
+    if token is None:
+        return None
+
+    def refresh(client: int, config: bytes | None, _: Any) -> None:
+        text = ctypes.create_string_buffer(_TEXT)
+        try:
+            value, expires_s = token((config or b"").decode())
+        except Exception as error:  # noqa: BLE001 - the client says it to whoever it keeps waiting
+            _set_token_failure(client, f"{type(error).__name__}: {error}".encode())
+            return
+        # The principal is what the brokers make of the token: the client wants a word all the same.
+        expires_ms = round(expires_s * 1000)
+        if _set_token(client, value.encode(), expires_ms, b"lakemark", None, 0, text, _TEXT) != 0:
+            _set_token_failure(client, text.value)
+
+    return _TOKEN_CB(refresh)
 
 
 def message(pointer: int) -> Message:
