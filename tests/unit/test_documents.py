@@ -97,6 +97,12 @@ def logged() -> dict[str, set[str]]:
                     args=[ast.Constant(value=str(event)), *_],
                 ):
                     found.setdefault(event, set()).update(w.arg or "*" for w in node.keywords)
+                case ast.Dict(
+                    keys=[ast.Constant(value="msg"), *more], values=[ast.Constant(value=event), *_]
+                ):  # a line that is made without a logger
+                    found.setdefault(event, set()).update(
+                        key.value for key in more if isinstance(key, ast.Constant)
+                    )
     return found
 
 
@@ -327,4 +333,4 @@ def test_the_readme_leads_to_every_page():
 def test_pages_are_utf8_and_short_enough_to_be_read():
     for page in DOCS.glob("*.md"):
         lines = Path(page).read_text(encoding="utf-8").splitlines()
-        assert len(lines) < 260, f"{page.name} has {len(lines)} lines"
+        assert len(lines) < 300, f"{page.name} has {len(lines)} lines"

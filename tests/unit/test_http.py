@@ -117,7 +117,7 @@ def test_metrics_parse_and_say_what_the_board_says(site):
 
 
 def test_a_source_in_trouble_makes_it_not_ready_and_stays_alive(site):
-    problem = SourceProblem("connector-failed", "hush-hush has FAILED", "restart it", 1)
+    problem = SourceProblem("connector-failed", "hush-4hush has FAILED", "restart it", 1)
     now = site.board.status().source
     failed = msgspec.structs.replace(now, connector="FAILED", problems=(problem,), proven_ms=None)
     site.board.source(failed)

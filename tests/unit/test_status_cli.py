@@ -185,7 +185,7 @@ def test_rows_of_which_nobody_knows_how_many_are_not_said_to_be_none(folder, kaf
     """A list of keys that was too long to keep leaves the word that there are more."""
     known, _ = serve(folder)
     known.began(PipelineState(batch=9, tables={A: TableState(topics=["t.a"], reread_missed=3)}))
-    text = "\n".join(status_view._notes(seen(known).status.tables[0]))
+    text = "\n".join(status_view._of_tables(seen(known).status.tables))
     assert f"{A}: rows to be read again from the source" in text
     assert "0 rows" not in text
 
