@@ -1,6 +1,7 @@
 """Keys that differ in the database differ in the lake, or are refused by name; log and chunk agree."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -300,3 +301,36 @@ def test_every_type_is_exact_or_refused(kind, typmod, modes):
         assert fault.code == "key-type"
         assert "'k'" in fault.reason
         assert not apart or kind in IN_THE_LOG_ONLY, "refused for nothing"
+
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden/postgres_keys.json").read_text())
+# Of these the connector itself makes other keys, which nobody can tell from those.
+ELSEWHERE = {
+    ("date", "0001-12-31 BC"), ("date", "0044-03-15 BC"), ("date", "4713-01-01 BC"),
+    ("timestamp(3)", "294276-12-31 00:00:00"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "kind"), [(m, k) for m, kinds in GOLDEN.items() for k in kinds])
+def test_keys_as_a_connector_wrote_them(mode, kind):
+    modes = HandlingModes.from_connector(MODES[mode])
+    name, _, digits = kind.removesuffix(")").partition("(")
+    columns = [CatalogColumn("k", name, int(digits or -1), key_position=1)]
+    schema = from_catalog(TABLE, columns, ["k"], modes)
+    if schema.key_fault(modes):
+        return
+    found = {}
+    for text, sent in GOLDEN[mode][kind].items():
+        if (kind, text) in ELSEWHERE:
+            continue
+        keys = canonical_keys([json.dumps({"k": key}).encode() for key in sent.values()], schema)
+        assert len(set(keys)) == 1, "one key in the connector's snapshot and in the log"
+        if keys[0] is None:
+            raw = json.dumps({"k": next(iter(sent.values()))}).encode()
+            assert out_of_range(raw, schema) == schema.columns[0]
+            with pytest.raises(TableError, match="not infinite"):
+                by_chunk(columns, modes, [[text]])
+        else:
+            found[text] = keys[0]
+            assert by_chunk(columns, modes, [[text]])[1].keys.to_pylist() == keys[:1]
+    assert len(set(found.values())) == len(found) > 1

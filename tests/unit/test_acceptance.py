@@ -121,6 +121,17 @@ def test_tables_that_cannot_be_read_fail_alone():
     assert all(table.hint for table in run.tables if table.state == FAILED)
 
 
+def test_a_key_of_a_type_that_cannot_be_one_is_said_to_be_that():
+    def against(table):
+        if table == ITEMS:
+            raise LakemarkError(f"{ITEMS}: a bit string", code="key-type", hint="another key")
+
+    run = accept(ExecuteSnapshot("s1", (ORDERS, ITEMS)), Known(SCHEMAS, condition, against))
+    (_, items) = run.tables
+    assert (items.state, items.code, items.hint) == (FAILED, "key-type", "another key")
+    assert items.reason == f"{ITEMS}: a bit string"
+
+
 @pytest.mark.parametrize("retried", [False, True])
 def test_a_table_that_the_database_keeps_from_us_fails_alone(retried):
     def against(table):

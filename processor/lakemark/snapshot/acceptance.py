@@ -99,7 +99,8 @@ def _table(name: str, text: str, known: Known) -> TableRun:
         return table  # other signals do not wait for a lock: each chunk asks again
     if reason is not None:
         table.state, table.code = FAILED, reason.code
-        table.reason, table.hint = f"{name}: {reason.message}", reason.hint
+        table.reason = f"{name}: {reason.message.removeprefix(f'{name}: ')}"
+        table.hint = reason.hint
     return table
 
 
