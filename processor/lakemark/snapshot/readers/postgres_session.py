@@ -146,7 +146,9 @@ def _ours(error: psycopg.Error, table: str) -> LakemarkError:
     away = isinstance(error, psycopg.OperationalError | errors.InsufficientPrivilege)
     # The client's own result, without a state: the connection has ended.
     ended = type(error) is psycopg.DatabaseError and error.sqlstate is None
-    return unavailable(error) if (away and not of_statement) or ended else _of_the_table(error, what)
+    if ended or (away and not of_statement):
+        return unavailable(error)
+    return _of_the_table(error, what)
 
 
 # The database has answered, though psycopg counts these among the errors of its operation: limits
