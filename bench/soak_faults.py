@@ -207,7 +207,7 @@ def _hostile_table(soak: "Soak") -> None:
             connection.execute(sql.SQL("DROP TABLE {}").format(table))
             return
         connection.execute(
-            sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, _cdc text, {} text)").format(
+            sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, op text, {} text)").format(
                 table, sql.Identifier(name)
             )
         )

@@ -21,7 +21,8 @@ from lakemark.errors import LakemarkError
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.settings.masking import foreign
-from lakemark.sink import apply, dead_letter, envelopes
+from lakemark.sink import apply, dead_letter, envelopes, table_store
+from lakemark.sink.failures import told
 from lakemark.sink.lake_plan import LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
 from lakemark.source import key_schema, stretch, touches
@@ -352,6 +353,8 @@ def merge(
         found = parts[table]
         rows = publish.of(table, survivors.get(table, []), found) if publish else None
         said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan, rows))))
+    with told("the lake"):
+        table_store.settle()
     kinds, blobs = [kind for kind, _ in said], [blob for _, blob in said]
     yield pa.RecordBatch.from_arrays(
         [pa.array(kinds, pa.string()), pa.array(blobs, pa.binary())], schema=RESULT

@@ -428,3 +428,12 @@ def test_chunks_are_cut_again_while_half_of_another_one_is_read(restarts):
             world.start()
     world.finish("r1", seconds=4000)
     assert world.database.keys[ORDERS] <= world.stream.coverage("r1", ORDERS)
+
+
+def test_a_table_that_the_stream_has_stopped_is_skipped_not_a_fault_of_sql():
+    world = FakeWorld()
+    world.stream.table(ORDERS, code="schema-incompatible", reason="a type", hint="change it back")
+    world.execute("r1", ORDERS, ITEMS)
+    world.finish("r1")
+    assert world.scans("r1") == {ORDERS: "SKIPPED", ITEMS: "SUCCEEDED"}
+    assert world.note("r1", "ABORTED")["code"] == "schema-incompatible"

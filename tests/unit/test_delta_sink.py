@@ -170,15 +170,41 @@ def test_table_paths_are_safe_and_reversible():
         "p.~20",
         "ü.日本",
         "a.\uff21",
+        "public._delta_log",
+        "_delta_log._delta_log",
+        "public._delta_log2",
     ):
         path = names.table_path(lake, table)
         assert names.table_of(path) == table
         assert not set(" %[]\\*?#:'\"") & set(path.removeprefix("s3://"))
-        assert ".." not in path.split("/")
+        assert not {"..", "_delta_log"} & set(path.split("/"))
+
+
+def test_tables_that_are_there_keep_their_paths():
+    """Only a name that could never be written has got another path."""
+    for name in (
+        "_prisma_migrations",
+        "_SUCCESS",
+        "_temporary",
+        "_change_data",
+        "_lakemark",
+        "__x",
+    ):
+        assert names.table_path("lake", f"public.{name}") == f"lake/public/{name}"
+        assert names.table_path("lake", f"{name}.t") == f"lake/{name}/t"
 
 
 def test_odd_paths_work(tmp_path):
-    for table in ("public.order items", "ä.x:y", "a.50%", "a.[b]", "a.c\\d", "s.日本"):
+    hidden = (
+        "_delta_log",
+        "_SUCCESS",
+        "_temporary",
+        "_change_data",
+        "_lakemark",
+        "_spark_metadata",
+    )
+    odd = ("public.order items", "ä.x:y", "a.50%", "a.[b]", "a.c\\d", "s.日本")
+    for table in (*odd, *(f"h.{name}" for name in hidden), *(f"{name}.t" for name in hidden)):
         path = names.table_path(str(tmp_path), table)
         delta.ensure(path, table_schema(COLUMNS), key=["id"], table=table)
         merge(path, upsert(row("a"), at(1)))

@@ -32,10 +32,21 @@ import structlog
 from lakemark import chunk_rows, crashpoints, packets
 from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import commits, delta, evolve, key_ends, staging, upkeep, vectors, vectors_rows
+from lakemark.sink import (
+    commits,
+    delta,
+    evolve,
+    key_ends,
+    staging,
+    table_log,
+    upkeep,
+    vectors,
+    vectors_rows,
+)
 from lakemark.sink import resolve as resolving
 from lakemark.sink.chunk_files import InFile, fits, loader, placed
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
+from lakemark.sink.failures import told
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.sink.log_table import LogTable, Opened
 from lakemark.sink.names import CDC, OWN
@@ -170,6 +181,7 @@ class _Work:
         outcome.committed()
         outcome.pending = self.halves.load(plan.batch, plan.step) is not None
         if self.opened is not None:
+            self._keep(self.opened.version())
             size = self._size(self.opened)
             outcome.rows, outcome.bytes = size.rows, size.bytes
         return True
@@ -245,7 +257,10 @@ class _Work:
                 engine=own.engine,
             )
             outcome.evolved(changed)
+            since = -1 if self.opened is None else self.opened.version()
             self.opened = delta.open_table(own.path, options)
+            if self.opened is not None:
+                self._keep(*range(since + 1, self.opened.version() + 1))
         if self.opened is None:  # a truncate of a table that has never had a row
             outcome.rows = 0
             return False
@@ -332,6 +347,7 @@ class _Work:
             engine=own.engine,
         )
         outcome.truncated(gone)
+        self._keep(gone.at)
         self.opened = None
 
     def resolve(self) -> Resolution:
@@ -373,7 +389,7 @@ class _Work:
             merge = partial(vectors.merge, files=self.files, opened=opened)
         else:
             merge = partial(delta.merge, opened=None if isinstance(opened, LogTable) else opened)
-        return merge(
+        merged: MergeResult = merge(
             own.path,
             write_set,
             key=outcome.key,
@@ -382,6 +398,16 @@ class _Work:
             version=outcome.version,
             storage_options=self.plan.options,
         )
+
+        self._keep(merged.at)
+        return merged
+
+    def _keep(self, *versions: int) -> None:
+        """Make these versions durable, which delta-rs has committed; -1 is none."""
+        own = self.own
+        with told(own.path):
+            store = TableStore(own.path, self.plan.options)
+            table_log.keep(store, [version for version in versions if version >= 0])
 
     def keep(self, merged: MergeResult) -> None:
         """Step 7."""

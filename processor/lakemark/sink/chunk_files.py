@@ -102,6 +102,7 @@ class ChunkFileWriter:
             if len(index.row) < rows.num_rows or not key_index.is_unique(index):
                 return None
             name, size = write_rows(store, whole)
+            store.keep([name])
             keep_index(name, size, columns, index)
         said = json.dumps(statistics(keys), separators=(",", ":"))
         return ChunkFile(name, size, rows.num_rows, position.hex(), rows.schema, said, run)

@@ -12,7 +12,9 @@ readers refuse. So a name is kept as it is unless it cannot be, and is otherwise
                 ``Id`` beside ``id`` is ``%49d``
     folder      the same with ``~`` instead of ``%``, because object-store URLs use ``%``
                 themselves (delta-rs reads ``a%20b`` as ``a b``): ``order items`` is
-                ``order~20items``; all but letters, digits, ``_``, ``-`` and ``.`` is escaped
+                ``order~20items``; all but letters, digits, ``_``, ``-`` and ``.`` is escaped, and
+                the first character of the name of a log: ``_delta_log`` is ``~5fdelta_log``. Other
+                names may begin with ``_``: readers hide them in listings, not in a table's path
 
 Both are reversible without looking anything up.
 """
@@ -40,6 +42,7 @@ OWN: Final = frozenset({CDC, ACTION, PATCH, FORCE, BARRIER, NO_COLUMN, ROW})
 RESERVED: Final = (CDC, "_change_type", "_commit_version", "_commit_timestamp")
 _REFUSED: Final = frozenset(" ,;{}()\n\t=")
 _ESCAPED_COLUMN: Final = re.compile(r"(?:%[0-9a-f]{2})+")
+_LOG: Final = "_delta_log"  # what is below it is no table for any reader or writer
 _ESCAPED_FOLDER: Final = re.compile(r"(?:~[0-9a-f]{2})+")
 
 
@@ -132,11 +135,12 @@ def table_of(path: str) -> str:
 
 
 def folder_name(part: str) -> str:
-    """One name as part of a path; only letters that have a single spelling stay."""
+    """Return a name as part of a path; only letters that have a single spelling stay."""
     return "".join(
         c
         if (c.isalnum() and unicodedata.is_normalized("NFD", c))
-        or c in "_-"
+        or c == "-"
+        or (c == "_" and (at > 0 or part != _LOG))
         or (c == "." and at > 0)
         else _bytes(c, "~")
         for at, c in enumerate(part)

@@ -55,6 +55,7 @@ class Halves:
             out = self._handler().open_output_stream(self._name(batch, step), None)
             out.write(packets.encode(packet))
             out.close()
+            self._store.keep([self._name(batch, step)])
 
     def load(self, batch: int, step: str) -> pa.Table | None:
         """What a step of a batch left; None if there is nothing of it, or no table at all.

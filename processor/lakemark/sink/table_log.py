@@ -378,12 +378,40 @@ def commit(store: TableStore, before: TableFiles, actions: Iterable[Action]) -> 
     actions = list(actions)
     lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
     name = commit_name(before.version + 1)
-    stamp = store.put_absent(name, ("\n".join(lines) + "\n").encode())
+    blob = ("\n".join(lines) + "\n").encode()
+    stamp = store.put_absent(name, blob, names=_named(actions, before))
     if stamp is None:
         return None
     replay = _Replay.after(before)
     replay.commit(actions)
     return _keep(store, replay.at(before.version + 1, stamp))
+
+
+def _named(actions: Iterable[Action], before: TableFiles) -> set[str]:
+    """Return the files that a commit names and the version before did not."""
+    added = [data_file(action["add"]) for action in actions if "add" in action]
+    known = set(map(vector_id, (file.vector for file in before.files.values())))
+    new = (one.vector for one in added if vector_id(one.vector) not in known)
+    vectors = {roaring.file_of(v["pathOrInlineDv"]) for v in new if v and v["storageType"] == "u"}
+    return vectors | {one.path for one in added if one.add["path"] not in before.files}
+
+
+def keep(store: TableStore, versions: Iterable[int]) -> None:
+    """Make commits of delta-rs durable, and the data files that they add, on a local disk.
+
+    Raises:
+        OSError: the disk refuses.
+        TableError: `table-damaged`.
+    """
+    if store.local is None:
+        return
+    names: list[str] = []
+    for version in versions:
+        with suppress(FileNotFoundError):  # the log was cleaned up to here: it is an old one
+            added = (action["add"] for action in _commit(store, version) if "add" in action)
+            names += [commit_name(version), *(data_file(add).path for add in added)]
+    if names:
+        store.keep(names)
 
 
 def read_vector(store: TableStore, vector: Action, files: dict[str, bytes]) -> roaring.Rows:

@@ -5,12 +5,19 @@ store, and what needs more than whole files, by delta-rs's access.
 
 Writing a file that may be there is plain; `put_absent` writes one that must not be there yet, which
 is what a commit is. On a local disk that is a hard link, in an object store a conditional request.
+
+A local disk forgets what it was not told to keep when the machine loses its power. So a commit is
+put in place when its bytes and the files that it names are on the disk, and `settle` waits for the
+commits themselves: before the pipeline's state counts on them. Files are synced together, since a
+disk that is asked for many at once writes its journal once: 4 ms a table instead of 39.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -36,7 +43,10 @@ _TRUE: Final = frozenset({"1", "true", "on", "yes", "y"})
 # Files up to this size are read by one request, and not in parts.
 _WHOLE_BYTES: Final = 1 << 20
 
+_SYNCS: Final = 16  # at once
+
 _kept: Final = KeptFiles(64 << 20)
+_unsettled: Final[set[Path]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +208,20 @@ class TableStore:
         (info,) = self._handler().get_file_info([name])
         return int(info.size or 0), int(info.mtime_ns or 0)
 
-    def put_absent(self, name: str, data: bytes) -> Stamp | None:
+    def keep(self, names: Iterable[str]) -> None:
+        """Make files durable that are there, and the folders on the way to them, where a disk is
+        local.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        if (folder := self.local) is not None:
+            _sync([*_with_folders(folder, names), folder.parent, folder.parent.parent])
+
+    def put_absent(self, name: str, data: bytes, *, names: Iterable[str] = ()) -> Stamp | None:
         """Writes a file whole, unless there is one; its stamp, None if it was not written.
+
+        The files of these `names` are durable before, and the file itself after `settle`.
 
         The answer to a request that was carried out may get lost, and its repetition finds the file
         there. So a file of the very same bytes counts as written: no two calls may mean different
@@ -210,7 +232,8 @@ class TableStore:
             OSError: the store does not answer or refuses.
         """
         if (folder := self.local) is not None:
-            return self.stamp(name) if _link(folder / name, data) else self._same(name, data)
+            put = _link(folder / name, data, _with_folders(folder, names))
+            return self.stamp(name) if put else self._same(name, data)
         written = self._conditional().create(name, data)
         if written is None:
             return self._same(name, data)
@@ -235,6 +258,41 @@ class TableStore:
         return object_client.client(self.path, self.options)
 
 
+def _with_folders(root: Path, names: Iterable[str]) -> list[Path]:
+    """Return files, and all folders that lead to them from the root on."""
+    files = [root / name for name in names]
+    ways = (file.parents[: len(file.parts) - len(root.parts)] for file in files)
+    return [*files, *(folder for way in ways for folder in way)]
+
+
+def settle() -> None:
+    """Make the commits durable that this process has put in place.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    _sync(folder for folder in _unsettled if folder.is_dir())
+    _unsettled.clear()
+
+
+def _sync(paths: Iterable[Path]) -> None:
+    if every := dict.fromkeys(paths):
+        list(_pool(os.getpid()).map(_fsync, every))
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a fork has none of these threads
+    return ThreadPoolExecutor(_SYNCS, "lakemark-sync")
+
+
+def _fsync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 def forget() -> None:
     """Drops the files that are kept in memory."""
     _kept.clear()
@@ -252,11 +310,13 @@ def _replace(folder: Path, name: str, data: bytes) -> None:
         raise
 
 
-def _link(place: Path, data: bytes) -> bool:
+def _link(place: Path, data: bytes, before: Sequence[Path]) -> bool:
     part = place.with_name(f".{place.name}.{uuid4().hex}.part")
     try:
         part.write_bytes(data)
+        _sync([part, *before])
         os.link(part, place)
+        _unsettled.add(place.parent)
     except FileExistsError:
         return False
     finally:

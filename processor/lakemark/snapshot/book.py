@@ -36,6 +36,7 @@ _STATUS: Final = {
     "key-type": ScanStatus.SKIPPED,
     "table-gone": ScanStatus.UNKNOWN_SCHEMA,
     "not-a-table": ScanStatus.UNKNOWN_SCHEMA,
+    "not-selected": ScanStatus.SKIPPED,
 }
 
 
@@ -326,7 +327,10 @@ class Book:
     def _scanned(self, run: Run, table: TableRun) -> None:
         status = ScanStatus.SUCCEEDED if table.rows else ScanStatus.EMPTY
         if table.state == runs.FAILED:
-            status = _STATUS.get(table.code, ScanStatus.SQL_EXCEPTION)
+            now = self.coordinator.stream.tables.get(table.table)
+            stopped = now is not None and now.code == table.code  # nobody has asked the database
+            other = ScanStatus.SKIPPED if stopped else ScanStatus.SQL_EXCEPTION
+            status = _STATUS.get(table.code, other)
         self.notify(
             notes.table_scan_completed(
                 self.subject(run),

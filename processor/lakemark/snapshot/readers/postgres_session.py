@@ -142,13 +142,18 @@ def _ours(error: psycopg.Error, table: str) -> LakemarkError:
     if isinstance(error, errors.InsufficientPrivilege) and table:
         hint = grant("SELECT", table) + _ROW_SECURITY
         return ConfigError(f"lakemark's user may not read all rows of {what}", hint=hint)
-    if isinstance(error, psycopg.OperationalError | errors.InsufficientPrivilege):
+    of_statement = bool(table) and (error.sqlstate or "")[:2] in _OF_A_STATEMENT
+    away = isinstance(error, psycopg.OperationalError | errors.InsufficientPrivilege)
+    # The client's own result, without a state: the connection has ended.
+    ended = type(error) is psycopg.DatabaseError and error.sqlstate is None
+    if ended or (away and not of_statement):
         return unavailable(error)
-    if type(error) is psycopg.DatabaseError and error.sqlstate is None:
-        return unavailable(error)  # the client's own result: the connection has ended
     return _of_the_table(error, what)
 
 
+# The database has answered, though psycopg counts these among the errors of its operation: limits
+# of a statement, objects that are not ready, files that cannot be read.
+_OF_A_STATEMENT: Final = frozenset({"54", "55", "58"})
 _KNOWN: Final[tuple[tuple[tuple[type[psycopg.Error], ...], str, str], ...]] = (
     (
         (errors.UndefinedTable, errors.InvalidSchemaName),
