@@ -180,6 +180,15 @@ def test_a_table_left_out_is_back_with_its_events_in_another_topic():
     assert state.left == {}
 
 
+def test_how_the_connector_writes_is_kept_until_it_shows_it_again():
+    before = PipelineState(sample=b"old", wrappers={T: (b"k", b"v")})
+    for sample, kept in ((b"", b"old"), (b"new", b"new")):
+        state = tables.decode(tables.encode(before))
+        found = [report(sample=sample, wrappers={OTHER: (b"", b"")})]
+        settle.settle(state, before, {}, found, [], catalog=False)
+        assert (state.sample, state.wrappers) == (kept, {T: (b"k", b"v"), OTHER: (b"", b"")})
+
+
 def test_records_whose_key_cannot_be_read_ask_for_a_snapshot_keys_for_rereads():
     entry, _ = settled(report(of={T: TableReport(unread=1, reread=["[1]"])}))
     assert (entry.resnapshot, entry.resnapshot_since) == (settle.UNREAD, 5)
