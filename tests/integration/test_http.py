@@ -19,12 +19,24 @@ from tests.kit.snapshots import SNAPSHOT
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
 ORDERS = "public.orders"
+LONG = "a_name_of_a_table_that_is_longer_than_most"
 ROWS = 1000
+# A backtracking engine is busy with the first for ever; each other one once failed every batch.
+FREEZES = r"((\w|.)+)+X"
+UNREADABLE = (
+    b'{"type":"wake","x":' + b"[" * 100_000,
+    b'{"type":"table-read","table":"public.orders","until":"x","keys":7}',
+    b'{"type":"table-resnapshot","table":"public.orders","reason":"\\ud800"}',
+    b'{"type":"run-start","run":"\\ud800"}',
+    b'{"type":"void","attempt":1180591620717411303424}',
+    b'{"type":["table-pause"],"table":{}}',
+)
 
 
 def create(database: Database) -> None:
     database.execute("CREATE TABLE orders (id serial PRIMARY KEY, note text)")
     database.execute("CREATE TABLE quiet (id serial PRIMARY KEY)")
+    database.execute(f"CREATE TABLE {LONG} (id serial PRIMARY KEY)")
     database.execute(
         f"INSERT INTO orders (note) SELECT 'n' || n FROM generate_series(1, {ROWS}) AS n"
     )
@@ -39,6 +51,24 @@ def answered(site: HttpSide, run: str, kind: str) -> dict[str, Any]:
         return [s for s in signals if (s["answer"] or {}).get("type") == kind]
 
     return wait_for(found, STATE_S, f"{run} to be answered by {kind} in /v1/status")[0]
+
+
+def hostile(running: Running, site: HttpSide) -> None:
+    """A signal and control records that are not answered by standing still."""
+    kafka, name = running.database.stack.kafka, running.database.name
+    producer = kafka.producer()
+    for value in UNREADABLE:
+        producer.produce(f"{name}.control", value, b"hostile")
+    value = {"id": "r", "type": "execute-snapshot", "data": {"data-collections": [FREEZES]}}
+    producer.produce(f"{name}.signals", json.dumps(value), name.encode())
+    assert producer.flush(30) == 0
+    answered(site, "r", "REJECTED")
+    assert site.ask("/healthz")[0] == 200
+    assert site.ask("/v1/signals", value | {"id": "over-http"})[0] == 202
+    answered(site, "over-http", "REJECTED")
+    running.database.execute("INSERT INTO orders (note) VALUES ('goes on')")
+    running.wait_equal()
+    assert running.lakemark.events("query.failed") == []
 
 
 def steered_from_the_page(running: Running, site: HttpSide, seen: Visit) -> None:
@@ -75,7 +105,7 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         site = HttpSide(running)
         assert site.ask("/healthz")[0] == 200
         found = {t["name"]: t["state"] for t in site.status()["tables"]}
-        assert found == {ORDERS: "waiting", "public.quiet": "waiting"}
+        assert found == dict.fromkeys((ORDERS, "public.quiet", f"public.{LONG}"), "waiting")
 
         asked = {"data-collections": [ORDERS], "delay": "200ms"}
         signal = {"type": "execute-snapshot", "data": asked}
@@ -122,6 +152,8 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         wait_for(lambda: site.table(ORDERS)["state"] == "paused", STATE_S, "orders to be paused")
         assert site.ask(f"/v1/tables/{ORDERS}/resume", {})[0] == 202
         wait_for(lambda: site.table(ORDERS)["state"] == "streaming", STATE_S, "orders to go on")
+
+        hostile(running, site)
 
         shell = PageShell(tmp_path / "shell", here=tmp_path)
         asking = lines("README.md", "curl -d")

@@ -245,6 +245,13 @@ def test_no_filter_keeps_the_process_busy(text):
     assert time.thread_time() - begun < 3.0
 
 
+def test_a_filter_is_parsed_once_for_all_tables():
+    parsed = conditions._tree.cache_info().misses
+    for n in range(3):
+        assert conditions.rebuilt("a = 1 OR a = 77", table=f"s.t{n}", types={"a": "int4"}).sql
+    assert conditions._tree.cache_info().misses == parsed + 1
+
+
 # -- control records --------------------------------------------------------------------------
 
 COMMANDS = ["table-pause", "table-resume", "table-skip", "table-read", "table-resnapshot"]

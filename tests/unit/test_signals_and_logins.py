@@ -77,4 +77,4 @@ def test_no_signal_is_lost(shop, monkeypatch):
         except LakemarkError:
             refused += 1
     ours.close()
-    assert ([one.id for one, _ in found], refused) == (["s1"], 1)
+    assert ([one.id for one in found], refused) == (["s1"], 1)

@@ -24,6 +24,7 @@ Pure, and nothing but `RefusedError` is raised, which never shows a literal.
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from sqlglot import exp
@@ -102,6 +103,8 @@ _HINTS: Final[dict[type[exp.Expression], str]] = {
     exp.AtTimeZone: "compare with a literal that has its zone: '2024-01-01 00:00+02'::timestamptz",
 }
 _INT4: Final = 2**31
+# One filter is built for each of its tables; the parser may take two seconds for the longest.
+_tree: Final = lru_cache(maxsize=8)(tree)
 _INT8: Final = 2**63
 
 
@@ -130,7 +133,7 @@ def check(text: str) -> None:
 
 
 def _built(text: str, builder: "_Builder") -> Condition:
-    root = tree(text)
+    root = _tree(text)
     try:
         sql = builder.predicate(root, 0)
     except RecursionError:
