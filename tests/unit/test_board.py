@@ -523,3 +523,10 @@ def test_a_table_that_is_gone_does_not_count_as_behind(board, clock):
     board.gone([A])
     assert of(board, A).lag.seconds == 0.0
     assert of(board, B).lag.seconds == 100.0
+
+
+def test_a_pipeline_of_which_no_table_goes_on_is_behind_a_source_that_sends_nothing(board, clock):
+    board.tables(at(10, a=entry(state="paused", from_offsets={"t.a": {0: 10}})))
+    board.ends(ends(10))
+    board.source(source(proven=START - 100, wrong=True))
+    assert board.status().lag.seconds == 100.0
