@@ -17,6 +17,7 @@ from stack.processes import free_port
 from tests.kit import token_server
 from tests.kit.token_server import AUDIENCE, CLIENT, SCOPE, SECRET, Tokens
 
+pytestmark = pytest.mark.integration
 OAUTH = "org.apache.kafka.common.security.oauthbearer"
 TOPIC = "orders"
 DEADLINE_S = 60.0
@@ -54,9 +55,12 @@ def guarded(tokens: Tokens, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "sasl.oauthbearer.jwks.endpoint.url": (tokens.folder / "jwks.json").as_uri(),
         "sasl.oauthbearer.expected.audience": AUDIENCE,
     }
-    with kafka:
+    try:
+        kafka.start()
         kafka.create_topic(TOPIC)
         yield address
+    finally:
+        kafka.stop()
 
 
 def config(address: str, tokens: Tokens, tmp_path, *, secret: str = SECRET, **kafka) -> Config:
