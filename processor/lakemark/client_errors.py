@@ -171,7 +171,8 @@ def await_first_answer(
             if now - refused_at > REFUSED_S:
                 raise not_let_in(last.refused)
         if waited_s > timeout_s or (over is not None and over.is_set()):
-            raise last.explain(config, KafkaError(KafkaError._TIMED_OUT), met=False)  # noqa: SLF001
+            silent = KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout_s:g} s")  # noqa: SLF001
+            raise last.explain(config, silent, met=False)
         if waited_s > SILENT_S:
             reason = last.reason or "no answer to the first request"
             brokers = config.kafka.bootstrap_servers

@@ -51,7 +51,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Served]:
-    yield from serve(tmp_path, "http: {bind: 127.0.0.1:0, token: open-sesame}")
+    yield from serve(tmp_path, "http: {bind: 127.0.0.1:0, token: sesam-öffne-dich-鍵}")
 
 
 @pytest.fixture
@@ -352,7 +352,7 @@ def test_with_a_token_it_asks_for_it_once(chrome: Browser, guarded: Served):
         dialog = page.get_by_role("dialog", name="Token")
         expect(dialog).to_be_visible()
         assert page.locator("#tables tr").count() == 0
-        dialog.get_by_label(re.compile("http.token")).fill("open-sesame")
+        dialog.get_by_label(re.compile("http.token")).fill("sesam-öffne-dich-鍵")
         dialog.get_by_role("button", name="Go on").click()
         assert ORDERS in rows(page)
         page.get_by_role("button", name=f"Pause {ORDERS}", exact=True).click()
@@ -380,7 +380,7 @@ def test_an_answer_that_is_late_does_not_ask_for_the_token_again(chrome: Browser
         page.reload()
         expect(dialog).to_be_visible()
         wait_for(lambda: held or page.wait_for_timeout(20), PATIENCE_MS / 1000, "history asked for")
-        dialog.get_by_label(re.compile("http.token")).fill("open-sesame")
+        dialog.get_by_label(re.compile("http.token")).fill("sesam-öffne-dich-鍵")
         dialog.get_by_role("button", name="Go on").click()
         assert ORDERS in rows(page)
         with page.expect_response(lambda response: response.status == 401) as refused:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,17 +18,21 @@ from stack.processes import free_port
 from tests.kit import token_server
 from tests.kit.token_server import AUDIENCE, CLIENT, SCOPE, SECRET, Tokens
 
+pytestmark = pytest.mark.integration
 OAUTH = "org.apache.kafka.common.security.oauthbearer"
 TOPIC = "orders"
 DEADLINE_S = 60.0
 
 
 class Guarded(Kafka):
-    """A broker that wants tokens at its second address."""
+    """A broker that wants tokens at its second address, and may read this file of keys."""
+
+    keys: Path
 
     def _environment(self) -> dict[str, str]:
-        allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=*"
-        return {**super()._environment(), "JAVA_TOOL_OPTIONS": allowed}
+        allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
+        said = f"{allowed}.urls={self.keys.as_uri()} {allowed}.files={self.keys}"
+        return {**super()._environment(), "JAVA_TOOL_OPTIONS": said}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +45,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokens]:
 def guarded(tokens: Tokens, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("kafka")
     kafka, address = Guarded(directory=folder, log=folder / "log"), f"127.0.0.1:{free_port()}"
+    kafka.keys = tokens.folder / "jwks.json"
     listener = "listener.name.sasl_plaintext.oauthbearer"
     kafka.settings = {
         "listeners": f"PLAINTEXT://{kafka.bootstrap},SASL_PLAINTEXT://{address},"
@@ -51,12 +57,15 @@ def guarded(tokens: Tokens, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         f"{listener}.sasl.server.callback.handler.class": f"{OAUTH}.OAuthBearerValidator"
         "CallbackHandler",
         f"{listener}.sasl.jaas.config": f"{OAUTH}.OAuthBearerLoginModule required;",
-        "sasl.oauthbearer.jwks.endpoint.url": (tokens.folder / "jwks.json").as_uri(),
+        "sasl.oauthbearer.jwks.endpoint.url": kafka.keys.as_uri(),
         "sasl.oauthbearer.expected.audience": AUDIENCE,
     }
-    with kafka:
+    try:
+        kafka.start()
         kafka.create_topic(TOPIC)
         yield address
+    finally:
+        kafka.stop()
 
 
 def config(address: str, tokens: Tokens, tmp_path, *, secret: str = SECRET, **kafka) -> Config:

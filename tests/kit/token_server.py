@@ -33,13 +33,16 @@ class Tokens:
     Attributes:
         folder: where its files are: `ca.pem` (it is trusted by), `jwks.json` (its keys).
         url: where it is asked.
+        lasts_s: how long its tokens last.
         asked: the scopes that were asked for.
+        given: how many tokens were given.
     """
 
     folder: Path
     url: str = ""
     lasts_s: int = 3600
     asked: list[str] = field(default_factory=list)
+    given: int = 0
 
     def make(self) -> None:
         """Makes a key and a certificate of 127.0.0.1."""
@@ -76,6 +79,7 @@ class Tokens:
         self.asked.append(scope)
         if (user, password) != (CLIENT, SECRET):
             return HTTPStatus.UNAUTHORIZED, {"error": "invalid_client"}
+        self.given += 1
         found = {"access_token": self.token(scope), "token_type": "Bearer"}
         return HTTPStatus.OK, {**found, "expires_in": self.lasts_s}
 
