@@ -135,7 +135,7 @@ KEPT = {
     "k_int": ("bigint", "-9223372036854775808", "9223372036854775807", "2932896"),
     "k_oid": ("oid", "0", "4294967295"),
     "k_real": ("real", "0", "NaN", "Infinity", "-Infinity", "3.4028235e38", "1e-45"),
-    "k_double": ("double precision", "-0", "NaN", "Infinity", "-Infinity", "1e308", "5e-324"),
+    "k_double": ("double precision", "0", "NaN", "Infinity", "-Infinity", "1e308", "5e-324"),
     "k_numeric": ("numeric", "1.00", "0.000", "-0.0001", "1e30", "1.0000000000000000000000001"),
     "k_decimal": ("numeric(38,10)", "1", f"-{'9' * 28}.{'9' * 10}", f"-{'9' * 28}.{'9' * 9}8"),
     "k_text": ("text", "", " ", "a", "A", "a ", "infinity"),
