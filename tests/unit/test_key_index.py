@@ -101,3 +101,27 @@ def test_both_halves_of_a_hash_must_be_equal(rows, wanted):
     found = sorted((wanted[s], int(p)) for s, p in zip(source, places, strict=True))
     assert found == sorted((key, at) for at, key in enumerate(rows) if key in wanted)
     assert key_index.is_unique(index) == (len(set(rows)) == len(rows))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_index_that_was_damaged_is_none_wherever_it_was(exact):
+    keys = key_index.words([pa.array([3, 1, 2])]) if exact else halves([(1, 2), (0, 3), (1, 1)])
+    index = key_index.build(keys, b"\x07")
+    data = key_index.dump(index)
+    assert key_index.load(data[: len(data) // 2]) is None
+    assert key_index.load(data[:10]) is None
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x41
+        found = key_index.load(bytes(damaged))
+        assert found is None or key_index.dump(found) == data, at
+
+
+def test_rows_without_a_key_are_counted_and_never_found():
+    keys = key_index.words([pa.array([5, None, 5, 0])])
+    index = key_index.build(keys, b"")
+    assert (index.records, len(index.row), key_index.is_unique(index)) == (4, 3, False)
+    assert index.bytes == 3 * (8 + 4)
+    wanted = key_index.words([pa.array([0, 5])])
+    source, places = key_index.lookup(index, wanted, np.argsort(wanted.first))
+    assert sorted(zip(source.tolist(), places.tolist(), strict=True)) == [(0, 3), (1, 0), (1, 2)]

@@ -208,3 +208,38 @@ def test_an_absent_key_removes_an_older_row_only():
     packet = chunk_rows.absences(keys, image, source_ts=5, table=TABLE, key_columns=KEY)
     apply(lake, [Part("chunk/1", 0, chunk_rows.as_of(packet, at(100)))], version=2)
     assert set(values(lake)) == {2}
+
+
+def test_one_packet_with_a_column_missing_is_enough_for_fills_to_count():
+    lake = DictLake()
+    found = [fill(at(100), row(1, 7, "toast")), *parts(update(1, (105, 106)))]
+    apply(lake, found, version=1, partial=False)
+    assert values(lake) == {1: ("toast", None, at(105, 106))}
+
+
+def test_rows_that_still_lack_columns_are_counted_and_no_others():
+    """Not those that take them from the table's row if it has one, and from a read if not."""
+    read = Entry("r", (64, 96), 1, key=3, after=row(3, 1, "t"), snapshot="incremental")
+    lacking, composed = parts(update(1, (105, 106))), parts(read, update(3, (107, 108)))
+    apart = [
+        Part(f"other/{at_}", 0, part.packet)
+        for at_, b in ((109, "x"), (111, "y"))
+        for part in parts(update(2, (at_, at_ + 1), b))
+    ]
+    result = apply(DictLake(), [*lacking, *composed, *apart], version=1)
+    assert (result.unavailable, result.write_set.num_rows) == (1, 3)
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_row_that_waits_for_columns_gets_them_in_whichever_batch_the_other_half_comes(touched):
+    """Also if nothing else comes of its key, or only what lacks the column as well."""
+    lake = DictLake()
+    apply(lake, parts(Entry("c", (1, 2), 1, key=1, after=row(1, 5, "T1"))), version=1)
+    came = Entry("c", (105, 106), 1, key=2, after=row(2, 1, PLACEHOLDER), old_key=1)
+    gone = Entry("d", (105, 106), 1, key=1, before=row(1), new_key=2)
+    first = apply(lake, parts(came), version=2)
+    assert values(lake)[2][:2] == (None, ["b"])
+    more = [update(2, (107, 108))] if touched else []
+    apply(lake, parts(gone, *more), version=3, pending=first.pending)
+    position = at(107, 108) if touched else at(105, 106)
+    assert values(lake) == {2: ("T1", None, position)}

@@ -30,6 +30,8 @@ _SECRETS: Final = ("lakemark key one", "lakemark key two")
 _MAGIC: Final = b"lmkeys01"
 _FRAME: Final = struct.Struct("<8sIIII")
 _ALIGNED: Final = 8
+_EXACT_BYTES: Final = 8 + 4  # of a key and its row
+_HASHED_BYTES: Final = 8 + 8 + 4
 # So many numbers fit into the two of a key; more of them are hashed, by two functions.
 _CERTAIN: Final = 2
 _SECOND: Final = 0x6C616B656D61726B
@@ -224,8 +226,14 @@ def load(data: Any) -> KeyIndex | None:
     magic, check, size, _, _ = _FRAME.unpack_from(view)
     if magic != _MAGIC or zlib.crc32(view[_FRAME.size :]) != check:
         return None
-    head = json.loads(bytes(view[_FRAME.size : _FRAME.size + size]))
-    count, at = int(head["rows"]), _FRAME.size + size
+    at = _FRAME.size + size
+    try:
+        head = json.loads(bytes(view[_FRAME.size : at]))
+    except ValueError:
+        return None
+    count = int(head["rows"])
+    if len(view) != at + count * (_EXACT_BYTES if head["exact"] else _HASHED_BYTES):
+        return None  # the check does not cover where the arrays begin
     first = np.frombuffer(view, np.uint64, count, at)
     at += first.nbytes
     second = None
