@@ -8,7 +8,7 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakemark import tables
@@ -27,6 +27,7 @@ from tests.unit.test_tables import T, streaming
 pytestmark = pytest.mark.usefixtures("logs")
 
 LONGEST_S = 0.1
+FEWER = settings(max_examples=max(1, settings().max_examples // 3))  # each takes 50 ms
 
 
 class Quick:
@@ -135,6 +136,7 @@ FROZE = b'{"id":"r","type":"execute-snapshot","data":{"data-collections":["((\\\
 # -- signals ----------------------------------------------------------------------------------
 
 
+@FEWER
 @given(VALUES, st.sampled_from([b"shop", b"", None, b"\xff", b"other"]))
 @example(FROZE, b"shop")
 @example(b'{"id":"\\ud800","type":"pause-snapshot"}', b"shop")
@@ -167,6 +169,7 @@ def test_every_signal_is_answered_once_and_the_next_ones_too(value, key):
     assert set(again.book.runs) == set(coordinator.book.runs)
 
 
+@FEWER
 @given(VALUES)
 @example(FROZE)
 def test_the_page_and_http_stand_every_signal(value):
@@ -307,6 +310,7 @@ def test_control_records_leave_a_state_that_can_be_kept(blobs):
     assert tables.encode(tables.decode(kept)) == kept
 
 
+@FEWER
 @given(RECORDS, RECORDS)
 @example([b'{"type":"attempts","attempt":1e30}'], [b'{"type":"void","attempt":%d}' % 2**70])
 @example([b'{"type":"run-start","run":"r1","tables":["public.a"]}'], [b'{"x":' + b"[" * 100_000])
