@@ -383,7 +383,7 @@ def test_what_is_the_same_for_many_tables_is_said_once(board, capsys):
         f"    → {status_view.RESNAPSHOT}",
         f"{some}: 1 row to be read again from the source",
         f"    → {status_view.REREADS}",
-        "public.z: another reason (no-key; it is not retried)",
+        "public.z: this one alone (no-key; it is not retried)",
         "    → x",
     ]
     shown = status_view.document(seen(board), SecretFilter([]))
