@@ -392,7 +392,7 @@ def test_what_is_the_same_for_many_tables_is_said_once(board, capsys):
     names = [f"t{number:03}" for number in range(250)]
     doubt = {"resnapshot": "events may be missing", "reread_keys": {"[1]": 1}}
     why = {"state": "errored", "code": "no-key", "hint": "x"}
-    other = entry(**{**why, "reason": "another reason"})
+    other = entry(**{**why, "reason": "this one alone"})
     tables = {
         name: entry(
             **{**why, "reason": f"public.{name} has no key", "hint": f"resume public.{name}"},
@@ -412,7 +412,7 @@ def test_what_is_the_same_for_many_tables_is_said_once(board, capsys):
         f"    → {status_view.RESNAPSHOT}",
         f"{some}: 1 row to be read again from the source",
         f"    → {status_view.REREADS}",
-        "public.z: another reason (no-key; it is not retried)",
+        "public.z: this one alone (no-key; it is not retried)",
         "    → x",
     ]
     shown = status_view.document(seen(board))
