@@ -74,9 +74,9 @@ def test_a_commit_whose_answer_was_lost_is_our_own(path, monkeypatch):
     """The store has it, the request is sent again, and the answer is that there is one already."""
     real = TableStore.put_absent
 
-    def twice(store, name, data):
-        real(store, name, data)
-        return real(store, name, data)
+    def twice(store, name, data, **more):
+        real(store, name, data, **more)
+        return real(store, name, data, **more)
 
     merge(path, 1, range(9))
     with monkeypatch.context() as patch:
