@@ -115,9 +115,10 @@ class Supervisor:
             if not self.once:  # a run that ends by itself is watched by its exit code
                 stack.enter_context(server.serving(self.config, self.board, self.metrics))
             self.starting.step("spark")
-            with self.stop.interruptible():
-                spark = stack.enter_context(session(self.config, self._in_hurry))
-            why = None
+            if self.stopping.is_set():
+                return 0
+            # Not interrupted: a Java that is half started would outlive this process.
+            spark, why = stack.enter_context(session(self.config, self._in_hurry)), None
             try:
                 return self._supervise(spark)
             except LakemarkError as error:

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import threading
+from contextlib import contextmanager
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -171,3 +172,20 @@ def test_a_start_that_is_told_to_stop_before_it_begins_ends_well(handlers, monke
     monkeypatch.setattr(process.turn, "_queue", lambda: None)
     monkeypatch.setattr("lakemark.supervisor.session", lambda *_: pytest.fail("Spark was started"))
     assert process.run() == 0
+
+
+def test_java_that_is_being_started_is_ended_and_not_left(handlers, monkeypatch):
+    seen = []
+
+    @contextmanager
+    def starting(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        seen.append("started")
+        yield None
+        seen.append("ended")
+
+    process = Supervisor(config(), once=True)
+    monkeypatch.setattr(process.turn, "_queue", lambda: None)
+    monkeypatch.setattr("lakemark.supervisor.session", starting)
+    assert process.run() == 0
+    assert seen == ["started", "ended"]
