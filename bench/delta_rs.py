@@ -151,7 +151,7 @@ def newest(records: list[tuple[bytes, bytes]], schema: Any) -> pa.Table:
         key if event.op == "d" else bytes(event.after)
         for key, event in zip(last, events, strict=True)
     ]
-    decoded = decode_rows(images, schema, MODES, placeholders=False)
+    decoded = decode_rows(images, schema, MODES)
     if decoded.bad:
         raise RuntimeError(f"{len(decoded.bad)} rows cannot be read, first: {decoded.bad[0]}")
     rows = pa.Table.from_batches([pa.RecordBatch.from_struct_array(decoded.columns)])
