@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.kit.sources import parsed
+
 PACKAGE = Path(__file__).parents[2] / "processor" / "lakemark"
 
 NAMES = {"code", "void"}
@@ -65,7 +67,7 @@ def error_codes(package: Path = PACKAGE) -> dict[str, set[str]]:
 
 
 def _source(path: Path) -> Source:
-    source = Source(path, ast.parse(path.read_text(encoding="utf-8")))
+    source = Source(path, parsed(path))
     for node in ast.walk(source.tree):
         match node:
             case (

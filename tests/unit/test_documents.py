@@ -26,6 +26,7 @@ from stack import reference
 from tests.kit import documents
 from tests.kit.documents import PAGES, ROOT, Block, blocks, name_of
 from tests.kit.error_codes import PACKAGE, error_codes
+from tests.kit.sources import parsed as tree_of
 from tests.unit.test_chunk_decisions import Shard, manifest, part
 from tests.unit.test_window import A, at, log, marks, row
 
@@ -90,7 +91,7 @@ def logged() -> dict[str, set[str]]:
     """Every event of the log, with its fields; "*" where more are added by name."""
     found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             match node:
                 case ast.Call(
                     func=ast.Attribute(attr="info" | "warning" | "error" | "exception" | "debug"),

@@ -14,7 +14,7 @@ import lakemark
 from lakemark import connector_changes, ownership, snapshots
 from lakemark.connector_changes import Watch
 from lakemark.errors import DependencyError
-from lakemark.ops import feeds, server
+from lakemark.ops import feeds, server, source_watch
 from lakemark.ops.board import Board
 from lakemark.ownership import Turn
 from lakemark.sink import writers
@@ -22,8 +22,9 @@ from lakemark.snapshot import world
 from lakemark.snapshot.outside import Stream
 from lakemark.snapshot.world import World
 from lakemark.snapshots import Snapshots
-from tests.kit.connector_settings import config
+from tests.kit.connector_settings import config, parse
 from tests.kit.fake_world import FakeWorld
+from tests.kit.sources import parsed
 
 ERRORS = [
     OSError(errno.EMFILE, "Too many open files"),
@@ -54,6 +55,7 @@ class Fails:
 def impatient(monkeypatch):
     for module, names in (
         (feeds, ("_ENDS_EVERY_S", "_AGAIN_S", "_KEEP_EVERY_S")),
+        (source_watch, ("EVERY_S",)),
         (ownership, ("_AGAIN_S",)),
         (snapshots, ("_AGAIN_S",)),
         (server, ("_AGAIN_S",)),
@@ -74,7 +76,11 @@ def feed(target):
     @contextmanager
     def _feed():
         stopping = threading.Event()
-        more = {feeds._ends: ("shop.*",), feeds._history: (threading.Event(),)}.get(target, ())
+        more = {
+            feeds._ends: ("shop.*",),
+            feeds._history: (threading.Event(),),
+            source_watch.keep_looking: (parse(),),
+        }.get(target, ())
         with running(target, config(), Board("shop"), stopping, *more) as thread:
             yield thread
             stopping.set()
@@ -127,6 +133,7 @@ WATCHING = {
         (feed(feeds._answers), feeds, "Consumer"),
         (feed(feeds._history), feeds, "read_compacted"),
         (feed(feeds._history), feeds, "publish"),
+        (feed(source_watch.keep_looking), source_watch.SourceWatch, "look"),
     ],
     ("connector_changes", "self._run"): [(watch, connector_changes.connectors, "read")],
     ("ownership", "self._queue"): [
@@ -146,6 +153,7 @@ ONCE = {
     ("ops.question", "self._ask"),
     ("draining", "stop"),
     ("sink.evolve", "run"),
+    ("starting", "self._watch"),  # of one start
     ("session", "_start_python"),
     ("sink.writers", "_answer"),  # of one connection
     ("sink.writers", "_end_with"),  # does nothing that could fail
@@ -166,7 +174,7 @@ def test_it_goes_on(made, module, name, error, monkeypatch, logs):
         class Reached:
             """The brokers, as far as is needed to come to what fails."""
 
-            def __init__(self, *_):
+            def __init__(self, *_, **__):
                 pass
 
             def __enter__(self):
@@ -201,7 +209,7 @@ def test_every_thread_is_known_here():
     for path in package.rglob("*.py"):
         module = ".".join(path.relative_to(package).with_suffix("").parts)
         text = path.read_text()
-        for node in ast.walk(ast.parse(text)) if "Thread(" in text else ():
+        for node in ast.walk(parsed(path)) if "Thread(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in THREAD:
                 (target,) = [k.value for k in node.keywords if k.arg == "target"]
                 found.add((module, ast.unparse(target)))
