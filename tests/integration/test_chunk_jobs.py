@@ -247,7 +247,7 @@ def test_keys_that_the_connector_rounds_are_no_reason_to_delete(
         settings.config, HandlingModes.from_connector({"time.precision.mode": "connect"}), {}
     )
     asked = spec(keys=(("2024-01-01 00:00:00.123",),))
-    assert run_chunk(asked, rounded).error.code == "key-inexact"
+    assert run_chunk(asked, rounded).error.code == "key-type"
     assert good(run_chunk(asked, settings)).absent == 1
     unreadable = run_chunk(spec(keys=(("not a time",),)), settings).error
     assert unreadable.code == "key-unreadable"
