@@ -127,6 +127,7 @@ def insert_keyed(database: Database, number: int) -> None:
                 )
 
 
+LONG_S = 480.0  # for a snapshot of thirty tables beside other tests
 # Tables by name: the type of their key, and its values. The ones equal the source, the others say
 # why they do not.
 DATES = ("1970-01-01", "1582-10-10", "0001-01-02", "9999-12-30")
@@ -174,23 +175,26 @@ BOTH = {
 }
 
 
-@pytest.mark.parametrize("engine", ["task-merge", "deletion-vectors"])
-def test_every_key_in_snapshot_and_log(database: Database, tmp_path, engine):
-    """Two keys are two rows, or the table says by name why it is not kept."""
+def test_every_key_in_snapshot_and_log(database: Database, tmp_path):
+    """Two keys are two rows, or the table says by name why it is not kept; two engines by turns."""
     every = KEPT | REFUSED | BEYOND | BOTH
     for name, (kind, *values) in every.items():
         database.execute(f"CREATE TABLE {name} (k {kind} PRIMARY KEY, v text)")
         database.execute(f"INSERT INTO {name} SELECT k::{kind}, k FROM unnest(%s::text[]) k", [values])  # fmt: skip
     database.start_connector({"snapshot.mode": "no_data"})
-    lake = {"lake": {"path": "./lake", "engine": engine}}
+    vectors = {f"public.{name}": {"engine": "deletion-vectors"} for name in [*every][::2]}
+    lake = {"lake": {"path": "./lake", "tables": vectors}}
     kept = [f"public.{name}" for name in KEPT]
+    others = {f"public.{name}": "key-out-of-range" for name in BEYOND}
     with Running(database, tmp_path, SNAPSHOT | lake) as running, Snapshots(running) as snapshots:
         running.lakemark.start()
-        refused = {snapshots.start(f"public.{name}"): name for name in REFUSED | BEYOND}
-        snapshots.run(*kept, chunk_rows=2)
-        for signal, name in refused.items():
-            said = snapshots.ended(signal).additional_data
-            assert said["code"] == ("key-type" if name in REFUSED else "key-out-of-range"), name
+        refused = [snapshots.start(f"public.{name}") for name in REFUSED]
+        beyond, run = snapshots.start(*others), snapshots.start(*kept, chunk_rows=4)
+        assert {snapshots.rejected(signal)["code"] for signal in refused} == {"key-type"}
+        for one in (run, beyond):
+            snapshots.ended(one, deadline_s=LONG_S)
+        said = running.lakemark.events("snapshot.table_failed")
+        assert {event["table"]: event["code"] for event in said} == others
         counted(running.wait_equal(*kept))
         for name in every:
             database.execute(f"UPDATE {name} SET v = v || ' changed'")
