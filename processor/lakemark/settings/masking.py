@@ -95,6 +95,7 @@ def _is_sure(secret: str) -> bool:
 def _forms(secret: str) -> set[str]:
     """As it is, and as it stands in addresses, JSON and JAAS lines."""
     escaped = secret.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = escaped.replace("\r", "\\r").replace("\n", "\\n")
     written = (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
     return {secret, quote(secret, safe=""), quote_plus(secret), escaped, *written}
 
