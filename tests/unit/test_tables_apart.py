@@ -95,8 +95,8 @@ def test_a_table_whose_key_is_a_list_stops_alone(shop):
     shop.put("c", 10, 7, v="x", table=ITEMS)
     shop.run()
     stopped = shop.state.tables[table]
-    assert (stopped.code, stopped.retried) == ("no-key", False)
-    assert "lists" in stopped.reason
+    assert (stopped.code, stopped.retried) == ("key-type", False)
+    assert "list" in stopped.reason
     assert "message.key.columns" in stopped.hint
     assert shop.values(ITEMS) == {7: "x"}
 
