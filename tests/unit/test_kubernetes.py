@@ -54,6 +54,7 @@ def config(found, pod, container, tmp_path) -> Config:
             file = tmp_path / item["path"]
             file.parent.mkdir(exist_ok=True)
             file.write_text(f"word-of-{item['key']}")
+            file.chmod(settings.get("defaultMode", 0o644))
     for name, text in found["ConfigMap"]["data"].items():
         (tmp_path / name).write_text(text)
     folder, name = container["args"][-1].rsplit("/", 1)
