@@ -248,7 +248,8 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
     seen = set(admin.list_topics(timeout=STATE_S).topics)
     told = {name for name in kafka.topics() if name.startswith(f"{CLEAN}.")}
     assert told >= {f"{CLEAN}.{ORDERS}"}
-    assert seen == {*captured, *told, *(f"{SHOP}.{name}" for name in OWN)}
+    heartbeats = f"__debezium-heartbeat.{SHOP}"
+    assert seen == {*captured, *told, heartbeats, *(f"{SHOP}.{name}" for name in OWN)}
 
     def write(topic: str) -> None:
         said: list[KafkaError | None] = []
