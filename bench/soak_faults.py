@@ -52,7 +52,6 @@ CREATE TABLE audit (id bigint PRIMARY KEY, op text, before jsonb, after jsonb, s
 """
 NAMES: Final = (
     "_delta_log",
-    "_cdc",
     "a/b",
     "..",
     "a b?c#d",
