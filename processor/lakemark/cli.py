@@ -334,18 +334,34 @@ def recover(
         _skip_signal(skip_signal, loaded)
         return OK
     if commands:
-        _control(loaded, "control-lost", "")
-        say(
-            "`lakemark run` goes on without the commands that are gone. Look at the tables then:",
-            "  lakemark status",
-            "and give again what was not carried out: pause, resume, skip, recover.",
-        )
-        return OK
+        return _commands_lost(loaded)
     _control(loaded, "new-epoch", "")
     say(
         "The next batch begins a new epoch; tables that stopped with position-regressed catch up.",
         "Every table may hold rows that the restored source lacks:",
         "`lakemark status` shows them as to be snapshotted again.",
+    )
+    return OK
+
+
+def _commands_lost(config: Config) -> int:
+    from lakemark import control, table_skip  # noqa: PLC0415
+    from lakemark.ops.progress import PIPELINE  # noqa: PLC0415
+    from lakemark.records import read_compacted  # noqa: PLC0415
+
+    control.require(config, config.topics.control)
+    kept = read_compacted(config, config.topics.progress)
+    stopped = table_skip.stopped_for_commands(kept.get(PIPELINE, b"{}"))
+    control.write(config, "control-lost", "")
+    missing = ["`lakemark run` goes on without the commands that are gone."] if stopped else [
+        "Nothing is known to be lost: the pipeline has not stopped with control-lost. Should its",
+        "next start find commands gone, it goes on without them.",
+    ]  # fmt: skip
+    say(
+        *missing,
+        "Look at the tables then:",
+        "  lakemark status",
+        "and give again what was not carried out: pause, resume, skip, recover.",
     )
     return OK
 

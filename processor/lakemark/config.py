@@ -45,6 +45,7 @@ from lakemark.settings.units import (
     SparkSettings,
     TableId,
     TableRegex,
+    TopicRegex,
     Text,
     host_port,
     is_header_text,
@@ -101,7 +102,7 @@ class SourceConfig(Section):
     tables: list[TableRegex] = Field(
         [], description="full-match regular expressions of schema.table; default: all captured"
     )
-    topics: TableRegex | None = Field(
+    topics: TopicRegex | None = Field(
         None, description="Java regex of topics that a router renames, the signal table's too"
     )
     schema_file: ExistingFile | None = Field(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lakemark.errors import PipelineError
+from lakemark.gaps import CONTROL_LOST
 from lakemark.snapshot.fields import nearest
 from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, TableState
 
@@ -58,6 +59,15 @@ def require_known(tables: Iterable[str], known: Iterable[str]) -> None:
         code="unknown-table",
         hint=near or "`lakemark status` shows the tables",
     )
+
+
+def stopped_for_commands(record: bytes) -> bool:
+    """Return whether the pipeline's own progress record says that commands for it are gone."""
+    try:
+        said = msgspec.json.decode(record)
+    except msgspec.MsgspecError:
+        return False
+    return isinstance(said, dict) and said.get("code") == CONTROL_LOST
 
 
 def already(table: str, record: bytes, wanted: str) -> str:

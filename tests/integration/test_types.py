@@ -6,12 +6,13 @@ import pytest
 
 from lakemark.source.modes import HandlingModes
 from stack import every_type
+from stack.compare import Comparison
 from stack.local import Database
 from tests.kit.handling_modes import MODES
 from tests.kit.output_topics import schema_of, settled
 from tests.kit.rendered_rows import assert_read_as_written
 from tests.kit.running import Running
-from tests.kit.snapshots import Snapshots
+from tests.kit.snapshots import SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
@@ -124,3 +125,91 @@ def insert_keyed(database: Database, number: int) -> None:
                     " %s, 'new')",
                     [amount, at, code, day, number],
                 )
+
+
+LONG_S = 480.0  # for a snapshot of thirty tables beside other tests
+# Tables by name: the type of their key, and its values. The ones equal the source, the others say
+# why they do not.
+DATES = ("1970-01-01", "1582-10-10", "0001-01-02", "9999-12-30")
+KEPT = {
+    "k_bool": ("boolean", "t", "f"),
+    "k_int": ("bigint", "-9223372036854775808", "9223372036854775807", "2932896"),
+    "k_oid": ("oid", "0", "4294967295"),
+    "k_real": ("real", "0", "NaN", "Infinity", "-Infinity", "3.4028235e38", "1e-45"),
+    "k_double": ("double precision", "0", "NaN", "Infinity", "-Infinity", "1e308", "5e-324"),
+    "k_numeric": ("numeric", "1.00", "0.000", "-0.0001", "1e30", "1.0000000000000000000000001"),
+    "k_decimal": ("numeric(38,10)", "1", f"-{'9' * 28}.{'9' * 10}", f"-{'9' * 28}.{'9' * 9}8"),
+    "k_text": ("text", "", " ", "a", "A", "a ", "infinity"),
+    "k_char": ("char(5)", "", "a", " a"),
+    "k_bytes": ("bytea", "\\x", "\\x00", "\\x0000"),
+    "k_bits": ("bit(12)", "000000000000", "000000000001", "100000000000"),
+    "k_uuid": ("uuid", "A0EEBC999C0B4EF8BB6D6BB9BD380A11", "00000000-0000-0000-0000-000000000000"),
+    "k_inet": ("inet", "10.1.2.3", "10.1.2.3/8", "::ffff:10.1.2.3"),
+    "k_json": ("jsonb", '{"a": 1}', '{"a": "1"}', "null", '"null"'),
+    "k_time": ("time", "00:00", "24:00", "23:59:59.999999"),
+    "k_date": ("date", "infinity", "-infinity", *DATES),
+    "k_days": ("date", "0001-01-01", "9999-12-31", *DATES),
+    "k_stamp": ("timestamp", "infinity", "-infinity", *DATES, "9999-12-31 23:59:59.999998"),
+    "k_millis": ("timestamp(3)", "infinity", "-infinity", *DATES, "9999-12-31 23:59:59.998"),
+    "k_zoned": ("timestamptz", "infinity", "-infinity", *DATES, "9999-12-31 23:59:59.999998"),
+    "k_moments": ("timestamptz", "0001-01-01", "9999-12-31 23:59:59.999999", *DATES),
+}
+REFUSED = {
+    "r_bits": ("varbit", "1", "01"),
+    "r_timetz": ("timetz", "12:00+02", "10:00+00"),
+    "r_money": ("money", "1"),
+    "r_name": ("name", "a", "b"),
+    "r_interval": ("interval", "1 mon", "30 days 10:30:00"),
+    "r_range": ("tstzrange", "[2024-01-01,)"),
+    "r_list": ("int[]", "{}", "{1}"),
+}
+BEYOND = {
+    "b_date": ("date", "infinity", "10000-01-01"),
+    "b_stamp": ("timestamp", "-infinity", "0001-12-31 BC"),
+    "b_overflow": ("timestamp", "-infinity", "294276-12-31 23:59:59.999999"),
+    "b_zoned": ("timestamptz", "infinity", "294276-12-31 23:59:59.999999"),
+}
+BOTH = {
+    "a_date": ("date", "infinity", "9999-12-31"),
+    "a_zoned": ("timestamptz", "-infinity", "0001-01-01"),
+}
+
+
+def test_every_key_in_snapshot_and_log(database: Database, tmp_path):
+    """Two keys are two rows, or the table says by name why it is not kept; two engines by turns."""
+    every = KEPT | REFUSED | BEYOND | BOTH
+    for name, (kind, *values) in every.items():
+        database.execute(f"CREATE TABLE {name} (k {kind} PRIMARY KEY, v text)")
+        database.execute(f"INSERT INTO {name} SELECT k::{kind}, k FROM unnest(%s::text[]) k", [values])  # fmt: skip
+    database.start_connector({"snapshot.mode": "no_data"})
+    vectors = {f"public.{name}": {"engine": "deletion-vectors"} for name in [*every][::2]}
+    lake = {"lake": {"path": "./lake", "tables": vectors}}
+    kept = [f"public.{name}" for name in KEPT]
+    others = {f"public.{name}": "key-out-of-range" for name in BEYOND}
+    with Running(database, tmp_path, SNAPSHOT | lake) as running, Snapshots(running) as snapshots:
+        running.lakemark.start()
+        refused = [snapshots.start(f"public.{name}") for name in REFUSED]
+        beyond, run = snapshots.start(*others), snapshots.start(*kept, chunk_rows=4)
+        assert {snapshots.rejected(signal)["code"] for signal in refused} == {"key-type"}
+        for one in (run, beyond):
+            snapshots.ended(one, deadline_s=LONG_S)
+        said = running.lakemark.events("snapshot.table_failed")
+        assert {event["table"]: event["code"] for event in said} == others
+        counted(running.wait_equal(*kept))
+        for name in every:
+            database.execute(f"UPDATE {name} SET v = v || ' changed'")
+        for name in KEPT:
+            database.execute(f"DELETE FROM {name} WHERE k IN (SELECT k FROM {name} LIMIT 1)")
+        counted(running.wait_equal(*kept))
+        for tables, code in ((REFUSED, "key-type"), (BEYOND, "key-out-of-range"), (BOTH, "key-ambiguous")):  # fmt: skip
+            for name in tables:
+                event = running.wait_state(f"public.{name}", "errored")
+                assert event["code"] == code, name
+        assert running.dead_letters() == []
+
+
+def counted(found: Comparison) -> None:
+    """The lake has as many rows as the source, each the source's own."""
+    for table in KEPT:
+        one = found[f"public.{table}"]
+        assert one.lake_rows == one.source_rows > 0, one

@@ -260,6 +260,20 @@ def test_a_command_for_a_table_that_was_never_seen_is_refused(folder, kafka, com
     assert kafka.published == []
 
 
+@pytest.mark.parametrize(
+    ("record", "lost"),
+    [(b'{"state":"stopped","code":"control-lost"}', True), (b'{"state":"streaming","code":""}', False),
+     (b"[]", False), (b"{", False), (None, False)],
+)  # fmt: skip
+def test_commands_that_are_not_lost_are_said_not_to_be(folder, kafka, record, lost):
+    """The record is written all the same: that the next start finds them gone cannot be excluded."""
+    kafka.records = {} if record is None else {b"_pipeline": record}
+    result = invoke("recover", "--control")
+    assert result.exit_code == 0
+    assert ("Nothing is known to be lost" in result.output) != lost
+    assert [json.loads(value)["type"] for _, _, value in kafka.published] == ["control-lost"]
+
+
 def test_a_pipeline_that_never_ran_gets_no_control_topic_by_accident(folder, kafka):
     kafka.partitions = {}
     result = invoke("table", "pause", "public.orders")

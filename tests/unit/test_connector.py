@@ -158,6 +158,23 @@ def test_expressions_that_are_not_rewritten_for_topics(java):
     assert topic_regex(java) is None
 
 
+@pytest.mark.parametrize(
+    "java",
+    [r"((\w|.)+)+X", r"(\w|.)+X", "(a|)*", "(a?){30}", "a?" * 27 + "b", ".*.*.*.*", "(a.*|b){2}"],
+)
+def test_what_java_may_match_for_ever_is_not_given_to_kafka(java):
+    found = parse(source__tables=[java, "s.a"])
+    assert found.topic_pattern.endswith(r"[^.]+\..+")  # more is read; RE2 chooses among it
+    with pytest.raises((InvalidConfig, ValueError), match="Java may match this for ever"):
+        parse(source__topics=java)
+
+
+@pytest.mark.parametrize("java", [r"s\..*_a_.*", "(orders|items|log_.*)", "(?:ab)+", "a{3}b?c*"])
+def test_usual_expressions_are_given_to_kafka(java):
+    assert topic_regex(java) == java
+    assert parse(source__topics=java).topic_pattern == java
+
+
 def test_the_choice_of_tables_travels_to_other_processes():
     chosen = pickle.loads(pickle.dumps(parse(source__tables=["public.a"]).tables))
     assert "public.a" in chosen

@@ -5,6 +5,7 @@ those of ASCII, classes may be nested and intersected, a dot is no end of a line
 RE2 has not is refused by its name. Time is linear in the length, which is bounded.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NoReturn
@@ -24,6 +25,7 @@ from lakemark.settings.character_sets import (
 MAX_LENGTH: Final = 10_000  # characters: an alternation of some hundred names
 MAX_DEPTH: Final = 50  # groups in groups, classes in classes
 MAX_REPEAT: Final = 1000  # RE2's own
+_NAME_DOUBLINGS: Final = 8  # a repetition may end at each of the 249 characters of a topic's name
 
 _CONTROLS: Final = {"t": 9, "n": 10, "r": 13, "f": 12, "a": 7, "e": 27}
 _ANCHORS: Final = {"A": r"\A", "z": r"\z", "Z": r"\z", "b": r"\b", "B": r"\B"}
@@ -69,10 +71,16 @@ def _unsupported(construct: str) -> PatternError:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Of RE2's syntax; `fixed`: it stands for exactly one character, or for none."""
+    """Of RE2's syntax.
+
+    Attributes:
+        fixed: it stands for exactly one character, or for none.
+        doublings: see `doublings`.
+    """
 
     re2: str
     fixed: bool = False
+    doublings: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,21 @@ def looks(node: Text | Look | Group) -> bool:
     if isinstance(node, Group):
         return any(looks(part) for branch in node.branches for part in branch)
     return isinstance(node, Look)
+
+
+def doublings(node: Text | Look | Group) -> float:
+    """Return how often the time of an engine that tries one way after the other may double.
+
+    Each alternative that is tried and each place where a repetition may end is a way; so the time
+    for a name is at most two to the power of this, times its length. RE2 tries no ways.
+    """
+    if isinstance(node, Text):
+        return node.doublings
+    if isinstance(node, Look):
+        return doublings(node.inner)
+    return math.log2(len(node.branches)) + max(
+        sum(map(doublings, branch)) for branch in node.branches
+    )
 
 
 def text_of(group: Group) -> str:
@@ -138,6 +161,14 @@ def parsed(java: str, *, ignore_case: bool) -> Group:
     if len(java) > MAX_LENGTH:
         raise large(f"a regular expression is longer than {MAX_LENGTH:,} characters")
     return _Parser(java, ignore_case=ignore_case).parsed()
+
+
+def _repeated_doublings(atom: Text | Look | Group, quantifier: str) -> float:
+    """Return the doublings of a repetition; what has ways in each of its rounds has no bound."""
+    inner = doublings(atom)
+    if quantifier == "?":
+        return inner + 1
+    return _NAME_DOUBLINGS if inner == 0 else math.inf
 
 
 # -- Java's syntax ------------------------------------------------------------------------------
@@ -247,7 +278,7 @@ class _Parser:
         if self._next() == "+":
             raise _unsupported(f"the possessive quantifier {text}+")
         self._skip("?")  # which of two ways comes first does not matter to a whole match
-        return Text(f"(?:{piece(atom)}){text}")
+        return Text(f"(?:{piece(atom)}){text}", doublings=_repeated_doublings(atom, text))
 
     def _quantifier(self) -> str:
         if self._next() in {"*", "+", "?"}:

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
+from lakemark.settings.patterns import is_quick_in_java
+
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _BMP: Final = 0xFFFF  # Java counts a character above it as two
 
@@ -38,9 +40,12 @@ def topic_regex(java: str) -> str | None:
     """The same expression for sanitised names, None where that is not possible for sure.
 
     A table's name is sanitised in its topic, so a literal such as ``$`` must become ``_``. What
-    cannot be rewritten safely (negated classes, look-arounds, classes of odd characters) gives
-    None: the caller then subscribes to more and chooses by the record's source block.
+    cannot be rewritten safely (negated classes, look-arounds, classes of odd characters), or what
+    Java may match for ever, gives None: the caller then subscribes to more and chooses by the
+    record's source block.
     """
+    if not is_quick_in_java(java):
+        return None
     safe = re.compile(
         r"\\(?P<escape>[^A-Za-z0-9])|(?P<class>\[[A-Za-z0-9_.-]+\])|(?P<group>\((?:\?:|(?!\?))|\))"
         r"|(?P<op>[|.*+?]|\{\d+(?:,\d*)?\})|(?P<digit>\\[dw])|(?P<plain>[^\\\[\](){}^$|*+?.])",

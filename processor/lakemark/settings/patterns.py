@@ -22,6 +22,7 @@ from lakemark.settings.java_syntax import (
     Look,
     PatternError,
     Text,
+    doublings,
     large,
     looks,
     malformed,
@@ -32,6 +33,7 @@ from lakemark.settings.java_syntax import (
 )
 
 MAX_LOOKAHEADS: Final = 20
+MAX_DOUBLINGS: Final = 26  # three repetitions in a row, and one of four alternatives
 MAX_MEMORY: Final = 1 << 20  # bytes of RE2 for one expression; a name of a table takes some 5,000
 
 
@@ -91,6 +93,17 @@ def problem_with_regex(java: str) -> str:
     except PatternError as error:
         return f"{error}; {error.hint}"
     return ""
+
+
+def is_quick_in_java(java: str) -> bool:
+    """Return whether Java, which tries one way after the other, matches names with it in no time.
+
+    It need not hold for what `compile_java` takes: ``(a|aa)+b`` takes Java for ever.
+
+    Raises:
+        PatternError: see `compile_java`.
+    """
+    return doublings(parsed(java, ignore_case=False)) <= MAX_DOUBLINGS
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ from pydantic_core import PydanticCustomError
 from lakemark.settings.file_secret import Referred, secret
 from lakemark.settings.layers import Written
 from lakemark.settings.masking import SECRET_KEY
-from lakemark.settings.patterns import problem_with_regex
+from lakemark.settings.patterns import is_quick_in_java, problem_with_regex
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_BYTES: Final = {"b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
@@ -130,6 +130,16 @@ def _regex(value: str) -> str:
     problem = problem_with_regex(value)
     if problem:
         raise PydanticCustomError("regex", "{problem}", {"problem": problem})
+    return value
+
+
+def _java_regex(value: str) -> str:
+    """An expression that Kafka's subscription matches, which is Java's."""
+    if not is_quick_in_java(_regex(value)):
+        raise PydanticCustomError(
+            "regex",
+            "Java may match this for ever: repeat single characters only, and at most three times",
+        )
     return value
 
 
@@ -281,6 +291,7 @@ Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
 Text = Annotated[str, BeforeValidator(text)]
 Secret = Annotated[SecretStr, BeforeValidator(secret), BeforeValidator(text)]
 TableRegex = Annotated[str, Field(min_length=1), AfterValidator(_regex)]
+TopicRegex = Annotated[str, Field(min_length=1), AfterValidator(_java_regex)]
 TableId = Annotated[str, AfterValidator(_table)]
 FreeMap = Annotated[
     dict[str, str | SecretStr],
