@@ -177,7 +177,7 @@ def test_a_source_that_sends_nothing_shows_everywhere(running: Running, stack: L
     stack.connect.put_connector(name, {**database.config, **wrong})
     assert told("connector-failed")["source"]["connector"] == "FAILED"
     stack.connect.put_connector(name, database.config)
-    database.wait_streaming()
+    database.revive(STATE_S)  # its task is FAILED until the worker has begun it anew
     well()
 
 

@@ -1,7 +1,6 @@
 """Events that Kafka lost before they were read: said at once, and mended by one command."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -16,11 +15,11 @@ from lakemark.config import load
 from stack.local import LocalStack
 from stack.processes import wait_for
 from tests.kit.http_side import HttpSide
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 LOST, KEPT = "public.lost", "public.kept"
 KEYS = 4
 ENDED_S = 300.0  # from the start of a process that looks, and ends
@@ -143,7 +142,8 @@ def test_a_topic_that_is_deleted_while_it_is_read(streaming: Running):
     mended(streaming)
 
 
-@pytest.mark.parametrize("more", [True, False] if NIGHTLY else [True])
+@nightly
+@pytest.mark.parametrize("more", [True, False])
 def test_a_topic_that_is_made_again_while_it_is_read(streaming: Running, more: bool):
     """Offsets that fall, and such that do not: then the topic's id alone tells it.
 
@@ -170,6 +170,7 @@ def expire(running: Running, topic: str) -> None:
         future.result(30)
 
 
+@nightly
 def test_events_that_go_before_the_first_batch_is_committed(stack: LocalStack, tmp_path):
     with stack.fresh_database(f"CREATE TABLE {LOST} (id int PRIMARY KEY, v text)") as database:
         database.execute(f"INSERT INTO {LOST} VALUES (1, 'old'), (2, 'old')")

@@ -21,6 +21,7 @@ from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
+from tests.kit.nightly import NIGHTLY
 from tests.kit.output_topics import OutputTopic, came_again, schema_of, settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.rendered_rows import assert_read_as_written
@@ -32,7 +33,6 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.ma
 OUTPUTS = ROOT / "examples" / "outputs"
 RUN_S = 300.0
 KILLS = 3
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 # One, nightly two, and as many where the connector's task had failed.
 CONNECT_RESTARTS = 4 if NIGHTLY else 2
 PLACEHOLDER = b"__debezium_unavailable_value"

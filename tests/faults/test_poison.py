@@ -6,6 +6,7 @@ import json
 import pytest
 
 from stack.local import Database
+from tests.kit.nightly import nightly
 from tests.kit.running import Running, header
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -50,7 +51,7 @@ def poisons(genuine: dict) -> list[tuple[str, bytes | None, bytes]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrapped", ["false", "true"])
+@pytest.mark.parametrize("wrapped", [pytest.param("false", marks=nightly), "true"])
 def test_poison_records_become_dead_letters(database: Database, tmp_path, wrapped):
     database.execute(TABLE)
     database.execute("CREATE TABLE quiet (id int PRIMARY KEY)")

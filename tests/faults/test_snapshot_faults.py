@@ -31,12 +31,12 @@ from stack.postgres import Standby
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.broken import alone, forget, revive
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import NOTE_S, SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 KILLS = 20 if NIGHTLY else 2
 RUN_S = 150.0 + 75.0 * KILLS
 """Within this a run over the shop ends, kills and restarts included."""
@@ -116,7 +116,7 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
     pipeline.wait_equal()
 
 
-@pytest.mark.parametrize("what", ["connector", "worker", "database"])
+@pytest.mark.parametrize("what", [pytest.param("connector", marks=nightly), "worker", "database"])
 def test_what_writes_the_log_restarts_inside_a_window(
     pipeline: Running, snapshots: Snapshots, stack: LocalStack, what: str
 ):
@@ -237,7 +237,7 @@ def committed_but_not_visible(
             session.execute("SELECT pg_wal_replay_resume()")
 
 
-@pytest.mark.parametrize("default", ["on", "remote_apply"])
+@pytest.mark.parametrize("default", [pytest.param("on", marks=nightly), "remote_apply"])
 def test_a_commit_that_the_log_has_and_nobody_sees(
     pipeline: Running, snapshots: Snapshots, standby: Standby, default: str
 ):

@@ -8,6 +8,7 @@ from stack import every_type, shop
 from stack.local import Database
 from stack.processes import wait_for
 from stack.workload import Workload
+from tests.kit.nightly import nightly
 from tests.kit.running import Running
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
@@ -74,6 +75,7 @@ def test_snapshot_live_changes_and_new_schemas_arrive(database: Database, tmp_pa
         assert {table: running.version(table) for table in running.tables()} == before
 
 
+@nightly
 def test_with_the_schema_wrapper_no_catalog_is_needed(database: Database, tmp_path):
     fill_shop(database)
     wrapped = {"value.converter.schemas.enable": "true", "key.converter.schemas.enable": "true"}
@@ -157,6 +159,7 @@ def truncate_within_and_grow(database: Database, small: str, big: str) -> None:
     database.execute(f"DELETE FROM {big} WHERE id = 1013")
 
 
+@nightly
 def test_soft_deletes_keep_the_rows_and_mark_them(database: Database, tmp_path):
     database.execute("CREATE TABLE soft (id int PRIMARY KEY, note text)")
     database.execute("CREATE TABLE hard (id int PRIMARY KEY, note text)")

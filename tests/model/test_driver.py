@@ -6,7 +6,6 @@ another one: Spark's plan of it is lost, slices of catch-ups have another size.
 """
 
 import json
-import os
 import random
 
 import pytest
@@ -19,10 +18,9 @@ from lakemark.sink import apply, commits, names
 from tests.kit.log_model import TABLE, TOPIC, Database, Shape, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World
+from tests.kit.nightly import NIGHTLY
 from tests.kit.table_model import DeltaLake
 from tests.model.test_table_task import differences
-
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 _SHAPES = shapes(transactions=10, keys=6)
 

@@ -5,7 +5,6 @@ out is not in the lake, so the lake is compared with that of the other run, not 
 """
 
 import json
-import os
 import random
 
 import pyarrow as pa
@@ -18,8 +17,7 @@ from lakemark.sink import names
 from tests.kit.log_model import TABLE, TOPIC, Database, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World
-
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+from tests.kit.nightly import NIGHTLY
 
 _SHAPES = shapes(transactions=10, keys=6)
 

@@ -4,7 +4,6 @@ What a scenario's `ord` asks for stands in CLAIMS; what holds for all of them is
 the final table, no row of the table ever goes back, no row survives a newer event that was seen.
 """
 
-import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from lakemark.reconcile import window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.snapshot.visibility import Snapshot
 from tests.kit.fake_world import ORDERS, FakeWorld
+from tests.kit.nightly import NIGHTLY
 from tests.kit.scenario_breaks import (
     BREAKS,
     events_of_running_transactions,
@@ -26,7 +26,6 @@ from tests.kit.scenarios import scenarios
 from tests.kit.simulation.variants import VARIANTS
 
 IDS = [f"S{number:02}" for number in range(1, 36)]
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 CUTS = 100 if NIGHTLY else 2  # ways to cut a scenario into batches, by dice
 
 

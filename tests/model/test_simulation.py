@@ -4,14 +4,12 @@ A seed is a test case: `failure(seed)` gives what is wrong and the trace of the 
 HYPOTHESIS_PROFILE=nightly runs 200,000 of them.
 """
 
-import os
-
 import pytest
 
+from tests.kit.nightly import NIGHTLY
 from tests.kit.simulation.history import failure
 from tests.kit.simulation.variants import VARIANTS
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SLICE = 50  # histories, four seconds of one core
 QUICK = 1  # slices of the quick suite
 SLICES = 4000 if NIGHTLY else 40

@@ -10,7 +10,6 @@ What may differ, because the information exists nowhere in the records:
 Nothing else may: no other row, no other value, no column unavailable that some record held.
 """
 
-import os
 import random
 from dataclasses import replace
 
@@ -26,9 +25,9 @@ from lakemark.source import stretch
 from lakemark.source.gate import Gated, HighWater
 from tests.kit.log_model import Database, Shape, shapes
 from tests.kit.log_records import Connector
+from tests.kit.nightly import NIGHTLY
 from tests.kit.table_model import DeltaLake, DictLake, TableTask
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 EXAMPLES = 5000 if NIGHTLY else 50
 
 

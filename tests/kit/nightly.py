@@ -1,0 +1,11 @@
+"""What takes too long for every run: `HYPOTHESIS_PROFILE=nightly` has it."""
+
+import os
+from typing import Final
+
+import pytest
+
+NIGHTLY: Final = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+nightly = pytest.mark.skipif(not NIGHTLY, reason="HYPOTHESIS_PROFILE=nightly has it")
+"""On a variant of what other tests hold."""
