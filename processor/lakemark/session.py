@@ -37,6 +37,9 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "lakemark.daemon",
+    # Set by Spark for what runs as SQL, and not for jobs over RDDs, which read chunks: with two
+    # environments there were two daemons, each with all imports, 200 MB and writers of its own.
+    "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),

@@ -8,6 +8,7 @@ from lakemark import crashpoints
 from stack import every_type, shop
 from stack.local import Database
 from stack.workload import Workload
+from tests.kit.nightly import NIGHTLY
 from tests.kit.running import Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -19,7 +20,7 @@ ALL_ENGINES = {
     "lake": {
         "path": "./lake",
         "tables": {
-            "public.orders": {"engine": "spark-merge"},
+            **({"public.orders": {"engine": "spark-merge"}} if NIGHTLY else {}),
             "public.customers": {"engine": "deletion-vectors"},
             "public.line_items": {"engine": "deletion-vectors"},
         },

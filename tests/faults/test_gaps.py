@@ -15,7 +15,7 @@ from lakemark.config import load
 from stack.local import LocalStack
 from stack.processes import wait_for
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import NIGHTLY, nightly
+from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -135,6 +135,7 @@ def stopped_by_itself(running: Running, *codes: str) -> None:
     assert f"lakemark recover --resnapshot {LOST}" in unnamed(said)
 
 
+@nightly
 def test_a_topic_that_is_deleted_while_it_is_read(streaming: Running):
     before = deleted(streaming)
     stopped_by_itself(streaming, "topic-deleted")
@@ -200,7 +201,8 @@ def choose(running: Running, *tables: str) -> None:
     path.write_text(yaml.safe_dump(settings))
 
 
-@pytest.mark.parametrize("expired", [True, False] if NIGHTLY else [True])
+@nightly
+@pytest.mark.parametrize("expired", [True, False])
 def test_a_table_that_is_left_out_stops_nobody_and_is_whole_when_it_is_back(
     stopped: Running, expired
 ):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from lakemark.config import load
@@ -84,9 +85,19 @@ def main(file: str, table: str) -> dict:
             cancelled.result()
         found["cancelled_s"] = time.monotonic() - begun
         found["after"] = read(92).rows
+        found["sql"] = spark.range(1).mapInArrow(lambda batches: batches, "id long").count()
+        found["daemons"] = daemons()
         found["pool"] = context.getLocalProperty("spark.scheduler.pool")
         found["tags"] = sorted(context.getJobTags())
     return found
+
+
+def daemons() -> int:
+    """Count the processes from which Spark forks Python workers."""
+    return sum(
+        "lakemark.daemon" in one.cmdline() and one.parent().name() == "java"
+        for one in psutil.Process().children(recursive=True)
+    )
 
 
 if __name__ == "__main__":

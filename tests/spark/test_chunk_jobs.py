@@ -69,6 +69,7 @@ def test_chunks_are_read_by_jobs_beside_the_stream(java_home, tmp_path):
     assert found["cancelled"] == "job-failed"
     assert found["cancelled_s"] < 40
     assert found["after"] == 1000
+    assert (found["sql"], found["daemons"]) == (1, 1)  # chunks and the log share the imports
     assert (found["pool"], found["tags"]) == ("own", [])
     check_log(events)
 

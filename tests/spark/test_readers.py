@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from stack.local import ROOT
 from tests.kit.documents import blocks
+from tests.kit.nightly import nightly
 from tests.kit.page_shell import PageShell, lines, with_names
 
 pytestmark = pytest.mark.spark
@@ -59,6 +60,7 @@ def test_a_marked_row_is_not_read(lake, script, tables):
     assert "Barbara" not in done.stdout
 
 
+@nightly
 def test_spark_does_not_read_it_either(lake, tmp_path):
     shell = PageShell(tmp_path / "shell", here=ROOT / "examples" / "reading")
     line = lines("examples/reading/README.md", "spark-submit")
