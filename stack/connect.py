@@ -161,7 +161,7 @@ class Connect(Server):
         except httpx.TransportError:
             return False
 
-    def put_connector(self, name: str, config: Mapping[str, str], deadline_s: float = 60) -> None:
+    def put_connector(self, name: str, config: Mapping[str, str], deadline_s: float = 180) -> None:
         """Create a connector or change its configuration.
 
         Raises:
@@ -169,7 +169,7 @@ class Connect(Server):
         """
         self._request("PUT", f"/connectors/{name}/config", deadline_s, json=dict(config))
 
-    def delete_connector(self, name: str, deadline_s: float = 60) -> None:
+    def delete_connector(self, name: str, deadline_s: float = 180) -> None:
         """Delete a connector; nothing if there is none."""
         self._request("DELETE", f"/connectors/{name}", deadline_s, accept=(404,))
 
@@ -179,12 +179,12 @@ class Connect(Server):
 
         wait_for(gone, deadline_s, f"connector {name} to be gone")
 
-    def pause_connector(self, name: str, deadline_s: float = 60) -> None:
+    def pause_connector(self, name: str, deadline_s: float = 180) -> None:
         """Stop a connector's task from reading; `resume_connector` ends it."""
         self._request("PUT", f"/connectors/{name}/pause", deadline_s)
         self._wait_state(name, "PAUSED", deadline_s)
 
-    def stop_connector(self, name: str, deadline_s: float = 60) -> None:
+    def stop_connector(self, name: str, deadline_s: float = 180) -> None:
         """End a connector's tasks, which frees its slot; `resume_connector` begins them again."""
         self._request("PUT", f"/connectors/{name}/stop", deadline_s)
 
@@ -194,17 +194,17 @@ class Connect(Server):
 
         wait_for(stopped, deadline_s, f"connector {name} to be STOPPED ({self.log})")
 
-    def resume_connector(self, name: str, deadline_s: float = 60) -> None:
+    def resume_connector(self, name: str, deadline_s: float = 180) -> None:
         """End `pause_connector` and return when the connector runs."""
         self._request("PUT", f"/connectors/{name}/resume", deadline_s)
         self.wait_running(name, deadline_s)
 
-    def restart_connector(self, name: str, deadline_s: float = 60) -> None:
+    def restart_connector(self, name: str, deadline_s: float = 180) -> None:
         """Restart a connector and its tasks, failed ones too."""
         self._request("POST", f"/connectors/{name}/restart?includeTasks=true", deadline_s)
         self.wait_running(name, deadline_s)
 
-    def restart_failed(self, name: str, deadline_s: float = 60) -> None:
+    def restart_failed(self, name: str, deadline_s: float = 180) -> None:
         """Ask for a restart of what has failed of a connector; Connect does it a little later."""
         path = f"/connectors/{name}/restart?includeTasks=true&onlyFailed=true"
         self._request("POST", path, deadline_s)
@@ -214,7 +214,7 @@ class Connect(Server):
         response = self._request("GET", f"/connectors/{name}/status", 30, accept=(404,))
         return response.json() if response.status_code == httpx.codes.OK else {}
 
-    def wait_running(self, name: str, deadline_s: float = 90) -> None:
+    def wait_running(self, name: str, deadline_s: float = 180) -> None:
         """Return when a connector and all its tasks run.
 
         Raises:

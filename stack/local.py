@@ -271,7 +271,7 @@ class Database:
             wait_for(lambda: self._reader() not in (None, reader), 60, "the task to start again")
         self.wait_streaming()
 
-    def wait_streaming(self, deadline_s: float = 60) -> None:
+    def wait_streaming(self, deadline_s: float = 180) -> None:
         """Return when the connector reads the log: its tasks run and its slot is in use.
 
         Connect alone may still show as running what died with a killed worker.
@@ -279,7 +279,7 @@ class Database:
         self.stack.connect.wait_running(self.name, deadline_s)
         wait_for(self._is_streaming, deadline_s, f"connector {self.name} to stream")
 
-    def revive(self, deadline_s: float = 240) -> None:
+    def revive(self, deadline_s: float = 480) -> None:
         """Return when the connector streams again; restart what has failed, as an operator would.
 
         A connector that is slow is left alone.

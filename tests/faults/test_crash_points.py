@@ -13,7 +13,7 @@ from tests.kit.running import Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
-CRASH_S = 240.0  # from the start of a run to its crash: start of Spark, then a few batches
+CRASH_S = 480.0  # from the start of a run to its crash: start of Spark, then a few batches
 # The n-th time a point is reached: within a batch of several tables, not always before the first.
 NTH = {crashpoints.AFTER_DECODE: 5, crashpoints.BEFORE_COMMIT: 3, crashpoints.AFTER_COMMIT: 4}
 ALL_ENGINES = {

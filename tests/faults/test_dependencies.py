@@ -196,7 +196,12 @@ def test_postgres_restarted(running: Running, stack: LocalStack):
     ("kind", "code", "hint"),
     [
         ("full", "lake-full", "make room below lake.path"),
-        ("read_only", "lake-forbidden", "the right to read, write and list below lake.path"),
+        pytest.param(
+            "read_only",
+            "lake-forbidden",
+            "the right to read, write and list below lake.path",
+            marks=nightly,
+        ),
     ],
     ids=["full", "read-only"],
 )

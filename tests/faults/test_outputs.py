@@ -21,7 +21,7 @@ from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.output_topics import OutputTopic, came_again, schema_of, settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.rendered_rows import assert_read_as_written
@@ -31,7 +31,7 @@ from tests.kit.snapshots import SNAPSHOT, Snapshots
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 OUTPUTS = ROOT / "examples" / "outputs"
-RUN_S = 300.0
+RUN_S = 600.0
 KILLS = 3
 # One, nightly two, and as many where the connector's task had failed.
 CONNECT_RESTARTS = 4 if NIGHTLY else 2
@@ -146,6 +146,7 @@ def serving(pipeline: Running) -> set[int]:
     return found
 
 
+@nightly
 def test_snapshot_rows_are_the_records_of_the_connectors_own_incremental_snapshot(
     pipeline: Running, snapshots: Snapshots
 ):
@@ -166,6 +167,7 @@ def test_snapshot_rows_are_the_records_of_the_connectors_own_incremental_snapsho
     assert compared > 10 * count
 
 
+@nightly
 def test_toast_values_key_changes_and_truncates(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     snapshots.completed(snapshots.start("public.emptied"), deadline_s=RUN_S)
@@ -189,6 +191,7 @@ def test_toast_values_key_changes_and_truncates(pipeline: Running, snapshots: Sn
     assert {json.loads(key)["id"] for key in topic.newest()} == {20, 6000}
 
 
+@nightly
 def test_rows_that_nobody_deleted_in_the_log_are_deleted_by_a_sweep(
     pipeline: Running, snapshots: Snapshots
 ):
@@ -204,6 +207,7 @@ def test_rows_that_nobody_deleted_in_the_log_are_deleted_by_a_sweep(
     assert len(topic.newest()) == 160
 
 
+@nightly
 def test_consumers_of_the_examples_end_with_the_rows(
     pipeline: Running, stack: LocalStack, tmp_path: Path
 ):

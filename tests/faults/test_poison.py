@@ -90,6 +90,7 @@ def test_poison_records_become_dead_letters(database: Database, tmp_path, wrappe
         assert quiet.get("dead_letters", 0) == 0
 
 
+@nightly
 def test_a_topic_of_poison_stops_its_table_instead(database: Database, tmp_path):
     database.execute(TABLE)
     database.execute("CREATE TABLE quiet (id int PRIMARY KEY)")

@@ -38,7 +38,7 @@ from tests.kit.snapshots import NOTE_S, SNAPSHOT, Snapshots
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 KILLS = 20 if NIGHTLY else 2
-RUN_S = 150.0 + 75.0 * KILLS
+RUN_S = 300.0 + 150.0 * KILLS
 """Within this a run over the shop ends, kills and restarts included."""
 BY_FILE = {
     f"public.{table}": {"engine": "deletion-vectors"}
@@ -116,7 +116,10 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
     pipeline.wait_equal()
 
 
-@pytest.mark.parametrize("what", [pytest.param("connector", marks=nightly), "worker", "database"])
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param("connector", marks=nightly), pytest.param("worker", marks=nightly), "database"],
+)
 def test_what_writes_the_log_restarts_inside_a_window(
     pipeline: Running, snapshots: Snapshots, stack: LocalStack, what: str
 ):
@@ -284,6 +287,7 @@ def test_a_commit_that_the_log_has_and_nobody_sees(
     pipeline.wait_equal("public.hidden")
 
 
+@nightly
 def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby: Standby):
     """Its transaction ids prove nothing about the log, whatever it has replayed."""
     config = load(pipeline.lakemark.config)
@@ -302,7 +306,9 @@ def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby:
     assert facts.database.server.standby, "doctor says so"
 
 
-@pytest.mark.parametrize(("mode", "gone"), [("initial", 0), ("no_data", 1)])
+@pytest.mark.parametrize(
+    ("mode", "gone"), [pytest.param("initial", 0, marks=nightly), ("no_data", 1)]
+)
 def test_rows_deleted_while_no_slot_was_there_go_by_themselves(
     pipeline: Running, snapshots: Snapshots, stack: LocalStack, mode: str, gone: int
 ):

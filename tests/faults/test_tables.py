@@ -23,6 +23,7 @@ from stack import every_type, shop
 from stack.local import LocalStack
 from stack.processes import wait_for
 from stack.workload import Workload
+from tests.kit.nightly import nightly
 from tests.kit.output_topics import settled
 from tests.kit.running import STATE_S, Running
 
@@ -81,6 +82,7 @@ def test_a_paused_table_misses_nothing_even_over_a_restart(running: Running):
     running.wait_equal()
 
 
+@nightly
 def test_more_partitions_keep_the_order_of_each_key(running: Running):
     database, topic = running.database, running.database.topic("orders")
     with Workload(database.dsn, writers=2, rows_per_s=300, seed=2) as workload:
@@ -180,6 +182,7 @@ def skipped(running: Running) -> None:
     running.wait_equal()
 
 
+@nightly
 def test_others_that_write_to_a_table_do_no_harm(running: Running):
     """Somebody's OPTIMIZE and DELETE in a loop; what they deleted comes back with its next change."""
     database = running.database

@@ -13,6 +13,7 @@ import pytest
 from lakemark import positions
 from stack.local import Database, LocalStack
 from stack.processes import wait_for
+from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SLOW, SNAPSHOT, Snapshots, windows_held_open
 
@@ -169,6 +170,7 @@ def test_rows_that_only_the_lake_has_go_with_a_whole_run(pipeline: Running, snap
     equal(pipeline, "ghosts")
 
 
+@nightly
 def test_several_runs_over_one_table_and_one_id_twice(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     started = [snapshots.start("public.shared", chunk_rows=rows) for rows in (30, 100, 400)]
@@ -201,6 +203,7 @@ def test_several_runs_over_one_table_and_one_id_twice(pipeline: Running, snapsho
     snapshots.completed(given)
 
 
+@nightly
 def test_a_snapshot_of_debeziums_own_beside_ours(pipeline: Running, snapshots: Snapshots):
     """It deletes its window rows, and we delete ours; what it reads overwrites nothing."""
     database = pipeline.database
@@ -248,6 +251,7 @@ def events(database: Database, table: str) -> list[dict[str, Any]]:
     return [value.get("payload", value) for value in found]
 
 
+@nightly
 def test_a_run_is_changed_while_it_reads(pipeline: Running, snapshots: Snapshots):
     run = snapshots.start("public.sized", chunk_rows=10, parallelism=1, delay="1s")
     snapshots.wait_settled(run, "public.sized", 2)
@@ -341,6 +345,7 @@ def test_tables_that_look_like_envelopes(pipeline: Running, snapshots: Snapshots
     assert {kept[f"public.{table}"].get("state", "streaming") for table in tables} == {"streaming"}
 
 
+@nightly
 def test_defaults_and_nulls_that_no_event_tells(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.defaults", chunk_rows=50, delay=SLOW)
@@ -391,6 +396,7 @@ def test_a_schema_that_changes_after_the_last_chunk_was_read(
     assert set(pipeline.rows("public.sealed").column("d").to_pylist()) == {5}
 
 
+@nightly
 def test_a_table_that_is_locked_holds_up_no_answer(pipeline: Running, snapshots: Snapshots):
     with locked(pipeline.database, "locked", "ACCESS EXCLUSIVE"):
         waiting = snapshots.start("public.locked")
@@ -403,6 +409,7 @@ def test_a_table_that_is_locked_holds_up_no_answer(pipeline: Running, snapshots:
     equal(pipeline, "locked", "beside")
 
 
+@nightly
 def test_another_relation_under_the_same_name(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.swapped", chunk_rows=50, delay="50ms")
@@ -436,6 +443,7 @@ def test_a_type_that_does_not_fit_stops_its_table_alone(pipeline: Running, snaps
     equal(pipeline, "beside")
 
 
+@nightly
 def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.cut_off", chunk_rows=25, delay="1s")
@@ -452,6 +460,7 @@ def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots
     equal(pipeline, "cut_off")
 
 
+@nightly
 def test_tables_that_the_publication_does_not_have(pipeline: Running, snapshots: Snapshots):
     """Made while the connector runs: refused with the statement that mends it."""
     database = pipeline.database
@@ -465,6 +474,7 @@ def test_tables_that_the_publication_does_not_have(pipeline: Running, snapshots:
     equal(pipeline, "late")
 
 
+@nightly
 def test_partitions_are_read_and_their_root_is_not(pipeline: Running, snapshots: Snapshots):
     root = snapshots.start("public.part")
     run = snapshots.start("public.part_low", "public.part_high", delay="50ms")

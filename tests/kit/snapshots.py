@@ -20,7 +20,7 @@ from stack.local import Database
 from stack.processes import StackError, wait_for
 from tests.kit.running import Running
 
-NOTE_S = 240.0
+NOTE_S = 480.0
 """Within this a snapshot of a few thousand rows has ended, also on a loaded machine."""
 
 SLOW = "1m"

@@ -10,6 +10,7 @@ import yaml
 
 from stack.local import CONNECTOR, ROOT
 from stack.spark import HOME
+from tests.kit.nightly import nightly
 from tests.kit.page_shell import PageShell, lines, with_names
 
 pytestmark = pytest.mark.spark
@@ -44,6 +45,7 @@ def submit(java_home: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@nightly
 def test_without_the_jars_it_says_how_they_are_given(settings, java_home):
     done = submit(java_home, str(MAIN), "run", "-c", str(settings))
     assert done.returncode == 1

@@ -12,6 +12,7 @@ from lakemark.errors import TableError
 from lakemark.sink import delta, upkeep, vectors
 from lakemark.sink.commits import DELETION_VECTORS
 from lakemark.sink.upkeep import Policy
+from tests.kit.nightly import nightly
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, TYPES, VALUES, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
@@ -88,6 +89,7 @@ def test_spark_reads_writes_and_compacts_what_we_wrote(spark, tmp_path):
     assert spark.sql(f"DESCRIBE HISTORY {sql}").count() == DeltaTable(path).version() + 1
 
 
+@nightly
 def test_our_upkeep_leaves_what_spark_wrote(spark, tmp_path):
     """Vectors of Spark's DELETE, and the end of time as its OPTIMIZE writes it."""
     path = str(tmp_path / "t")
@@ -116,6 +118,7 @@ def test_our_upkeep_leaves_what_spark_wrote(spark, tmp_path):
     assert {each["t"] for each in found.values()} == {last}
 
 
+@nightly
 def test_every_type_and_an_evolved_table(spark, tmp_path):
     path = str(tmp_path / "t")
     delta.ensure(path, table_schema(TYPES), key=["id"])
@@ -134,6 +137,7 @@ def test_every_type_and_an_evolved_table(spark, tmp_path):
     assert KEY_TYPES
 
 
+@nightly
 def test_spark_merge_takes_a_table_over(spark, tmp_path):
     from lakemark.sink import spark_merge, staging
 
