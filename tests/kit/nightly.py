@@ -8,4 +8,4 @@ import pytest
 NIGHTLY: Final = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 nightly = pytest.mark.skipif(not NIGHTLY, reason="HYPOTHESIS_PROFILE=nightly has it")
-"""On a variant of what other tests hold."""
+"""On a slow live test that a run of every day leaves out until the suite has room for it."""
