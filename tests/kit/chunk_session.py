@@ -94,10 +94,14 @@ def main(file: str, table: str) -> dict:
 
 def daemons() -> int:
     """Count the processes from which Spark forks Python workers."""
-    return sum(
-        "lakemark.daemon" in one.cmdline() and one.parent().name() == "java"
-        for one in psutil.Process().children(recursive=True)
-    )
+
+    def is_daemon(process: psutil.Process) -> bool:
+        try:
+            return "lakemark.daemon" in process.cmdline() and process.parent().name() == "java"
+        except psutil.NoSuchProcess:  # a worker that ends, a zombie too
+            return False
+
+    return sum(map(is_daemon, psutil.Process().children(recursive=True)))
 
 
 if __name__ == "__main__":
