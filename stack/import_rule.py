@@ -54,12 +54,11 @@ IMPORTED_BY = {"pipeline": {"supervisor", "cli"}, "cli": {"__main__"}}
 
 SPARK = {
     *(
-        "checkpoint",  # Hadoop's file systems, through py4j
         "daemon",
+        "hadoop_files",  # Hadoop's file systems, through py4j
         "handover",
-        "pipeline",
         "session",
-        "supervisor",
+        "spark_runner",
         "warming",
         "source.topics",
         "stages",

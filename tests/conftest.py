@@ -32,7 +32,7 @@ SPLIT = {
         (
             f"integration/test_{name}.py"
             for name in ("catalog", "chunk_contract", "chunk_jobs", "conditions", "examples", "ranges",
-                         "reader", "spark_cluster", "types", "windows")
+                         "reader", "spark_cluster", "spark_snapshots", "types", "windows")
         ),
         "more servers",
     ),

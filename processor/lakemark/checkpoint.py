@@ -1,34 +1,32 @@
 """The pipeline's own state beside Spark's checkpoint, and what Spark wrote there itself.
 
-Spark's checkpoint folder may be on any Hadoop file system, so it is read and written through
-Hadoop's own client, in the driver. `<checkpoint>/lakemark/state/<batch>.json` is the state after a
-batch, `lakemark/first.json` the one before the first; `lakemark/pipeline.json` says for which
-pipeline the checkpoint was made.
+The folder may be on any file system that Spark can write: see `checkpoint_files`.
+`<checkpoint>/lakemark/state/<batch>.json` is the state after a batch, `lakemark/first.json` the one
+before the first; `lakemark/pipeline.json` says for which pipeline the checkpoint was made.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
-from py4j.protocol import Py4JJavaError
 
 from lakemark import handling, ownership, tables
-from lakemark.errors import DependencyError, PipelineError
+from lakemark.checkpoint_files import Files
+from lakemark.errors import PipelineError
 from lakemark.handling import Mark
 from lakemark.ownership import Owner
-from lakemark.settings.masking import foreign
 from lakemark.tables import Offsets, PipelineState
 
 FORMAT: Final = 1
 KEPT: Final = 20  # states kept: a repeated batch needs one, a person looking back some more
 LOST: Final = "checkpoint-lost"
+SPARK: Final = "spark"
+LOCAL: Final = "local"
 _IDENTITY: Final = "lakemark/pipeline.json"
 _FIRST: Final = "lakemark/first.json"
 _HANDLING: Final = "lakemark/handling.json"
 _REWRITE: Final = "lakemark/rewrite.json"
-_MISSING: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 
 class Identity(msgspec.Struct):
@@ -37,6 +35,7 @@ class Identity(msgspec.Struct):
     name: str
     shards: int
     format: int = FORMAT
+    runner: str = SPARK
 
 
 class Checkpoint:
@@ -46,14 +45,10 @@ class Checkpoint:
         DependencyError: `checkpoint-unavailable`: the file system does not do what it is asked.
     """
 
-    def __init__(self, jvm: Any, hadoop: Any, path: str) -> None:
-        self._path_class = jvm.org.apache.hadoop.fs.Path
-        self._io = jvm.org.apache.hadoop.io.IOUtils
-        self._bytes = jvm.java.io.ByteArrayOutputStream
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
         self.path = path
         self.ours = ""
-        with self._reached():
-            self._files = self._path_class(path).getFileSystem(hadoop)
 
     def claim(self, identity: Identity) -> None:
         """Makes the checkpoint this pipeline's, and ends a rewrite that was interrupted.
@@ -80,6 +75,13 @@ class Checkpoint:
         found = msgspec.json.decode(blob, type=Identity)
         if found.format > FORMAT:
             tables.decode(blob)
+        if found.runner != identity.runner:
+            raise PipelineError(
+                f"the checkpoint {self.path} was made by the runner {found.runner!r}, not by "
+                f"{identity.runner!r}: they keep what snapshots remember in different forms",
+                code="checkpoint-mismatch",
+                hint="run this pipeline as before, or give it a checkpoint of its own",
+            )
         if found != identity:
             raise PipelineError(
                 f"the checkpoint {self.path} was made for pipeline {found.name!r} with "
@@ -237,11 +239,14 @@ class Checkpoint:
 
     def begun(self) -> Offsets:
         """Where the query's first batch begins, if Spark has planned one."""
-        offsets: Offsets = {}
-        for source in self._batches("sources"):
-            blob = self._read(f"sources/{source}/0") or b""
-            offsets |= msgspec.json.decode(blob.partition(b"\n")[2] or b"{}", type=Offsets)
-        return offsets
+        return {t: offsets for source in self.begun_by_source() for t, offsets in source.items()}
+
+    def begun_by_source(self) -> list[Offsets]:
+        """The same, one entry per source in the query's order."""
+        blobs = [self._read(f"sources/{source}/0") or b"" for source in self._batches("sources")]
+        return [
+            msgspec.json.decode(blob.partition(b"\n")[2] or b"{}", type=Offsets) for blob in blobs
+        ]
 
     def amend(
         self,
@@ -276,6 +281,46 @@ class Checkpoint:
             files[_FIRST] = tables.encode(state)
         self._rewrite(files)
 
+    # -- of a query without Spark: the same files, in the same forms ------------------------------
+
+    def note_query(self, query: str, begun: Sequence[Offsets]) -> None:
+        """Notes a new query's id, and where each of its sources begins."""
+        for number, offsets in enumerate(begun):
+            self._write(f"sources/{number}/0", b"0v1\n" + msgspec.json.encode(offsets))
+        self._write("metadata", msgspec.json.encode({"id": query}))
+
+    def note_planned(self, batch: int, ends: Sequence[Offsets]) -> None:
+        """Notes the end offsets of a batch, one entry per source: it is this one, come what may."""
+        lines = ["v1", "{}", *(msgspec.json.encode(source).decode() for source in ends)]
+        self._write(f"offsets/{batch}", "\n".join(lines).encode())
+        self._delete(f"offsets/{batch - KEPT}")
+
+    def note_committed(self, batch: int) -> None:
+        """Notes that a batch is done."""
+        self._write(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+        self._delete(f"commits/{batch - KEPT}")
+
+    def newest_planned(self) -> int:
+        """The newest batch that is planned, -1 if there is none."""
+        return max(self._batches("offsets"), default=-1)
+
+    def newest_committed(self) -> int:
+        """The newest batch that is done, -1 if there is none."""
+        return max(self._batches("commits"), default=-1)
+
+    def shards(self, batch: int) -> dict[int, bytes]:
+        """What the shards remember after a batch, in the form of `reconcile.state`."""
+        blob = self._read(f"lakemark/shards/{batch}") if batch >= 0 else None
+        return msgspec.msgpack.decode(blob, type=dict[int, bytes]) if blob else {}
+
+    def note_shards(self, batch: int, states: Mapping[int, bytes]) -> None:
+        """Notes what they remember, for the batch after."""
+        if states:
+            self._write(f"lakemark/shards/{batch}", msgspec.msgpack.encode(states))
+        else:
+            self._delete(f"lakemark/shards/{batch}")
+        self._delete(f"lakemark/shards/{batch - KEPT}")
+
     # -- files ----------------------------------------------------------------------------------
 
     def _rewrite(self, files: Mapping[str, bytes]) -> None:
@@ -292,32 +337,17 @@ class Checkpoint:
         self._delete(_REWRITE)
 
     def _batches(self, folder: str, *, suffix: str = "") -> list[int]:
-        path = self._place(folder)
-        with self._reached():
-            if not self._files.exists(path):
-                return []
-            names = [str(s.getPath().getName()) for s in self._files.listStatus(path)]
+        names = self._files.names(folder)
         found = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
         return sorted(int(name) for name in found if name.isdigit())
 
     def _read(self, name: str) -> bytes | None:
         """A file's bytes, None if there is none; where it may be see `_write`."""
         for place in (name, _next(name), name):
-            blob = self._content(place)
+            blob = self._files.read(place)
             if blob is not None:
                 return blob
         return None
-
-    def _content(self, name: str) -> bytes | None:
-        with self._reached():
-            try:
-                source, sink = self._files.open(self._place(name)), self._bytes()
-                self._io.copyBytes(source, sink, 65536, True)  # noqa: FBT003
-            except Py4JJavaError as error:
-                if str(error.java_exception.getClass().getName()) in _MISSING:
-                    return None
-                raise
-            return bytes(sink.toByteArray())
 
     def _write(self, name: str, blob: bytes) -> None:
         """Puts a file in place: whoever reads it finds the old one or the new one, both whole.
@@ -330,49 +360,26 @@ class Checkpoint:
            deleted: a reader that does not find it takes that one.
         3. What is whole gets the name.
         """
-        path, draft, following = map(self._place, (name, f"{name}.draft", _next(name)))
-        with self._reached():
-            out = self._files.create(draft, True)  # noqa: FBT003
-            try:
-                out.write(bytearray(blob))
-                out.hsync()
-            finally:
-                out.close()
-            if self._files.exists(path):
-                self._files.delete(following, False)  # noqa: FBT003
-                self._rename(draft, following)
-                self._files.delete(path, False)  # noqa: FBT003
-                draft = following
-            self._rename(draft, path)
+        draft, following = f"{name}.draft", _next(name)
+        self._files.create(draft, blob)
+        if self._files.exists(name):
+            self._files.delete(following)
+            self._rename(draft, following)
+            self._files.delete(name)
+            draft = following
+        self._rename(draft, name)
 
-    def _rename(self, path: Any, to: Any) -> None:
-        if not self._files.rename(path, to):
+    def _rename(self, name: str, to: str) -> None:
+        if not self._files.rename(name, to):
             raise PipelineError(
-                f"{to} could not be put in place",
+                f"{self.path}/{to} could not be put in place",
                 code="checkpoint-unwritable",
                 hint="check the rights on the checkpoint folder",
             )
 
     def _delete(self, name: str) -> None:
-        with self._reached():
-            for place in (_next(name), name):  # in this order: see `_read`
-                self._files.delete(self._place(place), False)  # noqa: FBT003 - Hadoop's signature
-
-    def _place(self, name: str) -> Any:
-        return self._path_class(f"{self.path}/{name}")
-
-    @contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Whatever Java's file system throws is a reason to try again, and to say why."""
-        try:
-            yield
-        except Py4JJavaError as error:
-            reason = foreign(error.java_exception.toString()).partition("\n")[0]
-            raise DependencyError(
-                f"the checkpoint {self.path} cannot be used: {reason}",
-                code="checkpoint-unavailable",
-                hint="check its file system: is it there, has it room, may lakemark read and write",
-            ) from error
+        for place in (_next(name), name):  # in this order: see `_read`
+            self._files.delete(place)
 
 
 def _next(name: str) -> str:

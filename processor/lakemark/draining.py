@@ -5,6 +5,7 @@ this but the time it takes, and half of a batch that readers of a lake would oth
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Any, Final, NoReturn, Protocol
@@ -41,10 +42,13 @@ class Draining:
         self._asked = Event()
         self._between = Event()
 
-    def hold(self, jvm: Any) -> None:
+    def hold(self, sleep: Callable[[int], object]) -> None:
         """Called as a batch begins, by its own thread: the one before has been committed.
 
-        Once a stop was asked for it waits, in Java, where the query's end interrupts it.
+        Once a stop was asked for it waits for the query's end.
+
+        Args:
+            sleep: for so many milliseconds; the query's end interrupts it.
 
         Raises:
             QueryStoppedError: a stop was asked for.
@@ -52,7 +56,7 @@ class Draining:
         if self._asked.is_set():
             self._between.set()
             with suppress(Exception):  # that it was interrupted
-                jvm.java.lang.Thread.sleep(_HOLD_MS)
+                sleep(_HOLD_MS)
             raise QueryStoppedError
 
     def end(self, spark: Any) -> NoReturn:
@@ -70,7 +74,7 @@ class Draining:
 
         Thread(target=stop, daemon=True).start()
         with suppress(Exception):  # that it was interrupted
-            spark._jvm.java.lang.Thread.sleep(_HOLD_MS)  # noqa: SLF001 - as in `hold`
+            spark._jvm.java.lang.Thread.sleep(_HOLD_MS)  # noqa: SLF001 - no other way
         raise QueryStoppedError
 
     @property

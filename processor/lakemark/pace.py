@@ -38,8 +38,12 @@ class Pace:
     @property
     def trigger(self) -> str:
         """How often Spark looks for records, in its words; 0 is as often as it can."""
-        looks = int(self.interval.total_seconds() * 1000) // LOOKS
-        return f"{min(LONGEST_MS, looks)} milliseconds"
+        return f"{self.look_ms} milliseconds"
+
+    @property
+    def look_ms(self) -> int:
+        """How often to look for records; 0 is as often as possible."""
+        return min(LONGEST_MS, int(self.interval.total_seconds() * 1000) // LOOKS)
 
     def rest(self, begun: float) -> None:
         """Waits until the next batch is due.

@@ -9,43 +9,39 @@ has numbered steps. After a crash all of them are repeated from the same state; 
 output topic has of the same content is left out then.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from time import monotonic
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 import structlog
-from pyspark.sql import DataFrame, SparkSession
 
 from lakemark import (
     catch_up,
     control_records,
     crashpoints,
-    handover,
     new_partitions,
     plans,
     selection,
     settle,
-    stages,
     tables,
-    tasks,
 )
+from lakemark.batch_runner import BatchRunner, Query
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.decoding import Forms
-from lakemark.draining import Draining, QueryStoppedError
+from lakemark.draining import Draining
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.handover import Known
 from lakemark.ops.status import BatchDone
 from lakemark.pace import Pace
 from lakemark.plans import Waters
 from lakemark.refresh import Catalog, Refresh
 from lakemark.settle import Left, News, Results
-from lakemark.sink import bigtable, chunk_files
+from lakemark.sink import chunk_files
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.source import ranges
@@ -53,17 +49,12 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.ranges import Range
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
-from lakemark.stages import OtherStagesError, Stages
 from lakemark.tables import Offsets, PipelineState
 from lakemark.tasks import BatchPlan, DecodePlan
 
 log = structlog.get_logger(__name__)
 
 PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose seconds are shown
-
-
-class BatchFailedError(Exception):
-    """A batch failed: all that Spark is told."""
 
 
 @dataclass(slots=True)
@@ -75,20 +66,20 @@ class Pipeline:
         publish: writes the tables' states to the progress topic.
         planned: told which runs of snapshots are armed in the batch that begins, or were before.
         snapshots, done: told what a batch says of snapshots and what it did, once it is durable.
+        topics_begin: told of topics that no batch before had.
         left_out: told of a command over which the process has ended twice.
         schemas, forms: of the tables, as the catalog says; how columns are written.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
         pace: when the next batch begins.
     """
 
-    spark: SparkSession
+    runner: BatchRunner
     config: Config
     connector: Connector
     identity: SourceIdentity
     modes: HandlingModes
     checkpoint: Checkpoint
     catalog: Catalog
-    change_log: stages.ChangeLog
     librdkafka: dict[str, Any]
     end_offsets: Callable[[Sequence[str]], Offsets]
     controls: Callable[[int, int], list[dict[str, Any]]]
@@ -97,55 +88,44 @@ class Pipeline:
     planned: Callable[[frozenset[str]], None] = lambda _: None
     done: Callable[[BatchDone], None] = lambda _: None
     left_out: Callable[[dict[str, Any]], None] = lambda _: None
+    topics_begin: Callable[[Collection[str]], None] = lambda _: None
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     pace: Pace = field(default_factory=Pace)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
-    query_stages: Stages = field(default_factory=Stages)
     draining: Draining = field(default_factory=Draining)
-    known: Known = field(default_factory=lambda: Known({}, {}))
     refresh: Refresh = field(init=False)
 
     def __post_init__(self) -> None:
         self.refresh = Refresh(self.catalog, self.schemas, self.forms)
 
-    def frame(self, *, armed: bool) -> DataFrame:
-        """The query up to `foreachBatch`; see `stages`."""
-        self.query_stages = Stages(armed=armed)
-        self.known = Known(dict(self.schemas), self.librdkafka)
-        control = self.checkpoint.load(-1).control
-        return stages.query(
-            self.spark, self.config, self.change_log, self.known, armed=armed, control=control
+    def start(self, *, armed: bool, once: bool) -> Query:
+        """Starts the query; see `BatchRunner.start`."""
+        self.failure = None
+        self.pace.begin()
+        return self.runner.start(
+            self,
+            self.checkpoint,
+            pattern=self.connector.topic_pattern,
+            schemas=self.schemas,
+            armed=armed,
+            once=once,
         )
 
-    def on_batch(self, frame: DataFrame, batch: int) -> None:
-        """`foreachBatch`: keeps the error, and gives Spark a short text of it only.
-
-        Spark looks for I/O errors in the text with a regular expression that overflows the Java
-        stack on a long trace; the query would then end as if all were well.
-
-        Raises:
-            BatchFailedError: the batch failed; the error itself is in `failure`.
-            QueryStoppedError: it was cut short because the query is stopped.
-        """
-        self.draining.hold(self.spark._jvm)  # noqa: SLF001 - it has no public way to wait in Java
+    def on_batch(self, rows: Any, batch: int) -> None:
+        """One micro-batch, and the rest until the next is due; keeps the error in `failure`."""
         begun = monotonic()
         try:
-            self.batch(frame, batch)
+            self.batch(rows, batch)
         except BaseException as error:
             self.failure = error
-            if isinstance(error, OtherStagesError):
-                log.info("query.other_stages", batch=batch, armed=error.armed)
-                self.draining.end(self.spark)
             log.debug("batch.failed", batch=batch, exc_info=True)
-            if self.draining.asked:
-                raise QueryStoppedError from None
-            raise BatchFailedError(type(error).__name__) from None
+            raise
         self.pace.rest(begun)
 
-    def batch(self, frame: DataFrame, batch: int) -> None:
+    def batch(self, rows: Any, batch: int) -> None:
         """One micro-batch, in order:
 
         1. the state before it, and what its control records and new partitions change;
@@ -159,7 +139,7 @@ class Pipeline:
         self.checkpoint.check_owner()
         before = self.checkpoint.load(batch - 1)
         state = self._begin(before, batch)
-        self.query_stages.require(armed=bool(state.runs))
+        self.runner.require(armed=bool(state.runs))
         self.planned(frozenset(state.runs))
         marks.append(monotonic())
 
@@ -171,7 +151,7 @@ class Pipeline:
             stopped=state.not_streaming(),
             selected=None,
         )
-        results = self.stream(frame, plan)
+        results = self.stream(rows, plan)
         marks.append(monotonic())
         left, news = self._settle(state, before, plan, results)
 
@@ -205,6 +185,7 @@ class Pipeline:
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
         start = settle.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
+        self.topics_begin(state.offsets.keys() - before.offsets.keys())
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
         return state
 
@@ -249,7 +230,7 @@ class Pipeline:
         stopped: frozenset[str],
         selected: Any,
     ) -> BatchPlan:
-        config, slots, chosen = self.config, self.slots(), self.connector.chosen
+        config, slots, chosen = self.config, self.runner.slots, self.connector.chosen
         again = frozenset(selected or ()) if step == "catchup" else frozenset()
         decode = DecodePlan(
             stretch=Plan(
@@ -298,39 +279,16 @@ class Pipeline:
         again = {topic: f"{found.get(topic, '')}/{n}" for topic, n in state.begun_after.items()}
         return found | again
 
-    def slots(self) -> int:
-        """Number of merge tasks: as many as can run at once."""
-        return max(1, self.spark.sparkContext.defaultParallelism)
-
-    def stream(self, frame: DataFrame, plan: BatchPlan) -> Results:
+    def stream(self, rows: Any, plan: BatchPlan) -> Results:
         """All stages over a batch of the query."""
-        handover.tell(self.spark, plan.decode, self.known)
-        if not self.query_stages.armed:
-            known = self.known
-            news = self._news(plan.lake.batch)
-            read = stages.decoded(self.spark, self.change_log, news, lambda: handover.told(known))
-            frame = frame if read is None else frame.union(read)
-        return self._merge(frame, plan)
+        news = partial(self._news, plan.lake.batch)
+        return self._finished(self.runner.stream(rows, plan, news), plan)
 
     def _news(self, batch: int) -> list[Range]:
         """The records of the change topics that Spark has planned for a batch."""
         end = self._changes(self.checkpoint.offsets(batch))
         before = self.checkpoint.offsets(batch - 1) if batch else [self.checkpoint.begun()]
         return ranges.between(self._changes(before), end)
-
-    def _merge(self, frame: DataFrame, plan: BatchPlan) -> Results:
-        publish = plan.publishing
-
-        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.merge(batches, plan.lake, publish)
-
-        results = Results()
-        slots = plan.decode.slots
-        for row in (
-            frame.repartitionById(slots, "slot").mapInArrow(merge, tasks.RESULT_DDL).collect()
-        ):
-            results.take(row["kind"], bytes(row["blob"]))
-        return self._finished(results, plan)
 
     def _finished(self, results: Results, plan: BatchPlan) -> Results:
         self._by_spark(results.outcomes, plan)
@@ -340,13 +298,13 @@ class Pipeline:
         return results
 
     def _by_spark(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
-        """The driver's part for tables of the Spark engine: SQL only, no rows."""
+        """The driver's part for tables of the Spark engine."""
         for outcome in outcomes:
             own = plan.lake.tables.get(outcome.table) or plan.lake.new_table(outcome.table)
             if outcome.code or outcome.skipped or own.engine != SPARK_MERGE:
                 continue
             try:
-                bigtable.finish(self.spark, own, outcome, plan.lake)
+                self.runner.finish(own, outcome, plan.lake)
             except LakemarkError as error:
                 outcome.code, outcome.reason = error.code, error.message
                 outcome.hint, outcome.retried = error.hint, error.retried
@@ -396,7 +354,7 @@ class Pipeline:
         turn = catch_up.turn(
             state,
             limit=self.config.stream.max_events_per_batch,
-            most=catch_up.TABLES_A_SLOT * self.slots(),
+            most=catch_up.TABLES_A_SLOT * self.runner.slots,
         )
         if not turn.tables:
             return []
@@ -426,11 +384,7 @@ class Pipeline:
 
     def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:
         """Decoding and merging of the change records from `start` to before `end`."""
-        decode = plan.decode
-        records = stages.decoded(
-            self.spark, self.change_log, ranges.between(start, end), lambda: decode
-        )
-        return self._merge(records, plan) if records is not None else Results()
+        return self._finished(self.runner.reread(ranges.between(start, end), plan), plan)
 
     # -- 5: the state after it --------------------------------------------------------------------
 

@@ -177,9 +177,7 @@ def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) ->
         PipelineError: `topic-deleted`, `topic-recreated`.
         DependencyError: the brokers do not answer.
     """
-    known = checkpoint.topics()
-    with kafka.Cluster(config) as cluster:
-        ids = cluster.topic_ids(state.offsets)
+    known, ids = checkpoint.topics(), _ids(config, state.offsets)
     found = gaps.gaps(state, known, Held(ids, {}, state.offsets))
     found = [gap for gap in found if gap.tables]
     if found:
@@ -187,6 +185,24 @@ def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) ->
     if ids.keys() - known.keys():
         checkpoint.note_topics({**known, **ids})
     return set(state.offsets)
+
+
+def remember(config: Config, checkpoint: Checkpoint, topics: Iterable[str]) -> None:
+    """Notes the ids of topics that are new, before anything of a batch that has them is done.
+
+    However soon the process ends, the next one finds out if they are others by then.
+
+    Raises:
+        DependencyError: the brokers do not answer.
+    """
+    known = checkpoint.topics()
+    if new := [topic for topic in topics if topic not in known]:
+        checkpoint.note_topics({**known, **_ids(config, new)})
+
+
+def _ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
+    with kafka.Cluster(config) as cluster:
+        return cluster.topic_ids(topics)
 
 
 def _first_state(config: Config) -> PipelineState:

@@ -17,6 +17,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakemark import jars
+from lakemark.batch_runner import JAVA_ENDED
+from lakemark.checkpoint_files import require_folder
 from lakemark.class_archive import ClassArchive, class_archive
 from lakemark.config import Config
 from lakemark.errors import PipelineError
@@ -106,7 +108,7 @@ def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Ite
     settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(config.stream.shards)}
     if "://" not in config.checkpoint or config.checkpoint.startswith("file:"):
         settings |= LOCAL_CHECKPOINT
-        _require_folder(Path(config.checkpoint.removeprefix("file:")))
+        require_folder(Path(config.checkpoint.removeprefix("file:")))
     if config.output is not None:
         settings[f"spark.executorEnv.{writers.COUNT}"] = str(_writers(config))
     archive = None
@@ -141,28 +143,6 @@ def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Ite
                 archive.discard()
 
 
-def _require_folder(path: Path) -> None:
-    """Makes a local checkpoint's folder where there is none.
-
-    Raises:
-        PipelineError: `checkpoint-unwritable`: it cannot be made, or lakemark may not write there.
-    """
-    reason = ""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = "is no folder" if path.exists() else f"cannot be made: {error.strerror}"
-    else:
-        if not os.access(path, os.W_OK | os.X_OK):
-            reason = "cannot be written"
-    if reason:
-        raise PipelineError(
-            f"the checkpoint {path} {reason}",
-            code="checkpoint-unwritable",
-            hint="give the user that runs lakemark the right to write there, or correct checkpoint",
-        )
-
-
 def _keeping_signals(start: Callable[[], SparkSession]) -> SparkSession:
     """Starts the session; PySpark would end the process at Ctrl-C, wherever it is."""
     before = signal.getsignal(signal.SIGINT)
@@ -177,7 +157,7 @@ def java_ended(error: Exception) -> PipelineError:
     began = isinstance(error, Py4JNetworkError)
     return PipelineError(
         "Spark's Java process has ended" if began else f"Spark cannot be started: {error}",
-        code="java-ended",
+        code=JAVA_ENDED,
         hint="see what Java said above, and whether the system ended it for want of memory "
         "(spark.driver.memory); `lakemark doctor` looks at Java",
     )

@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from lakemark import handover, tasks
+from lakemark.batch_runner import OtherStagesError
 from lakemark.client_settings import by_offset, carried, java_options
 from lakemark.config import Config
 from lakemark.control import PARTITION
@@ -48,18 +49,6 @@ TASKS_PER_CORE: Final = 4
 
 QUIET_S: Final = 10.0
 """So long without a run the query keeps the stages for runs: the next one may come at once."""
-
-
-class OtherStagesError(Exception):
-    """The query has not the stages that the batch needs: it is to be started anew.
-
-    Attributes:
-        armed: whether with those for runs of snapshots.
-    """
-
-    def __init__(self, *, armed: bool) -> None:
-        super().__init__(f"armed={armed}")
-        self.armed = armed
 
 
 @dataclass(slots=True)

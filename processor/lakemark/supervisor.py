@@ -10,28 +10,26 @@ stopped     on request, or by an error that only a person can mend
 """
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
-from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkException, PySparkRuntimeError, StreamingQueryException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from lakemark import connector as connectors
 from lakemark import control, handling, kafka, records, recovery, settings_record, snapshots, tables
 from lakemark.backoff import Backoff
+from lakemark.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesError, Query
 from lakemark.catalogs import catalog_of
 from lakemark.causes import cause
-from lakemark.checkpoint import Checkpoint, Identity
+from lakemark.checkpoint import LOCAL, Checkpoint, Identity
 from lakemark.config import Config
 from lakemark.connector_changes import ChangedError, Watch, agree
-from lakemark.errors import ConfigError, DependencyError, LakemarkError
+from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.ops import feeds, server
 from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
@@ -40,7 +38,6 @@ from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pace import Pace
 from lakemark.pipeline import Pipeline
-from lakemark.session import java_ended, session
 from lakemark.settle import News
 from lakemark.sink.chunk_files import ChunkFileWriter
 from lakemark.sink.names import folder_of
@@ -51,7 +48,6 @@ from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.signals import Rejection
 from lakemark.snapshot.world import World
 from lakemark.source.schema import HandlingModes
-from lakemark.stages import ChangeLog, OtherStagesError
 from lakemark.starting import Starting
 from lakemark.stopping import Stop
 from lakemark.tables import CATCHING_UP, ERRORED, PipelineState
@@ -66,6 +62,8 @@ log = structlog.get_logger(__name__)
 
 ONCE_ATTEMPTS: Final = 5
 TOPICS_EVERY_S: Final = 30.0  # how often the topics' ids are compared
+RUNNER: Final = "LAKEMARK_RUNNER"
+"""Set in the environment: `local` runs the batches without Spark. For tests; see `local_runner`."""
 RETRY_EVERY_S: Final = 15.0  # how often errored tables that retry are given a batch
 
 
@@ -103,11 +101,12 @@ class Supervisor:
                 return self._run()
         except StoppedError:
             return 0
-        except (Py4JNetworkError, PySparkRuntimeError) as error:
-            if self.stopping.is_set():  # whoever stops a group of processes stops Java too
+        except PipelineError as error:
+            if self.stopping.is_set() and error.code == JAVA_ENDED:
+                # Whoever stops a group of processes stops Java too.
                 log.info("pipeline.stopped", whole=False, reason="Java has ended before")
                 return 0
-            raise java_ended(error) from error
+            raise
 
     def _run(self) -> int:
         with ExitStack() as stack:
@@ -118,9 +117,9 @@ class Supervisor:
             if self.stopping.is_set():
                 return 0
             # Not interrupted: a Java that is half started would outlive this process.
-            spark, why = stack.enter_context(session(self.config, self._in_hurry)), None
+            runner, why = stack.enter_context(self._runner()), None
             try:
-                return self._supervise(spark)
+                return self._supervise(runner)
             except LakemarkError as error:
                 why = error
                 raise
@@ -129,12 +128,22 @@ class Supervisor:
                 if not self.hurry.is_set():
                     self._publish_pipeline("stopped", why)
 
-    def _supervise(self, spark: SparkSession) -> int:
+    def _runner(self) -> AbstractContextManager[BatchRunner]:
+        # What one of them needs the other can do without: Spark's packages, a compiler.
+        if os.environ.get(RUNNER) == LOCAL:
+            from lakemark.local_runner import LocalRunner  # noqa: PLC0415
+
+            return nullcontext(LocalRunner(self.config))
+        from lakemark.spark_runner import spark_runner  # noqa: PLC0415
+
+        return spark_runner(self.config, self._in_hurry)
+
+    def _supervise(self, runner: BatchRunner) -> int:
         failures, losses = Backoff(), Backoff()
         while not self.stopping.is_set():
             begun = time.monotonic()
             try:
-                self._stream(spark)
+                self._stream(runner)
                 return self._verdict()
             except StoppedError:
                 return 0
@@ -166,9 +175,9 @@ class Supervisor:
             self.stopping.wait(wait)
         return 0
 
-    def _stream(self, spark: SparkSession) -> None:
+    def _stream(self, runner: BatchRunner) -> None:
         with self.stop.interruptible():
-            pipeline = self._pipeline(spark)
+            pipeline = self._pipeline(runner)
         with self._watched(pipeline), self._snapshots(pipeline):
             self._queries(pipeline)
 
@@ -176,14 +185,14 @@ class Supervisor:
         armed = bool(self.state.runs)
         self.starting.step("query")
         while not self.stopping.is_set():
-            query = self._start(pipeline, armed=armed)
+            query = pipeline.start(armed=armed, once=self.once)
             self.streamed = True
             log.info("pipeline.streaming", query=str(query.id), once=self.once)
             self._publish_pipeline("streaming")
             error: Exception | None = None
             try:
                 self._watch(query, pipeline.checkpoint)
-            except (StreamingQueryException, PySparkException, Py4JError) as ended:
+            except pipeline.runner.errors as ended:
                 error = ended
             finally:
                 pipeline.pace.end()
@@ -201,7 +210,7 @@ class Supervisor:
                 break
             self._wake()  # tables that still catch up get another round
 
-    def _pipeline(self, spark: SparkSession) -> Pipeline:
+    def _pipeline(self, runner: BatchRunner) -> Pipeline:
         config = self.config
         self.starting.step("kafka")
         with kafka.Cluster(config) as cluster:
@@ -209,7 +218,7 @@ class Supervisor:
         if created:
             log.info("topics.created", topics=created)
         self.starting.step("checkpoint")
-        checkpoint = self._checkpoint(spark)
+        checkpoint = self._checkpoint(runner)
         self.starting.step("connector")
         # As it is now: the turn may have come after weeks.
         written = checkpoint.newest().output_prefixes
@@ -231,14 +240,13 @@ class Supervisor:
         self.captured = tuple(sorted(set(captured) - {connector.signal_table}))
         self.board.captured(self.captured)
         return Pipeline(
-            spark=spark,
+            runner=runner,
             config=config,
             connector=connector,
             identity=connector.identity,
             modes=modes,
             checkpoint=checkpoint,
             catalog=catalog,
-            change_log=ChangeLog.of(config, connector.topic_pattern),
             librdkafka=kafka.librdkafka_options(config),
             end_offsets=lambda topics: kafka.end_offsets(config, topics),
             controls=lambda start, end: control.read(config, start, end),
@@ -247,20 +255,16 @@ class Supervisor:
             snapshots=self._committed,
             done=self._done,
             left_out=self._left_out,
+            topics_begin=lambda topics: recovery.remember(config, checkpoint, topics),
             schemas=captured,
             forms=forms,
             pace=Pace() if self.once else Pace(config.stream.trigger, self._hasty),
         )
 
-    def _checkpoint(self, spark: SparkSession) -> Checkpoint:
+    def _checkpoint(self, runner: BatchRunner) -> Checkpoint:
         """The pipeline's checkpoint, this process's own from now on; see `Takeover.of`."""
-        context = spark.sparkContext
-        checkpoint = Checkpoint(
-            spark._jvm,  # noqa: SLF001 - Hadoop's file systems have no public Python API
-            context._jsc.hadoopConfiguration(),  # noqa: SLF001
-            self.config.checkpoint,
-        )
-        identity = Identity(self.config.name, self.config.stream.shards)
+        checkpoint = runner.checkpoint()
+        identity = Identity(self.config.name, self.config.stream.shards, runner=runner.kind)
         checkpoint.require(identity)  # before anything is taken from anybody
         if self.takeover.of(checkpoint, self._standby):
             self.board.pipeline("starting")
@@ -308,7 +312,7 @@ class Supervisor:
             ordered=config.output is not None,
         )
         world = World(
-            pipeline.spark,
+            pipeline.runner,
             config,
             pipeline.connector,
             ReadSettings(config, pipeline.modes, pipeline.connector.settings, chunk_files),
@@ -352,20 +356,7 @@ class Supervisor:
     def _hasty(self) -> bool:
         return self.snapshots is not None and self.snapshots.hasty
 
-    def _start(self, pipeline: Pipeline, *, armed: bool) -> StreamingQuery:
-        pipeline.failure = None
-        pipeline.pace.begin()
-        writer = (
-            pipeline.frame(armed=armed)
-            .writeStream.queryName(f"lakemark-{self.config.name}")
-            .option("checkpointLocation", self.config.checkpoint)
-            .foreachBatch(pipeline.on_batch)
-        )
-        if self.once:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=pipeline.pace.trigger).start()
-
-    def _watch(self, query: StreamingQuery, checkpoint: Checkpoint) -> None:
+    def _watch(self, query: Query, checkpoint: Checkpoint) -> None:
         """Until the query ends.
 
         Raises:
@@ -394,7 +385,7 @@ class Supervisor:
                 self._wake()
                 woken = time.monotonic()
 
-    def _drain(self, query: StreamingQuery, pipeline: Pipeline) -> None:
+    def _drain(self, query: Query, pipeline: Pipeline) -> None:
         if not self.stopping.is_set():
             return
         grace_s = self.config.stream.stop_grace.total_seconds()

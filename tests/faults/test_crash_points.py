@@ -1,6 +1,7 @@
 """lakemark is killed wherever it hurts, again and again, while the shop goes on changing."""
 
 import signal
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,20 +17,26 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 CRASH_S = 480.0  # from the start of a run to its crash: start of Spark, then a few batches
 # The n-th time a point is reached: within a batch of several tables, not always before the first.
 NTH = {crashpoints.AFTER_DECODE: 5, crashpoints.BEFORE_COMMIT: 3, crashpoints.AFTER_COMMIT: 4}
+ENGINES = {f"public.{name}": {"engine": "deletion-vectors"} for name in ("customers", "line_items")}
+VECTORS = {"lake": {"path": "./lake", "tables": ENGINES}}
 ALL_ENGINES = {
-    "lake": {
-        "path": "./lake",
-        "tables": {
-            **({"public.orders": {"engine": "spark-merge"}} if NIGHTLY else {}),
-            "public.customers": {"engine": "deletion-vectors"},
-            "public.line_items": {"engine": "deletion-vectors"},
-        },
-    }
+    "lake": {"path": "./lake", "tables": {**ENGINES, "public.orders": {"engine": "spark-merge"}}}
 }
 
 
+# Where Spark's part in it differs: a worker that decodes, one that merges, the driver.
+SPARKS = (crashpoints.AFTER_DECODE, crashpoints.AFTER_COMMIT, crashpoints.BEFORE_CHECKPOINT)
+
+
 @pytest.mark.timeout(3000)  # a dozen runs, one after the other
-def test_a_crash_at_each_point_loses_and_repeats_nothing(database: Database, tmp_path):
+@pytest.mark.parametrize(
+    ("spark", "points"),
+    [(False, crashpoints.POINTS), (True, crashpoints.POINTS if NIGHTLY else SPARKS)],
+    ids=["local", "spark"],
+)
+def test_a_crash_at_each_point_loses_and_repeats_nothing(
+    database: Database, tmp_path, spark: bool, points: Sequence[str]
+):
     """One pipeline, killed at all points one after the other: each run starts from the last wreck.
 
     In the end only driver and JVM are: Python workers end by themselves, after what they are at.
@@ -38,9 +45,9 @@ def test_a_crash_at_each_point_loses_and_repeats_nothing(database: Database, tmp
         shop.create(connection, every=every_type.Limits.of({}))
         shop.fill(connection, scale=0.02)
     database.start_connector()
-    with Running(database, tmp_path, ALL_ENGINES) as running:
+    with Running(database, tmp_path, ALL_ENGINES if spark else VECTORS, spark=spark) as running:
         with Workload(database.dsn, writers=2, rows_per_s=100) as workload:
-            for point in crashpoints.POINTS:
+            for point in points:
                 running.lakemark.crash_at(point, nth=NTH.get(point, 1))
                 running.lakemark.spawn()
                 code = running.lakemark.wait_ended(CRASH_S)

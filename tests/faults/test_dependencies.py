@@ -21,7 +21,6 @@ from stack.workload import Workload
 from tests.kit.broken import alone, revive
 from tests.kit.browser import badge
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -47,7 +46,7 @@ def pipeline(stack: LocalStack, disk: SmallDisk) -> Iterator[Running]:
             shop.create(connection, every=every_type.Limits.of({}))
             shop.fill(connection, scale=0.02)
         database.start_connector()
-        with Running(database, disk.folder.parent) as running:
+        with Running(database, disk.folder.parent, spark=True) as running:
             yield running
 
 
@@ -109,7 +108,6 @@ def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(
     assert badge(side.address) in {"streaming", None}
 
 
-@nightly
 def test_broker_hangs(running: Running, stack: LocalStack):
     with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=2):
         running.lakemark.wait_for_batch(STATE_S)
@@ -183,7 +181,6 @@ def test_a_source_that_sends_nothing_shows_everywhere(running: Running, stack: L
     well()
 
 
-@nightly
 def test_postgres_restarted(running: Running, stack: LocalStack):
     with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=4):
         running.lakemark.wait_for_batch(STATE_S)
@@ -196,12 +193,7 @@ def test_postgres_restarted(running: Running, stack: LocalStack):
     ("kind", "code", "hint"),
     [
         ("full", "lake-full", "make room below lake.path"),
-        pytest.param(
-            "read_only",
-            "lake-forbidden",
-            "the right to read, write and list below lake.path",
-            marks=nightly,
-        ),
+        ("read_only", "lake-forbidden", "the right to read, write and list below lake.path"),
     ],
     ids=["full", "read-only"],
 )

@@ -15,7 +15,6 @@ from lakemark.config import load
 from stack.local import LocalStack
 from stack.processes import wait_for
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -135,7 +134,6 @@ def stopped_by_itself(running: Running, *codes: str) -> None:
     assert f"lakemark recover --resnapshot {LOST}" in unnamed(said)
 
 
-@nightly
 def test_a_topic_that_is_deleted_while_it_is_read(streaming: Running):
     before = deleted(streaming)
     stopped_by_itself(streaming, "topic-deleted")
@@ -143,7 +141,6 @@ def test_a_topic_that_is_deleted_while_it_is_read(streaming: Running):
     mended(streaming)
 
 
-@nightly
 @pytest.mark.parametrize("more", [True, False])
 def test_a_topic_that_is_made_again_while_it_is_read(streaming: Running, more: bool):
     """Offsets that fall, and such that do not: then the topic's id alone tells it.
@@ -171,7 +168,6 @@ def expire(running: Running, topic: str) -> None:
         future.result(30)
 
 
-@nightly
 def test_events_that_go_before_the_first_batch_is_committed(stack: LocalStack, tmp_path):
     with stack.fresh_database(f"CREATE TABLE {LOST} (id int PRIMARY KEY, v text)") as database:
         database.execute(f"INSERT INTO {LOST} VALUES (1, 'old'), (2, 'old')")
@@ -201,7 +197,6 @@ def choose(running: Running, *tables: str) -> None:
     path.write_text(yaml.safe_dump(settings))
 
 
-@nightly
 @pytest.mark.parametrize("expired", [True, False])
 def test_a_table_that_is_left_out_stops_nobody_and_is_whole_when_it_is_back(
     stopped: Running, expired
@@ -257,7 +252,6 @@ def test_lost_commands_are_told_and_gone_over_on_a_persons_word(stopped: Running
     stopped.wait_state(KEPT, "streaming")
 
 
-@nightly
 def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(streaming: Running):
     """Spark meets the gap first; the start after it says which tables it concerns."""
     streaming.lakemark.command("table", "pause", LOST)
@@ -273,7 +267,6 @@ def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(str
     mended(streaming)
 
 
-@nightly
 def test_positions_that_fall_stop_their_table_until_a_person_says_why(streaming: Running):
     """As after a restore: an event that is newer, at a position that was applied long ago.
 

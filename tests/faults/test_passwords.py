@@ -25,7 +25,6 @@ from stack.local import Database, LocalStack
 from stack.processes import free_port, wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import nightly
 from tests.kit.output_topics import settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import SPARK, STATE_S, STREAM, Running
@@ -94,7 +93,10 @@ def test_the_next_connection_has_the_new_password(database: Database, tmp_path: 
     login = Login(database, tmp_path / "password")
     url = database.dsn.replace("postgres@", f"{ROLE}@")
     settings = {**SNAPSHOT, "database": {"url": url, "password": "${file:password}"}}
-    with Running(database, tmp_path, settings) as running, Snapshots(running) as snapshots:
+    with (
+        Running(database, tmp_path, settings) as running,
+        Snapshots(running) as snapshots,
+    ):
         running.lakemark.start()
         side = HttpSide(running)
         identity = running.lakemark.identity
@@ -209,7 +211,7 @@ def shop(
             database.execute("INSERT INTO orders SELECT FROM generate_series(1, 100)")
             database.start_connector()
             granted.wait()
-            with Running(database, folder, sections) as running:
+            with Running(database, folder, sections, spark=True) as running:
                 running.lakemark.start()
                 yield running
     finally:
@@ -291,7 +293,6 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
         assert refused(asked) == error, asked
 
 
-@nightly
 def test_the_brokers_get_the_new_password(shop: Running):
     database = shop.database
     stack, file = database.stack, shop.directory / "password"
@@ -330,7 +331,6 @@ def test_the_brokers_get_the_new_password(shop: Running):
         assert not [word for word in (FIRST, SECOND) if word in log]
 
 
-@nightly
 def test_output_topics_are_not_read_once_they_are_taken_out_of_the_configuration(shop: Running):
     """Their names begin as those of change topics do, and hold events of the same connector."""
     kafka = shop.database.stack.kafka

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from stack.local import Database
-from tests.kit.nightly import nightly
 from tests.kit.running import Running, header
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -51,7 +50,7 @@ def poisons(genuine: dict) -> list[tuple[str, bytes | None, bytes]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrapped", [pytest.param("false", marks=nightly), "true"])
+@pytest.mark.parametrize("wrapped", ["false", "true"])
 def test_poison_records_become_dead_letters(database: Database, tmp_path, wrapped):
     database.execute(TABLE)
     database.execute("CREATE TABLE quiet (id int PRIMARY KEY)")
@@ -90,7 +89,6 @@ def test_poison_records_become_dead_letters(database: Database, tmp_path, wrappe
         assert quiet.get("dead_letters", 0) == 0
 
 
-@nightly
 def test_a_topic_of_poison_stops_its_table_instead(database: Database, tmp_path):
     database.execute(TABLE)
     database.execute("CREATE TABLE quiet (id int PRIMARY KEY)")

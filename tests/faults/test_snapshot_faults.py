@@ -31,7 +31,7 @@ from stack.postgres import Standby
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.broken import alone, forget, revive
-from tests.kit.nightly import NIGHTLY, nightly
+from tests.kit.nightly import NIGHTLY
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import NOTE_S, SNAPSHOT, Snapshots
 
@@ -118,7 +118,7 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
 
 @pytest.mark.parametrize(
     "what",
-    [pytest.param("connector", marks=nightly), pytest.param("worker", marks=nightly), "database"],
+    ["connector", "worker", "database"],
 )
 def test_what_writes_the_log_restarts_inside_a_window(
     pipeline: Running, snapshots: Snapshots, stack: LocalStack, what: str
@@ -240,7 +240,7 @@ def committed_but_not_visible(
             session.execute("SELECT pg_wal_replay_resume()")
 
 
-@pytest.mark.parametrize("default", [pytest.param("on", marks=nightly), "remote_apply"])
+@pytest.mark.parametrize("default", ["on", "remote_apply"])
 def test_a_commit_that_the_log_has_and_nobody_sees(
     pipeline: Running, snapshots: Snapshots, standby: Standby, default: str
 ):
@@ -287,7 +287,6 @@ def test_a_commit_that_the_log_has_and_nobody_sees(
     pipeline.wait_equal("public.hidden")
 
 
-@nightly
 def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby: Standby):
     """Its transaction ids prove nothing about the log, whatever it has replayed."""
     config = load(pipeline.lakemark.config)
@@ -306,9 +305,7 @@ def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby:
     assert facts.database.server.standby, "doctor says so"
 
 
-@pytest.mark.parametrize(
-    ("mode", "gone"), [pytest.param("initial", 0, marks=nightly), ("no_data", 1)]
-)
+@pytest.mark.parametrize(("mode", "gone"), [("initial", 0), ("no_data", 1)])
 def test_rows_deleted_while_no_slot_was_there_go_by_themselves(
     pipeline: Running, snapshots: Snapshots, stack: LocalStack, mode: str, gone: int
 ):

@@ -4,7 +4,9 @@ The tests share one pipeline that runs through all of them. Each has a workload 
 """
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,11 +21,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.upkeep import DEFAULT
-from stack import every_type, shop
+from stack import every_type, shop, watchdog
 from stack.local import LocalStack
 from stack.processes import wait_for
 from stack.workload import Workload
-from tests.kit.nightly import nightly
 from tests.kit.output_topics import settled
 from tests.kit.running import STATE_S, Running
 
@@ -48,7 +49,9 @@ def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
         engines = {f"public.{table}": {"engine": engine} for table, engine in OTHERS.items()}
         lake = {"path": "./lake", "tables": engines}
         sections = {"lake": lake, "output": {"topic_prefix": f"{database.name}.clean"}}
-        with Running(database, tmp_path_factory.mktemp("pipeline"), sections) as running:
+        with Running(
+            database, tmp_path_factory.mktemp("pipeline"), sections, spark=True
+        ) as running:
             yield running
 
 
@@ -82,7 +85,6 @@ def test_a_paused_table_misses_nothing_even_over_a_restart(running: Running):
     running.wait_equal()
 
 
-@nightly
 def test_more_partitions_keep_the_order_of_each_key(running: Running):
     database, topic = running.database, running.database.topic("orders")
     with Workload(database.dsn, writers=2, rows_per_s=300, seed=2) as workload:
@@ -103,6 +105,34 @@ def test_more_partitions_keep_the_order_of_each_key(running: Running):
     running.wait_equal()
     told = settled(running, ORDERS)  # no key went back, though its records are in two partitions
     assert len(told.kafka.end_offsets(told.name)) < 8
+
+
+def test_where_the_process_that_writes_is_killed_the_workers_write(running: Running):
+    writers = serving(running)
+    assert writers
+    for pid in writers:
+        os.kill(pid, signal.SIGKILL)
+    running.database.execute("UPDATE products SET price = 2.5")
+    running.wait_equal("public.products")
+    settled(running, "public.products")
+    assert running.lakemark.events("running.degraded") == []
+
+
+def serving(running: Running) -> set[int]:
+    """The processes that write to output topics: those that listen where workers ask them."""
+    below = watchdog.descendants(running.lakemark.identity.pid)
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    inodes = {
+        f"socket:[{one[6]}]"
+        for one in sockets
+        if one[-1].startswith(tuple(f"@lakemark-{pid}-" for pid in below)) and one[3] == "00010000"
+    }
+    found = set[int]()
+    for pid in below:
+        with suppress(OSError):  # it, or a file of its, has just ended
+            if inodes & {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}:
+                found.add(pid)
+    return found
 
 
 def test_a_table_that_cannot_be_written_waits_alone(running: Running):
@@ -182,7 +212,6 @@ def skipped(running: Running) -> None:
     running.wait_equal()
 
 
-@nightly
 def test_others_that_write_to_a_table_do_no_harm(running: Running):
     """Somebody's OPTIMIZE and DELETE in a loop; what they deleted comes back with its next change."""
     database = running.database

@@ -44,7 +44,7 @@ def both(database: Database, tmp_path) -> Iterator[tuple[Running, LakemarkProces
         connection.execute("INSERT INTO bulk VALUES (0, '')")
     database.start_connector()
     sections = {"output": {"topic_prefix": f"{database.name}.clean"}, "stream": PACED}
-    with Running(database, tmp_path, sections) as running:
+    with Running(database, tmp_path, sections, spark=True) as running:
         running.lakemark.start()
         running.lakemark.wait_for_batch(STATE_S)
         second = LakemarkProcess(running.lakemark.config, log=tmp_path / "second.log")

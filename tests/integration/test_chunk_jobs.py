@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from lakemark import chunk_rows, kafka
 from lakemark.config import Config
-from lakemark.snapshot import chunk_task, chunks, jobs
+from lakemark.snapshot import chunk_task, chunks, table_cut
 from lakemark.snapshot.boundaries import Condition, KeyRange, halves, key_texts
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
@@ -49,7 +49,7 @@ def servers() -> Iterator[LocalStack]:
 def source(servers: LocalStack) -> Iterator[Database]:
     with servers.fresh_database() as fresh:
         yield fresh
-        chunk_task._drop()
+        chunk_task._kept.drop()
 
 
 def config(source: Database, tmp_path, **sections) -> Config:
@@ -136,8 +136,8 @@ def test_a_chunk_s_rows_are_in_the_parts_that_the_result_counts(
     ((after,),) = source.execute("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
     (source_ts,) = {row["source_ts"] for row in rows}
     assert before <= source_ts <= after
-    assert result.fingerprint == jobs.fingerprint(settings, TABLE)
-    assert result.fingerprint == jobs.cut(settings, TABLE, 100).fingerprint
+    assert result.fingerprint == table_cut.fingerprint(settings, TABLE)
+    assert result.fingerprint == table_cut.cut(settings, TABLE, 100).fingerprint
     assert result.snapshot.server.timeline == 1
     assert result.bytes > 400
     assert 0 < result.read_seconds < result.seconds
@@ -146,7 +146,7 @@ def test_a_chunk_s_rows_are_in_the_parts_that_the_result_counts(
 def test_the_cut_of_a_table_is_read_chunk_by_chunk(source: Database, settings, spec, written):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source.execute("INSERT INTO t SELECT generate_series(1, 25)")
-    cut = jobs.cut(settings, TABLE, 10)
+    cut = table_cut.cut(settings, TABLE, 10)
     assert len(cut.spans) == 3
     for number, span in enumerate(cut.spans):
         good(run_chunk(spec(chunk=number, attempt=number, span=span), settings))
@@ -155,8 +155,8 @@ def test_the_cut_of_a_table_is_read_chunk_by_chunk(source: Database, settings, s
     ]
     assert sorted(ids) == list(range(1, 26))
     source.execute("ALTER TABLE t ADD v text")
-    assert jobs.fingerprint(settings, TABLE) != cut.fingerprint
-    few = jobs.cut(settings, TABLE, 10, condition=Condition("id < %s", (5,)))
+    assert table_cut.fingerprint(settings, TABLE) != cut.fingerprint
+    few = table_cut.cut(settings, TABLE, 10, condition=Condition("id < %s", (5,)))
     assert few.spans == (KeyRange(),)
 
 
@@ -428,7 +428,7 @@ def test_a_table_whose_changes_the_log_does_not_bring_is_refused(source: Databas
     def reasons(table: str = TABLE, **more: str) -> list[str]:
         connector = {"plugin.name": "pgoutput", "publication.name": "ours"}
         connector |= {name.replace("__", "."): value for name, value in more.items()}
-        found = jobs.reasons_against(
+        found = table_cut.reasons_against(
             ReadSettings(settings.config, settings.modes, connector), table
         )
         return [reason.code for reason in found]

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from stack.local import LocalStack
-from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
@@ -86,7 +85,6 @@ def test_a_column_whose_values_are_written_in_another_way_is_read_again(running:
     running.wait_equal("public.b")
 
 
-@nightly
 def test_a_column_that_was_dropped_and_is_there_again_is_read_again(running: Running):
     """Its events came when the catalog had no such column: it was left out of all from then on."""
     database, lakemark = running.database, running.lakemark

@@ -8,7 +8,6 @@ from deltalake import DeltaTable
 from stack.local import Database
 from stack.processes import wait_for
 from tests.kit.documents import ROOT, typed
-from tests.kit.nightly import nightly
 from tests.kit.page_shell import PageShell
 from tests.kit.running import STATE_S, Running, header
 from tests.kit.snapshots import SNAPSHOT, Snapshots
@@ -127,7 +126,6 @@ def snapshots_as_readme_starts_them(running: Running, shell: PageShell) -> None:
         wait_for(lambda: snapshots.kept()[run][0].parallelism == 8, STATE_S, "eight at once")
 
 
-@nightly
 def test_a_table_that_skips_is_read_again(database: Database, tmp_path):
     create(database)
     database.start_connector({"topic.creation.default.partitions": "1"})

@@ -8,7 +8,6 @@ from stack import every_type, shop
 from stack.local import Database
 from stack.processes import wait_for
 from stack.workload import Workload
-from tests.kit.nightly import nightly
 from tests.kit.running import Running
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
@@ -41,7 +40,7 @@ def test_snapshot_live_changes_and_new_schemas_arrive(database: Database, tmp_pa
     """Plain JSON, columns known from the catalog; then drained and found unchanged by --once."""
     fill_shop(database)
     database.start_connector()
-    with Running(database, tmp_path) as running:
+    with Running(database, tmp_path, spark=True) as running:
         running.lakemark.start()
         load(database, 6)
         found = running.wait_equal()
@@ -75,7 +74,6 @@ def test_snapshot_live_changes_and_new_schemas_arrive(database: Database, tmp_pa
         assert {table: running.version(table) for table in running.tables()} == before
 
 
-@nightly
 def test_with_the_schema_wrapper_no_catalog_is_needed(database: Database, tmp_path):
     fill_shop(database)
     wrapped = {"value.converter.schemas.enable": "true", "key.converter.schemas.enable": "true"}
@@ -103,7 +101,9 @@ def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database,
         for pair, engine in ENGINES.items()
         for table in ("small", "big")
     }
-    with Running(database, tmp_path, {"lake": {"path": "./lake", "tables": chosen}}) as running:
+    with Running(
+        database, tmp_path, {"lake": {"path": "./lake", "tables": chosen}}, spark=True
+    ) as running:
         running.equal_after_once()
         for pair in ENGINES:
             truncate_and_move_keys(database, f"small{pair}", f"big{pair}")
@@ -159,7 +159,6 @@ def truncate_within_and_grow(database: Database, small: str, big: str) -> None:
     database.execute(f"DELETE FROM {big} WHERE id = 1013")
 
 
-@nightly
 def test_soft_deletes_keep_the_rows_and_mark_them(database: Database, tmp_path):
     database.execute("CREATE TABLE soft (id int PRIMARY KEY, note text)")
     database.execute("CREATE TABLE hard (id int PRIMARY KEY, note text)")

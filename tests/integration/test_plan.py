@@ -15,7 +15,6 @@ from lakemark.config import load
 from lakemark.kafka import Cluster
 from stack.local import Database
 from stack.processes import free_port, wait_for
-from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT
 
@@ -65,7 +64,6 @@ def created(database: Database) -> None:
     database.start_connector()
 
 
-@nightly
 def test_the_plan_and_the_state_before_a_run_after_it_and_after_changes(
     database: Database, tmp_path: Path
 ):

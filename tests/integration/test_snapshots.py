@@ -14,7 +14,6 @@ import pytest
 
 from stack.local import Database, LocalStack
 from stack.processes import wait_for
-from tests.kit.nightly import nightly
 from tests.kit.running import Running
 from tests.kit.snapshots import LAST, NOTE_S, SLOW, SNAPSHOT, Snapshots, kinds, windows_held_open
 
@@ -130,7 +129,6 @@ def no_window(database: Database) -> bool:
     return opened == {row.removesuffix("-close") for row in ids if row.endswith("-close")}
 
 
-@nightly
 def test_unknown_tables_patterns_and_tables_named_twice(pipeline: Running, snapshots: Snapshots):
     unknown = snapshots.start("public.invalid1", "public.good", "public.invalid2")
     nothing = snapshots.start(".*notExist")
@@ -284,7 +282,6 @@ def test_what_is_settled_is_not_read_again_after_a_restart(pipeline: Running, sn
         assert [n.type for n in snapshots.notes(run)].count("COMPLETED") == 1
 
 
-@nightly
 def test_a_pause_and_a_stop_hold_over_a_restart_while_events_land(
     pipeline: Running, snapshots: Snapshots
 ):

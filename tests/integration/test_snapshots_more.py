@@ -13,7 +13,6 @@ import pytest
 from lakemark import positions
 from stack.local import Database, LocalStack
 from stack.processes import wait_for
-from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SLOW, SNAPSHOT, Snapshots, windows_held_open
 
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 PLAIN = (
     "chosen", "other_form", "ordered", "listed", "ghosts", "shared", "sized", "again", "widened",
     "growing", "typed", "beside", "swapped", "defaults", "cut_off", "twofold",
-    "locked", "sealed", "last", "over",
+    "locked", "sealed", "last",
 )  # fmt: skip
 SOME = 12345678
 EMPTY_STATE = 1000  # bytes: which runs and windows were last, and no row or key of any table
@@ -170,7 +169,6 @@ def test_rows_that_only_the_lake_has_go_with_a_whole_run(pipeline: Running, snap
     equal(pipeline, "ghosts")
 
 
-@nightly
 def test_several_runs_over_one_table_and_one_id_twice(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     started = [snapshots.start("public.shared", chunk_rows=rows) for rows in (30, 100, 400)]
@@ -203,7 +201,6 @@ def test_several_runs_over_one_table_and_one_id_twice(pipeline: Running, snapsho
     snapshots.completed(given)
 
 
-@nightly
 def test_a_snapshot_of_debeziums_own_beside_ours(pipeline: Running, snapshots: Snapshots):
     """It deletes its window rows, and we delete ours; what it reads overwrites nothing."""
     database = pipeline.database
@@ -251,7 +248,6 @@ def events(database: Database, table: str) -> list[dict[str, Any]]:
     return [value.get("payload", value) for value in found]
 
 
-@nightly
 def test_a_run_is_changed_while_it_reads(pipeline: Running, snapshots: Snapshots):
     run = snapshots.start("public.sized", chunk_rows=10, parallelism=1, delay="1s")
     snapshots.wait_settled(run, "public.sized", 2)
@@ -345,7 +341,6 @@ def test_tables_that_look_like_envelopes(pipeline: Running, snapshots: Snapshots
     assert {kept[f"public.{table}"].get("state", "streaming") for table in tables} == {"streaming"}
 
 
-@nightly
 def test_defaults_and_nulls_that_no_event_tells(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.defaults", chunk_rows=50, delay=SLOW)
@@ -396,7 +391,6 @@ def test_a_schema_that_changes_after_the_last_chunk_was_read(
     assert set(pipeline.rows("public.sealed").column("d").to_pylist()) == {5}
 
 
-@nightly
 def test_a_table_that_is_locked_holds_up_no_answer(pipeline: Running, snapshots: Snapshots):
     with locked(pipeline.database, "locked", "ACCESS EXCLUSIVE"):
         waiting = snapshots.start("public.locked")
@@ -409,7 +403,6 @@ def test_a_table_that_is_locked_holds_up_no_answer(pipeline: Running, snapshots:
     equal(pipeline, "locked", "beside")
 
 
-@nightly
 def test_another_relation_under_the_same_name(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.swapped", chunk_rows=50, delay="50ms")
@@ -443,7 +436,6 @@ def test_a_type_that_does_not_fit_stops_its_table_alone(pipeline: Running, snaps
     equal(pipeline, "beside")
 
 
-@nightly
 def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.cut_off", chunk_rows=25, delay="1s")
@@ -460,7 +452,6 @@ def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots
     equal(pipeline, "cut_off")
 
 
-@nightly
 def test_tables_that_the_publication_does_not_have(pipeline: Running, snapshots: Snapshots):
     """Made while the connector runs: refused with the statement that mends it."""
     database = pipeline.database
@@ -474,7 +465,6 @@ def test_tables_that_the_publication_does_not_have(pipeline: Running, snapshots:
     equal(pipeline, "late")
 
 
-@nightly
 def test_partitions_are_read_and_their_root_is_not(pipeline: Running, snapshots: Snapshots):
     root = snapshots.start("public.part")
     run = snapshots.start("public.part_low", "public.part_high", delay="50ms")
@@ -553,39 +543,3 @@ def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Sna
 def database_says(pipeline: Running, query: str) -> tuple[Any, ...]:
     (row,) = pipeline.database.execute(query)
     return row
-
-
-def test_the_query_goes_over_to_the_stages_of_runs_and_back(
-    pipeline: Running, snapshots: Snapshots
-):
-    """The log goes on before, meanwhile and afterwards: no row is lost or applied twice."""
-    database = pipeline.database
-
-    def gone_over() -> int:
-        found = pipeline.lakemark.events("query.other_stages")
-        return [event["armed"] for event in found].count(True)
-
-    def rests() -> bool:
-        return not pipeline.lakemark.events("query.other_stages")[-1]["armed"]
-
-    snapshots.run("public.over")
-    wait_for(lambda: touched(database) and rests(), STATE_S, "the stages without runs")
-    before = gone_over()
-    database.execute("INSERT INTO over SELECT n, n FROM generate_series(1001, 4000) n")
-    equal(pipeline, "over")
-    assert gone_over() == before, "the log alone needs no other stages"
-    run = snapshots.start("public.over", chunk_rows=300)
-    for aa in range(20):
-        database.execute(f"UPDATE over SET aa = {aa} WHERE pk % 20 = {aa}")
-    snapshots.completed(run)
-    equal(pipeline, "over")
-    assert gone_over() == before + 1
-    wait_for(lambda: touched(database) and rests(), STATE_S, "the way back")
-    database.execute("DELETE FROM over WHERE pk % 3 = 0")
-    equal(pipeline, "over")
-
-
-def touched(database: Database) -> bool:
-    """Something happens, or there is no batch."""
-    database.execute("UPDATE over SET aa = aa + 1 WHERE pk = 1")
-    return True

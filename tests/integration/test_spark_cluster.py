@@ -40,7 +40,7 @@ def test_snapshot_and_log_on_a_cluster_of_two_workers(database: Database, tmp_pa
             "spark": spark,
             "snapshot": {"chunk_rows": 100, "window_interval": "250ms"},
         }
-        with Running(database, tmp_path, sections) as running:
+        with Running(database, tmp_path, sections, spark=True) as running:
             running.lakemark.start()
             # The run begins with a batch: Spark's first one may take longer than the command waits.
             running.lakemark.wait_for_event("batch.done", STATE_S)

@@ -16,7 +16,7 @@ import psycopg
 
 from lakemark.config import load
 from lakemark.session import session
-from lakemark.snapshot import jobs
+from lakemark.snapshot import jobs, table_cut
 from lakemark.snapshot.boundaries import Condition
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkSpec
@@ -51,7 +51,7 @@ def main(file: str, table: str) -> dict:
         context = spark.sparkContext
         found["master"], found["parallelism"] = context.master, context.defaultParallelism
         found["readers"] = jobs.readers(spark, config.snapshot.parallelism)
-        cut = jobs.cut(settings, table, 100)
+        cut = table_cut.cut(settings, table, 100)
 
         def read(at: int, **changed):
             given = {"run": "r1", "table": table, "chunk": at, "attempt": at, "shards": 2}

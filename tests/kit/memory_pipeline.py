@@ -21,7 +21,6 @@ from lakemark.pipeline import Pipeline, Results
 from lakemark.source import fetch
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.schema import HandlingModes, TableSchema
-from lakemark.stages import ChangeLog, Stages
 from lakemark.tables import Offsets, PipelineState
 from lakemark.tasks import BatchPlan
 
@@ -149,8 +148,10 @@ class MemoryCatalog:
         return {t: s for t, s in self.schemas.items() if names is None or t in names}
 
 
-class AllStages(Stages):
+class MemoryRunner:
     """A batch has whatever it needs."""
+
+    slots = 2
 
     def require(self, *, armed: bool) -> None:
         pass
@@ -161,9 +162,6 @@ class MemoryPipeline(Pipeline):
 
     broker: Broker
     armed: bool = False
-
-    def slots(self) -> int:
-        return 2
 
     def stream(self, frame: Any, plan: BatchPlan) -> Any:
         self.armed = plan.decode.armed
@@ -242,15 +240,13 @@ class World:
             config=self.config,
         )
         pipeline = self.driver(
-            spark=None,  # type: ignore[arg-type]
+            runner=MemoryRunner(),  # type: ignore[arg-type]
             config=self.config,
             connector=connector,
             identity=SourceIdentity("postgresql", "shop"),
             modes=HandlingModes(),
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             catalog=self.catalog,
-            change_log=ChangeLog("", {}, {}),
-            query_stages=AllStages(),
             librdkafka={},
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
             controls=lambda start, end: self.records[start:end],

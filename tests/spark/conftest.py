@@ -2,10 +2,30 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
+from lakemark.checkpoint import Checkpoint
+from lakemark.checkpoint_files import LocalFiles
 from tests.kit.running import SPARK
+
+
+@pytest.fixture(params=["hadoop", "local"])
+def checkpoint_of(request):
+    """Makes the checkpoint of a folder, through Hadoop's client or without a JVM."""
+
+    def hadoop(path):
+        from lakemark.hadoop_files import HadoopFiles
+
+        spark = request.getfixturevalue("spark")
+        settings = spark.sparkContext._jsc.hadoopConfiguration()
+        return Checkpoint(HadoopFiles(spark._jvm, settings, str(path)), str(path))
+
+    def local(path):
+        return Checkpoint(LocalFiles(Path(path)), str(path))
+
+    return hadoop if request.param == "hadoop" else local
 
 
 @pytest.fixture(scope="session")

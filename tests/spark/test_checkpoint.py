@@ -1,10 +1,9 @@
-"""The checkpoint's own files, on Hadoop's local file system."""
+"""The checkpoint's own files, on Hadoop's local file system and without Hadoop."""
 
 import json
 
 import pytest
 
-from lakemark.checkpoint import Checkpoint
 from lakemark.tables import PipelineState, TableState
 
 pytestmark = pytest.mark.spark
@@ -13,9 +12,9 @@ TOPIC, TABLE = "shop.public.orders", "public.orders"
 
 
 @pytest.fixture
-def checkpoint(spark, tmp_path):
+def checkpoint(checkpoint_of, tmp_path):
     """Batches 0 and 1 are committed; of batch 2 the state is stored, and then the process died."""
-    found = Checkpoint(spark._jvm, spark.sparkContext._jsc.hadoopConfiguration(), str(tmp_path))
+    found = checkpoint_of(tmp_path)
     for batch in range(3):
         known = {TABLE: TableState(topics=[TOPIC])}
         offsets = {TOPIC: {0: 10 * (batch + 1)}}
@@ -37,8 +36,8 @@ def test_the_query_goes_on_at_the_committed_batch(checkpoint, tmp_path):
     assert (state.batch, offsets) == (2, {TOPIC: {0: 30}})
 
 
-def test_before_the_first_commit_there_is_only_the_newest_state(spark, tmp_path):
-    empty = Checkpoint(spark._jvm, spark.sparkContext._jsc.hadoopConfiguration(), str(tmp_path))
+def test_before_the_first_commit_there_is_only_the_newest_state(checkpoint_of, tmp_path):
+    empty = checkpoint_of(tmp_path)
     assert empty.goes_on() == (PipelineState(), {})
     empty.save(PipelineState(batch=0))
     assert empty.goes_on()[0].batch == 0

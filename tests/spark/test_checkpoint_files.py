@@ -1,14 +1,16 @@
-"""The checkpoint's own files on a real file system of Hadoop: whole, whenever a process ends."""
+"""The checkpoint's own files, with Hadoop and without: whole, whenever a process ends."""
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from lakemark import gaps, tables
-from lakemark.checkpoint import Checkpoint, Identity
+from lakemark.checkpoint import LOCAL, SPARK, Identity
 from lakemark.config import Config
 from lakemark.errors import DependencyError, PipelineError
+from lakemark.hadoop_files import HadoopFiles
 from lakemark.ownership import Owner
 from lakemark.supervisor import Supervisor
 from lakemark.tables import PipelineState
@@ -24,7 +26,7 @@ class DiedError(BaseException):
 
 
 class Files:
-    """Java's file system; the process ends at one of the steps that change something."""
+    """The file system; the process ends at one of the steps that change something."""
 
     def __init__(self, files, dies_at):
         self.files, self.left = files, dies_at
@@ -37,7 +39,7 @@ class Files:
                 self.left -= 1
                 if self.left < 0:
                     if name == "create":
-                        done(*given).close()  # a draft of which nothing was written
+                        done(given[0], b"")  # a draft of which nothing was written
                     raise DiedError
             return done(*given)
 
@@ -45,12 +47,11 @@ class Files:
 
 
 @pytest.fixture
-def at(spark, tmp_path):
+def at(checkpoint_of, tmp_path):
     """Makes checkpoints, each a process of its own: of a folder, and when it ends."""
 
     def made(folder="one", dies_at=None):
-        jvm, hadoop = spark._jvm, spark.sparkContext._jsc.hadoopConfiguration()
-        checkpoint = Checkpoint(jvm, hadoop, str(tmp_path / folder))
+        checkpoint = checkpoint_of(tmp_path / folder)
         if dies_at is not None:
             checkpoint._files = Files(checkpoint._files, dies_at)
         return checkpoint
@@ -144,18 +145,22 @@ def test_a_state_that_is_written_again_is_the_later_one(at):
     assert at().load(4).offsets == {TOPIC: {0: 40}}
 
 
-def test_a_file_system_that_refuses_is_away_and_says_why(at, spark, tmp_path):
+def test_a_file_system_that_refuses_is_away_and_says_why(at, tmp_path):
     (tmp_path / "one").write_text("no folder")
     with pytest.raises(DependencyError, match="cannot be used") as caught:
         at().take(Owner("first"))
     assert caught.value.code == "checkpoint-unavailable"
     assert "\n" not in caught.value.message
     assert at("nothing").owner() is None
+
+
+def test_a_file_system_that_hadoop_has_not_is_away_and_says_why(spark):
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
     with pytest.raises(DependencyError, match="nowhere"):
-        Checkpoint(spark._jvm, spark.sparkContext._jsc.hadoopConfiguration(), "nowhere://x/y")
+        HadoopFiles(spark._jvm, settings, "nowhere://x/y")
 
 
-def test_another_pipelines_checkpoint_is_left_alone(at, spark, tmp_path):
+def test_another_pipelines_checkpoint_is_left_alone(at, tmp_path):
     owner = Owner("of shop")
     ours = filled(at())
     ours.take(owner)
@@ -172,7 +177,9 @@ def test_another_pipelines_checkpoint_is_left_alone(at, spark, tmp_path):
     supervisor = Supervisor(config, once=False)
     supervisor.turn._held.set()
     with pytest.raises(PipelineError, match="was made for pipeline 'shop'"):
-        supervisor._checkpoint(spark)
+        supervisor._checkpoint(SimpleNamespace(checkpoint=at, kind=SPARK))
+    with pytest.raises(PipelineError, match="by the runner 'spark', not by 'local'"):
+        supervisor._checkpoint(SimpleNamespace(checkpoint=at, kind=LOCAL))
     assert at().owner() == owner
     ours.check_owner()
 

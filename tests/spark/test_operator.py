@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from lakemark import chunk_rows
+from lakemark import chunk_rows, local_runner
 from lakemark.causes import cause
 from lakemark.errors import StateVersionError
 from lakemark.reconcile import operator, outputs, window
@@ -153,6 +153,13 @@ def test_chunk_records_go_to_the_shard_in_their_header(spark, tmp_path):
     size = int.from_bytes(blob[:4])
     assert msgspec.json.decode(blob[4 : 4 + size]) == {"shard": 2}
     assert blob[4 + size :] == b"arrow"
+    found = [
+        (shard, blob)
+        for row in frame.collect()
+        for shard, blob in local_runner.parts_of(row.asDict(recursive=True))
+        if shard in range(SHARDS)
+    ]
+    assert found == [(2, blob)], "without Spark they go to the same"
 
 
 def test_a_batch_that_runs_again_gives_the_same_bytes_and_those_of_the_pure_fold(spark, tmp_path):

@@ -1,7 +1,6 @@
 """Stopping between two batches."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -9,11 +8,10 @@ from lakemark.draining import Draining, QueryStoppedError
 
 
 class Stopped:
-    """A JVM whose sleeping thread is interrupted by the query's end."""
+    """A sleep that the query's end interrupts."""
 
     def __init__(self):
         self.ended = threading.Event()
-        self.java = SimpleNamespace(lang=SimpleNamespace(Thread=SimpleNamespace(sleep=self.sleep)))
 
     def sleep(self, _):
         assert self.ended.wait(10)
@@ -54,12 +52,12 @@ def test_a_batch_that_takes_too_long_is_given_up(hurried):
 
 def test_the_next_batch_does_nothing_but_wait_for_the_end_of_the_query():
     """Back to back there is no moment between two triggers: that it begins is the moment."""
-    draining, jvm, raised = Draining(), Stopped(), []
+    draining, stopped, raised = Draining(), Stopped(), []
     assert not draining.drain(Query(True), grace_s=0, hurry=threading.Event())
 
     def begin():
         try:
-            draining.hold(jvm)
+            draining.hold(stopped.sleep)
         except QueryStoppedError as error:
             raised.append(error)
 
@@ -67,7 +65,7 @@ def test_the_next_batch_does_nothing_but_wait_for_the_end_of_the_query():
     batch.start()
     assert draining.drain(Query(True), grace_s=10, hurry=threading.Event())
     assert not raised
-    jvm.ended.set()
+    stopped.ended.set()
     batch.join(10)
     (error,) = raised
     assert "java.lang.InterruptedException" in str(error)

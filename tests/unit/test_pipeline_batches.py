@@ -436,3 +436,26 @@ def test_the_reconcile_lane_is_armed_from_the_batch_of_a_runs_start_until_its_la
     assert batch({"type": "run-start", "run": "r2", "tables": [ITEMS]})
     assert batch({"type": "run-end", "run": "r1"})
     assert not batch({"type": "run-end", "run": "r2"})
+
+
+def test_topics_are_told_before_anything_of_their_first_batch_is_done(shop):
+    """A process that ends soon after has noted which topics they were."""
+    told = []
+
+    def begin(topics):
+        assert shop.batch not in shop.checkpoint.states
+        assert not any(DeltaTable.is_deltatable(path(t)) for t in (ORDERS, ITEMS) if len(told) < 2)
+        told.append(sorted(topics))
+
+    def path(table):
+        return names.table_path(shop.config.lake.path, table)
+
+    shop.pipeline.topics_begin = begin
+    shop.run()
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.put("c", 11, 2, v="b")
+    shop.put("c", 12, 7, v="item", table=ITEMS)
+    shop.run()
+    assert told == [[], [f"shop.{ORDERS}"], [f"shop.{ITEMS}"]]
+    assert shop.values() == {1: "a", 2: "b"}

@@ -6,14 +6,14 @@ import re
 import signal
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import daemon as pysparks_daemon
 from pyspark.errors import PySparkRuntimeError
 
-from lakemark import daemon, session, supervisor
+from lakemark import checkpoint_files, daemon, session, supervisor
 from lakemark.config import load
 from lakemark.errors import PipelineError
 from lakemark.starting import STEPS, Starting
@@ -100,12 +100,15 @@ def test_java_that_ends_is_no_news_to_who_stops(folder, handlers, monkeypatch, e
     for asked in (False, True):
         process = Supervisor(load(folder / "lakemark.yaml"), once=True)
 
-        def ended(process=process, asked=asked):
+        def ended(_runner, process=process, asked=asked):
             if asked:
                 process.stopping.set()
             raise error
 
-        monkeypatch.setattr(process, "_run", ended)
+        monkeypatch.setattr(process.turn, "_queue", lambda: None)
+        monkeypatch.setattr(process, "_publish_pipeline", lambda *_: None)
+        monkeypatch.setattr("lakemark.spark_runner.session", lambda *_: nullcontext())
+        monkeypatch.setattr(process, "_supervise", ended)
         if asked:
             assert process.run() == 0
             continue
@@ -118,11 +121,11 @@ def test_java_that_ends_is_no_news_to_who_stops(folder, handlers, monkeypatch, e
 def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "mine").mkdir()
-    session._require_folder(tmp_path / "new" / "folder")
+    checkpoint_files.require_folder(tmp_path / "new" / "folder")
     assert (tmp_path / "new" / "folder").is_dir()
     for place in ("file", "file/below", "/proc/none"):
         with pytest.raises(PipelineError) as caught:
-            session._require_folder(tmp_path / place)
+            checkpoint_files.require_folder(tmp_path / place)
         assert caught.value.code == "checkpoint-unwritable"
         assert str(tmp_path / place) in caught.value.message
         assert "right to write" in caught.value.hint
@@ -131,7 +134,7 @@ def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path):
 def test_a_checkpoint_of_somebody_else_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)  # whoever runs the tests may be root
     with pytest.raises(PipelineError, match="cannot be written"):
-        session._require_folder(tmp_path)
+        checkpoint_files.require_folder(tmp_path)
 
 
 def test_the_handler_of_ctrl_c_stays_ours(handlers):
@@ -170,7 +173,9 @@ def test_a_start_that_is_told_to_stop_before_it_begins_ends_well(handlers, monke
     process = Supervisor(config(), once=True)
     process.stopping.set()
     monkeypatch.setattr(process.turn, "_queue", lambda: None)
-    monkeypatch.setattr("lakemark.supervisor.session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(
+        "lakemark.spark_runner.spark_runner", lambda *_: pytest.fail("Spark was started")
+    )
     assert process.run() == 0
 
 
@@ -186,6 +191,6 @@ def test_java_that_is_being_started_is_ended_and_not_left(handlers, monkeypatch)
 
     process = Supervisor(config(), once=True)
     monkeypatch.setattr(process.turn, "_queue", lambda: None)
-    monkeypatch.setattr("lakemark.supervisor.session", starting)
+    monkeypatch.setattr("lakemark.spark_runner.spark_runner", starting)
     assert process.run() == 0
     assert seen == ["started", "ended"]

@@ -81,12 +81,17 @@ def test_a_state_of_another_version_ends_the_run_and_is_not_tried_again(folder, 
         failure = RuntimeError(REFUSED_STATE)
         pace = Pace()
 
+        class runner:  # noqa: N801
+            errors = (StreamingQueryException,)
+
         class checkpoint:  # noqa: N801
             check_owner = staticmethod(lambda: None)
 
+        def start(self, **_):
+            return Query()
+
     def started(config, *, once):
         supervisor = Supervisor(config, once=once)
-        monkeypatch.setattr(supervisor, "_start", lambda _, **__: Query())
         monkeypatch.setattr(supervisor, "_publish_pipeline", lambda *told: said.append(told))
         monkeypatch.setattr(supervisor, "_stream", lambda spark: supervisor._queries(Batches()))
         monkeypatch.setattr(supervisor.stopping, "wait", lambda _: supervisor.stopping.set())
@@ -229,7 +234,7 @@ def test_a_process_that_ends_says_so_and_why(folder, monkeypatch, error):
 
     monkeypatch.setattr(supervisor.stop, "on_signals", lambda: None)
     monkeypatch.setattr(supervisor, "turn", nullcontext())
-    monkeypatch.setattr("lakemark.supervisor.session", lambda *_: nullcontext())
+    monkeypatch.setattr("lakemark.spark_runner.spark_runner", lambda *_: nullcontext())
     monkeypatch.setattr(supervisor, "_supervise", supervise)
     monkeypatch.setattr(supervisor, "_say", said.update)
     with pytest.raises(ConfigError) if error else nullcontext():

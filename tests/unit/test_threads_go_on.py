@@ -152,6 +152,7 @@ WATCHING = {
 ONCE = {
     ("ops.question", "self._ask"),
     ("draining", "stop"),
+    ("local_runner", "self._run"),  # a query's: what ends it, `awaitTermination` raises
     ("sink.evolve", "run"),
     ("starting", "self._watch"),  # of one start
     ("session", "_start_python"),

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 STATE_DDL: Final = "blob binary"
 OUTPUT_DDL: Final = "kind string, table string, source string, first long, slot int, blob binary"
 COLUMNS: Final = ("shard", "kind", "table", "source", "first", "slot", "blob")
-_FOLDED: Final = frozenset({window.TOUCHES, window.MARKS, window.CHUNK, window.CONTROL})
 
 
 def reconciled(
@@ -166,21 +165,17 @@ def fold_group(
     """One shard's share of a micro-batch: `window.fold` with Spark's state around it."""
     import pandas as pd  # noqa: PLC0415 - in the worker only
 
-    rows: list[tuple[str, str, int, bytes]] = []
+    rows: list[window.Row] = []
     for frame in frames:
-        ours = frame["kind"].isin(_FOLDED)
+        ours = frame["kind"].isin(window.FOLDED)
         if not ours.all():
             yield frame.loc[~ours, ["kind", "table", "source", "first", "slot", "blob"]]
         mine = frame[ours]
         rows += zip(mine["kind"], mine["source"], mine["first"], mine["blob"], strict=True)
-    rows.sort()
-    records: dict[str, list[bytes]] = {}
-    for kind, _, _, blob in rows:
-        records.setdefault(kind, []).append(bytes(blob))
-    if not records:
+    before = bytes(state.get[0]) if rows and state.exists else None
+    folded = window.fold_rows(shard, rows, before)
+    if folded is None:
         return
-    before = state.get[0] if state.exists else None
-    folded = window.fold(None if before is None else bytes(before), records, shard=shard)
     if folded.state is not None:
         state.update((folded.state,))
     if folded.outputs:

@@ -56,6 +56,8 @@ CONTROL: Final = "control"
 TOUCHES: Final = touches.TOUCHES_KIND
 MARKS: Final = touches.MARKS_KIND
 CHUNK: Final = "chunk"
+FOLDED: Final = frozenset({TOUCHES, MARKS, CHUNK, CONTROL})
+"""Kinds of rows that a shard takes; it lets others pass."""
 
 RUN_START: Final = "run-start"
 RUN_END: Final = "run-end"
@@ -83,6 +85,10 @@ class _WindowData(msgspec.Struct, rename="camel"):
     server_start: str = ""
     timeline: int = 0
     wal: int = 0
+
+
+Row = tuple[str, str, int, bytes]
+"""What a shard takes: kind, source, its place there, content."""
 
 
 def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: int) -> Folded:
@@ -122,6 +128,23 @@ def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: 
     size = Size(shard, sum(now.rows), parts, len(blob or b""))
     outputs.append(Output(SIZE, "", msgspec.json.encode(size)))
     return Folded(None if blob == state else blob, outputs)
+
+
+def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> Folded | None:
+    """One shard's share of a micro-batch, in any order, folded in the order of its places.
+
+    Args:
+        shard: which.
+        rows: of the kinds `FOLDED`.
+        before: its state; None = it has none yet.
+
+    Returns:
+        None if there are no rows: the state stays.
+    """
+    records: dict[str, list[bytes]] = {}
+    for kind, _, _, blob in sorted(rows):
+        records.setdefault(kind, []).append(bytes(blob))
+    return fold(before, records, shard=shard) if records else None
 
 
 def _mark_order(mark: Mark) -> tuple[bytes, str, str, bytes]:

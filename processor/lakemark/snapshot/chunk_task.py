@@ -114,7 +114,9 @@ class ReadSettings:
         return self.config.database
 
 
-def run_chunk(spec: ChunkSpec, settings: ReadSettings, *, again: bool = False) -> ChunkResult:
+def run_chunk(
+    spec: ChunkSpec, settings: ReadSettings, *, again: bool = False, kept: "Kept | None" = None
+) -> ChunkResult:
     """Reads a chunk and writes its parts. Never raises: what went wrong stands in the result.
 
     Args:
@@ -122,8 +124,9 @@ def run_chunk(spec: ChunkSpec, settings: ReadSettings, *, again: bool = False) -
         settings: how, and where to write.
         again: whether Spark runs this task for another time. It reads nothing then: the first may
             still be writing under the same attempt.
+        kept: what is open from an earlier chunk, not used by another thread; None = the process's.
     """
-    begun = time.monotonic()
+    begun, kept = time.monotonic(), kept or _kept
     if again:
         return ChunkResult(
             attempt=spec.attempt,
@@ -135,12 +138,12 @@ def run_chunk(spec: ChunkSpec, settings: ReadSettings, *, again: bool = False) -
             ),
         )
     try:
-        return _run(spec, settings, begun)
+        return _run(spec, settings, begun, kept)
     except LakemarkError as error:
-        _drop()
-        return _failed(spec, settings, begun, error)
+        kept.drop()
+        return _failed(spec, settings, begun, error, kept)
     except Exception as error:  # noqa: BLE001 - a failed task would be run again under its number
-        _drop()
+        kept.drop()
         return ChunkResult(
             attempt=spec.attempt,
             seconds=time.monotonic() - begun,
@@ -153,8 +156,8 @@ def run_chunk(spec: ChunkSpec, settings: ReadSettings, *, again: bool = False) -
         )
 
 
-def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
-    session = _session(settings)
+def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "Kept") -> ChunkResult:
+    session = kept.session_of(settings)
     with open_table(session, spec.table, settings.modes, settings=settings.connector) as table:
         for reason in refused(table, settings.connector):
             raise TableError(f"{spec.table}: {reason.message}", code=reason.code, hint=reason.hint)
@@ -173,7 +176,7 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float) -> ChunkResult:
             told=settings.config.output is not None,
         ),
     )
-    counts = _write(parts, spec, settings.config)
+    counts = _write(parts, spec, settings.config, kept.producer_of(settings.config))
     bad = [(key.decode(), code) for key, code, _ in chunk.bad[: chunks.MAX_BAD]]
     return ChunkResult(
         attempt=spec.attempt,
@@ -259,9 +262,10 @@ def _rows(table: OpenTable, spec: ChunkSpec) -> tuple[Chunk, Chunk | None]:
         raise key_unreadable(spec.table) from error
 
 
-def _write(parts: Iterator[Part], spec: ChunkSpec, config: Config) -> dict[int, int]:
+def _write(
+    parts: Iterator[Part], spec: ChunkSpec, config: Config, client: "Producer"
+) -> dict[int, int]:
     """Writes the parts, made one by one, and waits for all: their number by shard."""
-    client = _producer(config)
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: object) -> None:
@@ -300,8 +304,8 @@ def _refused(error: object, spec: ChunkSpec, config: Config) -> LakemarkError:
 
 
 @dataclass
-class _Kept:
-    """What a worker process has open, and for whom."""
+class Kept:
+    """What a worker has open, and for whom. For one thread at a time."""
 
     stack: ExitStack = field(default_factory=ExitStack)
     settings: tuple[DatabaseConfig, timedelta] | None = None
@@ -309,73 +313,71 @@ class _Kept:
     config: Config | None = None
     producer: "Producer | None" = None
 
-
-_kept = _Kept()
-
-
-def _session(settings: ReadSettings) -> Session:
-    """The process's session, checked, or a new one."""
-    wanted = settings.database, settings.statement_timeout
-    if _kept.session is not None and _kept.settings == wanted:
-        try:
-            _kept.session.execute("SELECT 1")
-        except psycopg.Error:  # it was closed meanwhile
-            pass
-        else:
-            return _kept.session
-    _drop_session()
-    session = _kept.stack.enter_context(
-        connect(settings.database, statement_timeout=settings.statement_timeout)
-    )
-    if session.info.server_version >= _IDLE_VERSION:
-        session.execute(
-            "SELECT pg_catalog.set_config('idle_session_timeout', %s, false)", [_IDLE_SESSION]
+    def session_of(self, settings: ReadSettings) -> Session:
+        """The session, checked, or a new one."""
+        wanted = settings.database, settings.statement_timeout
+        if self.session is not None and self.settings == wanted:
+            try:
+                self.session.execute("SELECT 1")
+            except psycopg.Error:  # it was closed meanwhile
+                pass
+            else:
+                return self.session
+        self._drop_session()
+        session = self.stack.enter_context(
+            connect(settings.database, statement_timeout=settings.statement_timeout)
         )
-    _kept.session, _kept.settings = session, wanted
-    return session
+        if session.info.server_version >= _IDLE_VERSION:
+            session.execute(
+                "SELECT pg_catalog.set_config('idle_session_timeout', %s, false)", [_IDLE_SESSION]
+            )
+        self.session, self.settings = session, wanted
+        return session
+
+    def producer_of(self, config: Config) -> "Producer":
+        """The producer, or a new one where the settings are others."""
+        if self.producer is None or self.config != config:
+            self.producer, self.config = records.producer(config), config
+        return self.producer
+
+    def drop(self) -> None:
+        """Closes what is kept: after an error nothing of it is trusted.
+
+        Records that wait in the producer are given up; those on their way belong to an attempt
+        that is over.
+        """
+        self._drop_session()
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            producer.purge()
+
+    def _drop_session(self) -> None:
+        stack, self.stack, self.session = self.stack, ExitStack(), None
+        try:
+            stack.close()
+        except psycopg.Error:
+            return  # it is gone already
 
 
-def _producer(config: Config) -> "Producer":
-    if _kept.producer is None or _kept.config != config:
-        _kept.producer, _kept.config = records.producer(config), config
-    return _kept.producer
-
-
-def _drop() -> None:
-    """Closes what is kept: after an error nothing of it is trusted.
-
-    Records that wait in the producer are given up; those on their way belong to an attempt that is
-    over.
-    """
-    _drop_session()
-    producer, _kept.producer = _kept.producer, None
-    if producer is not None:
-        producer.purge()
-
-
-def _drop_session() -> None:
-    stack, _kept.stack, _kept.session = _kept.stack, ExitStack(), None
-    try:
-        stack.close()
-    except psycopg.Error:
-        return  # it is gone already
+_kept = Kept()
+"""Of this process: Spark gives a worker one task at a time."""
 
 
 # -- errors ---------------------------------------------------------------------------------------
 
 
 def _failed(
-    spec: ChunkSpec, settings: ReadSettings, begun: float, error: LakemarkError
+    spec: ChunkSpec, settings: ReadSettings, begun: float, error: LakemarkError, kept: Kept
 ) -> ChunkResult:
     cut: tuple[KeyRange, ...] = ()
     hint, retried = error.hint, error.retried
     if error.code in _HALVED and spec.keys is None:
         try:
-            cut = _halves(spec, settings, error.code)
+            cut = _halves(spec, settings, error.code, kept)
         except LakemarkError:
-            _drop()  # then the whole is read again
+            kept.drop()  # then the whole is read again
         except Exception:  # noqa: BLE001
-            _drop()
+            kept.drop()
         else:
             if not cut and error.code == chunks.TOO_LARGE:
                 hint, retried = _INDIVISIBLE, False
@@ -392,7 +394,7 @@ def _failed(
     )
 
 
-def _halves(spec: ChunkSpec, settings: ReadSettings, code: str) -> tuple[KeyRange, ...]:
+def _halves(spec: ChunkSpec, settings: ReadSettings, code: str, kept: Kept) -> tuple[KeyRange, ...]:
     """The halves of the chunk's range; none if it has no two keys.
 
     A filter that made the chunk slow makes its middle as slow: then keys count, whatever it says.
@@ -400,7 +402,7 @@ def _halves(spec: ChunkSpec, settings: ReadSettings, code: str) -> tuple[KeyRang
     late = code == chunks.STATEMENT_TIMEOUT
     for condition in dict.fromkeys((None, spec.condition) if late else (spec.condition, None)):
         try:
-            found = halves(spec.span, _middle(spec, settings, condition))
+            found = halves(spec.span, _middle(spec, settings, condition, kept))
         except LakemarkError as error:
             if error.code != chunks.STATEMENT_TIMEOUT:
                 raise
@@ -410,9 +412,9 @@ def _halves(spec: ChunkSpec, settings: ReadSettings, code: str) -> tuple[KeyRang
 
 
 def _middle(
-    spec: ChunkSpec, settings: ReadSettings, condition: Condition | None
+    spec: ChunkSpec, settings: ReadSettings, condition: Condition | None, kept: Kept
 ) -> Boundary | None:
-    session = _session(settings)
+    session = kept.session_of(settings)
     with open_table(session, spec.table, settings.modes, settings=settings.connector) as opened:
         return middle(ordered_by(opened, spec.surrogate), spec.span, condition=condition)
 

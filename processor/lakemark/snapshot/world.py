@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import psycopg
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from pyspark.sql import SparkSession
 
 from lakemark import records
 from lakemark.client_errors import Admission
@@ -25,7 +24,7 @@ from lakemark.connector import read as read_connector
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import Cluster
 from lakemark.signal_skip import SIGNALS_KEY
-from lakemark.snapshot import conditions, jobs
+from lakemark.snapshot import conditions, table_cut
 from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
@@ -61,11 +60,19 @@ _SIGNAL_HINT: Final = (
 _OWNED_S: Final = 0.1
 
 
+class ChunkReader(Protocol):
+    """What reads chunks: the part of `BatchRunner` that is needed here."""
+
+    def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
+        """Reads one chunk and waits for it. From any thread; never raises."""
+
+
 @dataclass
 class World:
     """The world as it is. For one thread, but for what goes through `submit`.
 
     Attributes:
+        reader: reads chunks.
         partial: canonical keys of a table's rows in the lake that have unavailable columns, given
             its name and key columns.
         owned: raises unless this process still runs the pipeline. A process that slept, and was
@@ -74,7 +81,7 @@ class World:
         schemas: the tables that the connector captures, as the database had them when last asked.
     """
 
-    spark: SparkSession
+    reader: ChunkReader
     config: Config
     connector: Connector
     settings: ReadSettings
@@ -252,7 +259,7 @@ class World:
 
     def reasons_against(self, table: str) -> Rejection | None:
         """See `Outside`."""
-        found = jobs.reasons_against(self.settings, table)
+        found = table_cut.reasons_against(self.settings, table)
         if found:
             return Rejection("", found[0].code, found[0].message, found[0].hint)
         if self.config.output and self.connector.wraps and not self.wrapped(table):
@@ -346,7 +353,7 @@ class World:
         within: KeyRange,
     ) -> Cut:
         """See `Outside`."""
-        found = jobs.cut(
+        found = table_cut.cut(
             self.settings,
             table,
             chunk_rows,
@@ -358,7 +365,7 @@ class World:
 
     def fingerprint(self, table: str) -> str:
         """See `Outside`."""
-        return jobs.fingerprint(self.settings, table)
+        return table_cut.fingerprint(self.settings, table)
 
     def partial_keys(self, table: str) -> tuple[str, ...]:
         """See `Outside`."""
@@ -368,7 +375,7 @@ class World:
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
         """See `Outside`."""
-        return jobs.read(self.spark, spec, self.settings)
+        return self.reader.read_chunk(spec, self.settings)
 
     def submit(self, work: Callable[[], None]) -> None:
         """See `Outside`."""
