@@ -23,6 +23,21 @@ JAVA_ENDED: Final = "java-ended"
 """Code of the error of a runner whose Java did not start, or is gone."""
 
 
+CONTROL_RECORDS: Final = 10_000
+"""Of the control topic in a batch."""
+
+CHUNK_RECORDS: Final = 16
+RECORDS_A_SHARD: Final = 4
+
+
+def chunk_records(shards: int) -> int:
+    """How many records of the chunks topic a batch has, and more where each chunk has many.
+
+    What they hold in memory is bounded where they are made: `reading.MAX_WAITING_BYTES`.
+    """
+    return max(CHUNK_RECORDS, RECORDS_A_SHARD * shards)
+
+
 class OtherStagesError(Exception):
     """The query has not the stages that the batch needs: it is to be started anew.
 

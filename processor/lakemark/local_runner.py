@@ -26,7 +26,7 @@ import pyarrow as pa
 import structlog
 
 from lakemark import kafka, tasks
-from lakemark.batch_runner import Batches
+from lakemark.batch_runner import CONTROL_RECORDS, Batches, chunk_records
 from lakemark.checkpoint import LOCAL, Checkpoint
 from lakemark.checkpoint_files import LocalFiles, require_folder
 from lakemark.client_settings import by_offset, carried
@@ -47,9 +47,6 @@ from lakemark.tasks import BatchPlan
 
 log = structlog.get_logger(__name__)
 
-_CHUNK_RECORDS: Final = 16
-_RECORDS_A_SHARD: Final = 4
-_CONTROL_RECORDS: Final = 10_000
 _GIVEN_UP_S: Final = 1.0
 _ROW: Final = pa.schema([field for field in tasks.DECODED if field.name != "shard"])
 
@@ -260,8 +257,8 @@ class _Sources:
         stream = self._config.stream
         most = (
             stream.max_events_per_batch,
-            max(_CHUNK_RECORDS, _RECORDS_A_SHARD * stream.shards),
-            _CONTROL_RECORDS,
+            chunk_records(stream.shards),
+            CONTROL_RECORDS,
         )
         return [limited(*some, most=count) for *some, count in zip(known, ends, most, strict=True)]
 

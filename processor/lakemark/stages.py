@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from lakemark import handover, tasks
-from lakemark.batch_runner import OtherStagesError
+from lakemark.batch_runner import CONTROL_RECORDS, OtherStagesError, chunk_records
 from lakemark.client_settings import by_offset, carried, java_options
 from lakemark.config import Config
 from lakemark.control import PARTITION
@@ -38,12 +38,7 @@ from lakemark.source import fetch, topics
 from lakemark.source.ranges import Range, shared
 from lakemark.tasks import DecodePlan
 
-# Per batch, and more where each chunk has many. What they hold in memory is bounded where they are
-# made: `reading.MAX_WAITING_BYTES`.
-CHUNK_RECORDS: Final = 16
-RECORDS_A_SHARD: Final = 4
 CHUNK_FETCH: Final = 8 << 20  # bytes of one partition: at 1 MB each part is a request of its own
-CONTROL_RECORDS: Final = 10_000
 TASKS_PER_CORE: Final = 4
 
 
@@ -125,7 +120,7 @@ def query(
         spark,
         change_log.java,
         topic=names.chunks,
-        max_records=max(CHUNK_RECORDS, RECORDS_A_SHARD * stream.shards),
+        max_records=chunk_records(stream.shards),
         fetch_bytes=CHUNK_FETCH,
     )
     controls = topics.internal_stream(
