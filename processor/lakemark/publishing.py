@@ -260,18 +260,50 @@ class Rows:
         Raises:
             TableError, DependencyError: see `topics.write`, `row_events`.
         """
+        self._write(self._messages(truncate), content, place=0)
+
+    def completed(self, rows: pa.Table, content: int) -> None:
+        """Writes rows whose newest events went out with placeholders, now that they are whole.
+
+        Of rows that a chunk has completed only: what a key change brings with it is not told apart.
+
+        Args:
+            rows: see `Resolution.completed`.
+            content: as above.
+
+        Raises:
+            TableError, DependencyError: see `topics.write`, `row_events`.
+        """
+        told = [given for packet in self.survivors if (given := packets.schema_of(packet))]
+        if self.plan.resolve and told:
+            schema = TableSchema.from_json(told[-1])
+            found = row_events.of_completed(rows, schema, self._style())
+            self._write(found, content, place=topics.BATCH >> 1)
+
+    def _write(self, found: Iterator[Message], content: int, *, place: int) -> None:
+        """Writes records that are counted from a place among those of the batch."""
         plan, first = self.plan, self.plan.batch * topics.BATCH
         source = Source(plan.control, 0, plan.query, ROWS, str(content), first)
         target = plan.target(self.table, row.topic if (row := plan.rows.get(self.table)) else "")
-        found, at = self._messages(truncate), first
+        at = first + place
         while piece := [m._replace(at=at + n) for n, m in enumerate(islice(found, AT_ONCE))]:
             at += len(piece)
             writers.write(target, source, at, piece)
 
     def _messages(self, truncate: bytes) -> Iterator[Message]:
         """All of them, in the same order whenever it is asked."""
+        style = self._style()
+        if truncate:
+            yield from self._removed(truncate, style)
+        for packet in self.survivors:
+            given = packets.schema_of(packet)
+            if given is not None:
+                schema = TableSchema.from_json(given)
+                yield from row_events.of_chunk(packet, schema, style)
+
+    def _style(self) -> Style:
         plan = self.plan
-        style = Style(
+        return Style(
             plan.pipeline,
             self.table,
             plan.sample or next(filter(None, map(packets.sample_of, self.parts)), b""),
@@ -281,13 +313,6 @@ class Rows:
             plan.wrapped,
             time.time_ns(),
         )
-        if truncate:
-            yield from self._removed(truncate, style)
-        for packet in self.survivors:
-            given = packets.schema_of(packet)
-            if given is not None:
-                schema = TableSchema.from_json(given)
-                yield from row_events.of_chunk(packet, schema, style)
 
     def _removed(self, truncate: bytes, style: Style) -> Iterator[Message]:
         """The deletes of what a truncate or a sweep removes: rows of the lake and of the batch."""

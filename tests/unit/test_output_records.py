@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lakemark import chunk_rows, packets, positions, tables
+from lakemark.reconcile import outputs
 from lakemark.sink import row_events, topics
 from lakemark.sink.envelopes import sample
 from lakemark.sink.row_events import Style
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("letters")
 PLACEHOLDER = "__debezium_unavailable_value"
 CLEAN = f"clean.{ORDERS}"
 SCHEMA = schema_of(ORDERS, id="int4", v="int4", big="text")
+ROW = pa.struct([("id", pa.int32()), ("v", pa.int32()), ("big", pa.string())])
 
 
 @pytest.fixture
@@ -200,3 +202,33 @@ def test_rows_of_a_chunk_are_reads_its_absent_keys_deletes_and_its_fills_nothing
     assert said[0][1]["source"]["snapshot"] == "incremental"
     assert {dict(m.headers)["lakemark.position"] for m in found} == {position.hex().encode()}
     assert len({dict(m.headers)["lakemark.id"] for m in found}) == len(found)
+
+
+def test_a_row_that_a_chunk_completes_is_told_whole_at_its_position(shop, out):
+    """Its event came first, with a placeholder: nothing in the topic has had the value."""
+    shop.put("u", 20, 1, v=2, big=PLACEHOLDER)
+    shop.put("u", 20, 2, v=2, big="known")
+    shop.run()
+    assert shown(out) == [(1, "u", PLACEHOLDER), (2, "u", "known")]
+    rows = pa.array([{"id": 1, "v": 1, "big": "x"}, {"id": 2, "v": 1, "big": "older"}], ROW)
+    names = pa.array([b"[1]", b"[2]"], pa.binary())
+    key = packets.KeyColumns(("id",))
+    read = chunk_rows.reads(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=key)
+    lost = chunk_rows.as_of(read, positions.pack(0, 70, 70), record=packets.FILL)
+    blob = packets.encode(packets.told(lost, schema=SCHEMA.to_json()))
+    passed = ["SURVIVORS", ORDERS, "chunk/1", 0, 0, blob]
+
+    def reconciled(decoded, plan):
+        names = [name for name in decoded.column_names if name != "shard"]
+        row = dict(zip(names, passed, strict=True)) | {"kind": outputs.SURVIVORS, "shard": 0}
+        return pa.concat_tables([decoded, pa.Table.from_pylist([row], decoded.schema)])
+
+    shop.pipeline.reconciled = reconciled
+    shop.run()  # every stage runs twice
+    assert shown(out)[2:] == [(1, "r", "x")]
+    (_, came, _), _, (_, position, told) = out.events(CLEAN)
+    assert position == came, "as new as its event"
+    assert told["after"] == {"id": 1, "v": 2, "big": "x"}, "what the event has is the event's"
+    assert told["source"]["snapshot"] == "incremental"
+    shop.again()
+    assert len(shown(out)) == 3

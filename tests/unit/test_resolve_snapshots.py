@@ -73,13 +73,17 @@ def test_a_fill_gives_the_columns_that_the_row_lacks(together):
     events = parts(update(1, (105, 106)))
     loser = fill(at(100), row(1, 7, "toast"))
     if together:
-        apply(lake, [loser, *events], version=1)
+        result = apply(lake, [loser, *events], version=1)
     else:
-        apply(lake, events, version=1)
+        assert apply(lake, events, version=1).completed is None
         assert values(lake) == {1: (None, ["b"], at(105, 106))}
-        apply(lake, [loser], version=2)
+        result = apply(lake, [loser], version=2)
     assert values(lake) == {1: ("toast", None, at(105, 106))}
     assert lake.rows()[1]["a"] == 1, "what the event has is the event's"
+    (completed,) = result.completed.to_pylist()
+    assert (completed["id"], completed["a"], completed["b"]) == (1, 1, "toast")
+    assert completed["_cdc"]["position"] == at(105, 106)
+    assert apply(lake, [loser], version=3).completed is None, "once"
 
 
 def test_a_fill_never_overwrites():
@@ -88,6 +92,7 @@ def test_a_fill_never_overwrites():
     result = apply(lake, [fill(at(100), row(1, 7, "other"))], version=2)
     assert values(lake) == {1: ("value", None, at(105, 106))}
     assert result.write_set.num_rows == 0
+    assert result.completed is None
 
 
 @pytest.mark.parametrize("stale", [frozenset({b"[1]"}), None])

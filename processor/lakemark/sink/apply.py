@@ -19,10 +19,11 @@ table, and the driver truncates and merges by SQL. A table that Spark has to cre
 comes back with what it `needs`, and is read again.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
+from typing import Protocol
 from zlib import crc32
 
 import pyarrow as pa
@@ -58,8 +59,20 @@ from lakemark.source.evolution import TypesError, joined, way_on
 
 log = structlog.get_logger(__name__)
 
-Publish = Callable[[bytes, int], None]
-"""Writes a table's rows to its output topic: position of a new truncate, digest of the content."""
+
+class Publish(Protocol):
+    """Writes a table's rows to its output topic, each exactly once for a batch and its content."""
+
+    def __call__(self, truncate: bytes, content: int) -> None:
+        """Writes rows of snapshots, and the deletes of a truncate.
+
+        Args:
+            truncate: position of a new truncate; empty = there is none.
+            content: digest of what is to be applied.
+        """
+
+    def completed(self, rows: pa.Table, content: int) -> None:
+        """Writes rows that events have left incomplete (`Resolution.completed`)."""
 
 
 def apply(
@@ -99,6 +112,7 @@ def apply(
     crashpoints.reach(crashpoints.BEFORE_COMMIT)
     work.truncate()  # 3
     resolution = work.resolve()  # 4
+    work.publish_completed(resolution)
     crashpoints.reach(crashpoints.BEFORE_PENDING)
     work.leave_halves(resolution)  # 5
     write_set = resolution.write_set
@@ -283,6 +297,11 @@ class _Work:
         if self.publish is not None:
             self.publish(self.outcome.truncate, _content(self.parts))
 
+    def publish_completed(self, resolution: Resolution) -> None:
+        """Step 4, for tables with an output topic."""
+        if self.publish is not None and resolution.completed is not None:
+            self.publish.completed(resolution.completed, _content(self.parts))
+
     def stage(self) -> None:
         """Steps 2 to 5 for the Spark engine, and the write set on its way to the driver."""
         own, outcome = self.own, self.outcome
@@ -296,6 +315,7 @@ class _Work:
         self.publish_rows()
         self.place()
         resolution = self.resolve()
+        self.publish_completed(resolution)
         self.leave_halves(resolution)
         if resolution.write_set.num_rows:
             outcome.staged = staging.stage(

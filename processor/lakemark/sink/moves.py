@@ -61,6 +61,7 @@ class Waiting:
         special: keys of this batch with their steps.
         full: whether a delete of the batch shows a whole row; None = not looked at yet.
         partial: barriers of the rows that are left with unavailable columns, by key.
+        completed: rows that events left with unavailable columns, and that have none any more.
     """
 
     pool: Pool
@@ -75,6 +76,7 @@ class Waiting:
     special: dict[bytes, Special] = field(default_factory=dict)
     full: bool | None = None
     partial: dict[bytes, bytes | None] = field(default_factory=dict)
+    completed: list[Net] = field(default_factory=list)
 
     def load(self, pending: pa.Table, offset: int) -> None:
         """Takes up what earlier batches left."""
@@ -119,6 +121,8 @@ class Waiting:
                 self.partial[key] = final.barrier
             if final is not None and final is not base.get(key):
                 changed.append(final)
+                if row is not None and row.unavailable and not final.unavailable:
+                    self.completed.append(final)
         return changed
 
     def _walk(self, key: bytes, row: Net | None, steps: list[Step]) -> Net | None:

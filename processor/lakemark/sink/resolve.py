@@ -65,6 +65,8 @@ class Resolution:
         unavailable: rows of the write set that still have unavailable columns.
         dropped: changes below the truncate floor.
         reread: keys whose rows only the source can make whole again.
+        completed: rows as in the write set, and whole: events have left them with unavailable
+            columns, and no other event has the values. None = there are none.
     """
 
     write_set: pa.Table
@@ -73,6 +75,7 @@ class Resolution:
     unavailable: int
     dropped: int
     reread: frozenset[bytes] = frozenset()
+    completed: pa.Table | None = None
 
 
 def resolve(
@@ -134,7 +137,15 @@ def resolve(
         write_set = pa.concat_tables([write_set, pool.net_rows(nets)])
     unknown = sum(1 for net in nets if (net.missing if net.base else net.unavailable))
     left = waiting.pack()
-    return Resolution(write_set, truncate, left, unknown, batch.dropped, frozenset(waiting.reread))
+    return Resolution(
+        write_set,
+        truncate,
+        left,
+        unknown,
+        batch.dropped,
+        frozenset(waiting.reread),
+        pool.net_rows(waiting.completed) if waiting.completed else None,
+    )
 
 
 def is_partial(packet: pa.Table) -> bool:

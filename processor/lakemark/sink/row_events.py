@@ -1,12 +1,14 @@
 """Snapshot rows, and rows that are gone, as records of an output topic.
 
 Pure. What a shard lets pass is written as the connector's incremental snapshot writes it, at the
-position of the open row that the rows are sure to show; keys that the database does not have, and
-rows that a truncate or a sweep removes, as deletes, each with its tombstone.
+position of the open row that the rows are sure to show. A row that lost against an event, and gives
+it a column, is written as the whole row at the event's position. Keys that the database does not
+have, and rows that a truncate or a sweep removes, are deletes, each with its tombstone.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -17,10 +19,12 @@ from lakemark import changes, packets, positions
 from lakemark.errors import TableError
 from lakemark.sink.envelopes import EnvelopeTemplate, Reading, wrapped_keys
 from lakemark.sink.forwarding import ID, POSITION, TOMBSTONE, Message, identity
+from lakemark.sink.names import CDC
 from lakemark.sink.rendering import Rendering, default_texts
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BORN: Final = frozenset({packets.NET, packets.ARRIVE})
 
 
@@ -68,6 +72,28 @@ def of_chunk(packet: pa.Table, schema: TableSchema, style: Style) -> Iterator[Me
             gone = action == changes.DELETE
             writing = _writing(schema, style)
             yield from writing.records(images, position, read.as_py(), gone=gone)
+
+
+def of_completed(rows: pa.Table, schema: TableSchema, style: Style) -> Iterator[Message]:
+    """The records of rows that a chunk has completed, each at the position of its newest event.
+
+    Args:
+        rows: whole rows with `_cdc`, by the source's names.
+        schema: of the chunk.
+        style: how they are written.
+
+    Raises:
+        TableError: see `_writing`.
+    """
+    writing, cdc = _writing(schema, style), rows.column(CDC).to_pylist()
+    columns = rows.select(list(schema.by_name)).cast(schema.arrow())
+    images = columns.to_struct_array()
+    at = sorted(range(rows.num_rows), key=lambda number: cdc[number]["position"])
+    for number in at:
+        image = pa.concat_arrays(images.slice(number, 1).chunks)
+        read = cdc[number]["source_ts"]
+        read_us = (read - _EPOCH) // timedelta(microseconds=1) if read is not None else 0
+        yield from writing.records(image, cdc[number]["position"], read_us, gone=False)
 
 
 def of_removed(
