@@ -410,4 +410,6 @@ def _no_leader_yet(error: BaseException) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() in (
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
     )
