@@ -21,6 +21,7 @@ from stack.workload import Workload
 from tests.kit.broken import alone, revive
 from tests.kit.browser import badge
 from tests.kit.http_side import HttpSide
+from tests.kit.nightly import NIGHTLY
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -46,7 +47,7 @@ def pipeline(stack: LocalStack, disk: SmallDisk) -> Iterator[Running]:
             shop.create(connection, every=every_type.Limits.of({}))
             shop.fill(connection, scale=0.02)
         database.start_connector()
-        with Running(database, disk.folder.parent, spark=True) as running:
+        with Running(database, disk.folder.parent, spark=NIGHTLY) as running:
             yield running
 
 

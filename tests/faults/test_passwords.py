@@ -25,6 +25,7 @@ from stack.local import Database, LocalStack
 from stack.processes import free_port, wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
+from tests.kit.nightly import NIGHTLY
 from tests.kit.output_topics import settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import SPARK, STATE_S, STREAM, Running
@@ -211,7 +212,7 @@ def shop(
             database.execute("INSERT INTO orders SELECT FROM generate_series(1, 100)")
             database.start_connector()
             granted.wait()
-            with Running(database, folder, sections, spark=True) as running:
+            with Running(database, folder, sections, spark=NIGHTLY) as running:
                 running.lakemark.start()
                 yield running
     finally:

@@ -25,6 +25,7 @@ from stack import every_type, shop, watchdog
 from stack.local import LocalStack
 from stack.processes import wait_for
 from stack.workload import Workload
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.output_topics import settled
 from tests.kit.running import STATE_S, Running
 
@@ -32,7 +33,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
 ORDERS, PRODUCTS = "public.orders", "public.products"
 # One table for each engine: only its own test writes to them.
-OTHERS = {f"others_{e.replace('-', '_')}": e for e in (TASK_MERGE, DELETION_VECTORS, SPARK_MERGE)}
+OTHERS = {
+    f"others_{engine.replace('-', '_')}": engine
+    for engine in (TASK_MERGE, DELETION_VECTORS, *((SPARK_MERGE,) if NIGHTLY else ()))
+}
 ROWS = 36_000  # delta-rs writes a file for each thousand, if it is asked for tiny ones
 CHANGE = "UPDATE {} SET n = n + 1 WHERE id BETWEEN 5 AND 50"
 
@@ -50,7 +54,7 @@ def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
         lake = {"path": "./lake", "tables": engines}
         sections = {"lake": lake, "output": {"topic_prefix": f"{database.name}.clean"}}
         with Running(
-            database, tmp_path_factory.mktemp("pipeline"), sections, spark=True
+            database, tmp_path_factory.mktemp("pipeline"), sections, spark=NIGHTLY
         ) as running:
             yield running
 
@@ -107,6 +111,7 @@ def test_more_partitions_keep_the_order_of_each_key(running: Running):
     assert len(told.kafka.end_offsets(told.name)) < 8
 
 
+@nightly  # Spark's workers have such processes
 def test_where_the_process_that_writes_is_killed_the_workers_write(running: Running):
     writers = serving(running)
     assert writers

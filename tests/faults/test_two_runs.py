@@ -18,6 +18,7 @@ from stack.lakemark_process import LakemarkProcess
 from stack.local import Database
 from stack.processes import wait_for
 from stack.workload import Workload
+from tests.kit.nightly import NIGHTLY
 from tests.kit.output_topics import OutputTopic, settled
 from tests.kit.running import STATE_S, STREAM, Running
 from tests.kit.snapshots import Snapshots
@@ -44,10 +45,11 @@ def both(database: Database, tmp_path) -> Iterator[tuple[Running, LakemarkProces
         connection.execute("INSERT INTO bulk VALUES (0, '')")
     database.start_connector()
     sections = {"output": {"topic_prefix": f"{database.name}.clean"}, "stream": PACED}
-    with Running(database, tmp_path, sections, spark=True) as running:
+    with Running(database, tmp_path, sections, spark=NIGHTLY) as running:
         running.lakemark.start()
         running.lakemark.wait_for_batch(STATE_S)
         second = LakemarkProcess(running.lakemark.config, log=tmp_path / "second.log")
+        second.environment |= running.lakemark.environment
         try:
             second.spawn()
             standby = second.wait_for_event("pipeline.standby", STATE_S)

@@ -40,7 +40,7 @@ def test_snapshot_live_changes_and_new_schemas_arrive(database: Database, tmp_pa
     """Plain JSON, columns known from the catalog; then drained and found unchanged by --once."""
     fill_shop(database)
     database.start_connector()
-    with Running(database, tmp_path, spark=True) as running:
+    with Running(database, tmp_path) as running:
         running.lakemark.start()
         load(database, 6)
         found = running.wait_equal()
