@@ -21,6 +21,7 @@ from lakemark.tables import Offsets, PipelineState
 FORMAT: Final = 1
 KEPT: Final = 20  # states kept: a repeated batch needs one, a person looking back some more
 LOST: Final = "checkpoint-lost"
+DAMAGED: Final = "checkpoint-damaged"
 SPARK: Final = "spark"
 LOCAL: Final = "local"
 _IDENTITY: Final = "lakemark/pipeline.json"
@@ -106,7 +107,7 @@ class Checkpoint:
         if blob is None:
             raise PipelineError(
                 f"the checkpoint {self.path} has no offsets of batch {batch}",
-                code="checkpoint-damaged",
+                code=DAMAGED,
                 hint="restore the checkpoint folder, or start with a new one and snapshot again",
             )
         found = []
@@ -138,7 +139,7 @@ class Checkpoint:
         if blob is None:
             raise PipelineError(
                 f"the checkpoint {self.path} has no state of batch {batch}",
-                code="checkpoint-damaged",
+                code=DAMAGED,
                 hint="restore the checkpoint folder, or start with a new one and snapshot again",
             )
         return tables.decode(blob)

@@ -353,8 +353,8 @@ class LocalQuery:
         checkpoint, sources = self._checkpoint, self._sources
         batch = checkpoint.newest_committed()
         if checkpoint.newest_planned() > batch:
-            batch += 1
-            self._one(batch)
+            before, batch = self._known(batch), batch + 1
+            self._one(batch, before, checkpoint.offsets(batch))
         known = self._known(batch)
         target = sources.ends(known) if self._once else None
         while not self._stopped.is_set():
@@ -363,7 +363,7 @@ class LocalQuery:
             if any(ranges.between(*some) for some in zip(known, ends, strict=True)):
                 batch += 1
                 checkpoint.note_planned(batch, ends)
-                self._one(batch)
+                self._one(batch, known, ends)
                 known = ends
                 continue
             if self._once:
@@ -375,9 +375,8 @@ class LocalQuery:
         """What was read of each source by the end of a batch."""
         return self._checkpoint.offsets(batch) if batch >= 0 else self._checkpoint.begun_by_source()
 
-    def _one(self, batch: int) -> None:
+    def _one(self, batch: int, before: list[Offsets], now: list[Offsets]) -> None:
         self._batches.draining.hold(self._sleep)
-        before, now = self._known(batch - 1), self._checkpoint.offsets(batch)
         own = [
             one for some in zip(before[1:], now[1:], strict=True) for one in ranges.between(*some)
         ]

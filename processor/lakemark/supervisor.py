@@ -26,7 +26,7 @@ from lakemark.backoff import Backoff
 from lakemark.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesError, Query
 from lakemark.catalogs import catalog_of
 from lakemark.causes import cause
-from lakemark.checkpoint import LOCAL, Checkpoint, Identity
+from lakemark.checkpoint import DAMAGED, LOCAL, Checkpoint, Identity
 from lakemark.config import Config
 from lakemark.connector_changes import ChangedError, Watch, agree
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
@@ -419,12 +419,13 @@ class Supervisor:
 
     def _cause(self, pipeline: Pipeline, error: BaseException) -> LakemarkError:
         """What really stopped the query; whatever is not known to be final is tried again."""
-        if not isinstance(pipeline.failure, LakemarkError):
+        failure = pipeline.failure
+        if not isinstance(failure, LakemarkError) or failure.code == DAMAGED:
             try:  # what Spark complains about may be a takeover, or that the checkpoint is gone
                 pipeline.checkpoint.check_owner()
             except LakemarkError as why:
                 return why
-        return cause(pipeline.failure, error)
+        return cause(failure, error)
 
     # -- edges the batches use ------------------------------------------------------------------
 
