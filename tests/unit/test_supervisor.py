@@ -332,12 +332,19 @@ def test_the_connector_is_read_when_the_turn_has_come(folder, monkeypatch):
     assert done == ["topics", "turn", "connector"]
 
 
+MISSED = [
+    RuntimeError("a file of the state store is missing"),
+    PipelineError("it has no offsets of batch 3", code="checkpoint-damaged"),
+]
+
+
+@pytest.mark.parametrize("missed", MISSED, ids=["by Spark", "by us"])
 @pytest.mark.parametrize("kind", [DependencyError, PipelineError])
-def test_whose_checkpoint_it_is_comes_before_what_spark_says(folder, kind):
-    """Somebody took it over, or it was removed: Spark only misses a file."""
+def test_whose_checkpoint_it_is_comes_before_what_is_missed_of_it(folder, kind, missed):
+    """Somebody took it over, or it was removed: then files are missing."""
 
     class Batches:
-        failure = RuntimeError("a file of the state store is missing")
+        failure = missed
 
         class checkpoint:  # noqa: N801
             @staticmethod
