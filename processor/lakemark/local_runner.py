@@ -70,7 +70,7 @@ class LocalRunner:
         self._config = config
         self._path = Path(config.checkpoint.removeprefix("file:"))
         require_folder(self._path)
-        self._client = carried(by_offset(config))
+        self._client: dict[str, Any] = {}
         self._checkpoint = self.checkpoint()
         self._kept = threading.local()
         plain.ready()
@@ -91,6 +91,7 @@ class LocalRunner:
     ) -> "LocalQuery":
         """See `BatchRunner`."""
         self._checkpoint = checkpoint
+        self._client = carried(by_offset(self._config))  # as it is now: a password may be another
         return LocalQuery(batches, checkpoint, _Sources(self._config, pattern), once=once)
 
     def require(self, *, armed: bool) -> None:
