@@ -25,7 +25,7 @@ from stack.local import Database, LocalStack
 from stack.processes import free_port, wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import NIGHTLY, nightly
+from tests.kit.nightly import NIGHTLY
 from tests.kit.output_topics import settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import SPARK, STATE_S, STREAM, Running
@@ -294,7 +294,6 @@ def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running
         assert refused(asked) == error, asked
 
 
-@nightly  # on Spark, whose clients are Java's too
 def test_the_brokers_get_the_new_password(shop: Running):
     database = shop.database
     stack, file = database.stack, shop.directory / "password"
