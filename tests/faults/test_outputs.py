@@ -18,7 +18,7 @@ from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.output_topics import OutputTopic, came_again, schema_of, settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.rendered_rows import assert_read_as_written
@@ -174,6 +174,7 @@ def test_rows_that_nobody_deleted_in_the_log_are_deleted_by_a_sweep(
     assert len(topic.newest()) == 160
 
 
+@nightly
 def test_consumers_of_the_examples_end_with_the_rows(
     pipeline: Running, stack: LocalStack, tmp_path: Path
 ):

@@ -31,7 +31,7 @@ from stack.postgres import Standby
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.broken import alone, forget, revive
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import NOTE_S, SNAPSHOT, Snapshots
 
@@ -305,7 +305,9 @@ def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby:
     assert facts.database.server.standby, "doctor says so"
 
 
-@pytest.mark.parametrize(("mode", "gone"), [("initial", 0), ("no_data", 1)])
+@pytest.mark.parametrize(
+    ("mode", "gone"), [pytest.param("initial", 0, marks=nightly), ("no_data", 1)]
+)
 def test_rows_deleted_while_no_slot_was_there_go_by_themselves(
     pipeline: Running, snapshots: Snapshots, stack: LocalStack, mode: str, gone: int
 ):

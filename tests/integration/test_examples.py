@@ -16,6 +16,7 @@ from lakemark.snapshot import notifications
 from stack.lakemark_process import LakemarkProcess
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for
+from tests.kit.nightly import nightly
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import SPARK, STATE_S
 from tests.kit.snapshots import Topic, kinds
@@ -77,6 +78,7 @@ def script(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@nightly
 def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path):
     addresses, shell = addresses_of(shop), PageShell(folder / "shell", here=folder)
 

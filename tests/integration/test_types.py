@@ -9,6 +9,7 @@ from stack import every_type
 from stack.compare import Comparison
 from stack.local import Database
 from tests.kit.handling_modes import MODES
+from tests.kit.nightly import nightly
 from tests.kit.output_topics import schema_of, settled
 from tests.kit.rendered_rows import assert_read_as_written
 from tests.kit.running import Running
@@ -40,7 +41,16 @@ CREATE TABLE keyed (
 """
 
 
-@pytest.mark.parametrize("modes", CASES.values(), ids=CASES)
+ALWAYS = {"texts", "numbers", "connect-wrapped"}  # the defaults are those of most other tests
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        pytest.param(modes, id=name, marks=() if name in ALWAYS else nightly)
+        for name, modes in CASES.items()
+    ],
+)
 def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
     limits = every_type.Limits.of(modes)
     with database.connect() as connection:
