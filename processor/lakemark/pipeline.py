@@ -185,7 +185,8 @@ class Pipeline:
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
         start = settle.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
-        self.topics_begin(state.offsets.keys() - before.offsets.keys())
+        if new := state.offsets.keys() - before.offsets.keys():
+            self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
         return state
 

@@ -79,14 +79,17 @@ def of_completed(rows: pa.Table, schema: TableSchema, style: Style) -> Iterator[
 
     Args:
         rows: whole rows with `_cdc`, by the source's names.
-        schema: of the chunk.
+        schema: of the chunk. Where a column has become wider than it says, none is written.
         style: how they are written.
 
     Raises:
         TableError: see `_writing`.
     """
     writing, cdc = _writing(schema, style), rows.column(CDC).to_pylist()
-    columns = rows.select(list(schema.by_name)).cast(schema.arrow())
+    try:
+        columns = rows.select(list(schema.by_name)).cast(schema.arrow())
+    except pa.ArrowInvalid:
+        return
     images = columns.to_struct_array()
     at = sorted(range(rows.num_rows), key=lambda number: cdc[number]["position"])
     for number in at:
