@@ -119,7 +119,7 @@ def upsert(
     own_snapshot: bool = False,
 ) -> Net:
     """The net change of one c, u or own-snapshot r event."""
-    created = op == "c" or own_snapshot
+    created = op == "c"  # a connector's own snapshot reads whole rows
     return Net(
         action=UPSERT,
         op=op,
@@ -178,7 +178,7 @@ def _patch(before: Net, after: Net, *, force: bool) -> Net:
         missing=missing,
         base=base,
         force=force,
-        barrier=before.barrier if left and not base else None,
+        barrier=before.barrier if left else None,  # what has a base, has none
     )
 
 
@@ -210,11 +210,11 @@ def advance(
     row = state.row
     net = step if isinstance(step, Net) else step.net
     if row is not None and not net.force:
-        once = not isinstance(step, Net) or net.action == DELETE
+        once = isinstance(step, Arrive) or net.action == DELETE
         again = once and net.position in {row.position, row.barrier}
         if again or net.position < row.position:
             return state, None
-    if isinstance(step, Leave) or net.action == DELETE:
+    if net.action == DELETE:
         return _leave(state, net, same)
     if isinstance(step, Arrive):
         found = row if row is not None and row.action != DELETE else None
