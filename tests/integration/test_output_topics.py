@@ -3,6 +3,8 @@
 import itertools
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
@@ -243,3 +245,21 @@ def test_what_lakemark_may_not_do_is_named_with_what_grants_it(
     wait_for(lambda: not denied(), STATE_S, "the broker to know it no more")
     assert topics.write(target, source(target), 3, some(1, 2)) == 2
     assert [int(one.value) for one in OutputTopic(strict, target.topic).read()] == [1, 2]
+
+
+def test_producers_outlive_a_broker_that_was_killed(tmp_path: Path):
+    """Those of several tables at once, right after it is back, as tasks do."""
+    with strict_kafka(tmp_path) as broker:
+        broker.create_topic("shop.source", partitions=1)
+        client = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+        targets = [Target(f"clean{n}", f"g{n}", "shop.source", client=client) for n in range(4)]
+        place = Source("shop.source", 0)
+        for target in targets:
+            assert topics.write(target, place, 2, some(1)) == 1
+        broker.kill()
+        broker.start()
+        with ThreadPoolExecutor(len(targets)) as pool:
+            ended = [pool.submit(topics.write, target, place, 3, some(2)) for target in targets]
+            assert [one.result(STATE_S) for one in ended] == [1] * len(targets)
+        for target in targets:
+            assert [int(one.value) for one in OutputTopic(broker, target.topic).read()] == [1, 2]

@@ -11,6 +11,8 @@ offset), or the rows of a batch, by their place in it. A process keeps its produ
 batch, the most recently used ones; one that was not fenced meanwhile knows its mark.
 """
 
+import queue
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -31,8 +33,10 @@ UNAVAILABLE: Final = "output-unavailable"
 BATCH: Final = 1 << 33  # marks of the rows of one batch
 LANES: Final = 512  # producers that a process keeps
 TIMEOUT_S: Final = 30.0
+MARK_S: Final = 10.0  # it takes milliseconds
 # More than the client's own 1 MB: the topic's limit is the one that counts.
 MAX_BYTES: Final = 100_000_000
+_START: Final = "start the brokers, or correct the connection"
 _TRIES: Final = 2
 _AGAIN_S: Final = 0.1
 _ASK_S: Final = 2.0
@@ -121,6 +125,10 @@ class Mark(NamedTuple):
     content: str = ""
 
 
+class StuckError(Exception):
+    """A producer's call does not come back; the producer must not be used again."""
+
+
 def unwritten(mark: Mark | None, source: Source, messages: Sequence[Message]) -> list[Message]:
     """The messages that are not written yet, in their order.
 
@@ -165,14 +173,25 @@ def write(target: Target, source: Source, upto: int, messages: Sequence[Message]
     if not messages:
         return 0
     key = lane_of(target, source)
-    fenced, deadline = 0, time.monotonic() + TIMEOUT_S
+    fenced, stuck, deadline = 0, False, time.monotonic() + TIMEOUT_S
     while True:
         lane = _lanes.pop(key, None)
-        if lane is not None and lane.client != target.client:
+        if lane is not None and (lane.client != target.client or lane.is_cut_off()):
             lane = None  # a password was changed: this producer would ask with the old one for ever
         try:
             lane = lane or _Lane(key, target, source)
             count = lane.write(target, source, upto, messages)
+        except StuckError:
+            _lanes.clear()  # the others have lived through the same
+            if stuck:
+                raise DependencyError(
+                    f"records for {target.topic} were not taken: the coordinator of group "
+                    f"{target.group} did not answer in {MARK_S:g} s",
+                    code=UNAVAILABLE,
+                    hint=_START,
+                ) from None
+            stuck = True
+            continue
         except KafkaException as error:
             code = error.args[0].code()
             if code in _FENCED and fenced + 1 < _TRIES:
@@ -200,9 +219,11 @@ class _Lane:
     def __init__(self, key: str, target: Target, source: Source) -> None:
         _ensure(target)
         self.client = target.client
+        self._lost = lost = threading.Event()  # no cycle: the producer goes when the lane goes
         self.producer = Producer(
             {
                 **target.client,
+                "error_cb": lambda _: lost.set(),
                 "transactional.id": key,
                 "transaction.timeout.ms": TRANSACTION_MS,
                 "compression.type": "lz4",
@@ -229,6 +250,11 @@ class _Lane:
         note, _, content = (found.metadata or "").partition(" ")
         self.mark = Mark(int(found.offset), note, content) if found.offset >= 0 else None
 
+    def is_cut_off(self) -> bool:
+        """Whether a connection was lost since: it would be stuck (`_send`)."""
+        self.producer.poll(0)
+        return self._lost.is_set()
+
     def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
         messages = unwritten(self.mark, source, messages)
         if not messages:
@@ -247,7 +273,7 @@ class _Lane:
             mark_at = TopicPartition(
                 source.topic, source.partition, upto, metadata=f"{source.note} {source.content}"
             )
-            self.producer.send_offsets_to_transaction([mark_at], self.group, TIMEOUT_S)
+            self._send(mark_at)
             self.producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:
             with suppress(KafkaException):
@@ -277,6 +303,35 @@ class _Lane:
                 raise
             else:
                 return
+
+    def _send(self, mark: TopicPartition) -> None:
+        """Makes the mark a part of the transaction.
+
+        librdkafka knows no time limit here: after its group coordinator was away it waits until
+        any of its connections changes, up to ten minutes (issues 5456 and 5511 of librdkafka). So
+        the call is left alone with its producer; the next one of the same id fences them.
+
+        Raises:
+            StuckError: it did not come back in time.
+            KafkaException: it was refused.
+        """
+        said: queue.SimpleQueue[KafkaException | None] = queue.SimpleQueue()
+
+        def call() -> None:
+            try:
+                self.producer.send_offsets_to_transaction([mark], self.group, MARK_S)
+            except KafkaException as error:
+                said.put(error)
+            else:
+                said.put(None)
+
+        threading.Thread(target=call, name="lakemark-mark", daemon=True).start()
+        try:
+            error = said.get(timeout=MARK_S + 1)
+        except queue.Empty:
+            raise StuckError from None
+        if error is not None:
+            raise error
 
     def _flush(self) -> None:
         """Waits until the records are with the brokers.
@@ -384,6 +439,4 @@ def _told(error: KafkaError, target: Target) -> LakemarkError:
             hint=f"look at the settings of {target.topic} on the brokers",
             retried=True,
         )
-    return DependencyError(
-        what, code=UNAVAILABLE, hint="start the brokers, or correct the connection"
-    )
+    return DependencyError(what, code=UNAVAILABLE, hint=_START)
