@@ -36,7 +36,8 @@ def write_config(
 ) -> Path:
     """Write a configuration for a database of the stack and return the file.
 
-    Lake and checkpoint are below `directory`. The pipeline is named like the database.
+    Lake and checkpoint are below `directory`. The pipeline is named like the database. Tables are
+    snapshotted when that is asked for, unless the section `snapshot` says `incomplete: auto`.
 
     Args:
         database: the source; its connector may be started later.
@@ -56,6 +57,7 @@ def write_config(
         "log": {"level": "info", "format": "json"},
         **(overrides or {}),
     }
+    sections["snapshot"] = {"incomplete": "manual", **sections.get("snapshot", {})}
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "lakemark.yaml"
     kept = {name: section for name, section in sections.items() if section is not None}

@@ -37,6 +37,7 @@ SPLIT = {
         "more servers",
     ),
     "integration/test_demo.py": "demo",  # has servers of its own
+    "faults/test_soak.py": "soak",  # has, too
 }  # fmt: skip
 
 

@@ -183,6 +183,11 @@ class SnapshotConfig(Section):
     window_interval: Duration = Field(
         timedelta(seconds=1), description="between window rows, at most, while a run is active"
     )
+    incomplete: Literal["auto", "manual"] = Field(
+        "auto",
+        description="a captured table whose rows have never all been brought is read by itself "
+        "(`auto`: with `database`), or waits for a signal",
+    )
 
 
 class StreamConfig(Section):

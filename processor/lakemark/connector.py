@@ -20,7 +20,7 @@ from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import quoted, split_list, table_name, topic_regex, topic_safe
 from lakemark.settings.patterns import JavaPattern, compile_java
 from lakemark.source.envelope import SourceIdentity
-from lakemark.suitability import problems_with, void_options
+from lakemark.suitability import PARTS, WITHOUT_ROWS, problems_with, void_options
 
 CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}
 
@@ -146,6 +146,19 @@ class Connector:
     def identity(self) -> SourceIdentity:
         """What marks a record as this connector's."""
         return SourceIdentity(self.kind, self.topic_prefix, self.signal_table)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether it reads its tables' rows itself before it streams (`snapshot.mode`)."""
+        mode = self.settings.get("snapshot.mode", "initial").strip().lower()
+        return mode not in WITHOUT_ROWS
+
+    @property
+    def reads_all_rows(self) -> bool:
+        """Whether it leaves out no row and no table then."""
+        return not any(
+            name.startswith(tuple(PARTS)) and value.strip() for name, value in self.settings.items()
+        )
 
     def captures(self, table: str) -> bool:
         """Whether events of this ``schema.table`` are wanted; those of the signal table always."""

@@ -152,8 +152,8 @@ def carry_out(
                 refresh.again(table)
             else:
                 log.warning("table.not_skipped", table=table)
-        elif kind == "table-read" and entry is not None:
-            tables.reread(entry, until=more.until, keys=more.keys)
+        elif kind == "table-read" and table:
+            _read(state, table, more, said="until" in record)
         elif kind == gaps.RESNAPSHOT and (entry or table in state.left):
             entry = entry or state.left[table].entry
             why = more.reason or "events of it may be missing"
@@ -164,6 +164,15 @@ def carry_out(
             log.warning("pipeline.new_epoch", epoch=len(state.epochs))
         else:
             window.arm(state.runs, record)
+
+
+def _read(state: PipelineState, table: str, more: _More, *, said: bool) -> None:
+    """Rows were read again; a table of which all were, and that has none, is known from then on."""
+    entry = state.tables.get(table)
+    if entry is None and more.keys is None and said and table not in state.left:
+        entry = state.tables[table] = TableState(since_batch=state.batch)
+    if entry is not None:
+        tables.reread(entry, until=more.until, keys=more.keys)
 
 
 def first_state(

@@ -295,6 +295,9 @@ def _own_snapshots(
     for report in reports:
         for table, found in report.tables.items():
             lsns.setdefault(table, set()).update(found.own_snapshots)
+            entry = state.tables.get(table)
+            if entry is not None and found.own_ends and not entry.code:
+                entry.complete = entry.complete or tables.BY_CONNECTOR
     for table, found_lsns in lsns.items():
         entry = state.tables.get(table)
         if entry is not None and found_lsns and not entry.code:

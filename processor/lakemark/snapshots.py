@@ -107,6 +107,7 @@ def _now(entry: TableState, state: PipelineState) -> TableNow:
         reread_missed=entry.reread_missed,
         passed=_passed(entry, state),
         partial=entry.partial,
+        complete=entry.complete,
     )
 
 

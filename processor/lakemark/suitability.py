@@ -54,6 +54,13 @@ _WORKERS_NULLS: Final = (
     " as the default"
 )
 _JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
+WITHOUT_ROWS: Final = frozenset({"no_data", "never", "schema_only"})
+"""Values of `snapshot.mode` with which the connector's own snapshot reads no rows."""
+PARTS: Final = {
+    "snapshot.select.statement.overrides": "rows that its statements do not select",
+    "snapshot.include.collection.list": "rows of the tables that it does not name",
+}
+"""Settings, or beginnings of such, with which it does not read all rows; what it leaves out."""
 
 
 def problems_with(

@@ -310,6 +310,9 @@ class Supervisor:
             delay=config.snapshot.chunk_delay.total_seconds(),
             interval=config.snapshot.window_interval.total_seconds(),
             ordered=config.output is not None,
+            completes=config.snapshot.incomplete == "auto" and config.database is not None,
+            own_rows=pipeline.connector.reads_rows,
+            own_whole=pipeline.connector.reads_all_rows,
         )
         world = World(
             pipeline.runner,

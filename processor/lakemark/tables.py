@@ -23,11 +23,14 @@ import msgspec
 from lakemark.errors import StateVersionError
 from lakemark.positions import LOWEST
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 EARLIEST: Final = -2  # Kafka's word for a partition's first offset
 REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that a whole snapshot is better
 STREAMING: Final = "streaming"
 CATCHING_UP: Final = "catching-up"
+BY_CONNECTOR: Final = "connector"
+BY_SNAPSHOT: Final = "snapshot"
+BEFORE: Final = "before"
 PAUSED: Final = "paused"
 ERRORED: Final = "errored"
 
@@ -77,6 +80,9 @@ class TableState(msgspec.Struct, omit_defaults=True):
         key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
         recorded: batch of the newest commit that the Delta table must have; -1 = not known.
         recorded_as: last part of the app id under which it is recorded.
+        complete: what has brought all rows that the source had: BY_CONNECTOR with a snapshot of
+            its own, BY_SNAPSHOT, or BEFORE: a version of lakemark that did not note it; empty =
+            nothing yet.
     """
 
     state: str = STREAMING
@@ -119,6 +125,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     key_ends: list[str] = msgspec.field(default_factory=list)
     recorded: int = -1
     recorded_as: str = ""
+    complete: str = ""
 
 
 class LeftOut(msgspec.Struct):
@@ -221,7 +228,12 @@ def decode(blob: bytes) -> PipelineState:
             f"the checkpoint's state has format {found}, this version of lakemark reads {FORMAT}",
             hint="start the version of lakemark that wrote it, or a newer one",
         )
-    return msgspec.json.decode(blob, type=PipelineState)
+    state = msgspec.json.decode(blob, type=PipelineState)
+    if found < 2:  # noqa: PLR2004 - it had no `complete`
+        for entry in state.entries():
+            entry.complete = BEFORE
+    state.format = FORMAT
+    return state
 
 
 def stop(
@@ -390,6 +402,8 @@ def reread(entry: TableState, *, until: int, keys: Iterable[str] | None = None) 
     """
     if keys is None and entry.reread_missed <= until:
         entry.reread_missed = -1
+    if keys is None:
+        entry.complete = BY_SNAPSHOT
     if keys is None and entry.resnapshot_since <= until:
         entry.resnapshot, entry.resnapshot_since = "", -1
     for key in list(entry.reread_keys) if keys is None else keys:

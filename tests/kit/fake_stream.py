@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.outside import Stream, TableNow
 from lakemark.snapshot.readers.postgres_windows import Window
-from lakemark.tables import Offsets
+from lakemark.tables import BY_SNAPSHOT, Offsets
 
 if TYPE_CHECKING:
     from lakemark.snapshot.chunks import ChunkSpec
@@ -216,7 +216,7 @@ class FakeStream:
         elif kind == "attempts":
             self._below = max(self._below, attempt)
             self._drop(lambda m: m["attempt"] < self._below)
-        elif kind == "table-read" and record["table"] in self.tables:
+        elif kind == "table-read":
             self._read_again(record["table"], record["until"], record.get("keys"))
 
     def _drop(self, over: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -225,7 +225,9 @@ class FakeStream:
         self._manifests = {n: m for n, m in self._manifests.items() if n not in gone}
 
     def _read_again(self, table: str, until: int, keys: list[str] | None) -> None:
-        now = self.tables[table]
+        now = self.tables.get(table, TableNow())
+        if keys is None:
+            now = replace(now, complete=BY_SNAPSHOT)
         if keys is None and now.resnapshot_since <= until:
             now = replace(now, resnapshot_since=-1)
         if keys is None and now.reread_missed <= until:

@@ -67,6 +67,13 @@ def test_a_table_that_nobody_knows_is_left_unknown(kind: str):
     assert state == streaming(p0=10)
 
 
+def test_a_table_without_rows_and_events_is_complete_when_a_run_has_read_it():
+    read = {"type": "table-read", "table": "public.empty", "until": -1}
+    assert told(streaming(p0=10), read).tables["public.empty"].complete == "snapshot"
+    assert "public.empty" not in told(streaming(p0=10), {**read, "keys": ["[1]"]}).tables
+    assert "" not in told(streaming(p0=10), {**read, "table": ""}).tables
+
+
 # --- a new checkpoint beside old records ------------------------------------------------------
 
 PAUSED = TableState(state="paused", topics=[TOPIC], from_offsets={TOPIC: {0: 7}}, rows=3)

@@ -5,7 +5,7 @@ import pytest
 
 from lakemark import tables
 from lakemark.errors import StateVersionError
-from lakemark.tables import PipelineState, TableState, Water
+from lakemark.tables import LeftOut, PipelineState, TableState, Water
 
 T = "public.orders"
 TOPIC = "shop.public.orders"
@@ -90,11 +90,32 @@ def test_what_was_read_again_is_asked_for_no_more() -> None:
 
 
 def test_a_newer_state_is_refused_by_name() -> None:
-    blob = tables.encode(PipelineState()).replace(b'"format":1', b'"format":99')
+    blob = tables.encode(PipelineState()).replace(b'"format":2', b'"format":99')
     with pytest.raises(StateVersionError) as caught:
         tables.decode(blob)
     assert "99" in caught.value.message
     assert caught.value.hint
+
+
+def test_tables_of_a_state_that_did_not_note_it_count_as_complete() -> None:
+    """Nobody can tell; what is new from then on is noted."""
+    old = tables.encode(
+        PipelineState(tables={"public.a": TableState()}, left={"public.b": LeftOut(TableState())})
+    )
+    state = tables.decode(old.replace(b'"format":2', b'"format":1'))
+    assert [entry.complete for entry in state.entries()] == [tables.BEFORE] * 2
+    state.tables["public.c"] = TableState()
+    again = tables.decode(tables.encode(state))
+    assert again.tables["public.c"].complete == ""
+    assert again.tables["public.a"].complete == tables.BEFORE
+
+
+def test_a_run_over_all_rows_makes_a_table_complete_and_one_over_keys_does_not() -> None:
+    entry = TableState()
+    tables.reread(entry, until=3, keys=["[1]"])
+    assert entry.complete == ""
+    tables.reread(entry, until=-1)
+    assert entry.complete == tables.BY_SNAPSHOT
 
 
 def test_the_state_survives_its_encoding() -> None:

@@ -14,12 +14,11 @@ from lakemark.ops.findings import Finding, clock, fine, of_problem, warning, wro
 from lakemark.settings.layers import Problem
 from lakemark.snapshot.fence import HINT, committed_position
 from lakemark.source.modes import HandlingModes
+from lakemark.suitability import PARTS, WITHOUT_ROWS
 
 CHECKS: Final = ("connector", "connector setting")
 COMMITTED: Final = "committed offset"
 
-# Values of snapshot.mode with which the connector's own snapshot reads no rows.
-_NO_ROWS: Final = frozenset({"no_data", "never", "schema_only"})
 _FLUSH: Final = (
     "unknown: a setting of the worker, 60 s unless changed. After a crash the connector repeats up"
     " to that much; repeated events change nothing"
@@ -232,7 +231,7 @@ def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
             " stay until lakemark has taken a snapshot",
             "set snapshot.mode to initial or no_data",
         )
-    elif mode in _NO_ROWS:
+    elif mode in WITHOUT_ROWS:
         yield fine(check, name, f"{mode}: rows older than the slot come by `lakemark snapshot`")
     elif mode in {"initial", "when_needed"}:
         yield fine(check, name, f"{mode}: the connector reads the tables first")
@@ -242,13 +241,9 @@ def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
 
 def _snapshot_parts(settings: Mapping[str, str]) -> Iterator[Finding]:
     """Settings with which the connector's own snapshot is not the whole of the tables."""
-    if settings.get("snapshot.mode", "initial").strip().lower() in _NO_ROWS:
+    if settings.get("snapshot.mode", "initial").strip().lower() in WITHOUT_ROWS:
         return
-    parts = {
-        "snapshot.select.statement.overrides": "rows that its statements do not select",
-        "snapshot.include.collection.list": "rows of the tables that it does not name",
-    }
-    for name, left_out in parts.items():
+    for name, left_out in PARTS.items():
         if any(setting.startswith(name) and settings[setting].strip() for setting in settings):
             yield warning(
                 "connector setting",

@@ -24,6 +24,7 @@ from lakemark.errors import ConfigError, LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.book import Book
 from lakemark.snapshot.chunks import INTERNAL, REPORT
+from lakemark.snapshot.completing import Completing
 from lakemark.snapshot.desk import Desk
 from lakemark.snapshot.fence import Fence
 from lakemark.snapshot.finishing import Finishing
@@ -59,6 +60,9 @@ class Settings:
             most that all runs together get.
         interval: seconds between window rows, at most.
         ordered: whether chunks wait for the fence: where there are output topics.
+        completes: whether tables that have never been complete are read by themselves.
+        own_rows: whether the connector reads tables itself as it begins.
+        own_whole: whether it reads all of their rows then.
     """
 
     pipeline: str
@@ -68,6 +72,9 @@ class Settings:
     delay: float = 0.0
     interval: float = 1.0
     ordered: bool = False
+    completes: bool = False
+    own_rows: bool = False
+    own_whole: bool = True
 
     @property
     def early(self) -> float:
@@ -93,6 +100,7 @@ class Coordinator:
         self.desk = Desk(self)
         self.reading = Reading(self)
         self.fence = Fence(self)
+        self.completing = Completing(self)
         self.finishing = Finishing(self)
         self.ticked = -math.inf
         self.ticking = False
@@ -201,6 +209,7 @@ class Coordinator:
         now = self.outside.monotonic()
         if now >= self.not_before:
             self._tried(self.desk.queue_repairs)
+            self._tried(lambda: self.completing.step(now))
             self._tried(lambda: self._work(now))
         self.book.report(now)
         self._tried(self.book.keep)

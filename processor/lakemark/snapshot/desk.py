@@ -301,21 +301,25 @@ class Desk:
     def queue_repairs(self) -> None:
         """Tables that need rows again get a run of their own, one at a time."""
         for name, now in self.coordinator.stream.tables.items():
-            if not now.streaming or not _wants(now):
-                continue
-            if self.outside.monotonic() < self._repairs.get(name, 0.0):
-                continue
-            if any(name in run.names() for run in self.book.runs.values() if not run.over):
+            if not now.streaming or not _wants(now) or not self.may_queue(name):
                 continue
             if self.outside.refusal() is not None:
                 return
-            refused = self._refused(name)
-            self._repairs[name] = self.outside.monotonic() + REPAIR_AGAIN_S
-            if not refused:
+            if not self.refused(name):
                 self._repair(name, now)
 
-    def _refused(self, name: str) -> bool:
-        """Whether a signal would be refused for what the connector does to the table's rows."""
+    def may_queue(self, name: str) -> bool:
+        """Whether a table may get a run that nobody asked for: it has none, nor just had one."""
+        if self.outside.monotonic() < self._repairs.get(name, 0.0):
+            return False
+        return not any(name in run.names() for run in self.book.open())
+
+    def refused(self, name: str) -> bool:
+        """Whether a signal would be refused for what the connector does to the table's rows.
+
+        If not, the table gets a run now, and none for some time.
+        """
+        self._repairs[name] = self.outside.monotonic() + REPAIR_AGAIN_S
         try:
             reason = acceptance.against(name, self.outside.reasons_against)
         except LakemarkError as error:

@@ -31,6 +31,7 @@ class TableNow:
     `code`, `reason` and `hint` say why it has stopped until a person mends it; empty otherwise.
     `passed` is the position that every partition of its topics has passed; empty = not known.
     `partial`: whether an event of it may have lacked a column.
+    `complete`: see `tables.TableState`.
     """
 
     streaming: bool = True
@@ -43,6 +44,7 @@ class TableNow:
     reread_missed: int = -1
     passed: bytes = b""
     partial: bool = True
+    complete: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from lakemark.source.record import unwrapped
 from lakemark.source.schema import TableSchema
 
 _CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
+# `source.snapshot` of a table's last row, of the last table's in the end.
+_LAST: Final = frozenset({"last_in_data_collection", "last"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Folded:
         missed: canonical keys whose rows miss a rejected event, and its position.
         unread: number of the rejected ones whose key cannot be read.
         own_snapshots: LSNs of the connector's own snapshots.
+        own_ends: whether such a snapshot had read all rows of the table.
         incremental_reads: number of Debezium's incremental reads.
         clamped: timestamps at infinity, clamped.
         unknown: fields of images that the schema lacks.
@@ -61,6 +64,7 @@ class Folded:
     missed: list[tuple[bytes, bytes]] = field(default_factory=list)
     unread: int = 0
     own_snapshots: set[int] = field(default_factory=set)
+    own_ends: bool = False
     incremental_reads: int = 0
     clamped: int = 0
     unknown: set[str] = field(default_factory=set)
@@ -222,6 +226,7 @@ class _Fold:
         if kind == Kind.OWN_SNAPSHOT:
             lsn = int.from_bytes(self.heads.position[index][12:], "big")
             self.out.own_snapshots.add(lsn)
+            self.out.own_ends |= self.heads.snapshot[index] in _LAST
         elif kind == Kind.INCREMENTAL:
             self.out.incremental_reads += 1
             return True

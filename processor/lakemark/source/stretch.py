@@ -108,6 +108,7 @@ class TableReport:
     clamped: int = 0
     newest_ts: int = 0
     own_snapshots: set[int] = field(default_factory=set)
+    own_ends: bool = False
     unknown_columns: set[str] = field(default_factory=set)
     reread: list[str] = field(default_factory=list)
     stop: tuple[str, str] | None = None
@@ -409,6 +410,7 @@ class _Work:
         self._missed(table, report, folded.missed)
         report.unread += folded.unread
         report.own_snapshots |= folded.own_snapshots
+        report.own_ends |= folded.own_ends
         report.incremental_reads += folded.incremental_reads
         report.clamped += folded.clamped
         report.unknown_columns |= folded.unknown - self.plan.ignorable.get(table, frozenset())

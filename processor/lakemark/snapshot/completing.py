@@ -1,0 +1,129 @@
+"""Completing: captured tables that have never been complete get a run without being asked.
+
+Events bring what is changed since the connector captured a table. What was there before comes by a
+snapshot: the connector's own, where it takes one (`snapshot.mode`), or one of lakemark's. A table
+that has had neither is read here: beside a connector that reads no rows, and where a table was
+added or created later.
+
+Where the connector reads tables itself as it begins, it is waited for: until it streams, and until
+the query has read all that was in Kafka then. Rows of its own that came whole count.
+"""
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from lakemark import positions, tables
+from lakemark.errors import LakemarkError
+from lakemark.snapshot.fence import Committed, has_passed
+from lakemark.snapshot.outside import TableNow
+from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
+
+if TYPE_CHECKING:
+    from lakemark.snapshot.coordinator import Coordinator
+    from lakemark.tables import Offsets
+
+log = structlog.get_logger(__name__)
+
+EVERY_S: Final = 30.0  # a created table is noticed so late; the catalog is asked for all tables
+AGAIN_S: Final = 5.0  # while the connector reads tables itself
+LONGEST_S: Final = 3600.0  # between two runs of a table that fails again and again
+NAME: Final = "complete-"
+
+
+class Completing:
+    """Looks which tables are not complete, and begins a run over them."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self.coordinator = coordinator
+        self._asking = False
+        self._next = 0.0
+        self._ends: Offsets | None = None if coordinator.settings.own_rows else {}
+
+    def step(self, now: float) -> None:
+        """Begins a run over the tables that lack rows, if there are any.
+
+        Raises:
+            LakemarkError: the database is away: the next step asks again.
+        """
+        settings, stream = self.coordinator.settings, self.coordinator.stream
+        if not settings.completes or self._asking or now < self._next:
+            return
+        if self._ends is None:
+            self._ask(now)
+        elif has_passed(stream.offsets, self._ends):
+            self._next = now + EVERY_S
+            self._look(now)
+
+    def _ask(self, now: float) -> None:
+        """Ask Connect whether the connector's own snapshot is over: its offsets are of the log."""
+        self._asking, self._next = True, now + AGAIN_S
+        outside, inbox = self.coordinator.outside, self.coordinator.inbox
+        epoch = self.coordinator.stream.epoch
+
+        def ask() -> None:
+            try:
+                committed = outside.committed(epoch)
+            except LakemarkError as error:
+                log.info("snapshot.connector_unknown", code=error.code, reason=error.message)
+                committed = Committed(b"", {})
+            inbox.put(lambda: self._told(committed))
+
+        outside.submit(ask)
+
+    def _told(self, committed: Committed) -> None:
+        self._asking = False
+        if committed.position:
+            self._ends, self._next = committed.ends, 0.0
+        elif any(
+            now.passed and positions.is_of_stream(now.passed)
+            for now in self.coordinator.stream.tables.values()
+        ):
+            self._ends, self._next = {}, 0.0  # nobody tells, but events after its snapshot came
+
+    def _look(self, now: float) -> None:
+        outside, desk = self.coordinator.outside, self.coordinator.desk
+        if outside.refusal() is not None:
+            return
+        names = [
+            name
+            for name in sorted(outside.tables())
+            if self._lacks_rows(self.coordinator.stream.tables.get(name))
+            and desk.may_queue(name)
+            and now >= self._not_before(name)
+            and not desk.refused(name)
+        ]
+        if names:
+            run = Run(f"{NAME}{outside.now_ms()}", [TableRun(name) for name in names])
+            log.info("snapshot.queued", id=run.id, tables=names)
+            self.coordinator.book.begin(run)
+
+    def _lacks_rows(self, table: TableNow | None) -> bool:
+        if table is None:
+            return True
+        whole = table.complete and (
+            table.complete != tables.BY_CONNECTOR or self.coordinator.settings.own_whole
+        )
+        return table.streaming and not whole
+
+    def _not_before(self, name: str) -> float:
+        """When a table gets its next run: later and later as long as they fail.
+
+        Never where a person has stopped the last one: whoever wants its rows says so.
+        """
+        outside = self.coordinator.outside
+        ended = sorted(
+            (run.number, run.ended, table.state)
+            for run in self.coordinator.book.runs.values()
+            for table in run.tables
+            if run.id.startswith(NAME) and table.table == name
+        )
+        if ended and ended[-1][2] == STOPPED:
+            return math.inf
+        failures = [when for _, when, state in ended if state == FAILED]
+        if not failures:
+            return 0.0
+        passed = max(0, outside.now_ms() - failures[-1]) / 1000
+        wait = min(LONGEST_S, EVERY_S * 2.0 ** min(len(failures), 10))
+        return outside.monotonic() + wait - passed
