@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, pending, upkeep
+from lakemark.sink import commits, delta, pending, upkeep
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.names import table_path
@@ -168,3 +168,28 @@ def test_a_truncate_is_not_left_out_though_the_batch_had_another_one(
     found = pa.table(DeltaTable(path).to_pyarrow_table())
     assert sorted(found.column("id").to_pylist()) == [130, 140]
     assert batch(1, first, second, created, digest=digests[1]).skipped
+
+
+def test_a_truncate_of_a_table_that_never_had_a_row_makes_none(tmp_path):
+    path = str(tmp_path / "t")
+    found = parts(Entry("t", (100, 1), 1))
+    outcome = apply(TABLE, found, LakePlan("q", 1, "stream", lambda _: TablePlan(path)))
+    assert (outcome.rows, outcome.truncate) == (0, at(100))
+    assert not DeltaTable.is_deltatable(path)
+
+
+def test_a_table_of_an_engine_from_which_nothing_leads_back_is_not_written(tmp_path):
+    """Though the rows would go into it as it is."""
+    path = str(tmp_path / "t")
+
+    def batch(number):
+        found = parts(Entry("c", (100 + number, 1), 1, key=number, after=row(number, 1, "b")))
+        return apply(TABLE, found, LakePlan("q", number, "stream", lambda _: TablePlan(path)))
+
+    batch(0)
+    properties = {commits.ENGINE: commits.SPARK_MERGE}
+    DeltaTable(path).alter.set_table_properties(properties, raise_if_not_exists=False)
+    version = DeltaTable(path).version()
+    with pytest.raises(TableError) as refused:
+        batch(1)
+    assert (refused.value.code, DeltaTable(path).version()) == ("engine-mismatch", version)
