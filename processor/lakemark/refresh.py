@@ -26,6 +26,9 @@ AGAIN_S: Final = 15.0  # after a failure; a connection may take `database.connec
 # From one try of a table to the next: the batch that the supervisor makes every 15 s shall not come
 # a moment too early.
 RETRY_S: Final = 14.0
+MADE_ANEW: Final = (
+    "it was made anew in the source: rows of the table that had its name before may still be here"
+)
 
 
 class Catalog(Protocol):
@@ -60,6 +63,7 @@ class Refresh:
     _failure: LakemarkError | None = None
     _not_before: float = 0.0
     _held: dict[str, float] = field(default_factory=dict)
+    _absent: set[str] = field(default_factory=set)
 
     def retries(self, table: str, entry: TableState) -> bool:
         """Whether an errored table is to be tried again by the batch that begins."""
@@ -113,6 +117,8 @@ class Refresh:
         for table, unknown in needed.items():
             if table in found:
                 self._known(state, table, unknown)
+            else:
+                self._absent.add(table)
 
     def learn(self, read: Mapping[str, TableSchema]) -> None:
         """Tables that snapshots have read about, and the stream has not asked for.
@@ -162,6 +168,9 @@ class Refresh:
             log.warning("table.columns_gone", table=table, columns=sorted(gone))
         log.info("table.schema_read", table=table, columns=len(columns))
         self.read.add(table)
+        if table in self._absent:  # it had events and was not there: it is another one now
+            self._absent.discard(table)
+            tables.resnapshot(state.tables[table], MADE_ANEW, state.batch)
         tables.resume(state, table)
 
 

@@ -16,7 +16,8 @@ from lakemark.tables import Offsets, PipelineState, TableState, Water
 from lakemark.tasks import OUTCOME, REPORT, Report
 
 TABLE_STOPPED: Final = "table-stopped"
-SCHEMA_CODES: Final = frozenset({"schema-unknown", "schema-check"})
+UNKNOWN: Final = "schema-unknown"  # until the database has the table, if it is asked
+SCHEMA_CODES: Final = frozenset({UNKNOWN, "schema-check"})
 UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
 BEGUN_ANEW: Final = (
     "the connector began without offsets, as one does that was deleted or lost its slot: changes "
@@ -177,7 +178,7 @@ def settle(
                 code=code,
                 reason=reason,
                 hint=hint,
-                retried=code.startswith(RETRIED),
+                retried=code.startswith(RETRIED) or (catalog and code == UNKNOWN),
             )
     for outcome in outcomes:
         _outcome(state, outcome, done, stop)

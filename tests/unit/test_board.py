@@ -515,6 +515,17 @@ def test_a_table_that_the_source_has_no_more_is_gone_until_it_is_back(board, clo
     assert states(board)["public.c"] == "waiting"
 
 
+def test_what_nobody_can_read_of_a_table_that_is_gone_holds_up_nothing(board, clock):
+    """Its schema went with it."""
+    stopped = entry(state="errored", code="schema-unknown")
+    other = entry(state="errored", code="schema-incompatible")
+    board.tables(PipelineState(tables={A: stopped, B: other}, offsets={"t": {0: 5}}))
+    board.gone([A, B])
+    assert states(board) == {A: "gone", B: "errored"}
+    board.gone([])
+    assert states(board) == {A: "errored", B: "errored"}
+
+
 def test_a_table_that_is_gone_does_not_count_as_behind(board, clock):
     board.pipeline("streaming")
     board.tables(at(10, a=entry(), b=entry()))

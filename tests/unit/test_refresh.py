@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakemark import tables
+from lakemark import refresh, tables
 from lakemark.errors import ConfigError, DependencyError
 from lakemark.refresh import AGAIN_S
 from tests.kit.shop import ITEMS, ORDERS, schema_of
@@ -119,12 +119,23 @@ def test_a_column_that_came_while_a_table_was_paused_is_looked_up_when_it_goes_o
     assert shop.values() == {1: "b", 2: "b"}
 
 
-def test_a_table_that_the_catalog_does_not_know_waits_for_a_person(shop):
-    shop.put("c", 10, 1, v="a", table="public.nobody")
-    shop.run()
-    entry = shop.state.tables["public.nobody"]
-    assert (entry.state, entry.code, entry.retried) == (tables.ERRORED, "schema-unknown", False)
-    assert entry.hint.endswith("lakemark table resume public.nobody")
+def test_a_table_that_the_catalog_does_not_know_goes_on_when_it_does(shop, clock):
+    """It was dropped before anybody read its schema; the one of its name is another one."""
+    name = "public.nobody"
+    shop.put("c", 10, 1, v="a", table=name)
+    for _ in range(3):
+        shop.run()
+        entry = shop.state.tables[name]
+        assert (entry.state, entry.code, entry.retried) == (tables.ERRORED, "schema-unknown", True)
+        assert entry.resnapshot == ""
+        clock.now += refresh.RETRY_S
+    assert entry.hint.endswith(f"lakemark table resume {name}")
+    shop.catalog.schemas[name] = schema_of(name, id="int8", v="text")
+    for _ in range(3):
+        shop.run()
+        clock.now += refresh.RETRY_S
+    entry = shop.state.tables[name]
+    assert (entry.state, entry.resnapshot) == (tables.STREAMING, refresh.MADE_ANEW)
 
 
 def test_the_hints_of_a_schema_file_lead_on(shop, letters):

@@ -246,10 +246,14 @@ class Board:
         return lag.proven_by(self._source, newest / 1_000_000, self._clock())
 
     def _is_gone(self, name: str, behind: Lag) -> bool:
-        """Whether nothing will come of a table: the source has none, and nothing is unread."""
+        """Whether nothing will come of a table: the source has none, and nothing is unread.
+
+        Events that nobody can read any more, for who knew their schema is gone, count for nothing.
+        """
         if name not in self._gone:
             return False
-        return behind.records == 0 or not self._state.tables[name].topics
+        entry = self._state.tables[name]
+        return behind.records == 0 or not entry.topics or entry.code == "schema-unknown"
 
     def _table(self, name: str, behind: Lag, reading: frozenset[str]) -> TableNow:
         entry = self._state.tables.get(name)

@@ -1,0 +1,19 @@
+"""Five minutes of a soak: faults by dice, then equal tables, true states, and nothing that grows."""
+
+import os
+
+import pytest
+
+from bench.soak import say, soak
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+
+MINUTES = float(os.environ.get("LAKEMARK_TEST_SOAK_MINUTES", "5"))
+SEED = int(os.environ.get("LAKEMARK_TEST_SOAK_SEED", "2"))
+
+
+@pytest.mark.timeout(MINUTES * 60 + 1500)
+def test_a_bad_day_leaves_equal_tables_and_says_nothing_untrue():
+    verdict, _ = soak(minutes=MINUTES, seed=SEED, rate=100, say=say)
+    assert verdict.is_well, "\n".join(verdict.lines())
+    assert sum(verdict.struck.values()) >= 3, "the machine was too slow for a soak"
