@@ -38,7 +38,7 @@ PURE = {
     *("ops.source_side", "ops.connector_trace"),
     *("refresh", "selection", "gaps", "catalog_facts", "catalog_changes"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
-    *("backoff", "decoding", "source.circuit", "causes", "chunk_rows"),
+    *("backoff", "namesakes", "decoding", "source.circuit", "causes", "chunk_rows"),
     *("catch_up", "new_partitions", "control_records", "handling", "signal_skip"),
     *("settings.patterns", "settings.java_syntax", "settings.character_sets"),
 }

@@ -1,10 +1,11 @@
 """Where the schemas of plain JSON tables come from: the database, a file, or nowhere."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lakemark.config import Config, DatabaseConfig
-from lakemark.connector import Connector
+from lakemark.connector import Connector, TableChoice
+from lakemark.namesakes import Names
 from lakemark.snapshot.readers import postgres
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.schema_file import schemas_from_file
@@ -17,7 +18,7 @@ class DatabaseCatalog:
     database: DatabaseConfig
     modes: HandlingModes
     settings: Mapping[str, str]
-    captured: Container[str]
+    captured: TableChoice
     live: bool = True
 
     def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
@@ -40,6 +41,14 @@ class DatabaseCatalog:
         """
         return postgres.table_names(self.database)
 
+    def names(self) -> Names:
+        """Return the captured tables by text, of those texts that several tables may have.
+
+        Raises:
+            DependencyError: the database does not answer.
+        """
+        return postgres.read_names(self.database, self.captured)
+
 
 @dataclass(frozen=True, slots=True)
 class FixedCatalog:
@@ -55,6 +64,10 @@ class FixedCatalog:
     def tables(self) -> list[str]:
         """Return the names of all tables."""
         return list(self.schemas)
+
+    def names(self) -> Names:
+        """Return nothing: a file has texts only."""
+        return {}
 
 
 def catalog_of(

@@ -12,9 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from lakemark import output_names
+from lakemark import namesakes, output_names
 from lakemark.config import Config
 from lakemark.connect_rest import ATTEMPTS, ConnectRest
+from lakemark.namesakes import Name
 from lakemark.selection import Wanted
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import quoted, split_list, table_name, topic_regex, topic_safe
@@ -49,8 +50,12 @@ class TableChoice:
 
     def captured(self, table: str) -> bool:
         """Whether the connector's own lists let this ``schema.table`` through."""
-        schema = table.partition(".")[0]
-        return self._schemas.allow(schema) and self._tables.allow(table)
+        schemas = [schema for schema, _ in namesakes.names_of(table)] or [table]
+        return any(map(self._schemas.allow, schemas)) and self._tables.allow(table)
+
+    def takes(self, name: Name) -> bool:
+        """Whether the very table of this schema and name is captured and chosen."""
+        return self._schemas.allow(name[0]) and namesakes.text(name) in self
 
 
 class _Lists:

@@ -23,6 +23,7 @@ from lakemark import (
     catch_up,
     control_records,
     crashpoints,
+    namesakes,
     new_partitions,
     plans,
     selection,
@@ -36,6 +37,7 @@ from lakemark.connector import Connector
 from lakemark.decoding import Forms
 from lakemark.draining import Draining
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.namesakes import Names
 from lakemark.ops.status import BatchDone
 from lakemark.pace import Pace
 from lakemark.plans import Waters
@@ -69,6 +71,7 @@ class Pipeline:
         topics_begin: told of topics that no batch before had.
         left_out: told of a command over which the process has ended twice.
         schemas, forms: of the tables, as the catalog says; how columns are written.
+        names: of the captured tables, see `Catalog.names`.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
         pace: when the next batch begins.
     """
@@ -93,13 +96,14 @@ class Pipeline:
     pace: Pace = field(default_factory=Pace)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     forms: Forms = field(default_factory=Forms)
+    names: Names = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
     draining: Draining = field(default_factory=Draining)
     refresh: Refresh = field(init=False)
 
     def __post_init__(self) -> None:
-        self.refresh = Refresh(self.catalog, self.schemas, self.forms)
+        self.refresh = Refresh(self.catalog, self.schemas, self.forms, names=self.names)
 
     def start(self, *, armed: bool, once: bool) -> Query:
         """Starts the query; see `BatchRunner.start`."""
@@ -185,6 +189,7 @@ class Pipeline:
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
         start = settle.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
+        self._refuse_namesakes(state, before, start)
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
@@ -220,6 +225,21 @@ class Pipeline:
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)
 
+    def _refuse_namesakes(
+        self, state: PipelineState, before: PipelineState, start: Offsets
+    ) -> None:
+        """Stops tables whose text the catalog has for others, before any of their events."""
+        stop = partial(tables.stop, state, start=start, before=before)
+        for table, captured in self.refresh.names.items():
+            entry = state.tables.get(table)
+            if table in state.left or table not in self.connector.chosen:
+                continue
+            if entry is not None and (entry.state == tables.PAUSED or entry.code == namesakes.CODE):
+                continue
+            known = [entry.source_name] if entry is not None and entry.source_name else []
+            if len(names := {*captured, *known}) > 1:
+                settle.ambiguous(table, names, stop)
+
     # -- 2: the tasks -----------------------------------------------------------------------------
 
     def _plan(
@@ -252,6 +272,7 @@ class Pipeline:
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
                 outputs=config.source.topics is not None,
+                names=state.names(),
             ),
             shards=config.stream.shards,
             slots=slots,

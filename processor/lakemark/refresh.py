@@ -14,9 +14,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from lakemark import tables
+from lakemark import namesakes, tables
 from lakemark.decoding import Forms
 from lakemark.errors import LakemarkError
+from lakemark.namesakes import Names
 from lakemark.source.schema import TableSchema
 from lakemark.tables import PipelineState, TableState
 
@@ -37,6 +38,9 @@ class Catalog(Protocol):
     def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
         """Schemas of the named tables, or of all; tables it does not know are absent."""
 
+    def names(self) -> Names:
+        """Captured tables by text, of those texts that several tables may have."""
+
     @property
     def live(self) -> bool:
         """Whether asking again can give another answer."""
@@ -53,6 +57,7 @@ class Refresh:
         clock: seconds that only grow.
         read: tables that were read again and have not been read from Kafka since: what does not
             fit now never will.
+        names: captured tables by text, as last read.
     """
 
     catalog: Catalog
@@ -60,6 +65,7 @@ class Refresh:
     forms: Forms = field(default_factory=Forms)
     clock: Callable[[], float] = monotonic
     read: set[str] = field(default_factory=set)
+    names: Names = field(default_factory=dict)
     _failure: LakemarkError | None = None
     _not_before: float = 0.0
     _held: dict[str, float] = field(default_factory=dict)
@@ -140,6 +146,8 @@ class Refresh:
             return
         try:
             found = self._ask([table])
+            if namesakes.may_have(table):
+                self.names = self.catalog.names()
         except LakemarkError as failure:
             log.warning("table.schema_unread", table=table, code=failure.code, reason=str(failure))
             return

@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from lakemark import positions, selection, tables
+from lakemark import namesakes, positions, selection, tables
+from lakemark.namesakes import Name
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
@@ -153,7 +154,7 @@ def settle(
     _moved(state, before, start, reports)
     again = _read_again(reports, outcomes)
     for report in reports:
-        _count(state, report, again)
+        _count(state, report, again, before=before, start=start)
         if report.regressed >= 0:
             seen = state.regressed.setdefault(report.topic, {})
             seen[report.partition] = min(
@@ -165,6 +166,8 @@ def settle(
             if entry is None or entry.state == tables.PAUSED:  # a person's word stays
                 continue
             code, reason = found.stop or ("", "")
+            if found.names:
+                continue  # it depends on what other stretches have: see `_names`
             if found.unknown_columns:
                 code, reason = "schema-stale", _unknown_columns(found.unknown_columns)
             if not code:
@@ -180,10 +183,49 @@ def settle(
                 hint=hint,
                 retried=code.startswith(RETRIED) or (catalog and code == UNKNOWN),
             )
+    _names(state, reports, done, stop)
     for outcome in outcomes:
         _outcome(state, outcome, done, stop)
     _own_snapshots(state, known_rows, reports, outcomes)
     return done
+
+
+def _names(
+    state: PipelineState, reports: Sequence[Report], done: Left, stop: Callable[..., None]
+) -> None:
+    """What a text stands for is known from now on; two tables of one text are not written."""
+    came: dict[str, set[Name]] = {}
+    for report in reports:
+        for table, found in report.tables.items():
+            if found.names:
+                came.setdefault(table, set()).update(found.names)
+    for table, names in came.items():
+        entry = state.tables.get(table)
+        if entry is None or entry.state == tables.PAUSED:
+            continue
+        known = {entry.source_name} if entry.source_name else set()
+        if len(names | known) > 1:
+            done.refresh.pop(table, None)
+            ambiguous(table, names | known, stop)
+            continue
+        (entry.source_name,) = names
+        stop(
+            table,
+            to=tables.CATCHING_UP,
+            code=namesakes.BEGINS,
+            reason=namesakes.BEGINS_REASON,
+        )
+
+
+def ambiguous(table: str, names: Collection[Name], stop: Callable[..., None]) -> None:
+    """Stops a table whose text several source tables have; `stop` is as `tables.stop` has it."""
+    stop(
+        table,
+        to=tables.ERRORED,
+        code=namesakes.CODE,
+        reason=namesakes.reason(names),
+        hint=namesakes.hint(table),
+    )
 
 
 def _unknown_columns(names: set[str]) -> str:
@@ -211,7 +253,14 @@ def _read_again(reports: Sequence[Report], outcomes: Sequence[TableOutcome]) -> 
     return stopped
 
 
-def _count(state: PipelineState, report: Report, again: Collection[str]) -> None:
+def _count(
+    state: PipelineState,
+    report: Report,
+    again: Collection[str],
+    *,
+    before: PipelineState,
+    start: Offsets,
+) -> None:
     """Counts what the report says of its tables; events that are read again count then."""
     state.sample = report.sample or state.sample
     state.wrappers |= report.wrappers
@@ -221,6 +270,10 @@ def _count(state: PipelineState, report: Report, again: Collection[str]) -> None
         entry = state.tables.setdefault(table, TableState(since_batch=state.batch))
         if report.topic not in entry.topics:
             entry.topics.append(report.topic)
+            if entry.state != tables.STREAMING:  # it begins there, for the day on which it goes on
+                entry.from_offsets[report.topic] = dict(start.get(report.topic, {}))
+                waters = before.high_waters.get(report.topic, {})
+                entry.high_waters[report.topic] = dict(waters)
         if table not in again and (entry.state == tables.STREAMING or found.events):
             entry.events += found.events
             entry.replays += found.replays
@@ -364,6 +417,10 @@ def chunks(
         if not done.void and done.survivors + done.fills:
             entry = state.tables.setdefault(done.table, TableState(since_batch=state.batch))
             entry.horizon = max(entry.horizon, done.hi)
+            if namesakes.may_have(
+                done.table
+            ):  # of the names that it may have, chunks read the first
+                entry.source_name = entry.source_name or namesakes.names_of(done.table)[0]
     return news
 
 

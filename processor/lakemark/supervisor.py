@@ -258,6 +258,7 @@ class Supervisor:
             topics_begin=lambda topics: recovery.remember(config, checkpoint, topics),
             schemas=captured,
             forms=forms,
+            names=catalog.names(),
             pace=Pace() if self.once else Pace(config.stream.trigger, self._hasty),
         )
 

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from lakemark.errors import StateVersionError
+from lakemark.namesakes import Name
 from lakemark.positions import LOWEST
 
 FORMAT: Final = 2
@@ -83,6 +84,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
         complete: what has brought all rows that the source had: BY_CONNECTOR with a snapshot of
             its own, BY_SNAPSHOT, or BEFORE: a version of lakemark that did not note it; empty =
             nothing yet.
+        source_name: whose rows it has, where another table may have the same text; None = of such a
+            text nothing came yet, or it was skipped.
     """
 
     state: str = STREAMING
@@ -126,6 +129,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     recorded: int = -1
     recorded_as: str = ""
     complete: str = ""
+    source_name: Name | None = None
 
 
 class LeftOut(msgspec.Struct):
@@ -195,6 +199,10 @@ class PipelineState(msgspec.Struct):
     def partial(self) -> frozenset[str]:
         """Tables of which an event lacked a column."""
         return frozenset(name for name, entry in self.tables.items() if entry.partial)
+
+    def names(self) -> dict[str, Name]:
+        """What texts stand for that more than one table may have."""
+        return {t: s.source_name for t, s in self.tables.items() if s.source_name is not None}
 
     def silent_topics(self) -> frozenset[str]:
         """Topics of which no table streams."""
@@ -321,7 +329,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     for table in ended:
         entry = state.tables[table]
         stream(entry, state.batch)
-        entry.recorded = -1
+        entry.recorded, entry.source_name = -1, None
         why = "events were skipped: rows may be missing, out of date or deleted since"
         resnapshot(entry, why, state.batch)
     return ended

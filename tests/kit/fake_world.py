@@ -288,6 +288,9 @@ class FakeWorld:
         self._pass("tables")
         return {table: schema_of(table, id="int8", v="text") for table in self.database.keys}
 
+    def ambiguous(self) -> dict[str, str]:
+        return {}
+
     def reasons_against(self, table: str) -> Rejection | None:
         self._pass("reasons_against")
         if isinstance(found := self.against.get(table), LakemarkError):

@@ -17,6 +17,7 @@ from lakemark.config import Config
 from lakemark.connector import parse
 from lakemark.errors import LakemarkError
 from lakemark.handling import Mark
+from lakemark.namesakes import Name, Names
 from lakemark.pipeline import Pipeline, Results
 from lakemark.source import fetch
 from lakemark.source.envelope import SourceIdentity
@@ -140,6 +141,10 @@ class MemoryCatalog:
     live: bool = True
     asked: int = 0
     away: LakemarkError | None = None
+    captured: dict[str, tuple[Name, ...]] = field(default_factory=dict)
+
+    def names(self) -> Names:
+        return dict(self.captured)
 
     def read(self, names: Any) -> dict[str, TableSchema]:
         self.asked += 1
@@ -253,6 +258,7 @@ class World:
             publish=lambda state: None,
             snapshots=lambda state, news: None,
             schemas=dict(self.schemas),
+            names=self.catalog.names(),
         )
         pipeline.broker = self.broker
         return pipeline

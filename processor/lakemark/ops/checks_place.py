@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from lakemark import namesakes
 from lakemark.config import Config
 from lakemark.gaps import EXPIRED, Held, gaps
 from lakemark.ops.findings import Finding, fine, warning, wrong
@@ -60,6 +61,11 @@ def findings(facts: PlaceFacts, config: Config) -> list[Finding]:
     elif facts.state is None:
         found.append(fine(_CHECK, config.checkpoint, "the pipeline has not run yet"))
     if facts.state is not None:
+        found += [
+            wrong("tables", table, entry.reason, entry.hint)
+            for table, entry in facts.state.tables.items()
+            if entry.code == namesakes.CODE and config.database is None  # else the catalog says it
+        ]
         found += _places(facts, facts.state, config)
     return found
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark import namesakes
+from lakemark.namesakes import Name
 from lakemark.ops.checks_database import grant, mending
 from lakemark.ops.findings import Finding, fine, warning, wrong
 from lakemark.snapshot.cells import quoted
@@ -40,6 +42,7 @@ class Relation:
         toast: whether values may be stored apart.
         columns: of the catalog, those that the connector sends.
         refusals: what of the table the publication leaves out.
+        names: the captured tables of this text, where several may have it.
     """
 
     table: str
@@ -56,6 +59,12 @@ class Relation:
     toast: bool = False
     columns: tuple[CatalogColumn, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    names: tuple[Name, ...] = ()
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether several captured tables have this text."""
+        return len(self.names) > 1
 
 
 def findings(
@@ -75,14 +84,19 @@ def findings(
         chosen: whether tables were named: then a view among them is a mistake.
         binary: binary.handling.mode of the connector.
     """
-    tables = with_events(relations)
+    tables = [relation for relation in with_events(relations) if not relation.ambiguous]
     found = [
+        wrong("tables", r.table, namesakes.reason(r.names), namesakes.hint(r.table))
+        for r in relations
+        if r.ambiguous
+    ]
+    found += [
         finding
         for relation in relations
         if relation.kind in _NO_LOG or not relation.logged
         for finding in _without_log(relation, chosen=chosen)
     ]
-    if not tables:
+    if not with_events(relations):
         found.append(
             wrong(
                 "tables",

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from lakemark import namesakes
 from lakemark.config import DatabaseConfig
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
+from lakemark.namesakes import Name
 from lakemark.ops.checks_database import (
     DatabaseFacts,
     Publication,
@@ -19,7 +21,7 @@ from lakemark.ops.checks_database import (
 )
 from lakemark.ops.checks_tables import Relation
 from lakemark.ops.source_side import SlotSeen
-from lakemark.snapshot.readers.postgres import schemas_of
+from lakemark.snapshot.readers.postgres import names_of, schemas_of
 from lakemark.snapshot.readers.postgres_publication import unpublished
 from lakemark.snapshot.readers.postgres_session import Session, connect, translated
 from lakemark.snapshot.refusals import Refusal
@@ -59,7 +61,7 @@ WHERE n.nspname || '.' || c.relname = ANY (%s)
 """
 _PUBLICATION: Final = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
 _RELATIONS: Final = """
-SELECT n.nspname || '.' || c.relname, c.relkind::text, c.relpersistence = 'p',
+SELECT n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence = 'p',
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
        c.relkind IN ('r', 'p') AND row_security_active(c.oid), c.relreplident::text,
        coalesce(k.conname::text, ''), coalesce(k.condeferrable, false),
@@ -83,7 +85,7 @@ LEFT JOIN LATERAL (
 ) u ON true
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
-ORDER BY 1
+ORDER BY n.nspname || '.' || c.relname
 """
 _SIGNAL: Final = """
 SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'INSERT'),
@@ -247,15 +249,19 @@ class _Asking:
         return SignalTable(table, exists=True, columns=columns, insert=insert, refusals=refusals)
 
     def relations(self) -> tuple[Relation, ...]:
-        rows = [
-            row
-            for row in self._session.execute(_RELATIONS).fetchall()
-            if row[0] in self._connector.tables and row[0] != self._connector.signal_table
-        ]
-        schemas = self._schemas([row[0] for row in rows])
-        return tuple(self._relation(row, schemas) for row in rows)
+        captured, rows = self._connector.tables, {}
+        for schema, name, *row in self._session.execute(_RELATIONS).fetchall():
+            table = namesakes.text((schema, name))
+            if captured.takes((schema, name)) and table != self._connector.signal_table:
+                rows[table] = (table, *row)
+        schemas, names = self._schemas(list(rows)), names_of(self._session, captured)
+        return tuple(
+            self._relation(row, schemas, names.get(table, ())) for table, row in rows.items()
+        )
 
-    def _relation(self, row: tuple[Any, ...], schemas: Schemas) -> Relation:
+    def _relation(
+        self, row: tuple[Any, ...], schemas: Schemas, names: tuple[Name, ...]
+    ) -> Relation:
         table, kind, logged, select, hidden, identity, primary, deferrable, index, toast, root = row
         schema, columns = schemas.get(table, (None, ()))
         return Relation(
@@ -273,6 +279,7 @@ class _Asking:
             toast=toast,
             columns=columns,
             refusals=self._refusals(table, schemas),
+            names=names,
         )
 
     def _schemas(self, tables: Sequence[str]) -> Schemas:

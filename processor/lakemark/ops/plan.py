@@ -16,11 +16,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakemark import connector as connectors
-from lakemark import settings_record
+from lakemark import namesakes, settings_record
 from lakemark.catalogs import catalog_of
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.gaps import Held
+from lakemark.namesakes import Names
 from lakemark.ops import planned
 from lakemark.ops.checks_tables import with_events
 from lakemark.ops.facts_database import database_facts
@@ -53,6 +54,7 @@ class _Source:
     schemas: Mapping[str, TableSchema]
     sizes: list[tuple[str, int, int]] = field(default_factory=list)
     refused: Mapping[str, str] = field(default_factory=dict)
+    names: Names = field(default_factory=dict)
 
 
 def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
@@ -98,7 +100,8 @@ def _source(config: Config, connector: Connector) -> _Source:
         found = catalog_of(config, modes, connector).read(None)
         return _Source({t: s for t, s in found.items() if _is_table(connector, t)})
     answers = database_facts(config.database, connector, modes, streams=False)
-    relations = with_events(answers.relations or ())
+    every = with_events(answers.relations or ())
+    relations = [relation for relation in every if not relation.ambiguous]
     refused = {}
     for relation in relations:
         why = [refusal.message for refusal in relation.refusals]
@@ -111,6 +114,7 @@ def _source(config: Config, connector: Connector) -> _Source:
         {r.table: from_catalog(r.table, r.columns, r.key, modes) for r in relations},
         table_sizes(config.database, [relation.table for relation in relations]),
         refused,
+        {relation.table: relation.names for relation in every if relation.names},
     )
 
 
@@ -140,7 +144,8 @@ class _Known:
     def names(self) -> dict[str, TableSchema | None]:
         """Tables of the catalog, of the state, and those that only their topics tell of."""
         names: dict[str, TableSchema | None] = dict(self._source.schemas)
-        for name in (*(self.state.tables if self.state else ()), *self._by_topics()):
+        known = self.state.tables if self.state else ()
+        for name in (*self._source.names, *known, *self._by_topics()):
             if _is_table(self._connector, name):
                 names.setdefault(name, None)
         return names
@@ -171,10 +176,23 @@ class _Known:
             target = replace(
                 target, action="stop", code="schema-unknown", reason=_UNKNOWN, hint=_DESCRIBE
             )
+        if (why := self._ambiguous(name)) is not None:
+            hint = namesakes.hint(name)
+            target = replace(target, action="stop", code=namesakes.CODE, reason=why, hint=hint)
         key = schema.key if schema else tuple(entry.key) if entry and entry.key else None
         exists = topic in self._log.known.ends
         state = entry.state if entry else ""
         return PlannedTable(name, topic, exists, key, origin, target, state, waiting)
+
+    def _ambiguous(self, name: str) -> str | None:
+        """Why it is not written that has its text in common with another table, else None."""
+        entry = self.state.tables.get(name) if self.state else None
+        if entry is not None and entry.code == namesakes.CODE:
+            return entry.reason
+        names = {*self._source.names.get(name, ())}
+        if entry is not None and entry.source_name:
+            names.add(entry.source_name)
+        return namesakes.reason(names) if len(names) > 1 else None
 
     def changes(self) -> tuple[planned.Compared, list[Change]]:
         """What differs from the settings that ran last, else from what the checkpoint says."""

@@ -5,10 +5,11 @@ Pure: what the database and the connector say is an argument.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
+from lakemark import namesakes
 from lakemark.errors import LakemarkError
 from lakemark.snapshot.boundaries import Condition
 from lakemark.snapshot.chunks import is_of_a_table
@@ -36,11 +37,13 @@ class Known:
         condition: parses a filter for a table; raises RefusedError.
         against: why a table must not be read beside its events; raises what the database says of
             it, and of a name that is no table's.
+        ambiguous: why captured tables are not in `schemas` that have their text in common.
     """
 
     schemas: Mapping[str, TableSchema]
     condition: Callable[[str, str], Condition]
     against: Callable[[str], Rejection | None]
+    ambiguous: Mapping[str, str] = field(default_factory=dict)
 
 
 def accept(signal: ExecuteSnapshot, known: Known) -> Run | Rejection:
@@ -56,6 +59,12 @@ def accept(signal: ExecuteSnapshot, known: Known) -> Run | Rejection:
 
 def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     chosen = matching(signal.data_collections, known.schemas)
+    twins = matching(signal.data_collections, known.ambiguous)
+    refused = twins.tables
+    if refused and not chosen.tables:
+        raise RefusedError(
+            known.ambiguous[refused[0]], code=namesakes.CODE, hint=namesakes.hint(refused[0])
+        )
     if not chosen.tables:
         first = signal.data_collections[0]
         _check_is_table(signal.data_collections, known)
@@ -69,6 +78,7 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
         _check_surrogate(signal.surrogate_key, chosen.tables, known)
     filters = signal.filters_of(chosen.tables)
     tables = [_table(name, filters.get(name, ""), known) for name in chosen.tables]
+    tables += [_ambiguous(name, known) for name in refused]
     if all(table.state == FAILED for table in tables):
         failed = tables[0]
         raise RefusedError(failed.reason, code=failed.code, hint=failed.hint)
@@ -83,7 +93,7 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
         delay=None if signal.delay is None else signal.delay.total_seconds(),
         priority=signal.priority,
         surrogate=signal.surrogate_key,
-        unmatched=list(chosen.unmatched),
+        unmatched=[p for p in chosen.unmatched if p in twins.unmatched],
     )
 
 
@@ -101,6 +111,12 @@ def _table(name: str, text: str, known: Known) -> TableRun:
         table.state, table.code = FAILED, reason.code
         table.reason = f"{name}: {reason.message.removeprefix(f'{name}: ')}"
         table.hint = reason.hint
+    return table
+
+
+def _ambiguous(name: str, known: Known) -> TableRun:
+    table = TableRun(name, state=FAILED, code=namesakes.CODE, reason=known.ambiguous[name])
+    table.hint = namesakes.hint(name)
     return table
 
 

@@ -178,7 +178,10 @@ class Desk:
             self._reject(replace(refusal, id=signal.id))
             return
         world = acceptance.Known(
-            self.outside.tables(), self.outside.condition, self.outside.reasons_against
+            self.outside.tables(),
+            self.outside.condition,
+            self.outside.reasons_against,
+            self.outside.ambiguous(),
         )
         found = acceptance.accept(signal, world)
         if isinstance(found, Rejection):

@@ -92,6 +92,9 @@ class Outside(Protocol):
     def tables(self) -> dict[str, TableSchema]:
         """The tables that the connector captures, as the database has them now."""
 
+    def ambiguous(self) -> dict[str, str]:
+        """Why captured tables are in none of the `tables` that have their text in common."""
+
     def reasons_against(self, table: str) -> Rejection | None:
         """Why a table must not be read beside its events; the id is empty.
 

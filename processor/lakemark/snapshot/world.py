@@ -14,7 +14,7 @@ import psycopg
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from lakemark import records
+from lakemark import namesakes, records
 from lakemark.client_errors import Admission
 from lakemark.client_settings import by_offset
 from lakemark.config import Config
@@ -32,7 +32,7 @@ from lakemark.snapshot.fence import Committed, committed_position
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.readers import postgres_windows
-from lakemark.snapshot.readers.postgres import read_schemas
+from lakemark.snapshot.readers.postgres import read_names, read_schemas
 from lakemark.snapshot.readers.postgres_keys import column_types, key_columns, try_condition
 from lakemark.snapshot.readers.postgres_session import BRIEFLY, LOCK_TIMEOUT, Session, connect
 from lakemark.snapshot.readers.postgres_windows import Window
@@ -249,6 +249,12 @@ class World:
             if table in captured and table != signal
         }
         return self.schemas
+
+    def ambiguous(self) -> dict[str, str]:
+        """See `Outside`."""
+        captured = self._captured()
+        found = read_names(self.settings.database, captured)
+        return {t: namesakes.reason(names) for t, names in found.items() if len(names) > 1}
 
     def _captured(self) -> TableChoice:
         """As the connector has it now: the very table that is asked for may have been added."""

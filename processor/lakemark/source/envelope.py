@@ -10,12 +10,13 @@ missing-position, foreign-connector, record-too-large.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from lakemark import positions
+from lakemark import namesakes, positions
+from lakemark.namesakes import Name
 from lakemark.source.record import NO_SOURCE, NULL, Envelope, Kind, Source, read, unwrapped
 
 __all__ = ["Headers", "Kind", "SourceIdentity", "decode"]
@@ -66,6 +67,7 @@ class Headers:
             schemas mostly share one bytes object, so a cache keyed by it is cheap.
         reason: code of a BAD record, else None.
         detail: one sentence on a BAD record without cell values, else None.
+        names: of tables whose text another one may have, those that came: see `namesakes`.
     """
 
     kind: list[int]
@@ -79,6 +81,7 @@ class Headers:
     schema: list[bytes | None]
     reason: list[str | None]
     detail: list[str | None]
+    names: dict[str, set[Name]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -93,9 +96,8 @@ _KINDS: Final = {
     "m": Kind.MESSAGE,
     "r": Kind.INCREMENTAL,
 }
-_NEEDS_POSITION: Final = frozenset(
-    {Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE, Kind.SIGNAL}
-)
+_OF_TABLES: Final = frozenset({Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE})
+_NEEDS_POSITION: Final = _OF_TABLES | {Kind.SIGNAL}
 
 _Sequenced = Callable[[str | None, int | None], tuple[int, int] | None]
 # One pair per connector: position of a record of the stream, of a row of the own snapshot.
@@ -144,7 +146,7 @@ def decode(
     out are valid UTF-8 and syntactically valid JSON.
     """
     envelopes, schemas, odd = read(values, max_bytes, utf8=texts)
-    plans = _classify(envelopes, identity)
+    plans, names = _classify(envelopes, identity)
     sources = [e.source or NO_SOURCE for e in envelopes]
     out = Headers(
         kind=[plan.kind for plan in plans],
@@ -158,6 +160,7 @@ def decode(
         schema=schemas,
         reason=[plan.reason for plan in plans],
         detail=[plan.detail for plan in plans],
+        names=names,
     )
     if identity.position == "offset":
         out.position = _offset_positions(out.kind, offsets or range(len(values)), epoch)
@@ -172,11 +175,16 @@ def decode(
     return out
 
 
-def _classify(envelopes: list[Envelope], identity: SourceIdentity) -> list[_Plan]:
-    """One plan per record. Neighbours mostly share all but the op, so each is compared with the
-    last one; what a combination means is worked out once.
+def _classify(
+    envelopes: list[Envelope], identity: SourceIdentity
+) -> tuple[list[_Plan], dict[str, set[Name]]]:
+    """One plan per record, and `Headers.names`.
+
+    Neighbours mostly share all but the op, so each is compared with the last one; what a
+    combination means is worked out once.
     """
     known: dict[tuple[object, ...], dict[str | None, _Plan]] = {}
+    names: dict[str, set[Name]] = {}
     last = NO_SOURCE
     by_op: dict[str | None, _Plan] = {}
     out = []
@@ -198,8 +206,15 @@ def _classify(envelopes: list[Envelope], identity: SourceIdentity) -> list[_Plan
         plan = by_op.get(envelope.op)
         if plan is None:
             plan = by_op[envelope.op] = _plan(envelope.op, source, identity)
+            if plan.kind in _OF_TABLES and namesakes.may_have(plan.table):
+                names.setdefault(plan.table, set()).add(name_of(source))
         out.append(plan)
-    return out
+    return out, names
+
+
+def name_of(source: Source) -> Name:
+    """The parts of the name that records with this source block have as their table."""
+    return source.schema or source.db or "", source.table or ""
 
 
 def kind_of(op: str, source: Source, identity: SourceIdentity) -> tuple[int, str]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
-from lakemark import keys, packets, positions
+from lakemark import keys, namesakes, packets, positions
 from lakemark.source import columns as columns_of
 from lakemark.source import envelope, images, record, scan_events, scan_json, scan_messages
 from lakemark.source.envelope import Kind
@@ -264,6 +264,8 @@ def _table(values: Column, events: Events, plan: Plan) -> str:
     kind, found = envelope.kind_of("u", source, plan.identity)
     _require(kind == Kind.CHANGE and found not in plan.stopped)
     _require(plan.selected is None or found in plan.selected)
+    if namesakes.may_have(found):
+        _require(plan.names.get(found) == envelope.name_of(source))
     return found
 
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemark import keys, packets
+from lakemark import keys, namesakes, packets
+from lakemark.namesakes import Name
 from lakemark.positions import one_transaction
 from lakemark.source import circuit, envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
@@ -53,6 +54,7 @@ class Plan:
         stopped: tables that do not stream: their events only move the high-waters.
         stopped_topics: topics all of whose tables are stopped.
         outputs: whether records of output topics, of whatever pipeline, are events as any.
+        names: what the texts of tables stand for that another table may have, as far as known.
     """
 
     identity: SourceIdentity
@@ -73,6 +75,7 @@ class Plan:
     stopped: frozenset[str] = frozenset()
     stopped_topics: frozenset[str] = frozenset()
     outputs: bool = False
+    names: dict[str, Name] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class TableReport:
         unread: those of them of which not even the key can be read: any row may miss them.
         reread: canonical keys whose rows miss an event.
         stop: code and reason.
+        names: the tables of this text that came, where not only the one that is known.
     """
 
     events: int = 0
@@ -112,6 +116,7 @@ class TableReport:
     unknown_columns: set[str] = field(default_factory=set)
     reread: list[str] = field(default_factory=list)
     stop: tuple[str, str] | None = None
+    names: set[Name] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -205,7 +210,7 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     for table, indices in by_table.items():
         if work.wants(table):
             work.table(table, indices)
-        elif table in plan.left:
+        elif table in plan.left or work.moved(table):
             work.report(table)
     if gated.regressed is not None:
         out.regressed = records.offsets[gated.regressed]
@@ -336,6 +341,11 @@ class _Work:
         """Whether the table streams."""
         return table not in self.plan.stopped and self.chosen(table)
 
+    def moved(self, table: str) -> bool:
+        """Whether the table is stopped and comes in a topic that it has not come in before."""
+        known = self.plan.carried.get(self.records.topic, ())
+        return table in self.plan.stopped and table not in known and self.chosen(table)
+
     def regressed(self, index: int) -> None:
         """An event stands below its place: its table stops, or those that come after it."""
         records, heads = self.records, self.heads
@@ -370,6 +380,10 @@ class _Work:
         report.events += len(indices)
         heads = self.heads
         report.newest_ts = max(map(heads.source_ts.__getitem__, indices))
+        if namesakes.may_have(table) and heads.names[table] != {self.plan.names.get(table)}:
+            report.names = heads.names[table]
+            report.stop = namesakes.BEGINS, namesakes.BEGINS_REASON
+            return
         rowful = indices
         if Kind.TRUNCATE in self.out.kinds:
             truncates = [heads.position[i] for i in indices if heads.kind[i] == Kind.TRUNCATE]

@@ -12,9 +12,11 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
+from lakemark import namesakes
 from lakemark.config import DatabaseConfig
-from lakemark.connector import key_columns, wants_column
+from lakemark.connector import TableChoice, key_columns, wants_column
 from lakemark.errors import DependencyError, LakemarkError, TableError
+from lakemark.namesakes import Name, Names
 from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 from lakemark.settings.masking import foreign
 from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn
@@ -94,7 +96,8 @@ def read_schemas(
     with _moment(database) as session:
         names = tables
         if names is None:
-            names = [t for t in _all_tables(session) if captured is None or t in captured]
+            texts = map(namesakes.text, _all_tables(session))
+            names = [t for t in texts if captured is None or t in captured]
         found = schemas_of(session, names, modes, settings=settings)
     return {table: schema for table, (schema, _) in found.items()}
 
@@ -106,7 +109,50 @@ def table_names(database: DatabaseConfig) -> list[str]:
         DependencyError, LoginRefused, InvalidConfig: as `read_schemas` says.
     """
     with _moment(database) as session:
-        return _all_tables(session)
+        return [namesakes.text(name) for name in _all_tables(session)]
+
+
+def read_names(database: DatabaseConfig, captured: TableChoice) -> Names:
+    """Return the captured tables by text, of those texts that several tables may have.
+
+    Raises:
+        DependencyError, LoginRefused, InvalidConfig: as `read_schemas` says.
+    """
+    with _moment(database) as session:
+        return names_of(session, captured)
+
+
+def names_of(session: psycopg.Connection[Any], captured: TableChoice) -> Names:
+    """As `read_names`, in a session.
+
+    Raises:
+        psycopg.Error: whatever the session raises.
+    """
+    found: dict[str, tuple[Name, ...]] = {}
+    for name in _all_tables(session):
+        if namesakes.may_have(table := namesakes.text(name)) and captured.takes(name):
+            found[table] = (*found.get(table, ()), name)
+    return found
+
+
+def refuse_namesakes(
+    session: psycopg.Connection[Any], table: str, settings: Mapping[str, str]
+) -> None:
+    """Refuses to read a table for whose text there is another one that is captured.
+
+    Raises:
+        TableError: `name-ambiguous`.
+        psycopg.Error: whatever the session raises.
+    """
+    if namesakes.may_have(table):
+        names = {*names_of(session, TableChoice(settings, [])).get(table, ())}
+        first = namesakes.names_of(table)[0]
+        if names - {first}:
+            raise TableError(
+                namesakes.reason(names | {first}),
+                code=namesakes.CODE,
+                hint=namesakes.hint(table),
+            )
 
 
 @contextmanager
@@ -134,12 +180,13 @@ def schemas_of(
 
     Args and returns as `read_schemas`; the catalog's columns are those of the schema, in its order.
     A table of which the catalog says something that nobody understands is left out and logged: it
-    is then unknown, and keeps no other one from being read.
+    is then unknown, and keeps no other one from being read. So is, without a word, one whose text
+    stands for another captured table: see `namesakes`.
 
     Raises:
         psycopg.Error: whatever the session raises.
     """
-    pairs = [name.partition(".")[::2] for name in dict.fromkeys(tables)]
+    pairs = _readable(session, tables, settings)
     parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
     rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
     found = {}
@@ -155,8 +202,19 @@ def schemas_of(
     return found
 
 
-def _all_tables(session: psycopg.Connection[Any]) -> list[str]:
-    return [f"{schema}.{table}" for schema, table in session.execute(_ALL_TABLES).fetchall()]
+def _readable(
+    session: psycopg.Connection[Any], tables: Sequence[str], settings: Mapping[str, str]
+) -> list[Name]:
+    """The names of the texts: the schema ends at the first dot."""
+    firsts = {text: namesakes.names_of(text)[0] for text in tables if "." in text}
+    if any(map(namesakes.may_have, firsts)):
+        known = names_of(session, TableChoice(settings, []))
+        firsts = {t: name for t, name in firsts.items() if not {*known.get(t, ())} - {name}}
+    return list(firsts.values())
+
+
+def _all_tables(session: psycopg.Connection[Any]) -> list[Name]:
+    return [(schema, table) for schema, table in session.execute(_ALL_TABLES).fetchall()]
 
 
 def _kept(

@@ -37,7 +37,7 @@ from lakemark.snapshot.boundaries import (
 )
 from lakemark.snapshot.cells import Cell, cell, exact, quoted, selected
 from lakemark.snapshot.chunks import CUT_TIMEOUT
-from lakemark.snapshot.readers.postgres import schemas_of
+from lakemark.snapshot.readers.postgres import refuse_namesakes, schemas_of
 from lakemark.snapshot.readers.postgres_copy import copied
 from lakemark.snapshot.readers.postgres_session import Session, current_snapshot, translated
 from lakemark.snapshot.visibility import Snapshot
@@ -149,13 +149,14 @@ def open_table(
 
     Raises:
         TableError: ``not-a-table`` (a view, a foreign table), ``table-gone``, ``no-key``,
-            ``key-type``.
+            ``key-type``, ``name-ambiguous``.
         DependencyError, ConfigError: as `translated` says; errors of the block as well.
     """
     schema_name, _, name = table.partition(".")
     target = quoted(schema_name, name)
     with translated(table), session.transaction():
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        refuse_namesakes(session, table, settings)
         session.execute(f"LOCK TABLE {target} IN ACCESS SHARE MODE".encode())
         snapshot = current_snapshot(session)
         kind = session.execute(
