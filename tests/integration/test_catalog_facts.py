@@ -458,6 +458,9 @@ def test_what_a_table_is_called_now_is_known_although_it_is_not_captured(source:
 def test_the_value_of_older_rows_is_that_of_the_statement(source: Source):
     source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
     before = source.look("t")
+    for setting in ("bytea_output = escape", "TimeZone = 'Asia/Tokyo'", "DateStyle = 'German'"):
+        source.looker.execute(f"SET {setting}")
+    source.looker.commit()
     source.run(
         "ALTER TABLE t ADD i int DEFAULT 7; ALTER TABLE t ALTER i SET DEFAULT 8",
         "ALTER TABLE t ADD x text DEFAULT 'a, \"b\"'",
@@ -483,6 +486,7 @@ def test_a_table_is_described_whatever_its_names_are(source: Source):
         f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES",
         "CREATE SCHEMA IF NOT EXISTS other",
         "DROP TYPE IF EXISTS other.mood",
+        "GRANT USAGE ON SCHEMA other TO looker",
         "CREATE TYPE other.mood AS ENUM ('b', 'a')",
         'CREATE TABLE "odd "".t" ("a ""b" int, "é" varchar(9) NOT NULL, gone int,'
         ' m other.mood, PRIMARY KEY ("é", "a ""b"))',
@@ -492,6 +496,8 @@ def test_a_table_is_described_whatever_its_names_are(source: Source):
         'CREATE UNIQUE INDEX i3 ON "odd "".t" (m) WHERE m IS NOT NULL',
         'CREATE UNIQUE INDEX i4 ON "odd "".t" (lower("é"))',
     )  # fmt: skip
+    source.looker.execute("SET search_path = other")
+    source.looker.commit()
     facts = source.table('odd ".t')
     assert [(c.number, c.name, c.type, c.modifier) for c in facts.columns] == [
         (1, 'a "b', "integer", -1),

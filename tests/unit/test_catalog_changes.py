@@ -481,6 +481,10 @@ def test_another_server():
         ("other-server", READ_AGAIN),
         ("table-dropped", GONE),
     ]
+    same_oid = with_columns(T, ID, replace(A, name="x"), filenode=999)
+    assert kinds(source(T), source(same_oid, system="8000")) == [("other-server", READ_AGAIN)]
+    gone = source(system="8000", elsewhere={100: "public.x"})
+    assert kinds(source(T), gone) == [("table-dropped", GONE)]
     assert kinds(source(T), source(T, system="")) == kinds(source(T, system=""), source(T)) == []
 
 

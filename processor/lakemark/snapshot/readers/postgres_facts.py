@@ -7,11 +7,9 @@ some wait behind a table's lock. All of it any user may read; of the rest, see `
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
-from psycopg import errors
 
 from lakemark.catalog_facts import (
     ColumnFacts,
@@ -228,14 +226,10 @@ def read_facts(
 
 
 def _control(session: Session) -> tuple[str, int]:
-    """Return the server's identifier and timeline; empty where the user, or nobody, may ask."""
+    """Return the server's identifier and timeline; empty where the user must not ask."""
     (allowed,) = session.execute(_CONTROL_RIGHTS).fetchone() or (False,)
-    if not allowed:
-        return "", 0
-    with suppress(errors.InsufficientPrivilege, errors.FeatureNotSupported), session.transaction():
-        row = session.execute(_CONTROL).fetchone()
-        return (row[0], row[1]) if row else ("", 0)
-    return "", 0
+    row = session.execute(_CONTROL).fetchone() if allowed else None
+    return (row[0], row[1]) if row else ("", 0)
 
 
 def _tables(
