@@ -212,6 +212,14 @@ class Checkpoint:
         """Remembers this."""
         self._write("lakemark/columns.json", msgspec.json.encode(columns))
 
+    def catalog(self) -> bytes | None:
+        """What was last seen of the database's catalog, see `catalog_watch`; None = nothing yet."""
+        return self._read("lakemark/catalog.json")
+
+    def note_catalog(self, seen: bytes) -> None:
+        """Remembers this instead."""
+        self._write("lakemark/catalog.json", seen)
+
     def handling(self) -> Mark | None:
         """Which commands were being handled when a process ended, see `handling`."""
         return handling.decode(self._read(_HANDLING))

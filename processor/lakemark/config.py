@@ -108,6 +108,10 @@ class SourceConfig(Section):
     schema_file: ExistingFile | None = Field(
         None, description="tables' columns, for plain JSON without a database"
     )
+    watch_interval: Duration = Field(
+        timedelta(seconds=30),
+        description="between two looks at the database's catalog for what no event tells",
+    )
 
     @model_validator(mode="after")
     def _one_connector(self) -> Self:

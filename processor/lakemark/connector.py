@@ -152,6 +152,10 @@ class Connector:
         """What marks a record as this connector's."""
         return SourceIdentity(self.kind, self.topic_prefix, self.signal_table)
 
+    def key_of(self, table: str, columns: Sequence[str]) -> list[str]:
+        """The columns of a table that `message.key.columns` makes its key; empty: its own key."""
+        return key_columns(self.settings, table, columns)
+
     @property
     def reads_rows(self) -> bool:
         """Whether it reads its tables' rows itself before it streams (`snapshot.mode`)."""

@@ -4,6 +4,7 @@
     ------------------  -----------------------------------------------------------------------
     table-pause         the table stops with this batch, see `tables.stop`
     table-resume        it catches up
+    table-stop          it stops for the reason that the record gives, unless a person paused it
     table-skip          it leaves out what it has not applied, up to the record's offsets
     table-read          rows that were in doubt have been read again: by key, or all of them
     table-resnapshot    any row may miss an event: it needs a snapshot
@@ -29,7 +30,10 @@ from lakemark.tables import PAUSED, Offsets, PipelineState, TableState
 log = structlog.get_logger(__name__)
 
 COMMANDS: Final = frozenset(
-    {*("table-pause", "table-resume", "table-skip", "table-read"), gaps.RESNAPSHOT, "new-epoch"}
+    {
+        *("table-pause", "table-resume", "table-stop", "table-skip", "table-read"),
+        *(gaps.RESNAPSHOT, "new-epoch"),
+    }
 )
 _SHOWN: Final = 500  # characters of a reason that are kept
 
@@ -39,7 +43,9 @@ class _More(msgspec.Struct):
 
     until: int = -1
     keys: list[str] | None = None
+    code: str = ""
     reason: str | None = None
+    hint: str = ""
 
 
 def decoded(value: bytes | None) -> dict[str, Any] | None:
@@ -144,26 +150,60 @@ def carry_out(
             )
         elif kind == "table-pause":
             log.warning("table.not_paused", table=table)
-        elif kind == "table-resume":
-            if tables.resume(state, table):
-                refresh.again(table)
+        elif kind == "table-stop" and table and more.code:
+            _stop(state, table, more, start=start, before=before)
+        elif kind == "table-resume" and tables.resume(state, table):
+            refresh.again(table)
         elif kind == "table-skip":
-            if tables.skip(state, table, upto=record.get("offsets")):
-                refresh.again(table)
-            else:
-                log.warning("table.not_skipped", table=table)
+            _skip(state, table, record.get("offsets"), refresh)
         elif kind == "table-read" and table:
             _read(state, table, more, said="until" in record)
-        elif kind == gaps.RESNAPSHOT and (entry or table in state.left):
-            entry = entry or state.left[table].entry
-            why = more.reason or "events of it may be missing"
-            tables.resnapshot(entry, why[:_SHOWN], state.batch)
-            state.ignorable.pop(table, None)  # the catalog says whether they are gone still
+        elif kind == gaps.RESNAPSHOT and table:
+            _doubt(state, table, more)
         elif kind == "new-epoch":
             tables.new_epoch(state, start)
             log.warning("pipeline.new_epoch", epoch=len(state.epochs))
         else:
             window.arm(state.runs, record)
+
+
+def _doubt(state: PipelineState, table: str, more: _More) -> None:
+    """Any row may be wrong; of a table of which nothing came yet, if a run may be reading it."""
+    left = state.left.get(table)
+    entry = left.entry if left else state.tables.get(table)
+    if entry is None and state.runs:
+        entry = state.tables[table] = TableState(since_batch=state.batch)
+    if entry is not None:
+        why = more.reason or "events of it may be missing"
+        tables.resnapshot(entry, why[:_SHOWN], state.batch)
+        state.ignorable.pop(table, None)  # the catalog says whether they are gone still
+
+
+def _stop(
+    state: PipelineState, table: str, more: _More, *, start: Offsets, before: PipelineState
+) -> None:
+    """Something about the source stops a table. A person's word stays, and so do those left out."""
+    entry = state.tables.get(table)
+    if table in state.left or (entry is not None and entry.state == PAUSED):
+        return
+    tables.stop(
+        state,
+        table,
+        to=tables.ERRORED,
+        start=start,
+        before=before,
+        code=more.code,
+        reason=(more.reason or "")[:_SHOWN],
+        hint=more.hint[:_SHOWN],
+    )
+    log.error("table.stopped", table=table, code=more.code, reason=more.reason, hint=more.hint)
+
+
+def _skip(state: PipelineState, table: str, upto: object, refresh: Refresh) -> None:
+    if tables.skip(state, table, upto=upto):
+        refresh.again(table)
+    else:
+        log.warning("table.not_skipped", table=table)
 
 
 def _read(state: PipelineState, table: str, more: _More, *, said: bool) -> None:

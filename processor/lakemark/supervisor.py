@@ -24,6 +24,7 @@ from lakemark import connector as connectors
 from lakemark import control, handling, kafka, records, recovery, settings_record, snapshots, tables
 from lakemark.backoff import Backoff
 from lakemark.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesError, Query
+from lakemark.catalog_watch import CatalogWatch
 from lakemark.catalogs import catalog_of
 from lakemark.causes import cause
 from lakemark.checkpoint import DAMAGED, LOCAL, Checkpoint, Identity
@@ -178,7 +179,7 @@ class Supervisor:
     def _stream(self, runner: BatchRunner) -> None:
         with self.stop.interruptible():
             pipeline = self._pipeline(runner)
-        with self._watched(pipeline), self._snapshots(pipeline):
+        with self._watched(pipeline) as catalog, self._snapshots(pipeline, catalog):
             self._queries(pipeline)
 
     def _queries(self, pipeline: Pipeline) -> None:
@@ -280,23 +281,26 @@ class Supervisor:
         self.stands_by = True
 
     @contextmanager
-    def _watched(self, pipeline: Pipeline) -> Iterator[None]:
-        """The board hears of Kafka, and the connector is looked at, while the query runs.
+    def _watched(self, pipeline: Pipeline) -> Iterator[CatalogWatch]:
+        """The board hears of Kafka; connector and catalog are looked at while the query runs.
 
-        Not in a run that ends by itself.
+        In a run that ends by itself only the catalog, before it begins.
         """
-        if self.once:
-            yield
-            return
         config, connector = self.config, pipeline.connector
+        catalog = CatalogWatch(config, connector, pipeline.checkpoint, lambda: self.state)
+        if self.once:
+            catalog.try_to_look()
+            yield catalog
+            return
         with (
             feeds.running(config, self.board, connector, self.stopping),
             Watch(config, connector, pipeline.forms).running() as self.connector,
+            catalog.running(),
         ):
-            yield
+            yield catalog
 
     @contextmanager
-    def _snapshots(self, pipeline: Pipeline) -> Iterator[None]:
+    def _snapshots(self, pipeline: Pipeline, catalog: CatalogWatch) -> Iterator[None]:
         """Signals are carried out while the query runs; not by a run that ends by itself."""
         if self.once:
             yield
@@ -325,6 +329,7 @@ class Supervisor:
             ),
             pipeline.checkpoint.check_owner,
             lambda table: table in self.state.wrappers,
+            catalog.has_seen,
         )
         pipeline.read_schemas = lambda: world.schemas
         running = snapshots.running(world, settings, self.state, query, self.board.flight)

@@ -112,6 +112,7 @@ class FakeWorld:
         self.calls: list[str] = []
         self.tick_error: Exception | None = None
         self.refused: Rejection | None = None
+        self.unwatched: set[str] = set()
         self.against: dict[str, LakemarkError | Rejection] = {}
         self.answers: dict[str, list[ChunkError]] = {}
         self.bytes = 100
@@ -287,6 +288,9 @@ class FakeWorld:
     def tables(self) -> dict[str, TableSchema]:
         self._pass("tables")
         return {table: schema_of(table, id="int8", v="text") for table in self.database.keys}
+
+    def watched(self, table: str) -> bool:
+        return table not in self.unwatched
 
     def ambiguous(self) -> dict[str, str]:
         return {}

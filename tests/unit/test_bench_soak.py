@@ -23,6 +23,7 @@ def test_what_is_steady_has_not_grown_and_what_doubles_thrice_has(measure):
     assert grown(samples(measure, [level * 1.05, level, level] * 10)) == []
     (line,) = grown(samples(measure, [level] * 20 + [level * 3] * 10))
     assert line.startswith(f"{measure} has grown")
+    assert grown(samples(measure, [level] * 20 + [level * 3] * 10), grows=False) == []
 
 
 @pytest.mark.parametrize("measure", GROWTH)

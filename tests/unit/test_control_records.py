@@ -67,6 +67,31 @@ def test_a_table_that_nobody_knows_is_left_unknown(kind: str):
     assert state == streaming(p0=10)
 
 
+def test_a_table_that_may_be_read_just_now_is_read_anew():
+    """Its rows have not come yet; without a run nobody has read it, and nothing is in doubt."""
+    doubt = {"type": "table-resnapshot", "table": "public.new", "reason": "it was rewritten"}
+    start = {"type": "run-start", "run": "r1", "tables": ["public.new"]}
+    entry = told(streaming(p0=10), start, doubt).tables["public.new"]
+    assert (entry.resnapshot, entry.resnapshot_since >= 0) == ("it was rewritten", True)
+    assert "public.new" not in told(streaming(p0=10), doubt).tables
+
+
+def test_a_stop_is_obeyed_unless_a_person_has_paused_the_table():
+    stop = {"type": "table-stop", "table": T, "code": "not-published", "reason": "r", "hint": "h"}
+    stopped = told(streaming(p0=10), stop).tables[T]
+    assert (stopped.state, stopped.code, stopped.reason, stopped.hint) == (
+        "errored",
+        "not-published",
+        "r",
+        "h",
+    )
+    assert stopped.from_offsets == {TOPIC: {0: 10}}
+    assert told(streaming(p0=10), pause(), stop).tables[T].code == "paused"
+    assert told(streaming(p0=10), {**stop, "code": ""}).tables[T].state == "streaming"
+    new = told(streaming(p0=10), {**stop, "table": "public.new"}).tables["public.new"]
+    assert new.state == "errored"
+
+
 def test_a_table_without_rows_and_events_is_complete_when_a_run_has_read_it():
     read = {"type": "table-read", "table": "public.empty", "until": -1}
     assert told(streaming(p0=10), read).tables["public.empty"].complete == "snapshot"

@@ -90,6 +90,7 @@ class Completing:
             name
             for name in sorted(outside.tables())
             if self._lacks_rows(self.coordinator.stream.tables.get(name))
+            and outside.watched(name)  # what is changed after it was read would stay unknown
             and desk.may_queue(name)
             and now >= self._not_before(name)
             and not desk.refused(name)

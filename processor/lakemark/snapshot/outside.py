@@ -92,6 +92,9 @@ class Outside(Protocol):
     def tables(self) -> dict[str, TableSchema]:
         """The tables that the connector captures, as the database has them now."""
 
+    def watched(self, table: str) -> bool:
+        """Whether changes of a table that no event tells are noticed from now on."""
+
     def ambiguous(self) -> dict[str, str]:
         """Why captured tables are in none of the `tables` that have their text in common."""
 

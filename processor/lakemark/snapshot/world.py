@@ -78,6 +78,7 @@ class World:
         owned: raises unless this process still runs the pipeline. A process that slept, and was
             superseded meanwhile, is asked when it wakes: before it says anything more.
         wrapped: whether the schemas that a table's records carry are known.
+        watched: whether changes of a table that no event tells are noticed from now on.
         schemas: the tables that the connector captures, as the database had them when last asked.
     """
 
@@ -88,6 +89,7 @@ class World:
     partial: Callable[[str, Sequence[Column]], list[bytes]]
     owned: Callable[[], None]
     wrapped: Callable[[str], bool]
+    watched: Callable[[str], bool] = lambda _: True
     _pool: ThreadPoolExecutor = field(init=False)
     _ticker: ThreadPoolExecutor = field(init=False)
     _session: "_Session" = field(init=False)

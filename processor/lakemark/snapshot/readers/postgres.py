@@ -156,6 +156,25 @@ def refuse_namesakes(
 
 
 @contextmanager
+def catalog_session(database: DatabaseConfig) -> Iterator[psycopg.Connection[Any]]:
+    """A session for questions to the catalog, without a transaction.
+
+    Raises:
+        DependencyError, LoginRefused, InvalidConfig: as `read_schemas` says.
+    """
+    try:
+        with psycopg.connect(conninfo(database), autocommit=True, row_factory=tuple_row) as session:
+            yield session
+    except psycopg.Error as error:
+        raise unavailable(error) from error
+
+
+def names_in(session: psycopg.Connection[Any]) -> list[str]:
+    """The ``schema.table`` names of all tables outside the system's schemas."""
+    return [namesakes.text(name) for name in _all_tables(session)]
+
+
+@contextmanager
 def _moment(database: DatabaseConfig) -> Iterator[psycopg.Connection[Any]]:
     """A transaction that sees one moment of the catalog."""
     try:

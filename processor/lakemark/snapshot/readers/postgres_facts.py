@@ -6,7 +6,7 @@ some wait behind a table's lock. All of it any user may read; of the rest, see `
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -19,7 +19,9 @@ from lakemark.catalog_facts import (
     TableFacts,
     UniqueKey,
 )
+from lakemark.config import DatabaseConfig
 from lakemark.snapshot.cells import SESSION_SETTINGS
+from lakemark.snapshot.readers.postgres import catalog_session, names_in
 
 _STATEMENT_TIMEOUT_MS: Final = 30_000  # as for other reads of the catalog
 _PUBLICATION_LISTS_VERSION: Final = 150_000  # row filters, column lists, schemas
@@ -393,3 +395,23 @@ class _Published:
             if listed is not None:
                 members["column_list"] = tuple(c.name for c in columns if c.number in listed)
         return members
+
+
+def look(
+    database: DatabaseConfig,
+    wanted: Callable[[str], bool],
+    *,
+    publication: str,
+    slot: str,
+    known: Iterable[int] = (),
+) -> SourceFacts:
+    """Return what the catalog says of the tables that are wanted, by a connection of its own.
+
+    Raises:
+        DependencyError: the database does not answer.
+        LoginRefused: it refuses us.
+        InvalidConfig: ``database.url`` is wrong.
+    """
+    with catalog_session(database) as session:
+        names = [name for name in names_in(session) if wanted(name)]
+        return read_facts(session, names, publication=publication, slot=slot, known=known)

@@ -1,0 +1,246 @@
+"""The watch on the database's catalog: what no event tells is noticed, and mended by itself.
+
+Every `source.watch_interval`, and before the query of every start, the catalog is looked at, and
+compared with what was seen last (`catalog_changes`). A look has this order of effects:
+
+1. the catalog is read, in one moment;
+2. what follows is said in control records: a table has to be read again, stops, or goes on;
+3. what was seen is kept in the checkpoint, and the next look compares with it.
+
+After a crash between 2 and 3 the same is said once more: a table may be read twice. What changed
+while nothing ran is noticed by the first look of the next start.
+
+A table that is gone is remembered: one that is made in its place has none of the copy's rows.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from lakemark import control, gaps
+from lakemark.catalog_changes import Action, Difference, differences
+from lakemark.catalog_facts import SourceFacts, TableFacts
+from lakemark.config import Config
+from lakemark.connector import Connector
+from lakemark.errors import LakemarkError
+from lakemark.snapshot.readers.postgres_facts import look
+from lakemark.tables import ERRORED, PAUSED, PipelineState
+
+log = structlog.get_logger(__name__)
+
+STOP: Final = "table-stop"
+MENDED: Final = frozenset({"identity-without-key", "not-published"})
+"""Codes of tables that go on by themselves when the catalog no longer says so."""
+AGAIN: Final = "events of it may have been lost until this was mended: {}"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What is kept of a look.
+
+    Attributes:
+        facts: of the tables that are there.
+        gone: of those that were there, and are there no more.
+    """
+
+    facts: SourceFacts
+    gone: dict[str, TableFacts] = {}
+
+    def known(self, now: SourceFacts) -> SourceFacts:
+        """Return what `now` is compared with: a table that is back is not the one that went."""
+        back = {name: facts for name, facts in self.gone.items() if name in now.tables}
+        return msgspec.structs.replace(self.facts, tables={**back, **self.facts.tables})
+
+    def after(self, now: SourceFacts) -> "Seen":
+        """Return what is to be kept when `now` has been dealt with."""
+        were = {**self.gone, **self.facts.tables}
+        return Seen(now, {name: were[name] for name in were if name not in now.tables})
+
+
+def publication_of(settings: Mapping[str, str]) -> str:
+    """Return the name of the connector's publication; empty for a plugin that needs none."""
+    if settings.get("plugin.name", "pgoutput").strip().lower() != "pgoutput":
+        return ""
+    return settings.get("publication.name", "dbz_publication")
+
+
+class Store(Protocol):
+    """Where what was seen is kept: the part of `Checkpoint` that is needed here."""
+
+    def catalog(self) -> bytes | None:
+        """Return what was kept; None if nothing was."""
+
+    def note_catalog(self, seen: bytes) -> None:
+        """Keep this instead."""
+
+    def check_owner(self) -> None:
+        """Raise unless this process still runs the pipeline."""
+
+
+def named(facts: SourceFacts) -> SourceFacts:
+    """Return the facts without tables whose changes come under the names of others.
+
+    Those are the partitions of a table where the publication names the root, and the root where it
+    names the partitions.
+    """
+    parts = {oid for root in facts.tables.values() if root.kind == "p" for oid in root.parts}
+
+    def is_other(table: TableFacts) -> bool:
+        if table.published:
+            return False
+        return table.oid in parts if facts.via_root else table.kind == "p"
+
+    tables = {name: table for name, table in facts.tables.items() if not is_other(table)}
+    return msgspec.structs.replace(facts, tables=tables)
+
+
+Record = tuple[str, str, dict[str, Any]]
+"""A control record: its type, the table, and its other fields."""
+
+
+def records(changes: Sequence[Difference], state: PipelineState) -> Iterator[Record]:
+    """Yield what follows from differences of the catalog, in the order in which it is to be said.
+
+    Args:
+        changes: by table.
+        state: the tables as they are now. One that is paused stays so, whatever its catalog says.
+    """
+    stopped: set[str] = set()
+    for table, group in groupby(changes, key=lambda change: change.table):
+        several, entry = list(group), state.tables.get(table)
+        stops = [change for change in several if change.action is Action.STOP]
+        if stops:
+            stopped.add(table)
+        if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
+            stops = [change for change in stops if change.kind == "identity-without-key"]
+        if stops and not (entry and (entry.state == PAUSED or entry.code == stops[0].kind)):
+            why = {"code": stops[0].kind, "reason": stops[0].what, "hint": stops[0].hint}
+            yield STOP, table, why
+        reasons = [change.what for change in several if change.action is Action.READ_AGAIN]
+        if reasons:  # also of a table of which nothing came yet: it may be read just now
+            yield gaps.RESNAPSHOT, table, {"reason": "; ".join(dict.fromkeys(reasons))}
+    for table, entry in sorted(state.tables.items()):
+        if entry.state == ERRORED and entry.code in MENDED and table not in stopped:
+            yield gaps.RESNAPSHOT, table, {"reason": AGAIN.format(entry.reason)}
+            yield "table-resume", table, {}
+
+
+class CatalogWatch:
+    """Looks at the catalog; one thread at a time.
+
+    Args:
+        config: says where the database is.
+        connector: as it is configured.
+        store: where what was seen is kept.
+        state: the tables as the newest batch left them.
+        told: is told of every look that found something.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        connector: Connector,
+        store: Store,
+        state: Callable[[], PipelineState],
+        told: Callable[[Sequence[Difference]], None] = lambda _: None,
+    ) -> None:
+        self._config, self._connector, self._store = config, connector, store
+        self._state, self._told = state, told
+        self._tables: frozenset[str] = frozenset()
+        self._failed = False
+
+    def has_seen(self, table: str) -> bool:
+        """Whether a table was looked at before: only then a later change of it is noticed."""
+        return table in self._tables
+
+    def look(self) -> list[Difference]:
+        """Look once, have said what follows, and keep what was seen.
+
+        Raises:
+            LakemarkError: the database or the brokers are away: nothing was kept.
+        """
+        database = self._config.database
+        if database is None:
+            return []
+        blob = self._store.catalog()
+        seen = msgspec.json.decode(blob, type=Seen) if blob else None
+        settings = self._connector.settings
+        now = named(
+            look(
+                database,
+                lambda name: (
+                    name in self._connector.tables and name != self._connector.signal_table
+                ),
+                publication=publication_of(settings),
+                slot=settings.get("slot.name", "debezium"),
+                known=[] if seen is None else [facts.oid for facts in seen.facts.tables.values()],
+            )
+        )
+        changes = differences(seen.known(now) if seen else None, now, source_key=self._keys(now))
+        self._say(changes)
+        after = seen.after(now) if seen else Seen(now)
+        if after != seen:
+            self._store.note_catalog(msgspec.json.encode(after))
+        self._tables = frozenset(now.tables)
+        return changes
+
+    def _keys(self, now: SourceFacts) -> Mapping[str, Sequence[str]]:
+        """Return the keys that the connector is told to send, by table."""
+        return {
+            name: key
+            for name, facts in now.tables.items()
+            if (key := self._connector.key_of(name, [column.name for column in facts.columns]))
+        }
+
+    def _say(self, changes: Sequence[Difference]) -> None:
+        said = list(records(changes, self._state()))
+        new = [one for one in changes if one.action is not Action.STOP]  # those come with each look
+        for change in new:
+            log.info(
+                "catalog.changed", table=change.table, kind=change.kind,
+                action=change.action.name.lower(), what=change.what, hint=change.hint,
+            )  # fmt: skip
+        if said:
+            self._store.check_owner()
+        for kind, table, more in said:
+            control.write(self._config, kind, table, more)
+        if new or said:
+            self._told(changes)
+
+    def try_to_look(self) -> None:
+        """Look; a look that fails is said once, and is made up for by the next."""
+        try:
+            self.look()
+        except LakemarkError as error:
+            if not self._failed:
+                log.warning("catalog.not_seen", code=error.code, reason=error.message)
+            self._failed = True
+        except Exception:
+            log.exception("catalog.internal_error")
+        else:
+            self._failed = False
+
+    @contextmanager
+    def running(self) -> Iterator["CatalogWatch"]:
+        """Look now, and then every `source.watch_interval` while the block runs."""
+        if self._config.database is None:
+            yield self
+            return
+        stopping = threading.Event()
+        self.try_to_look()
+
+        def keep_looking() -> None:
+            while not stopping.wait(self._config.source.watch_interval.total_seconds()):
+                self.try_to_look()
+
+        thread = threading.Thread(target=keep_looking, name="catalog", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            stopping.set()
+            thread.join(timeout=5)

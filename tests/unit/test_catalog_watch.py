@@ -1,0 +1,247 @@
+"""What follows from what the catalog says, and that a look is made up for after a crash."""
+
+import msgspec
+import pytest
+
+from lakemark import catalog_watch, control
+from lakemark.catalog_changes import Action, Difference
+from lakemark.catalog_facts import ColumnFacts, PartFacts, SourceFacts, TableFacts, UniqueKey
+from lakemark.catalog_watch import CatalogWatch, Seen, named, records
+from lakemark.config import Config
+from lakemark.connector import parse
+from lakemark.errors import DependencyError, PipelineError
+from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, PipelineState, TableState
+
+pytestmark = pytest.mark.usefixtures("logs")
+
+T, U = "public.a", "public.b"
+CONFIG = Config.model_validate({
+    "name": "shop",
+    "kafka": {"bootstrap_servers": "localhost:9092"},
+    "source": {"connect": {"url": "http://localhost:8083", "connector": "shop"}},
+    "database": {"url": "postgresql://lakemark@localhost/shop"},
+    "lake": {"path": "/nowhere/lake"},
+    "checkpoint": "/nowhere/checkpoint",
+})  # fmt: skip
+CONNECTOR = parse(
+    {"topic.prefix": "shop", "publication.name": "p", "slot.name": "s"}, config=CONFIG
+)
+
+
+def facts(name=T, *, oid=1, filenode=10, columns=("id", "v"), **more):
+    found = tuple(ColumnFacts(n, c, "pg_catalog.text", xmin=7) for n, c in enumerate(columns, 1))
+    key = {
+        "key": (1,),
+        "unique_keys": (UniqueKey("pk", (1,), not_null=True),),
+        "identity_columns": (1,),
+    }
+    return TableFacts(oid=oid, name=name, filenode=filenode, columns=found, **(key | more))
+
+
+def source(*tables, **more):
+    return SourceFacts(
+        slot="s", slot_present=True, publication="p", publication_present=True,
+        tables={table.name: table for table in tables}, **more,
+    )  # fmt: skip
+
+
+def state(**tables):
+    return PipelineState(tables={f"public.{name}": entry for name, entry in tables.items()})
+
+
+def difference(action, kind="rewritten", table=T, what="it was rewritten"):
+    return Difference(table, kind, action, what, "mend it")
+
+
+# -- what follows ---------------------------------------------------------------------------------
+
+
+def test_a_table_is_read_again_once_with_all_reasons():
+    changes = [
+        difference(Action.READ_AGAIN),
+        difference(Action.NOTHING),
+        difference(Action.READ_AGAIN, what="so was that"),
+    ]
+    assert list(records(changes, state(a=TableState()))) == [
+        ("table-resnapshot", T, {"reason": "it was rewritten; so was that"})
+    ]
+
+
+def test_a_table_of_which_nothing_has_come_does_not_stop_and_its_reading_begins_again():
+    changes = [difference(Action.READ_AGAIN), difference(Action.STOP, "not-published")]
+    assert [kind for kind, _, _ in records(changes, state())] == ["table-resnapshot"]
+
+
+def test_a_table_whose_first_delete_would_be_lost_stops_before_it():
+    changes = [difference(Action.STOP, "identity-without-key", what="no key")]
+    why = {"code": "identity-without-key", "reason": "no key", "hint": "mend it"}
+    assert list(records(changes, state())) == [("table-stop", T, why)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "stops"),
+    [
+        (TableState(), True),
+        (TableState(state=CATCHING_UP), True),
+        (TableState(state=ERRORED, code="schema-incompatible"), True),
+        (TableState(state=ERRORED, code="not-published"), False),
+        (TableState(state=PAUSED, code="paused"), False),
+    ],
+)
+def test_a_stop_is_said_until_it_holds_and_a_pause_stays(entry, stops):
+    changes = [difference(Action.STOP, "not-published"), difference(Action.READ_AGAIN)]
+    kinds = [kind for kind, _, _ in records(changes, state(a=entry))]
+    assert kinds == ["table-stop"] * stops + ["table-resnapshot"]
+
+
+def test_what_was_mended_goes_on_and_is_read_again():
+    stopped = {"state": ERRORED, "reason": "the publication does not have it"}
+    now = state(
+        a=TableState(code="not-published", **stopped), b=TableState(code="not-published", **stopped),
+        c=TableState(code="schema-incompatible", **stopped), d=TableState(state=STREAMING),
+    )  # fmt: skip
+    said = list(records([difference(Action.STOP, "not-published", table=U)], now))
+    assert [(kind, table) for kind, table, _ in said] == [
+        ("table-resnapshot", T),
+        ("table-resume", T),
+    ]
+
+
+# -- which names count ----------------------------------------------------------------------------
+
+
+def test_changes_come_under_one_name():
+    part = PartFacts("public.part", filenode=5)
+    whole = facts("public.whole", oid=2, kind="p", filenode=0, parts={3: part})
+    leaf = facts("public.part", oid=3)
+    hidden = {"published": False}
+    by_root = source(whole, msgspec.structs.replace(leaf, **hidden), via_root=True)
+    by_leaf = source(msgspec.structs.replace(whole, **hidden), leaf)
+    other = source(msgspec.structs.replace(facts(), **hidden), via_root=True)
+    assert set(named(by_root).tables) == {"public.whole"}
+    assert set(named(by_leaf).tables) == {"public.part"}
+    assert set(named(other).tables) == {T}
+
+
+# -- looks ----------------------------------------------------------------------------------------
+
+
+class Store:
+    def __init__(self):
+        self.kept = None
+        self.owner = True
+
+    def catalog(self):
+        return self.kept
+
+    def note_catalog(self, seen):
+        self.kept = seen
+
+    def check_owner(self):
+        if not self.owner:
+            raise PipelineError("another process runs it", code="superseded")
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """A watch whose database says what `now` says, and the control records that it has written."""
+
+    class Looks:
+        now = source(facts())
+        said = []
+        away = False
+        store = Store()
+        state = state(a=TableState())
+        seen = []
+
+        def watch(self):
+            return CatalogWatch(CONFIG, CONNECTOR, self.store, lambda: self.state, self.seen.append)
+
+    def look(_, wanted, **asked):
+        assert asked["publication"] == "p"
+        assert asked["slot"] == "s"
+        assert wanted(T)
+        return Looks.now
+
+    def write(_, kind, table, more):
+        if Looks.away:
+            raise DependencyError("the brokers are away")
+        Looks.said.append((kind, table))
+
+    Looks.said, Looks.seen, Looks.store = [], [], Store()
+    monkeypatch.setattr(catalog_watch, "look", look)
+    monkeypatch.setattr(control, "write", write)
+    return Looks()
+
+
+REWRITTEN = facts(filenode=11, columns=("id", "v"))
+
+
+def renamed():
+    return source(facts(columns=("id", "w")))
+
+
+def test_the_first_look_only_remembers(looks):
+    watch = looks.watch()
+    assert not watch.has_seen(T)
+    watch.look()
+    assert watch.has_seen(T)
+    assert looks.said == []
+    assert msgspec.json.decode(looks.store.kept, type=Seen).facts == looks.now
+
+
+def test_a_change_while_nothing_ran_is_seen_by_the_next_start_once(looks):
+    looks.watch().look()
+    type(looks).now = renamed()
+    looks.watch().look()
+    looks.watch().look()
+    assert looks.said == [("table-resnapshot", T)]
+    assert len(looks.seen) == 1
+
+
+def test_what_could_not_be_said_is_said_by_the_next_look(looks):
+    watch = looks.watch()
+    watch.look()
+    type(looks).now, type(looks).away = renamed(), True
+    with pytest.raises(DependencyError):
+        watch.look()
+    type(looks).away = False
+    watch.look()
+    assert looks.said == [("table-resnapshot", T)]
+
+
+def test_a_process_that_was_superseded_says_nothing(looks):
+    watch = looks.watch()
+    watch.look()
+    type(looks).now, looks.store.owner = renamed(), False
+    kept = looks.store.kept
+    with pytest.raises(PipelineError):
+        watch.look()
+    assert (looks.said, looks.store.kept) == ([], kept)
+
+
+def test_a_table_that_is_made_in_the_place_of_one_that_went_is_read_again(looks):
+    watch = looks.watch()
+    watch.look()
+    type(looks).now = source()
+    watch.look()
+    watch.look()
+    assert looks.said == []
+    assert len(looks.seen) == 1, "that it is gone is said once"
+    type(looks).now = source(facts(oid=2))
+    watch.look()
+    assert looks.said == [("table-resnapshot", T)]
+    watch.look()
+    assert len(looks.said) == 1
+
+
+def test_a_look_that_fails_does_not_end_the_watch(looks, monkeypatch):
+    def broken(*_, **__):
+        raise DependencyError("the database is away", code="database-unavailable")
+
+    watch = looks.watch()
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog_watch, "look", broken)
+        watch.try_to_look()
+    watch.try_to_look()
+    assert watch.has_seen(T)
