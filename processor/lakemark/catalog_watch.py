@@ -34,9 +34,13 @@ from lakemark.tables import ERRORED, PAUSED, PipelineState
 log = structlog.get_logger(__name__)
 
 STOP: Final = "table-stop"
-MENDED: Final = frozenset({"identity-without-key", "not-published"})
-"""Codes of tables that go on by themselves when the catalog no longer says so."""
-AGAIN: Final = "events of it may have been lost until this was mended: {}"
+IDENTITY: Final = "identity-without-key"
+_MENDED: Final = (
+    ("identity-without-key", "until its replica identity was mended, deletes may have been lost"),
+    ("not-published", "until the publication had it again, changes were lost"),
+)
+MENDED: Final = {code: why for code, why in _MENDED}  # noqa: C416 - as the codes are collected
+"""Codes with which tables stop until the catalog no longer gives them; why they are read again."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -116,7 +120,7 @@ def records(changes: Sequence[Difference], state: PipelineState) -> Iterator[Rec
         if stops:
             stopped.add(table)
         if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
-            stops = [change for change in stops if change.kind == "identity-without-key"]
+            stops = [change for change in stops if change.kind == IDENTITY]
         if stops and not (entry and (entry.state == PAUSED or entry.code == stops[0].kind)):
             why = {"code": stops[0].kind, "reason": stops[0].what, "hint": stops[0].hint}
             yield STOP, table, why
@@ -125,7 +129,7 @@ def records(changes: Sequence[Difference], state: PipelineState) -> Iterator[Rec
             yield gaps.RESNAPSHOT, table, {"reason": "; ".join(dict.fromkeys(reasons))}
     for table, entry in sorted(state.tables.items()):
         if entry.state == ERRORED and entry.code in MENDED and table not in stopped:
-            yield gaps.RESNAPSHOT, table, {"reason": AGAIN.format(entry.reason)}
+            yield gaps.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
             yield "table-resume", table, {}
 
 
