@@ -206,8 +206,8 @@ class _Looks:
         facts = self.now.tables.get(name)
         former = self.before.tables.get(name)
         if facts is None:
-            if former is not None:
-                yield self._gone(former)
+            if former is not None and self.now.elsewhere.get(former.oid) != name:
+                yield self._gone(former)  # else it is left out now, and there
             return
         if not self.is_first:
             yield from self._compared(former, facts)
@@ -474,12 +474,15 @@ def _key_changed(
 
 
 def _identity(facts: TableFacts, key: Numbers) -> Iterator[Difference]:
-    """The old row of every update and delete must have the key. Partitions have identities."""
+    """The old row of every update and delete must have the key. Partitions have identities.
+
+    Where it has no column at all, the server refuses updates and deletes of what is published.
+    """
     leaves = facts.leaves.values() if facts.kind == "p" else ()
     relations = [(leaf.name, leaf.identity_columns) for leaf in leaves] or [
         (facts.name, facts.identity_columns)
     ]
-    lacking = [name for name, columns in relations if not set(key) <= set(columns)]
+    lacking = [name for name, columns in relations if columns and not set(key) <= set(columns)]
     if not lacking:
         return
     clause = _identity_clause(facts, key, is_leaf=lacking[0] != facts.name)

@@ -14,7 +14,7 @@ A table that is gone is remembered: one that is made in its place has none of th
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final, Protocol
@@ -49,25 +49,47 @@ class Seen(msgspec.Struct, frozen=True):
     Attributes:
         facts: of the tables that are there.
         gone: of those that were there, and are there no more.
+        had_slot: whether the connector's slot was ever there.
     """
 
     facts: SourceFacts
     gone: dict[str, TableFacts] = {}
+    had_slot: bool = False
 
     def known(self, now: SourceFacts) -> SourceFacts:
-        """Return what `now` is compared with: a table that is back is not the one that went."""
-        back = {name: facts for name, facts in self.gone.items() if name in now.tables}
-        return msgspec.structs.replace(self.facts, tables={**back, **self.facts.tables})
+        """Return what `now` is compared with.
 
-    def after(self, now: SourceFacts) -> "Seen":
-        """Return what is to be kept when `now` has been dealt with."""
+        A table that is back counts as another one than went, though it may be the same: nobody has
+        looked at it meanwhile. A slot that comes for the first time was not gone before.
+        """
+        back = {
+            name: msgspec.structs.replace(facts, oid=0)
+            for name, facts in self.gone.items()
+            if name in now.tables
+        }
+        return msgspec.structs.replace(
+            self.facts,
+            tables={**back, **self.facts.tables},
+            slot_present=self.facts.slot_present if self.had_slot else now.slot_present,
+        )
+
+    def after(self, now: SourceFacts, state: PipelineState) -> "Seen":
+        """Return what is to be kept when `now` has been dealt with.
+
+        Of those that are gone the ones of which something has come; of the slot not how far it is.
+        """
         were = {**self.gone, **self.facts.tables}
-        return Seen(now, {name: were[name] for name in were if name not in now.tables})
+        known = {*state.tables, *state.left}
+        return Seen(
+            msgspec.structs.replace(now, restart_lsn=0, confirmed_flush_lsn=0),
+            {n: facts for n, facts in were.items() if n not in now.tables and n in known},
+            self.had_slot or now.slot_present,
+        )
 
 
 def publication_of(settings: Mapping[str, str]) -> str:
     """Return the name of the connector's publication; empty for a plugin that needs none."""
-    if settings.get("plugin.name", "pgoutput").strip().lower() != "pgoutput":
+    if settings.get("plugin.name", "decoderbufs").strip().lower() != "pgoutput":
         return ""
     return settings.get("publication.name", "dbz_publication")
 
@@ -106,12 +128,21 @@ Record = tuple[str, str, dict[str, Any]]
 """A control record: its type, the table, and its other fields."""
 
 
-def records(changes: Sequence[Difference], state: PipelineState) -> Iterator[Record]:
+def records(
+    changes: Sequence[Difference],
+    state: PipelineState,
+    *,
+    there: Collection[str],
+    said: Collection[str] = (),
+) -> Iterator[Record]:
     """Yield what follows from differences of the catalog, in the order in which it is to be said.
 
     Args:
         changes: by table.
-        state: the tables as they are now. One that is paused stays so, whatever its catalog says.
+        state: the tables as they are now. One that is paused stays so, whatever its catalog says;
+            so does one that waits for a person for another reason.
+        there: the tables that the database has.
+        said: tables that were told to stop or go on since `state`.
     """
     stopped: set[str] = set()
     for table, group in groupby(changes, key=lambda change: change.table):
@@ -121,16 +152,25 @@ def records(changes: Sequence[Difference], state: PipelineState) -> Iterator[Rec
             stopped.add(table)
         if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
             stops = [change for change in stops if change.kind == IDENTITY]
-        if stops and not (entry and (entry.state == PAUSED or entry.code == stops[0].kind)):
+        if stops and table not in said and _may_stop(table, state):
             why = {"code": stops[0].kind, "reason": stops[0].what, "hint": stops[0].hint}
             yield STOP, table, why
         reasons = [change.what for change in several if change.action is Action.READ_AGAIN]
         if reasons:  # also of a table of which nothing came yet: it may be read just now
             yield gaps.RESNAPSHOT, table, {"reason": "; ".join(dict.fromkeys(reasons))}
     for table, entry in sorted(state.tables.items()):
-        if entry.state == ERRORED and entry.code in MENDED and table not in stopped:
+        if table in stopped or table in said or table not in there:
+            continue
+        if entry.state == ERRORED and entry.code in MENDED:
             yield gaps.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
-            yield "table-resume", table, {}
+            yield "table-resume", table, {"code": entry.code}
+
+
+def _may_stop(table: str, state: PipelineState) -> bool:
+    entry = state.tables.get(table)
+    if table in state.left:
+        return False
+    return entry is None or entry.state not in {PAUSED, ERRORED} or entry.retried
 
 
 class CatalogWatch:
@@ -155,7 +195,8 @@ class CatalogWatch:
         self._config, self._connector, self._store = config, connector, store
         self._state, self._told = state, told
         self._tables: frozenset[str] = frozenset()
-        self._failed = False
+        self._said: tuple[int, set[str]] = (-1, set())
+        self._failure = ""
 
     def has_seen(self, table: str) -> bool:
         """Whether a table was looked at before: only then a later change of it is noticed."""
@@ -170,8 +211,7 @@ class CatalogWatch:
         database = self._config.database
         if database is None:
             return []
-        blob = self._store.catalog()
-        seen = msgspec.json.decode(blob, type=Seen) if blob else None
+        seen = self._seen()
         settings = self._connector.settings
         now = named(
             look(
@@ -185,8 +225,8 @@ class CatalogWatch:
             )
         )
         changes = differences(seen.known(now) if seen else None, now, source_key=self._keys(now))
-        self._say(changes)
-        after = seen.after(now) if seen else Seen(now)
+        self._say(changes, now)
+        after = (seen or Seen(SourceFacts())).after(now, self._state())
         if after != seen:
             self._store.note_catalog(msgspec.json.encode(after))
         self._tables = frozenset(now.tables)
@@ -200,8 +240,19 @@ class CatalogWatch:
             if (key := self._connector.key_of(name, [column.name for column in facts.columns]))
         }
 
-    def _say(self, changes: Sequence[Difference]) -> None:
-        said = list(records(changes, self._state()))
+    def _seen(self) -> Seen | None:
+        blob = self._store.catalog()
+        try:
+            return msgspec.json.decode(blob, type=Seen) if blob else None
+        except msgspec.MsgspecError as error:
+            log.warning("catalog.unreadable_look", reason=str(error))
+            return None
+
+    def _say(self, changes: Sequence[Difference], now: SourceFacts) -> None:
+        state = self._state()
+        batch, tables = self._said
+        tables = tables if batch == state.batch else set()
+        said = list(records(changes, state, there=now.tables, said=tables))
         new = [one for one in changes if one.action is not Action.STOP]  # those come with each look
         for change in new:
             log.info(
@@ -210,8 +261,9 @@ class CatalogWatch:
             )  # fmt: skip
         if said:
             self._store.check_owner()
-        for kind, table, more in said:
-            control.write(self._config, kind, table, more)
+            control.say(self._config, said)
+            obeyed = {table for kind, table, _ in said if kind != gaps.RESNAPSHOT}
+            self._said = state.batch, tables | obeyed
         if new or said:
             self._told(changes)
 
@@ -220,13 +272,13 @@ class CatalogWatch:
         try:
             self.look()
         except LakemarkError as error:
-            if not self._failed:
+            if self._failure != error.code:
                 log.warning("catalog.not_seen", code=error.code, reason=error.message)
-            self._failed = True
+            self._failure = error.code
         except Exception:
             log.exception("catalog.internal_error")
         else:
-            self._failed = False
+            self._failure = ""
 
     @contextmanager
     def running(self) -> Iterator["CatalogWatch"]:

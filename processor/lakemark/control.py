@@ -6,7 +6,7 @@ The driver reads them by offset, so that a repeated batch reads the same ones.
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -44,6 +44,24 @@ def write(
     said = [(table.encode(), json.dumps(record | dict(more or {})).encode())]
     records.publish(config, config.topics.control, said)
     return made
+
+
+def say(config: Config, said: Sequence[tuple[str, str, Mapping[str, object]]]) -> None:
+    """Writes several records in their order: type, table and other fields of each.
+
+    Raises:
+        DependencyError: the brokers are away; the same can be said again.
+    """
+    now = time.time_ns() // 1_000_000
+    values = [
+        (
+            table.encode(),
+            {"type": kind, "table": table, "id": str(uuid.uuid4()), "ts_ms": now, **more},
+        )
+        for kind, table, more in said
+    ]
+    found = [(key, json.dumps(value).encode()) for key, value in values]
+    records.publish(config, config.topics.control, found)
 
 
 def resnapshot(config: Config, tables: Iterable[str], reason: str) -> None:

@@ -152,7 +152,7 @@ def carry_out(
             log.warning("table.not_paused", table=table)
         elif kind == "table-stop" and table and more.code:
             _stop(state, table, more, start=start, before=before)
-        elif kind == "table-resume" and tables.resume(state, table):
+        elif kind == "table-resume" and _is_meant(entry, more) and tables.resume(state, table):
             refresh.again(table)
         elif kind == "table-skip":
             _skip(state, table, record.get("offsets"), refresh)
@@ -165,6 +165,13 @@ def carry_out(
             log.warning("pipeline.new_epoch", epoch=len(state.epochs))
         else:
             window.arm(state.runs, record)
+
+
+def _is_meant(entry: TableState | None, more: _More) -> bool:
+    """Whether a resume that names a code finds the table stopped for it still."""
+    if not more.code:
+        return True
+    return entry is not None and entry.state == tables.ERRORED and entry.code == more.code
 
 
 def _doubt(state: PipelineState, table: str, more: _More) -> None:

@@ -24,9 +24,8 @@ CODE: Final = "name-ambiguous"
 BEGINS: Final = "table-named"
 BEGINS_REASON: Final = "which source table its name stands for is known now: it is read again"
 _HINT: Final = (
-    "rename one of them, or leave one out: by its schema in the connector's schema.exclude.list "
-    "(an entry of table.exclude.list matches both), or by a publication without it; then: lakemark "
-    "table skip {table}"
+    "rename one of them, or leave one out by its schema in the connector's schema.exclude.list (an "
+    "entry of table.exclude.list matches both); then: lakemark table skip {table}"
 )
 
 

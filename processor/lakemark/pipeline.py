@@ -26,6 +26,7 @@ from lakemark import (
     namesakes,
     new_partitions,
     plans,
+    refresh,
     selection,
     settle,
     tables,
@@ -220,7 +221,10 @@ class Pipeline:
         for record in left:
             self.left_out(record)
         for name, entry in state.tables.items():
-            if self.refresh.retries(name, entry):
+            if self.refresh.is_back(name, entry):
+                tables.resnapshot(entry, refresh.MADE_ANEW, state.batch)
+                tables.resume(state, name)
+            elif self.refresh.retries(name, entry):
                 tables.resume(state, name)
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)

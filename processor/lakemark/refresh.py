@@ -27,6 +27,8 @@ AGAIN_S: Final = 15.0  # after a failure; a connection may take `database.connec
 # From one try of a table to the next: the batch that the supervisor makes every 15 s shall not come
 # a moment too early.
 RETRY_S: Final = 14.0
+LONGEST_S: Final = 600.0  # between two questions for a table that the catalog does not have
+UNKNOWN: Final = "schema-unknown"
 MADE_ANEW: Final = (
     "it was made anew in the source: rows of the table that had its name before may still be here"
 )
@@ -69,13 +71,36 @@ class Refresh:
     _failure: LakemarkError | None = None
     _not_before: float = 0.0
     _held: dict[str, float] = field(default_factory=dict)
-    _absent: set[str] = field(default_factory=set)
+    _waits_s: dict[str, float] = field(default_factory=dict)
 
     def retries(self, table: str, entry: TableState) -> bool:
         """Whether an errored table is to be tried again by the batch that begins."""
         if entry.state != tables.ERRORED or not entry.retried or self._waits(entry):
             return False
         return self.clock() >= self._held.get(table, 0.0)
+
+    def is_back(self, table: str, entry: TableState) -> bool:
+        """Whether the catalog knows a table now that had stopped for want of a schema.
+
+        It had events and was not there, so it is another one now than these are of. Asked later and
+        later, as long as it is not.
+        """
+        if entry.state != tables.ERRORED or entry.code != UNKNOWN or not self.catalog.live:
+            return False
+        now = self.clock()
+        if now < self._held.get(table, 0.0):
+            return False
+        wait = self._waits_s[table] = min(LONGEST_S, 2 * self._waits_s.get(table, RETRY_S / 2))
+        self._held[table] = now + wait
+        try:
+            found = self._ask([table])
+        except LakemarkError:
+            return False
+        self.forms.seen(found)
+        self.schemas.update(found)
+        if table in found:
+            del self._waits_s[table], self._held[table]
+        return table in found
 
     def put_off(self, state: PipelineState, before: PipelineState, *, batch_s: float) -> None:
         """Tables that failed again in this batch are not tried with every batch that follows.
@@ -123,8 +148,6 @@ class Refresh:
         for table, unknown in needed.items():
             if table in found:
                 self._known(state, table, unknown)
-            else:
-                self._absent.add(table)
 
     def learn(self, read: Mapping[str, TableSchema]) -> None:
         """Tables that snapshots have read about, and the stream has not asked for.
@@ -176,9 +199,6 @@ class Refresh:
             log.warning("table.columns_gone", table=table, columns=sorted(gone))
         log.info("table.schema_read", table=table, columns=len(columns))
         self.read.add(table)
-        if table in self._absent:  # it had events and was not there: it is another one now
-            self._absent.discard(table)
-            tables.resnapshot(state.tables[table], MADE_ANEW, state.batch)
         tables.resume(state, table)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lakemark import namesakes, positions, selection, tables
+from lakemark import namesakes, positions, refresh, selection, tables
 from lakemark.namesakes import Name
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
@@ -17,8 +17,7 @@ from lakemark.tables import Offsets, PipelineState, TableState, Water
 from lakemark.tasks import OUTCOME, REPORT, Report
 
 TABLE_STOPPED: Final = "table-stopped"
-UNKNOWN: Final = "schema-unknown"  # until the database has the table, if it is asked
-SCHEMA_CODES: Final = frozenset({UNKNOWN, "schema-check"})
+SCHEMA_CODES: Final = frozenset({refresh.UNKNOWN, "schema-check"})
 UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
 BEGUN_ANEW: Final = (
     "the connector began without offsets, as one does that was deleted or lost its slot: changes "
@@ -181,7 +180,7 @@ def settle(
                 code=code,
                 reason=reason,
                 hint=hint,
-                retried=code.startswith(RETRIED) or (catalog and code == UNKNOWN),
+                retried=code.startswith(RETRIED),
             )
     _names(state, reports, done, stop)
     for outcome in outcomes:

@@ -543,40 +543,51 @@ def test_parts_of_all_levels_are_described(source: Source):
 # --- replica identity ---------------------------------------------------------------------------
 
 
+BY_OTHERS = (
+    "CREATE UNIQUE INDEX i ON t (v)",
+    "ALTER TABLE t ALTER v SET NOT NULL",
+    "ALTER TABLE t REPLICA IDENTITY USING INDEX i",
+)
+
+
 @pytest.mark.parametrize(
     ("statements", "hint"),
     [
-        (["ALTER TABLE t REPLICA IDENTITY NOTHING"], "DEFAULT"),
-        (
-            [
-                "CREATE UNIQUE INDEX i ON t (v)",
-                "ALTER TABLE t ALTER v SET NOT NULL",
-                "ALTER TABLE t REPLICA IDENTITY USING INDEX i",
-            ],
-            "DEFAULT",
-        ),
-        (
-            ["ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id) DEFERRABLE"],
-            "FULL",
-        ),
+        ([], "DEFAULT"),
+        (["ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id) DEFERRABLE"], "FULL"),
         (
             ["ALTER TABLE t DROP CONSTRAINT t_pkey", 'CREATE UNIQUE INDEX "I" ON t (id)'],
             'USING INDEX "I"',
         ),
     ],
-    ids=["nothing", "another index", "a deferrable key", "no primary key"],
+    ids=["a primary key", "a deferrable key", "no primary key"],
 )
 def test_a_replica_identity_without_the_key_stops_and_its_hint_mends_it(
     source: Source, statements, hint
 ):
     source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
     assert differences(None, source.look("t")) == []
-    source.run(*statements)
+    source.run(*BY_OTHERS, *statements)
     (stop,) = differences(None, source.look("t"), source_key={"lake.t": ("id",)})
     assert (stop.kind, stop.action) == ("identity-without-key", STOP)
     assert stop.hint == f'ALTER TABLE "lake"."t" REPLICA IDENTITY {hint}'
     source.run(stop.hint)
     assert differences(None, source.look("t"), source_key={"lake.t": ("id",)}) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t REPLICA IDENTITY NOTHING",
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id) DEFERRABLE",
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD UNIQUE (id)",
+    ],
+)
+def test_where_an_identity_has_no_columns_the_server_lets_no_row_go(source: Source, statement):
+    source.run(*TABLE, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES", statement)
+    assert differences(None, source.look("t"), source_key={"lake.t": ("id",)}) == []
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        source.run("DELETE FROM t")
 
 
 def test_partitions_have_identities_of_their_own(source: Source):
@@ -586,7 +597,12 @@ def test_partitions_have_identities_of_their_own(source: Source):
         "ALTER TABLE t REPLICA IDENTITY NOTHING",  # says nothing of the partitions' events
     )
     assert differences(None, source.look("t")) == []
-    source.run("ALTER TABLE p2 REPLICA IDENTITY NOTHING")
+    source.run(
+        "TRUNCATE t",  # its texts are all the same
+        "CREATE UNIQUE INDEX i ON p2 (a)",
+        "ALTER TABLE p2 ALTER a SET NOT NULL",
+        "ALTER TABLE p2 REPLICA IDENTITY USING INDEX i",
+    )
     (stop,) = differences(None, source.look("t"))
     assert stop.hint == 'ALTER TABLE "lake"."p2" REPLICA IDENTITY DEFAULT'
     source.run(stop.hint)

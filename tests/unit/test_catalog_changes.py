@@ -388,17 +388,23 @@ def identity_hint(table, **more):
 
 
 def test_a_replica_identity_without_the_key():
-    nothing = replace(T, identity="n", identity_columns=())
+    nothing = replace(T, identity="i", identity_columns=(2,))
     begin = 'ALTER TABLE "public"."t" REPLICA IDENTITY '
     assert identity_hint(nothing) == begin + "DEFAULT"
     by_index = replace(T, identity="i", identity_columns=(3,), unique_keys=(PRIMARY, BY_B))
     assert identity_hint(by_index) == begin + "DEFAULT"
-    keyless = replace(nothing, identity="d", key=(), unique_keys=(BY_B,))
+    keyless = replace(nothing, key=(), unique_keys=(BY_B,))
     assert identity_hint(keyless) == begin + 'USING INDEX "t_b"'
     nullable = replace(keyless, unique_keys=(replace(BY_B, not_null=False),))
     assert identity_hint(nullable) == begin + "FULL"
-    deferred = replace(T, identity_columns=(), unique_keys=())
+    deferred = replace(nothing, unique_keys=())
     assert identity_hint(deferred) == begin + "FULL"
+
+
+@pytest.mark.parametrize("identity", ["n", "d"])
+def test_an_identity_without_columns_is_guarded_by_the_server(identity):
+    """It refuses updates and deletes of published tables then; inserts are right."""
+    assert differences(None, source(replace(T, identity=identity, identity_columns=()))) == []
 
 
 def test_the_key_is_the_connectors():
@@ -414,7 +420,7 @@ def test_the_key_is_the_connectors():
 
 def test_events_of_partitions_have_the_identities_of_these():
     first, second = (
-        replace(LEAF, name=f"public.p{n}", identity="n", identity_columns=()) for n in (1, 2)
+        replace(LEAF, name=f"public.p{n}", identity="i", identity_columns=(3,)) for n in (1, 2)
     )
     hint = 'ALTER TABLE "public"."{}" REPLICA IDENTITY DEFAULT'
     assert identity_hint(parted(LEAF, second)) == hint.format("p2")

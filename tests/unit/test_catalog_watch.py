@@ -10,7 +10,15 @@ from lakemark.catalog_watch import CatalogWatch, Seen, named, records
 from lakemark.config import Config
 from lakemark.connector import parse
 from lakemark.errors import DependencyError, PipelineError
-from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, PipelineState, TableState
+from lakemark.tables import (
+    CATCHING_UP,
+    ERRORED,
+    PAUSED,
+    STREAMING,
+    LeftOut,
+    PipelineState,
+    TableState,
+)
 
 pytestmark = pytest.mark.usefixtures("logs")
 
@@ -23,9 +31,10 @@ CONFIG = Config.model_validate({
     "lake": {"path": "/nowhere/lake"},
     "checkpoint": "/nowhere/checkpoint",
 })  # fmt: skip
-CONNECTOR = parse(
-    {"topic.prefix": "shop", "publication.name": "p", "slot.name": "s"}, config=CONFIG
-)
+SETTINGS = {
+    "topic.prefix": "shop", "plugin.name": "pgoutput", "publication.name": "p", "slot.name": "s",
+}  # fmt: skip
+CONNECTOR = parse(SETTINGS, config=CONFIG)
 
 
 def facts(name=T, *, oid=1, filenode=10, columns=("id", "v"), **more):
@@ -62,20 +71,20 @@ def test_a_table_is_read_again_once_with_all_reasons():
         difference(Action.NOTHING),
         difference(Action.READ_AGAIN, what="so was that"),
     ]
-    assert list(records(changes, state(a=TableState()))) == [
+    assert list(records(changes, state(a=TableState()), there=[T])) == [
         ("table-resnapshot", T, {"reason": "it was rewritten; so was that"})
     ]
 
 
 def test_a_table_of_which_nothing_has_come_does_not_stop_and_its_reading_begins_again():
     changes = [difference(Action.READ_AGAIN), difference(Action.STOP, "not-published")]
-    assert [kind for kind, _, _ in records(changes, state())] == ["table-resnapshot"]
+    assert [kind for kind, _, _ in records(changes, state(), there=[T])] == ["table-resnapshot"]
 
 
 def test_a_table_whose_first_delete_would_be_lost_stops_before_it():
     changes = [difference(Action.STOP, "identity-without-key", what="no key")]
     why = {"code": "identity-without-key", "reason": "no key", "hint": "mend it"}
-    assert list(records(changes, state())) == [("table-stop", T, why)]
+    assert list(records(changes, state(), there=[T])) == [("table-stop", T, why)]
 
 
 @pytest.mark.parametrize(
@@ -83,14 +92,15 @@ def test_a_table_whose_first_delete_would_be_lost_stops_before_it():
     [
         (TableState(), True),
         (TableState(state=CATCHING_UP), True),
-        (TableState(state=ERRORED, code="schema-incompatible"), True),
+        (TableState(state=ERRORED, code="lake-unavailable", retried=True), True),
+        (TableState(state=ERRORED, code="schema-incompatible"), False),
         (TableState(state=ERRORED, code="not-published"), False),
         (TableState(state=PAUSED, code="paused"), False),
     ],
 )
 def test_a_stop_is_said_until_it_holds_and_a_pause_stays(entry, stops):
     changes = [difference(Action.STOP, "not-published"), difference(Action.READ_AGAIN)]
-    kinds = [kind for kind, _, _ in records(changes, state(a=entry))]
+    kinds = [kind for kind, _, _ in records(changes, state(a=entry), there=[T])]
     assert kinds == ["table-stop"] * stops + ["table-resnapshot"]
 
 
@@ -99,12 +109,21 @@ def test_what_was_mended_goes_on_and_is_read_again():
     now = state(
         a=TableState(code="not-published", **stopped), b=TableState(code="not-published", **stopped),
         c=TableState(code="schema-incompatible", **stopped), d=TableState(state=STREAMING),
+        e=TableState(code="not-published", **stopped),
     )  # fmt: skip
-    said = list(records([difference(Action.STOP, "not-published", table=U)], now))
-    assert [(kind, table) for kind, table, _ in said] == [
+    changes = [difference(Action.STOP, "not-published", table=U)]
+    there = [T, U, "public.c", "public.d"]
+    assert [(kind, table) for kind, table, _ in records(changes, now, there=there)] == [
         ("table-resnapshot", T),
         ("table-resume", T),
     ]
+    assert list(records(changes, now, there=there, said={T})) == [], "a batch has to come first"
+
+
+def test_a_table_that_the_configuration_left_out_does_not_stop():
+    changes = [difference(Action.STOP, "identity-without-key")]
+    left = PipelineState(left={T: LeftOut(TableState())})
+    assert list(records(changes, left, there=[T])) == []
 
 
 # -- which names count ----------------------------------------------------------------------------
@@ -163,14 +182,14 @@ def looks(monkeypatch):
         assert wanted(T)
         return Looks.now
 
-    def write(_, kind, table, more):
+    def say(_, said):
         if Looks.away:
             raise DependencyError("the brokers are away")
-        Looks.said.append((kind, table))
+        Looks.said += [(kind, table) for kind, table, _ in said]
 
     Looks.said, Looks.seen, Looks.store = [], [], Store()
     monkeypatch.setattr(catalog_watch, "look", look)
-    monkeypatch.setattr(control, "write", write)
+    monkeypatch.setattr(control, "say", say)
     return Looks()
 
 
@@ -220,7 +239,9 @@ def test_a_process_that_was_superseded_says_nothing(looks):
     assert (looks.said, looks.store.kept) == ([], kept)
 
 
-def test_a_table_that_is_made_in_the_place_of_one_that_went_is_read_again(looks):
+@pytest.mark.parametrize("oid", [1, 2], ids=["the same", "another one"])
+def test_a_table_that_is_there_again_is_read_again(looks, oid):
+    """Nobody has looked at it meanwhile, also where it is the one that went."""
     watch = looks.watch()
     watch.look()
     type(looks).now = source()
@@ -228,7 +249,7 @@ def test_a_table_that_is_made_in_the_place_of_one_that_went_is_read_again(looks)
     watch.look()
     assert looks.said == []
     assert len(looks.seen) == 1, "that it is gone is said once"
-    type(looks).now = source(facts(oid=2))
+    type(looks).now = source(facts(oid=oid))
     watch.look()
     assert looks.said == [("table-resnapshot", T)]
     watch.look()
@@ -245,3 +266,57 @@ def test_a_look_that_fails_does_not_end_the_watch(looks, monkeypatch):
         watch.try_to_look()
     watch.try_to_look()
     assert watch.has_seen(T)
+
+
+def test_a_slot_that_comes_for_the_first_time_was_not_gone(looks):
+    watch = looks.watch()
+    here = source(facts())
+    away = msgspec.structs.replace(here, slot_present=False)
+    for now in (away, here, away):
+        type(looks).now = now
+        watch.look()
+        assert looks.said == []
+    type(looks).now = here
+    watch.look()
+    assert looks.said == [("table-resnapshot", T)]
+
+
+def test_how_far_the_slot_is_is_not_kept(looks):
+    """Else the look would be written every time."""
+    watch = looks.watch()
+    watch.look()
+    kept = looks.store.kept
+    type(looks).now = msgspec.structs.replace(looks.now, confirmed_flush_lsn=7, restart_lsn=5)
+    watch.look()
+    assert looks.store.kept == kept
+
+
+def test_a_stop_is_not_said_again_before_a_batch_has_seen_it(looks):
+    type(looks).now = source(facts(identity="i", identity_columns=(2,)))
+    watch = looks.watch()
+    watch.look()
+    watch.look()
+    assert looks.said == [("table-stop", T)]
+    looks.state.batch += 1
+    watch.look()
+    assert len(looks.said) == 2
+
+
+def test_a_look_that_cannot_be_read_is_none(looks):
+    looks.store.kept = b"{"
+    looks.watch().look()
+    assert msgspec.json.decode(looks.store.kept, type=Seen).facts.tables.keys() == {T}
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"plugin.name": "pgoutput", "publication.name": "p"}, "p"),
+        ({"plugin.name": "pgoutput"}, "dbz_publication"),
+        ({"publication.name": "p"}, ""),
+        ({"plugin.name": "decoderbufs"}, ""),
+    ],
+)
+def test_only_one_plugin_needs_a_publication(settings, name):
+    """Debezium's default is the other one."""
+    assert catalog_watch.publication_of(settings) == name

@@ -76,6 +76,14 @@ def test_a_table_that_may_be_read_just_now_is_read_anew():
     assert "public.new" not in told(streaming(p0=10), doubt).tables
 
 
+def test_a_resume_that_names_a_code_finds_the_table_stopped_for_it():
+    stop = {"type": "table-stop", "table": T, "code": "not-published"}
+    named = {**resume(), "code": "not-published"}
+    assert told(streaming(p0=10), stop, named).tables[T].state == "catching-up"
+    assert told(streaming(p0=10), {**stop, "code": "other"}, named).tables[T].state == "errored"
+    assert told(streaming(p0=10), stop, pause(), named).tables[T].state == "paused"
+
+
 def test_a_stop_is_obeyed_unless_a_person_has_paused_the_table():
     stop = {"type": "table-stop", "table": T, "code": "not-published", "reason": "r", "hint": "h"}
     stopped = told(streaming(p0=10), stop).tables[T]

@@ -126,14 +126,17 @@ def test_a_table_that_the_catalog_does_not_know_goes_on_when_it_does(shop, clock
     for _ in range(3):
         shop.run()
         entry = shop.state.tables[name]
-        assert (entry.state, entry.code, entry.retried) == (tables.ERRORED, "schema-unknown", True)
+        assert (entry.state, entry.code, entry.retried) == (tables.ERRORED, "schema-unknown", False)
         assert entry.resnapshot == ""
-        clock.now += refresh.RETRY_S
+        shop.run()
+        asked = shop.catalog.asked
+        shop.run()
+        assert shop.catalog.asked == asked, "it is not asked with every batch"
+        clock.now += refresh.LONGEST_S
     assert entry.hint.endswith(f"lakemark table resume {name}")
     shop.catalog.schemas[name] = schema_of(name, id="int8", v="text")
-    for _ in range(3):
+    for _ in range(2):
         shop.run()
-        clock.now += refresh.RETRY_S
     entry = shop.state.tables[name]
     assert (entry.state, entry.resnapshot) == (tables.STREAMING, refresh.MADE_ANEW)
 

@@ -110,7 +110,7 @@ def settled(*reports: Report, outcomes=(), catalog=False, forwarded=False, **ent
 @pytest.mark.parametrize(
     ("code", "catalog", "refreshed", "retried"),
     [
-        ("schema-unknown", True, True, True),
+        ("schema-unknown", True, True, False),
         ("schema-check", True, True, False),
         ("schema-unknown", False, False, False),
         ("no-key", True, False, False),

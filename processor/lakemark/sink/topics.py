@@ -249,11 +249,17 @@ class _Lane:
             consumer.close()
         note, _, content = (found.metadata or "").partition(" ")
         self.mark = Mark(int(found.offset), note, content) if found.offset >= 0 else None
+        self._reached()
 
     def is_cut_off(self) -> bool:
         """Whether a connection was lost since: it would be stuck (`_send`)."""
         self.producer.poll(0)
         return self._lost.is_set()
+
+    def _reached(self) -> None:
+        """The coordinators answered just now: what was lost before does not matter."""
+        self.producer.poll(0)
+        self._lost.clear()
 
     def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
         messages = unwritten(self.mark, source, messages)
@@ -283,6 +289,7 @@ class _Lane:
             reasons = [one for one in failed if one.code() not in _SEQUELS]
             raise KafkaException(reasons[0] if reasons else error.args[0]) from error
         self.mark = Mark(upto, source.note, source.content)
+        self._reached()
         return len(messages)
 
     def _produce(self, topic: str, message: Message, delivered: Any) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from lakemark import positions, tables
-from lakemark.errors import LakemarkError
 from lakemark.snapshot.fence import Committed, has_passed
 from lakemark.snapshot.outside import TableNow
 from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
@@ -39,6 +38,7 @@ class Completing:
         self.coordinator = coordinator
         self._asking = False
         self._next = 0.0
+        self._refusals: dict[str, tuple[float, float]] = {}
         self._ends: Offsets | None = None if coordinator.settings.own_rows else {}
 
     def step(self, now: float) -> None:
@@ -65,8 +65,8 @@ class Completing:
         def ask() -> None:
             try:
                 committed = outside.committed(epoch)
-            except LakemarkError as error:
-                log.info("snapshot.connector_unknown", code=error.code, reason=error.message)
+            except Exception as error:  # noqa: BLE001 - asked again; events may tell as well
+                log.debug("snapshot.connector_unknown", reason=str(error))
                 committed = Committed(b"", {})
             inbox.put(lambda: self._told(committed))
 
@@ -93,12 +93,24 @@ class Completing:
             and outside.watched(name)  # what is changed after it was read would stay unknown
             and desk.may_queue(name)
             and now >= self._not_before(name)
-            and not desk.refused(name)
+            and not self._refused(name, now)
         ]
         if names:
             run = Run(f"{NAME}{outside.now_ms()}", [TableRun(name) for name in names])
             log.info("snapshot.queued", id=run.id, tables=names)
             self.coordinator.book.begin(run)
+
+    def _refused(self, name: str, now: float) -> bool:
+        """Whether the table must not be read; such a one is looked at later and later."""
+        until, wait = self._refusals.get(name, (0.0, EVERY_S))
+        if now < until:
+            return True
+        refused = self.coordinator.desk.refused(name)
+        if refused:
+            self._refusals[name] = now + wait, min(LONGEST_S, 2 * wait)
+        else:
+            self._refusals.pop(name, None)
+        return refused
 
     def _lacks_rows(self, table: TableNow | None) -> bool:
         if table is None:

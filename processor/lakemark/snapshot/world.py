@@ -261,7 +261,7 @@ class World:
     def _captured(self) -> TableChoice:
         """As the connector has it now: the very table that is asked for may have been added."""
         try:
-            return read_connector(self.config).tables
+            return read_connector(self.config, attempts=1).tables
         except LakemarkError:  # what was known of it last
             return self.connector.tables
 

@@ -169,11 +169,6 @@ def catalog_session(database: DatabaseConfig) -> Iterator[psycopg.Connection[Any
         raise unavailable(error) from error
 
 
-def names_in(session: psycopg.Connection[Any]) -> list[str]:
-    """The ``schema.table`` names of all tables outside the system's schemas."""
-    return [namesakes.text(name) for name in _all_tables(session)]
-
-
 @contextmanager
 def _moment(database: DatabaseConfig) -> Iterator[psycopg.Connection[Any]]:
     """A transaction that sees one moment of the catalog."""

@@ -20,14 +20,22 @@ from lakemark.catalog_facts import (
     UniqueKey,
 )
 from lakemark.config import DatabaseConfig
+from lakemark.errors import DependencyError
 from lakemark.snapshot.cells import SESSION_SETTINGS
-from lakemark.snapshot.readers.postgres import catalog_session, names_in
+from lakemark.snapshot.readers.postgres import catalog_session
 
 _STATEMENT_TIMEOUT_MS: Final = 30_000  # as for other reads of the catalog
 _PUBLICATION_LISTS_VERSION: Final = 150_000  # row filters, column lists, schemas
 _GENERATED_VERSION: Final = 180_000  # generated columns in publications
 _DETACH_VERSION: Final = 140_000  # DETACH CONCURRENTLY
 
+# Also unlogged ones: that they are is a fact. A table of a session is nobody else's.
+_NAMES: Final = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence IN ('p', 'u')
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+"""
 _CONTROL_RIGHTS: Final = """
 SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')
    AND has_function_privilege('pg_catalog.pg_control_checkpoint()', 'EXECUTE')
@@ -408,10 +416,17 @@ def look(
     """Return what the catalog says of the tables that are wanted, by a connection of its own.
 
     Raises:
-        DependencyError: the database does not answer.
+        DependencyError: the database does not answer, or is a standby.
         LoginRefused: it refuses us.
         InvalidConfig: ``database.url`` is wrong.
     """
     with catalog_session(database) as session:
-        names = [name for name in names_in(session) if wanted(name)]
+        if session.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone() == (True,):
+            raise DependencyError(
+                "the database that answers is a standby: it may be behind what was seen before",
+                code="database-unavailable",
+                hint="name the primary in database.url",
+            )
+        names = [f"{schema}.{table}" for schema, table in session.execute(_NAMES).fetchall()]
+        names = [name for name in names if wanted(name)]
         return read_facts(session, names, publication=publication, slot=slot, known=known)
