@@ -183,7 +183,8 @@ def test_whatever_the_columns_are_called(made, data):
         schemas=known,
     )  # fmt: skip
     assert found == schema
-    plan = Plan(IDENTITY, MODES, schemas=known)
+    named = {table: (table.partition(".")[0], table.partition(".")[2])}  # as its events have it
+    plan = Plan(IDENTITY, MODES, schemas=known, names=named)
     assert decoded(records, plan) == rows
 
 
