@@ -181,7 +181,6 @@ class CatalogWatch:
         connector: as it is configured.
         store: where what was seen is kept.
         state: the tables as the newest batch left them.
-        told: is told of every look that found something.
     """
 
     def __init__(
@@ -190,10 +189,9 @@ class CatalogWatch:
         connector: Connector,
         store: Store,
         state: Callable[[], PipelineState],
-        told: Callable[[Sequence[Difference]], None] = lambda _: None,
     ) -> None:
         self._config, self._connector, self._store = config, connector, store
-        self._state, self._told = state, told
+        self._state = state
         self._tables: frozenset[str] = frozenset()
         self._said: tuple[int, set[str]] = (-1, set())
         self._failure = ""
@@ -264,8 +262,6 @@ class CatalogWatch:
             control.say(self._config, said)
             obeyed = {table for kind, table, _ in said if kind != gaps.RESNAPSHOT}
             self._said = state.batch, tables | obeyed
-        if new or said:
-            self._told(changes)
 
     def try_to_look(self) -> None:
         """Look; a look that fails is said once, and is made up for by the next."""

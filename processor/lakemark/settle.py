@@ -416,9 +416,7 @@ def chunks(
         if not done.void and done.survivors + done.fills:
             entry = state.tables.setdefault(done.table, TableState(since_batch=state.batch))
             entry.horizon = max(entry.horizon, done.hi)
-            if namesakes.may_have(
-                done.table
-            ):  # of the names that it may have, chunks read the first
+            if namesakes.may_have(done.table):  # chunks read the first of these names
                 entry.source_name = entry.source_name or namesakes.names_of(done.table)[0]
     return news
 

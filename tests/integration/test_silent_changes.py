@@ -75,7 +75,6 @@ def test_while_it_streams_and_once_more(source: Database, tmp_path):
     with Running(source, tmp_path, SETTINGS) as running:
         started(running)
         settled(running)
-        before = running.version("public.vacuumed")
         for n in (1, 2):
             for table, change in CHANGES.items():
                 do(source, change, table, n)
@@ -91,7 +90,6 @@ def test_while_it_streams_and_once_more(source: Database, tmp_path):
             if e["table"] == "public.vacuumed"
         }
         assert "storage-changed" in kinds
-        assert before >= 0
 
 
 def test_while_it_is_down(source: Database, tmp_path):

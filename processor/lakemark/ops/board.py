@@ -33,6 +33,7 @@ from lakemark.ops.status import (
     Stretch,
     TableNow,
 )
+from lakemark.refresh import UNKNOWN
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
 from lakemark.tables import PipelineState, TableState
@@ -253,7 +254,7 @@ class Board:
         if name not in self._gone:
             return False
         entry = self._state.tables[name]
-        return behind.records == 0 or not entry.topics or entry.code == "schema-unknown"
+        return behind.records == 0 or not entry.topics or entry.code == UNKNOWN
 
     def _table(self, name: str, behind: Lag, reading: frozenset[str]) -> TableNow:
         entry = self._state.tables.get(name)
