@@ -48,7 +48,8 @@ class Seen(msgspec.Struct, frozen=True):
 
     Attributes:
         facts: of the tables that are there.
-        gone: of those that were there, and are there no more.
+        gone: of those that were there, and are there no more: their oid is 0. It is their own one
+            while `source.tables` alone leaves them out.
         had_slot: whether the connector's slot was ever there.
     """
 
@@ -56,20 +57,18 @@ class Seen(msgspec.Struct, frozen=True):
     gone: dict[str, TableFacts] = {}
     had_slot: bool = False
 
-    def known(self, now: SourceFacts) -> SourceFacts:
+    def known(self, now: SourceFacts, state: PipelineState) -> SourceFacts:
         """Return what `now` is compared with.
 
         A table that is back counts as another one than went, though it may be the same: nobody has
-        looked at it meanwhile. A slot that comes for the first time was not gone before.
+        looked at it meanwhile, and its events may not have been captured. Those of a table that
+        only `source.tables` left out were. A slot that comes for the first time was not gone.
         """
-        back = {
-            name: msgspec.structs.replace(facts, oid=0)
-            for name, facts in self.gone.items()
-            if name in now.tables
-        }
+        back = {name: facts for name, facts in self.gone.items() if name in now.tables}
+        here = {name: facts for name, facts in self.facts.tables.items() if name not in state.left}
         return msgspec.structs.replace(
             self.facts,
-            tables={**back, **self.facts.tables},
+            tables={**back, **here},
             slot_present=self.facts.slot_present if self.had_slot else now.slot_present,
         )
 
@@ -80,9 +79,14 @@ class Seen(msgspec.Struct, frozen=True):
         """
         were = {**self.gone, **self.facts.tables}
         known = {*state.tables, *state.left}
+        captured = {name for name, left in state.left.items() if left.captured}
         return Seen(
             msgspec.structs.replace(now, restart_lsn=0, confirmed_flush_lsn=0),
-            {n: facts for n, facts in were.items() if n not in now.tables and n in known},
+            {
+                name: facts if name in captured else msgspec.structs.replace(facts, oid=0)
+                for name, facts in were.items()
+                if name in known and name not in now.tables
+            },
             self.had_slot or now.slot_present,
         )
 
@@ -222,9 +226,11 @@ class CatalogWatch:
                 known=[] if seen is None else [facts.oid for facts in seen.facts.tables.values()],
             )
         )
-        changes = differences(seen.known(now) if seen else None, now, source_key=self._keys(now))
+        state = self._state()
+        before = seen.known(now, state) if seen else None
+        changes = differences(before, now, source_key=self._keys(now))
         self._say(changes, now)
-        after = (seen or Seen(SourceFacts())).after(now, self._state())
+        after = (seen or Seen(SourceFacts())).after(now, state)
         if after != seen:
             self._store.note_catalog(msgspec.json.encode(after))
         self._tables = frozenset(now.tables)

@@ -253,6 +253,32 @@ def test_a_table_that_is_there_again_is_read_again(looks, oid):
     assert len(looks.said) == 1
 
 
+@pytest.mark.parametrize(
+    ("captured", "again", "reads"),
+    [
+        (True, facts(), False),
+        (True, facts(oid=2), True),
+        (True, facts(columns=("id", "w")), True),
+        (False, facts(), True),
+    ],
+    ids=["the same", "another one", "renamed column", "not captured meanwhile"],
+)
+def test_a_table_that_was_left_out_is_compared_with_its_last_look(looks, captured, again, reads):
+    """Its events were captured, so the same table is as complete as it was."""
+    watch = looks.watch()
+    watch.look()
+    entry = looks.state.tables[T]
+    type(looks).state = PipelineState(left={T: LeftOut(entry, captured)})
+    type(looks).now = source()
+    assert watch.look() == [], "it is not gone"
+    watch.look()
+    type(looks).state, type(looks).now = state(a=entry), source(again)
+    looks.watch().look()
+    assert looks.said == [("table-resnapshot", T)] * reads
+    watch.look()
+    assert len(looks.said) == reads
+
+
 def test_a_look_that_fails_does_not_end_the_watch(looks, monkeypatch):
     def broken(*_, **__):
         raise DependencyError("the database is away", code="database-unavailable")

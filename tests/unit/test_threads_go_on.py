@@ -4,6 +4,7 @@ import ast
 import errno
 import threading
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import lakemark
-from lakemark import connector_changes, ownership, snapshots
+from lakemark import catalog_watch, connector_changes, ownership, snapshots
 from lakemark.connector_changes import Watch
 from lakemark.errors import DependencyError
 from lakemark.ops import feeds, server, source_watch
@@ -99,6 +100,18 @@ def watch():
 
 
 @contextmanager
+def catalog():
+    soon = SimpleNamespace(
+        database=object(), source=SimpleNamespace(watch_interval=timedelta(milliseconds=1))
+    )
+    before = set(threading.enumerate())
+    with catalog_watch.CatalogWatch(soon, parse(), None, None).running():
+        (thread,) = set(threading.enumerate()) - before
+        yield thread
+    thread.join(WITHIN_S)
+
+
+@contextmanager
 def turn():
     ours = Turn(config())
     with ours:
@@ -135,6 +148,7 @@ WATCHING = {
         (feed(feeds._history), feeds, "publish"),
         (feed(source_watch.keep_looking), source_watch.SourceWatch, "look"),
     ],
+    ("catalog_watch", "keep_looking"): [(catalog, catalog_watch.CatalogWatch, "look")],
     ("connector_changes", "self._run"): [(watch, connector_changes.connectors, "read")],
     ("ownership", "self._queue"): [
         (turn, ownership.kafka, "Cluster"),
@@ -156,6 +170,7 @@ ONCE = {
     ("sink.evolve", "run"),
     ("starting", "self._watch"),  # of one start
     ("session", "_start_python"),
+    ("sink.topics", "call"),  # of one transaction
     ("sink.writers", "_answer"),  # of one connection
     ("sink.writers", "_end_with"),  # does nothing that could fail
 }

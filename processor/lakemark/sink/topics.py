@@ -322,12 +322,12 @@ class _Lane:
             StuckError: it did not come back in time.
             KafkaException: it was refused.
         """
-        said: queue.SimpleQueue[KafkaException | None] = queue.SimpleQueue()
+        said: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
         def call() -> None:
             try:
                 self.producer.send_offsets_to_transaction([mark], self.group, MARK_S)
-            except KafkaException as error:
+            except Exception as error:  # noqa: BLE001 - whoever waits raises it
                 said.put(error)
             else:
                 said.put(None)
