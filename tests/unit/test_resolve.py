@@ -144,6 +144,20 @@ def test_a_truncate_below_the_floor_does_not_lower_it():
     assert result.write_set.num_rows == 0
 
 
+@pytest.mark.parametrize(
+    ("floor", "truncate"), [(at(3), at(4, 5)), (at(4, 5), None), (at(4, 6), None)]
+)
+def test_only_a_truncate_above_the_floor_is_a_new_one(floor, truncate):
+    result = resolve(
+        parts(Entry("t", (4, 5), 1)),
+        floor=floor,
+        pending=None,
+        read_rows=DictLake().read_rows,
+        deletes="hard",
+    )
+    assert result.truncate == truncate
+
+
 def _packet(value):
     pool = pa.StructArray.from_arrays([pa.array([1]), value], names=["id", "x"])
     net = changes.upsert(op="c", position=at(1), source_ts=1, row=0)

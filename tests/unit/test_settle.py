@@ -252,6 +252,99 @@ def test_what_an_outcome_does_not_tell_stays():
     assert settled(outcomes=[TableOutcome(T, rows=0)], **old)[0].rows == 0, "that is told"
 
 
+def test_which_commit_a_table_must_have():
+    """The newest that records the batch; none that was recorded in a table that is gone."""
+    old = {"recorded": 3, "recorded_as": "stream", "key_ends": ["a/high"]}
+    done = TableOutcome(T, recorded_as="catchup", key_ends=["b/low"])
+    nothing = TableOutcome(T)
+    assert _recorded(done, **old) == (5, "catchup", ["a/high", "b/low"])
+    assert _recorded(nothing, **old) == (3, "stream", ["a/high"])
+    done.made = nothing.made = True
+    assert _recorded(done, **old) == (5, "catchup", ["b/low"])
+    assert _recorded(nothing, **old) == (-1, "stream", [])
+
+
+def _recorded(outcome: TableOutcome, **old) -> tuple[int, str, list[str]]:
+    entry, _ = settled(outcomes=[outcome], **old)
+    return entry.recorded, entry.recorded_as, entry.key_ends
+
+
+@pytest.mark.parametrize(("key", "kept"), [(["id"], ["id"]), ([], ["old"])])
+def test_a_table_that_is_made_to_fit_has_the_key_of_its_rows(key, kept):
+    entry, _ = settled(outcomes=[TableOutcome(T, needs=b"x", key=key)], key=["old"])
+    assert entry.key == kept
+
+
+def test_a_table_that_could_not_be_made_to_fit_stops():
+    outcome = TableOutcome(T, needs=b"x", code="schema-incompatible", reason="why")
+    entry, _ = settled(outcomes=[outcome])
+    assert (entry.state, entry.code) == (tables.ERRORED, "schema-incompatible")
+
+
+@pytest.mark.parametrize(
+    ("ends", "stop", "was", "complete"),
+    [
+        (True, None, "", tables.BY_CONNECTOR),
+        (False, None, "", ""),
+        (True, ("no-key", "why"), "", ""),
+        (True, None, tables.BY_SNAPSHOT, tables.BY_SNAPSHOT),
+    ],
+)
+def test_rows_of_the_connectors_own_that_came_whole_make_a_table_complete(
+    ends, stop, was, complete
+):
+    found = report(of={T: TableReport(own_ends=ends, stop=stop)})
+    assert settled(found, complete=was)[0].complete == complete
+
+
+def test_a_batch_without_rows_of_the_connectors_own_is_none_of_its_snapshot():
+    entry, _ = settled(report(of={T: TableReport(events=1)}))
+    assert (entry.own_batch, entry.own_snapshot) == (-1, 0)
+
+
+def test_own_rows_of_a_table_left_out_are_nothing_to_it():
+    before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=[TOPIC]))})
+    state = tables.decode(tables.encode(before))
+    told = TableReport(own_ends=True, own_snapshots={700}, names={("public", "items")})
+    settle.settle(state, before, START, [report(of={OTHER: told})], [], catalog=False)
+    assert state.left == before.left
+    assert state.tables == {}
+
+
+def test_events_with_unknown_columns_are_counted_when_they_are_read_again():
+    entry, _ = settled(report(of={T: TableReport(events=3, unknown_columns={"b"})}))
+    assert entry.events == 0
+
+
+def test_what_a_streaming_table_has_besides_events_is_counted():
+    entry, _ = settled(report(of={T: TableReport(replays=2)}))
+    assert entry.replays == 2
+
+
+def test_the_catalog_is_not_asked_for_a_table_before_it_is_known_which():
+    told = TableReport(names={("a", "b.c"), ("a.b", "c")}, unknown_columns={"x"})
+    entry, left = settled(report(of={T: told}), catalog=True)
+    assert left.refresh == {}
+    assert entry.code == "name-ambiguous"
+    told = TableReport(names={("a", "b.c")}, unknown_columns={"x"})
+    entry, left = settled(report(of={T: told}), catalog=True)
+    assert (left.refresh, entry.state) == ({}, tables.CATCHING_UP)
+
+
+def test_a_paused_table_is_not_moved_by_what_its_name_stands_for():
+    entry, _ = settled(
+        report(of={T: TableReport(names={("a", "b.c")})}), state=tables.PAUSED, code="paused"
+    )
+    assert (entry.state, entry.code, entry.source_name) == (tables.PAUSED, "paused", None)
+
+
+@pytest.mark.parametrize("known", [None, ("a.b", "c")])
+def test_chunks_say_whose_rows_a_table_has_unless_it_is_known(known):
+    state = state_of(**{"a.b.c": TableState(source_name=known)})
+    settle.chunks(state, frozenset(), [chunk("a.b.c")])
+    assert state.tables["a.b.c"].source_name == (known or ("a", "b.c"))
+
+
 @pytest.mark.parametrize(
     ("told", "committed", "why"),
     [
