@@ -85,7 +85,7 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     if quick:
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:
-        ensure_servers(say)
+        ensure_servers(say, newest=True)
         ensure_browser(say)
         say("making Java's archive of classes, if there is none")
         checked = run_child([sys.executable, "-m", "lakemark", "warm"]) or checked

@@ -153,17 +153,21 @@ class LocalStack:
     ) -> None:
         self.stop()
 
-    def fresh_database(self, *statements: str, name: str = "") -> "Database":
+    def fresh_database(
+        self, *statements: str, name: str = "", server: Postgres | None = None
+    ) -> "Database":
         """Create a database with a signal table, and run statements in it.
 
         Args:
             statements: SQL to run, e.g. CREATE TABLE.
             name: the database's name; unless given, one that this stack has not used.
+            server: that it is in, instead of the stack's.
         """
         name = name or f"db{next(self._numbers)}_{os.getpid()}"
-        with self.postgres.connect() as connection:
+        server = server or self.postgres
+        with server.connect() as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        database = Database(stack=self, name=name)
+        database = Database(self, server, name)
         self._databases.append(database)
         database.execute(SIGNAL_TABLE)
         for statement in statements:
@@ -214,24 +218,26 @@ class LocalStack:
 
 @dataclass
 class Database:
-    """A database of the stack's PostgreSQL, and the connector that captures it.
+    """A database, and the connector of a stack that captures it.
 
     Names follow the database's: topic prefix, connector, slot and publication are all `name`.
 
     Attributes:
-        stack: where it lives.
+        stack: whose Connect and Kafka it uses.
+        server: where it lives.
         name: the database's name.
         config: the connector's configuration, as last given to `start_connector`.
     """
 
     stack: LocalStack
+    server: Postgres
     name: str
     config: dict[str, str] = field(default_factory=dict)
 
     @property
     def dsn(self) -> str:
         """The database's address."""
-        return self.stack.postgres.dsn(self.name)
+        return self.server.dsn(self.name)
 
     def topic(self, table: str) -> str:
         """Return the topic of a table, of schema `public` unless the name says another."""
@@ -239,7 +245,7 @@ class Database:
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
         """Return a new connection that commits each statement."""
-        return self.stack.postgres.connect(self.name, **options)
+        return self.server.connect(self.name, **options)
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement in a connection of its own and return its rows, if it has any."""
@@ -305,7 +311,7 @@ class Database:
         """Return the values for the placeholders of connect-configs/postgres.json."""
         return {
             "DATABASE_HOST": "127.0.0.1",
-            "DATABASE_PORT": str(self.stack.postgres.port),
+            "DATABASE_PORT": str(self.server.port),
             "DATABASE_USER": USER,
             "DATABASE_PASSWORD": "trusted",
             "DATABASE_NAME": self.name,
@@ -326,7 +332,7 @@ class Database:
         if self.config:
             self.stack.connect.delete_connector(self.name)
             slot = self.config["slot.name"]
-            with self.stack.postgres.connect() as connection:
+            with self.server.connect() as connection:
 
                 def released() -> bool:
                     rows = connection.execute(
@@ -341,7 +347,7 @@ class Database:
                     [slot],
                 )
             self.config = {}
-        with self.stack.postgres.connect() as connection:
+        with self.server.connect() as connection:
             connection.execute(
                 sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
             )

