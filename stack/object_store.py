@@ -266,8 +266,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.store.parts[name][int(asked["partNumber"])] = data
             self._answer(200, ETag=f'"{tag(data)}"')
             return
+        if source := self.headers.get("x-amz-copy-source"):
+            self._copy(unquote(source).strip("/"), name)
+            return
         status = self.store.put(name, data, absent=self.headers.get("If-None-Match") == "*")
         self._answer(status, ETag=f'"{tag(data)}"')
+
+    def _copy(self, source: str, name: str) -> None:
+        data = self.store.objects.get(source)
+        if data is None:
+            self._answer(404)
+            return
+        self.store.put(name, data, absent=False)
+        said = _xml("ETag", f'"{tag(data)}"')
+        self._answer(200, _xml("CopyObjectResult", said).encode())
 
     def do_HEAD(self) -> None:
         name, _ = self._asked()

@@ -66,6 +66,7 @@ class Difference:
             partitions.
         fill: the value that rows hold which are older than the column, as text; None if there is
             no such value.
+        key: the key's columns of now, where they have other names than before.
     """
 
     table: str
@@ -76,6 +77,7 @@ class Difference:
     column: str = ""
     other: str = ""
     fill: str | None = None
+    key: tuple[str, ...] = ()
 
 
 SourceKeys = Mapping[str, Sequence[str]]
@@ -468,8 +470,8 @@ def _key_changed(
         Action.STOP,
         f"{now.name} has another key: {new} instead of {', '.join(was)}; the rows that are there "
         "were told apart by the old one",
-        "move the table's folder away, so that the table begins anew; then "
-        f"`lakemark table skip {now.name}`: it snapshots the table again",
+        f"lakemark table rebuild {now.name}",
+        key=tuple(is_) if set(was) != set(is_) else (),
     )
 
 

@@ -29,7 +29,7 @@ from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
 from lakemark.snapshot.readers.postgres_facts import look
-from lakemark.tables import ERRORED, PAUSED, PipelineState
+from lakemark.tables import ERRORED, PAUSED, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 
@@ -151,7 +151,11 @@ def records(
     stopped: set[str] = set()
     for table, group in groupby(changes, key=lambda change: change.table):
         several, entry = list(group), state.tables.get(table)
-        stops = [change for change in several if change.action is Action.STOP]
+        stops = [
+            change
+            for change in several
+            if change.action is Action.STOP and not _has_key(entry, change.key)
+        ]
         if stops:
             stopped.add(table)
         if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
@@ -168,6 +172,14 @@ def records(
         if entry.state == ERRORED and entry.code in MENDED:
             yield gaps.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
             yield "table-resume", table, {"code": entry.code}
+
+
+def _has_key(entry: TableState | None, key: Sequence[str]) -> bool:
+    """Whether the rows of a table are told apart by a key already, or there are none yet.
+
+    Its events may have told of it first, and a person have done something about it since.
+    """
+    return bool(key) and entry is not None and (not entry.key or set(entry.key) == set(key))
 
 
 def _may_stop(table: str, state: PipelineState) -> bool:

@@ -283,6 +283,46 @@ def table_skip(
     return OK
 
 
+@table_app.command("rebuild")
+@guarded
+def table_rebuild(
+    table: TableArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+) -> int:
+    """Make a table anew from a snapshot, with its columns, key and engine of now.
+
+    The old table can be read until the new one takes its place, in one commit. For a type or a key
+    that the table cannot follow, for another engine, and for a table whose files were damaged.
+    """
+    loaded = load(config).config
+    from lakemark import table_skip as skips  # noqa: PLC0415
+    from lakemark.kafka import Cluster  # noqa: PLC0415
+
+    skips.require_database(table, loaded)
+    state = skips.rebuildable(table, _progress_of(table, loaded))
+    more: dict[str, object] = {"reason": "a command asked for it"}
+    if state.state in skips.STANDING:
+        with Cluster(loaded) as cluster:
+            places = skips.skipped(state, cluster.end_offsets(state.topics))
+        say(f"{table} stands still. Of what it has not applied it leaves out:")
+        say(*(f"  {place}" for place in places), "The snapshot brings what that has changed.")
+        more["offsets"] = skips.offsets(places)
+    if loaded.lake.deletes_of(table) == "soft":
+        say("Rows that are marked as deleted are not in the source: the new table is without them.")
+    if not yes and not _agreed(f"Make {table} anew?"):
+        say("Nothing was changed.")
+        return FAILED
+    _control(loaded, "table-rebuild", table, more)
+    say(
+        f"{table} is made anew beginning with the next batch; the other tables go on.",
+        "Until it is whole, readers see the old table as it was then. Follow it with:",
+        "  lakemark status",
+    )
+    return OK
+
+
 def _agreed(question: str) -> bool:
     """The user's answer; no answer is a no."""
     try:

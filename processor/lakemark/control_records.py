@@ -8,6 +8,7 @@
     table-skip          it leaves out what it has not applied, up to the record's offsets
     table-read          rows that were in doubt have been read again: by key, or all of them
     table-resnapshot    any row may miss an event: it needs a snapshot
+    table-rebuild       it is made anew beside the old one, see `tables.rebuild`
     new-epoch           the source's positions begin again
     others              of snapshots: they arm and disarm runs
 
@@ -32,7 +33,7 @@ log = structlog.get_logger(__name__)
 COMMANDS: Final = frozenset(
     {
         *("table-pause", "table-resume", "table-stop", "table-skip", "table-read"),
-        *(gaps.RESNAPSHOT, "new-epoch"),
+        *(gaps.RESNAPSHOT, "table-rebuild", "new-epoch"),
     }
 )
 _SHOWN: Final = 500  # characters of a reason that are kept
@@ -160,6 +161,8 @@ def carry_out(
             _read(state, table, more, said="until" in record)
         elif kind == gaps.RESNAPSHOT and table:
             _doubt(state, table, more)
+        elif kind == "table-rebuild" and table:
+            _rebuild(state, record, more, refresh, start=start, before=before)
         elif kind == "new-epoch":
             tables.new_epoch(state, start)
             log.warning("pipeline.new_epoch", epoch=len(state.epochs))
@@ -211,6 +214,24 @@ def _skip(state: PipelineState, table: str, upto: object, refresh: Refresh) -> N
         refresh.again(table)
     else:
         log.warning("table.not_skipped", table=table)
+
+
+def _rebuild(
+    state: PipelineState,
+    record: Mapping[str, Any],
+    more: _More,
+    refresh: Refresh,
+    *,
+    start: Offsets,
+    before: PipelineState,
+) -> None:
+    table, why = record["table"], (more.reason or "a command asked for it")[:_SHOWN]
+    upto = record.get("offsets")
+    if tables.rebuild(state, table, why, start=start, before=before, upto=upto):
+        refresh.again(table)
+        log.info("table.rebuild", table=table, reason=why)
+    else:
+        log.warning("table.not_rebuilt", table=table)
 
 
 def _read(state: PipelineState, table: str, more: _More, *, said: bool) -> None:

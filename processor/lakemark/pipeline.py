@@ -44,9 +44,10 @@ from lakemark.pace import Pace
 from lakemark.plans import Waters
 from lakemark.refresh import Catalog, Refresh
 from lakemark.settle import Left, News, Results
-from lakemark.sink import chunk_files
+from lakemark.sink import chunk_files, rebuild
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.sink.lake_plan import TableOutcome
+from lakemark.sink.names import folder_of
 from lakemark.source import ranges
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.ranges import Range
@@ -191,6 +192,7 @@ class Pipeline:
         start = settle.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
         self._refuse_namesakes(state, before, start)
+        self._replace(state)
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
@@ -243,6 +245,29 @@ class Pipeline:
             known = [entry.source_name] if entry is not None and entry.source_name else []
             if len(names := {*captured, *known}) > 1:
                 settle.ambiguous(table, names, stop)
+
+    def _replace(self, state: PipelineState) -> None:
+        """Rebuilt tables take the place of the old ones, before anything of the batch is written.
+
+        Done in every repetition, and only the first time something happens. Where the lake does not
+        let it, the next batch tries again; until then all goes to the new table.
+        """
+        for name in tables.rebuilt(state):
+            entry = state.tables[name]
+            path = folder_of(self.config.lake, name)
+            options = self.config.lake.options()
+            try:
+                done = rebuild.replace(path, entry.rebuild, storage_options=options)
+            except LakemarkError as error:
+                log.warning(
+                    "table.not_replaced", table=name, code=error.code, reason=error.message,
+                    hint=error.hint,
+                )  # fmt: skip
+                continue
+            if done is not None:
+                log.info("table.rebuilt", table=name, rows=done.rows, reason=entry.rebuild_why)
+                entry.rebuild, entry.rebuild_why = -1, ""
+                entry.rows, entry.bytes = done.rows, done.bytes
 
     # -- 2: the tasks -----------------------------------------------------------------------------
 

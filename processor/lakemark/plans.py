@@ -39,7 +39,7 @@ def lake_plan(
         step=step,
         tables={
             name: TablePlan(
-                path=names.folder_of(config.lake, name),
+                path=names.folder_of(config.lake, name, entry.rebuild),
                 deletes=config.lake.deletes_of(name),
                 engine=engine_of(config, name, entry),
                 floor=bytes.fromhex(entry.floor) if entry.floor else None,
@@ -108,7 +108,7 @@ def output_plan(
         topic_ids=topic_ids,
         rows={
             name: Row(
-                names.folder_of(config.lake, name),
+                names.folder_of(config.lake, name, entry.rebuild),
                 stale(entry),
                 bytes.fromhex(entry.floor) if entry.floor else None,
                 entry.topics[0] if entry.topics else "",

@@ -108,6 +108,7 @@ def _now(entry: TableState, state: PipelineState) -> TableNow:
         passed=_passed(entry, state),
         partial=entry.partial,
         complete=entry.complete,
+        rebuild=entry.rebuild,
     )
 
 

@@ -325,7 +325,9 @@ class Supervisor:
             pipeline.connector,
             ReadSettings(config, pipeline.modes, pipeline.connector.settings, chunk_files),
             lambda table, key: partial_keys(
-                folder_of(config.lake, table), key, storage_options=config.lake.options()
+                folder_of(config.lake, table, self._rebuild_of(table)),
+                key,
+                storage_options=config.lake.options(),
             ),
             pipeline.checkpoint.check_owner,
             lambda table: table in self.state.wrappers,
@@ -336,6 +338,10 @@ class Supervisor:
         with running as self.snapshots:
             yield
         self.snapshots = None
+
+    def _rebuild_of(self, table: str) -> int:
+        entry = self.state.tables.get(table)
+        return -1 if entry is None else entry.rebuild
 
     def _done(self, done: BatchDone) -> None:
         self.starting.end()

@@ -7,13 +7,18 @@ out may be missing, it is to be snapshotted again.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
+from lakemark.config import Config
 from lakemark.errors import PipelineError
 from lakemark.gaps import CONTROL_LOST
 from lakemark.snapshot.fields import nearest
 from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, TableState
+
+STANDING: Final = (PAUSED, ERRORED)
+"""States in which a table waits, with changes that it has not applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,22 @@ def standing(table: str, record: bytes) -> TableState:
     Raises:
         PipelineError: it does not stand still, or a skip would not help.
     """
+    state = rebuildable(table, record)
+    if state.state not in STANDING:
+        raise PipelineError(
+            f"{table} is {state.state}: only a table that is paused or errored can be skipped",
+            code="not-standing",
+            hint=f"if it is to leave changes out all the same: lakemark table pause {table}",
+        )
+    return state
+
+
+def rebuildable(table: str, record: bytes) -> TableState:
+    """The state of a table that can be made anew, from its record on the progress topic.
+
+    Raises:
+        PipelineError: its source went back in time: that would not help.
+    """
     try:
         state = msgspec.json.decode(record, type=TableState)
     except msgspec.MsgspecError:
@@ -111,13 +132,21 @@ def standing(table: str, record: bytes) -> TableState:
             code="position-regressed",
             hint="lakemark recover --new-epoch",
         )
-    if state.state not in (PAUSED, ERRORED):
-        raise PipelineError(
-            f"{table} is {state.state}: only a table that is paused or errored can be skipped",
-            code="not-standing",
-            hint=f"if it is to leave changes out all the same: lakemark table pause {table}",
-        )
     return state
+
+
+def require_database(table: str, config: Config) -> None:
+    """Refuses to make a table anew that nobody could read.
+
+    Raises:
+        PipelineError: `no-database`.
+    """
+    if config.database is None:
+        raise PipelineError(
+            f"{table} cannot be rebuilt: there is no database to read it from",
+            code="no-database",
+            hint="set database.url and start the pipeline again",
+        )
 
 
 def skipped(state: TableState, ends: Mapping[tuple[str, int], int]) -> list[Skipped]:

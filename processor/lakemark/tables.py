@@ -86,6 +86,9 @@ class TableState(msgspec.Struct, omit_defaults=True):
             nothing yet.
         source_name: whose rows it has, where another table may have the same text; None = of such a
             text nothing came yet, or it was skipped.
+        rebuild: number of the rebuild under way, which is the batch that began it; -1 = none.
+            All that comes goes to the new table, see `sink.rebuild`.
+        rebuild_why: what it is for.
     """
 
     state: str = STREAMING
@@ -130,6 +133,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
     recorded_as: str = ""
     complete: str = ""
     source_name: Name | None = None
+    rebuild: int = -1
+    rebuild_why: str = ""
 
 
 class LeftOut(msgspec.Struct):
@@ -331,7 +336,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
         stream(entry, state.batch)
         entry.recorded, entry.source_name = -1, None
         why = "events were skipped: rows may be missing, out of date or deleted since"
-        resnapshot(entry, why, state.batch)
+        resnapshot(entry, why if entry.rebuild < 0 else _rebuilding(entry), state.batch)
     return ended
 
 
@@ -355,6 +360,68 @@ def resume(state: PipelineState, table: str) -> bool:
 def _resume(entry: TableState, batch: int) -> None:
     entry.state, entry.code, entry.reason, entry.hint = CATCHING_UP, "", "", ""
     entry.retried, entry.since_batch, entry.skip_to = False, batch, None
+
+
+def rebuild(
+    state: PipelineState,
+    table: str,
+    why: str,
+    *,
+    start: Offsets,
+    before: PipelineState,
+    upto: object = None,
+) -> bool:
+    """Lets a table be made anew from a snapshot, beside the old one; chunks under way are void.
+
+    One that stands still leaves out what it has not applied, as `skip` has it: the snapshot brings
+    it. Any other applies all of its events, to the new table.
+
+    Args:
+        state: the state being made.
+        table: which table.
+        why: what for.
+        start: Kafka offsets at which the batch began.
+        before: the state before the batch.
+        upto: see `skip`; used only where it stands still.
+
+    Returns:
+        False if there is no such table, or as `skip`.
+    """
+    entry = state.tables.get(table)
+    if entry is None:
+        return False
+    if entry.state in (PAUSED, ERRORED):
+        if not skip(state, table, upto=upto):
+            return False
+    else:
+        stop(state, table, to=CATCHING_UP, start=start, before=before)
+    entry.rebuild, entry.rebuild_why = state.batch, why
+    _forget_files(entry)
+    resnapshot(entry, _rebuilding(entry), state.batch)
+    return True
+
+
+def _rebuilding(entry: TableState) -> str:
+    return f"it is being rebuilt, and readers see it as it was before: {entry.rebuild_why}"
+
+
+def _forget_files(entry: TableState) -> None:
+    """What is said of the files of a table that another one is being made for."""
+    fresh = TableState()
+    for name in (
+        *("key", "key_ends", "engine", "rows", "bytes", "committed_ms", "recorded", "recorded_as"),
+        *("pending", "pending_step", "pending_over", "pending_over_step"),
+    ):
+        setattr(entry, name, getattr(fresh, name))
+
+
+def rebuilt(state: PipelineState) -> list[str]:
+    """The tables whose new form is whole: every row was read since the rebuild began."""
+    return [
+        name
+        for name, entry in state.tables.items()
+        if entry.rebuild >= 0 and entry.state == STREAMING and not entry.resnapshot
+    ]
 
 
 def new_epoch(state: PipelineState, start: Offsets) -> None:

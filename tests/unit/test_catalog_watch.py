@@ -1,5 +1,7 @@
 """What follows from what the catalog says, and that a look is made up for after a crash."""
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -102,6 +104,23 @@ def test_a_stop_is_said_until_it_holds_and_a_pause_stays(entry, stops):
     changes = [difference(Action.STOP, "not-published"), difference(Action.READ_AGAIN)]
     kinds = [kind for kind, _, _ in records(changes, state(a=entry), there=[T])]
     assert kinds == ["table-stop"] * stops + ["table-resnapshot"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "key", "stops"),
+    [
+        (TableState(key=["id"]), ("n", "id"), True),
+        (TableState(key=["id", "n"]), ("n", "id"), False),
+        (TableState(), ("n", "id"), False),
+        (TableState(key=["id"]), (), True),
+        (TableState(), (), True),
+    ],
+    ids=["old key", "new key already", "no rows yet", "other columns of one name", "the same"],
+)
+def test_a_key_that_events_told_of_first_does_not_stop_a_table_again(entry, key, stops):
+    changes = [dataclasses.replace(difference(Action.STOP, "key-changed"), key=key)]
+    found = list(records(changes, state(a=entry), there=[T]))
+    assert [kind for kind, _, _ in found] == ["table-stop"] * stops
 
 
 def test_what_was_mended_goes_on_and_is_read_again():

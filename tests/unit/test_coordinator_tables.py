@@ -437,3 +437,19 @@ def test_a_table_that_the_stream_has_stopped_is_skipped_not_a_fault_of_sql():
     world.finish("r1")
     assert world.scans("r1") == {ORDERS: "SKIPPED", ITEMS: "SUCCEEDED"}
     assert world.note("r1", "ABORTED")["code"] == "schema-incompatible"
+
+
+def test_a_rebuild_that_somebody_waits_for_waits_for_no_run_before_it():
+    world = FakeWorld()
+    world.execute("r1", ITEMS)
+    world.finish("r1")
+    world.stream.table(ITEMS, resnapshot_since=world.stream.number, rebuild=world.stream.number)
+    world.go(REPAIR_AGAIN_S / 4)
+    assert len(world.records("run-start")) == 2
+    assert {spec.rebuild for spec in world.reads if spec.run != "r1"} == {
+        world.stream.tables[ITEMS].rebuild
+    }
+    world.go(REPAIR_AGAIN_S / 4)
+    world.stream.table(ITEMS, resnapshot_since=world.stream.number)
+    world.go(REPAIR_AGAIN_S / 4)
+    assert len(world.records("run-start")) == 2, "once"

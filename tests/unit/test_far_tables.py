@@ -14,12 +14,14 @@ from lakemark.sink import (
     commits,
     delta,
     object_client,
+    rebuild,
     table_log,
     upkeep,
     vectors,
 )
 from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
+from lakemark.sink.names import rebuild_path
 from lakemark.sink.pending import Halves
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.upkeep import Policy
@@ -221,3 +223,21 @@ def test_a_table_that_is_refused_is_alone(far, engine, sick):
     assert (outcomes[well].code, values(far, well)) == ("", {0: "b1"})
     far.refuse("", 0)
     assert values(far, sick) == {0: "b0"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_table_that_was_made_anew_takes_the_place_of_the_old_one(far, engine):
+    more = {"storage_options": far.options}
+    merges = {TASK_MERGE: delta, DELETION_VECTORS: vectors}[engine]
+    for address in (ADDRESS, rebuild_path(ADDRESS, 4)):
+        delta.ensure(address, table_schema(COLUMNS), key=["id"], table="public.t", **more)
+        merged(merges, address, numbered(range(3), 1, 1), 1, **more)
+    gone = [delete(of("1"), at(9))]
+    merged(merges, rebuild_path(ADDRESS, 4), [*numbered([2], 2, 7), *gone], 2, **more)
+    for _ in range(2):
+        done = rebuild.replace(ADDRESS, 4, storage_options=far.options)
+        assert done is not None
+        assert rows(ADDRESS, far.options) == {"0": 1, "2": 7}
+    left = object_client.client(ADDRESS, far.options)
+    assert not left.listing("_lakemark/rebuild-4/_delta_log")
+    assert not left.listing("_lakemark/rebuild-4")

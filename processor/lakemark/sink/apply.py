@@ -238,9 +238,10 @@ class _Work:
             f"{self.outcome.table} has another key: {', '.join(now)} instead of {', '.join(was)}; "
             "the rows that are there were told apart by the old one",
             code="key-changed",
-            hint=f"move the folder {self.own.path} away, so that the table begins anew; then "
-            f"`lakemark table skip {self.outcome.table}`: it leaves out the changes that were not "
-            "applied, and snapshots the table again",
+            hint=f"`lakemark table rebuild {self.outcome.table}` makes the table anew, with its "
+            f"new key; or, where no database is configured, move the folder {self.own.path} away, "
+            f"then `lakemark table skip {self.outcome.table}`: it leaves out the changes that were "
+            "not applied, and snapshots the table again",
         )
 
     def _version(self, recorded: int | None) -> int:

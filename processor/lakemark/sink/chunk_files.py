@@ -74,6 +74,7 @@ class ChunkFileWriter:
         position: bytes,
         source_ts: int,
         run: str = "",
+        rebuild: int = -1,
     ) -> ChunkFile | None:
         """Writes rows, and keeps the index of their keys; None if a key is there twice.
 
@@ -84,12 +85,13 @@ class ChunkFileWriter:
             position: of all rows.
             source_ts: of all rows, microseconds since the epoch.
             run: see `ChunkFile`.
+            rebuild: number of the rebuild that the table is in; -1 = none.
 
         Raises:
             TableError, DependencyError: the lake refuses, or does not answer.
         """
         kind = cdc_type(deletes=self.lake.deletes_of(table))
-        path = folder_of(self.lake, table)
+        path = folder_of(self.lake, table, rebuild)
         with told(path):
             store = TableStore(path, self.lake.options())
             store.make()

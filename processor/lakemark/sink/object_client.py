@@ -138,6 +138,21 @@ class Objects:
             for one in found
         ]
 
+    def copy(self, name: str, to: str) -> None:
+        """Makes a file the same as another one, within the store."""
+        with _as_os_errors():
+            obstore.copy(self.store, self.folder + name, self.folder + to)
+
+    def delete_all(self, prefix: str) -> None:
+        """Deletes all files whose names begin so, in folders of it too."""
+        folder = prefix.rpartition("/")[0]
+        with _as_os_errors():
+            for found in obstore.list(self.store, self.folder + folder):
+                paths = [one["path"] for one in found]
+                own = [path for path in paths if path.startswith(self.folder + prefix)]
+                if own:
+                    obstore.delete(self.store, own)
+
     def delete(self, name: str) -> None:
         """Deletes a file, if there is one."""
         with _as_os_errors():

@@ -13,6 +13,7 @@ disk that is asked for many at once writes its journal once: 4 ms a table instea
 """
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -161,6 +162,46 @@ class TableStore:
                 objects.delete(name)
             else:
                 self._handler().delete_file(name)
+
+    def copy(self, name: str, to: str) -> None:
+        """Gives a file of the folder a second name in it; one that has it already stays.
+
+        Raises:
+            OSError: there is no such file; the store does not answer or refuses.
+        """
+        if (folder := self.local) is not None:
+            (folder / to).parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                os.link(folder / name, folder / to)
+            return
+        if (objects := self._objects()) is not None:
+            objects.copy(name, to)
+            return
+        with self._handler().open_input_file(name) as file:
+            out = self._handler().open_output_stream(to, None)
+            while part := file.read(_WHOLE_BYTES):
+                out.write(part)
+            out.close()
+
+    def delete_folders(self, folder: str, prefix: str) -> None:
+        """Deletes the folders in one whose names begin with a prefix, with all that is in them.
+
+        Raises:
+            OSError: the store does not answer or refuses.
+        """
+        if (root := self.local) is not None:
+            for found in (root / folder).glob(f"{prefix}*"):
+                shutil.rmtree(found)
+            return
+        if (objects := self._objects()) is not None:
+            objects.delete_all(f"{folder}/{prefix}")
+            return
+        selector = FileSelector(folder, allow_not_found=True, recursive=True)
+        for info in self._handler().get_file_info_selector(
+            selector.base_dir, selector.allow_not_found, selector.recursive
+        ):
+            if info.type == FileType.File and f"{folder}/{prefix}" in info.path:
+                self._handler().delete_file(info.path)
 
     def parquet(self, name: str, size: int = 0) -> pq.ParquetFile:
         """A Parquet file, open for reading parts of it; its `size` in bytes, if that is known."""

@@ -50,14 +50,14 @@ from lakemark.sink.data_files import (
 from lakemark.sink.failures import Conflict, told
 from lakemark.sink.key_index import KeyWords
 from lakemark.sink.log_table import Opened
-from lakemark.sink.names import CDC
+from lakemark.sink.names import CDC, OWN_FOLDER
 from lakemark.sink.row_rules import Decision, Flags
 from lakemark.sink.table_log import Action, DataFile, TableFiles
 from lakemark.sink.table_store import TableStore
 from lakemark.sink.vectors_rows import Finder, Hits, files_of
 from lakemark.sink.write_set import DELETE, INSERT, UPSERT, Staged, prepare
 
-VECTORS_FOLDER: Final = "_lakemark"
+VECTORS_FOLDER: Final = OWN_FOLDER
 
 
 def merge(

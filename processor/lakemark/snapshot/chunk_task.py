@@ -78,6 +78,7 @@ class WriteFile(Protocol):
         position: bytes,
         source_ts: int,
         run: str,
+        rebuild: int,
     ) -> ChunkFile | None:
         """Writes them; None if a key is there twice. Raises DependencyError, TableError."""
 
@@ -216,6 +217,7 @@ def _filed(
         position=lo.position(spec.epoch),
         source_ts=source_ts,
         run=spec.run if spec.surrogate is None else "",
+        rebuild=spec.rebuild,
     )
     if file is None:
         return None

@@ -31,7 +31,7 @@ class TableNow:
     `code`, `reason` and `hint` say why it has stopped until a person mends it; empty otherwise.
     `passed` is the position that every partition of its topics has passed; empty = not known.
     `partial`: whether an event of it may have lacked a column.
-    `complete`: see `tables.TableState`.
+    `complete`, `rebuild`: see `tables.TableState`.
     """
 
     streaming: bool = True
@@ -45,6 +45,7 @@ class TableNow:
     passed: bytes = b""
     partial: bool = True
     complete: str = ""
+    rebuild: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,7 @@ class Reading:
             surrogate=run.surrogate,
             opens=self.windows.since(floor),
             epoch=self.coordinator.stream.epoch,
+            rebuild=self.coordinator.rebuild_of(table.table),
         )
 
         def read() -> None:

@@ -97,8 +97,9 @@ def way_on(table: str, path: str) -> str:
     meet them again: they are skipped, and a snapshot brings what they held.
     """
     return (
-        f"either change the column back in the source, or move the folder {path} away, so that the "
-        f"table begins anew; then `lakemark table skip {table}`: it leaves out the changes that "
+        f"`lakemark table rebuild {table}` makes the table anew, with its columns of now; or "
+        "change the column back in the source, or, where no database is configured, move the "
+        f"folder {path} away; then `lakemark table skip {table}`: it leaves out the changes that "
         "were not applied, and snapshots the table again"
     )
 

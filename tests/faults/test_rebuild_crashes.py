@@ -1,0 +1,70 @@
+"""A rebuild is killed at every point: readers have the old table or the new one, and nothing stays."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from lakemark import crashpoints
+from lakemark.config import load
+from lakemark.sink.names import folder_of
+from stack.local import Database
+from tests.kit.running import Running
+from tests.kit.watched_table import read_all_the_while
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+CRASH_S = 480.0
+TABLE, ROWS = "public.items", 2_000
+KEPT = f"id <= {ROWS}"
+SETTINGS = {"snapshot": {"incomplete": "auto", "chunk_rows": 500, "window_interval": "100ms"}}
+POINTS = (
+    *crashpoints.OF_REBUILDS,
+    *(crashpoints.AFTER_DECODE, crashpoints.BEFORE_COMMIT, crashpoints.AFTER_COMMIT),
+    *(crashpoints.BEFORE_STATE, crashpoints.BEFORE_CHECKPOINT),
+)
+
+
+def write(database: Database) -> None:
+    """Changes of every kind, of rows beyond those that are always there too."""
+    database.execute(f"UPDATE {TABLE} SET v = v || 'u' WHERE id % 9 = 0 AND {KEPT}")
+    database.execute(
+        f"INSERT INTO {TABLE} SELECT i, 'n' FROM generate_series({ROWS + 1}, {ROWS + 50}) i"
+    )
+    database.execute(f"DELETE FROM {TABLE} WHERE NOT ({KEPT})")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("engines", [("task-merge", "deletion-vectors")], ids="-and-".join)
+def test_a_crash_at_each_point(database: Database, tmp_path, engines):
+    database.execute(f"CREATE TABLE {TABLE} (id int PRIMARY KEY, v text)")
+    database.execute(f"INSERT INTO {TABLE} SELECT i, 'o' FROM generate_series(1, {ROWS}) i")
+    database.start_connector({"snapshot.mode": "no_data"})
+    with Running(database, tmp_path, SETTINGS) as running:
+        lakemark = running.lakemark
+        lakemark.start()
+        running.wait_equal()
+        path = folder_of(load(lakemark.config).lake, TABLE)
+        lakemark.stop()
+        with read_all_the_while(path, at_least=ROWS):
+            for number, point in enumerate(POINTS):
+                lakemark.environment["LAKEMARK_LAKE__ENGINE"] = engines[(number + 1) % 2]
+                write(database)
+                lakemark.command("table", "rebuild", TABLE, "--yes")
+                lakemark.crash_at(point)
+                lakemark.spawn()
+                code = lakemark.wait_ended(CRASH_S)
+                assert code == -signal.SIGKILL, (point, lakemark.log_tail(40))
+                lakemark.no_crash()
+                lakemark.start()
+                write(database)
+                running.wait_equal()
+                running.wait_progress(
+                    TABLE, "the rebuild's end", lambda r: r.get("rebuild", -1) < 0
+                )
+                vectors = "deletionVectors" in (
+                    running.table(TABLE).protocol().reader_features or ()
+                )
+                assert vectors == (engines[(number + 1) % 2] == "deletion-vectors")
+                assert not list(Path(path).glob("_lakemark/rebuild-*"))
+                lakemark.stop()

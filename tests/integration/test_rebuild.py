@@ -1,0 +1,141 @@
+"""Tables that are made anew beside the old ones: who reads sees the one or the other, and no mixture."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lakemark.config import load
+from lakemark.sink.names import folder_of
+from stack.local import Database
+from tests.kit.nightly import nightly
+from tests.kit.running import Running
+from tests.kit.watched_table import read_all_the_while
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+TABLE, OTHER = "public.items", "public.others"
+ROWS = 3_000
+SETTINGS = {"snapshot": {"incomplete": "auto", "chunk_rows": 500, "window_interval": "100ms"}}
+VECTORS, BIG = "deletion-vectors", "spark-merge"
+
+
+@pytest.fixture
+def source(database: Database) -> Database:
+    for name in (TABLE, OTHER):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text, n int NOT NULL)")
+        database.execute(
+            f"INSERT INTO {name} SELECT i, '1' || i, i FROM generate_series(1, {ROWS}) i"
+        )
+    database.start_connector({"snapshot.mode": "no_data"})
+    return database
+
+
+@contextmanager
+def run(source: Database, folder: Path, *, spark: bool = False) -> Iterator[Running]:
+    settings = {**SETTINGS, "lake": {"path": "./lake", "engine": "task-merge"}}
+    with Running(source, folder, settings, spark=spark) as found:
+        found.lakemark.start()
+        found.wait_equal()
+        yield found
+
+
+@pytest.fixture
+def running(source: Database, tmp_path) -> Iterator[Running]:
+    with run(source, tmp_path) as found:
+        yield found
+
+
+def rebuild(running: Running, table: str = TABLE) -> None:
+    running.lakemark.command("table", "rebuild", table, "--yes")
+    running.wait_progress(table, "its rebuild", lambda r: r.get("rebuild", -1) >= 0)
+
+
+def rebuilt(running: Running, table: str = TABLE) -> None:
+    running.wait_progress(table, "to be rebuilt", lambda r: r.get("rebuild", -1) < 0)
+
+
+def path_of(running: Running, table: str = TABLE) -> str:
+    return folder_of(load(running.lakemark.config).lake, table)
+
+
+def set_engine(running: Running, engine: str) -> None:
+    config = yaml.safe_load(running.lakemark.config.read_text())
+    config["lake"]["engine"] = engine
+    running.lakemark.config.write_text(yaml.safe_dump(config))
+
+
+def test_a_type_that_it_cannot_follow(running: Running):
+    database = running.database
+    version = running.version(TABLE)
+    database.execute(f"ALTER TABLE {TABLE} ALTER v TYPE int USING v::int")
+    database.execute(f"UPDATE {TABLE} SET v = 0 WHERE id < 10")
+    running.wait_state(TABLE, "errored")
+    assert running.version(TABLE) == version
+    with read_all_the_while(path_of(running), at_least=ROWS) as seen:
+        rebuild(running)
+        database.execute(f"INSERT INTO {TABLE} SELECT i, i, i FROM generate_series(10001, 10100) i")
+        running.wait_equal()
+    assert len(seen) == 2
+    rebuilt(running)
+    running.wait_state(TABLE, "streaming")
+
+
+def test_another_key_and_a_table_of_other_rows(running: Running):
+    database = running.database
+    database.execute(f"ALTER TABLE {TABLE} DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (n, id)")
+    database.execute(f"UPDATE {TABLE} SET n = n + 1 WHERE id = 1")
+    record = running.wait_state(TABLE, "errored")
+    assert record["code"] == "key-changed"
+    assert f"lakemark table rebuild {TABLE}" in record["hint"]
+    rebuild(running)
+    running.wait_equal()
+    database.execute(f"DELETE FROM {TABLE} WHERE n % 7 = 0")
+    database.execute(f"UPDATE {TABLE} SET n = n + 1 WHERE id = 2")
+    running.wait_equal()
+    rebuilt(running)
+
+
+def test_an_empty_table_and_one_whose_log_was_removed(running: Running):
+    database = running.database
+    database.execute(f"DELETE FROM {TABLE}")
+    running.wait_equal()
+    rebuild(running)
+    running.wait_progress(TABLE, "it to be read", lambda r: not r.get("resnapshot"))
+    assert running.rows(TABLE).num_rows == 0
+    database.execute(f"INSERT INTO {TABLE} VALUES (1, 'x', 1)")
+    running.wait_equal()
+    rebuilt(running)
+    assert running.rows(TABLE).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("spark", "engines"),
+    [
+        (False, (VECTORS, "task-merge")),
+        pytest.param(True, (BIG, VECTORS, BIG, "task-merge"), marks=nightly),
+    ],
+    ids=["local", "spark"],
+)
+def test_engines_in_every_direction(source: Database, tmp_path, spark, engines):
+    """Under changes all the while; the table's log is one, so that readers follow it."""
+    with run(source, tmp_path, spark=spark) as running:
+        for engine in engines:
+            running.lakemark.stop()
+            set_engine(running, engine)
+            running.lakemark.start()
+            begun = running.version(TABLE)
+            with read_all_the_while(path_of(running), at_least=ROWS):
+                rebuild(running)
+                for at in range(20):
+                    source.execute(f"UPDATE {TABLE} SET v = v || '{at % 10}' WHERE id % 20 = {at}")
+                running.wait_equal()
+                rebuilt(running)
+            table = running.table(TABLE)
+            assert table.metadata().configuration.get("lakemark.engine", "task-merge") == engine
+            has_vectors = "deletionVectors" in (table.protocol().reader_features or ())
+            assert has_vectors == (engine != "task-merge")
+            assert running.version(TABLE) > begun
+        running.wait_equal()

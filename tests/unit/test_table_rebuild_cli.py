@@ -1,0 +1,163 @@
+"""`lakemark table rebuild`: what it says, what it asks, what it writes."""
+
+import json
+
+import pytest
+
+from lakemark import control_records, tables
+from lakemark.tables import PipelineState, TableState
+from tests.kit.command_line import SMALL, invoke
+
+T = "public.orders"
+TOPIC = "shop.public.orders"
+STANDS = {
+    "state": "errored",
+    "code": "schema-incompatible",
+    "topics": [TOPIC],
+    "from_offsets": {TOPIC: {"0": 10, "1": 20}},
+}
+
+
+@pytest.fixture
+def asked(kafka):
+    kafka.ends = {(TOPIC, 0): 1510, (TOPIC, 1): 20}
+
+    def ask(record, *options, **more):
+        kafka.records = {T.encode(): json.dumps({"table": T, **record}).encode()}
+        return invoke("table", "rebuild", T, *options, **more)
+
+    return ask
+
+
+def test_a_table_that_streams_leaves_nothing_out(folder, kafka, asked):
+    result = asked({}, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "leaves out" not in result.output
+    ((topic, key, value),) = kafka.published
+    said = json.loads(value)
+    assert (topic, key, said["type"]) == ("shop.control", T.encode(), "table-rebuild")
+    assert "offsets" not in said
+
+
+def test_one_that_stands_still_says_what_it_leaves_out(folder, kafka, asked):
+    result = asked(STANDS, "--yes")
+    assert result.exit_code == 0, result.output
+    assert f"{TOPIC}-0: offsets 10 to 1509 (1,500 records)" in result.output
+    ((_, _, value),) = kafka.published
+    assert json.loads(value)["offsets"] == {TOPIC: {"0": 1510, "1": 20}}
+
+
+@pytest.mark.parametrize(("answer", "sent"), [("y\n", 1), ("n\n", 0), ("", 0)])
+def test_it_asks_and_no_answer_is_a_no(folder, kafka, asked, answer, sent):
+    result = asked({}, input=answer)
+    assert len(kafka.published) == sent
+    assert result.exit_code == (0 if sent else 1)
+
+
+def test_it_takes_a_database(folder, kafka, asked):
+    plain = "\n".join(line for line in SMALL.splitlines() if not line.startswith("database"))
+    (folder / "lakemark.yaml").write_text(plain)
+    result = asked({}, "--yes")
+    assert result.exit_code == 1
+    assert "no-database:" in result.stderr
+    assert "database.url" in result.stderr
+    assert kafka.published == []
+
+
+def test_rows_that_are_marked_as_deleted_are_said_to_be_lost(folder, asked):
+    text = (folder / "lakemark.yaml").read_text().replace("./lake}", "./lake, deletes: soft}")
+    (folder / "lakemark.yaml").write_text(text)
+    assert "deletes: soft" in text
+    assert "the new table is without them" in asked({}, "--yes").output
+
+
+def test_a_source_that_went_back_in_time_is_not_mended_so(folder, kafka, asked):
+    result = asked(STANDS | {"code": "position-regressed"}, "--yes")
+    assert result.exit_code == 1
+    assert "recover --new-epoch" in result.stderr
+    assert kafka.published == []
+
+
+# -- what the pipeline does with it -----------------------------------------------------------------
+
+
+class Again:
+    """Stands in for `Refresh`: which tables it was told of."""
+
+    def __init__(self):
+        self.told = []
+
+    def again(self, table):
+        self.told.append(table)
+
+
+def carried(entry, **record):
+    state = PipelineState(batch=7, offsets={TOPIC: {0: 50}}, tables={T: entry} if entry else {})
+    refresh = Again()
+    control_records.carry_out(
+        [{"type": "table-rebuild", "table": T, **record}], state,
+        before=state, start={TOPIC: {0: 40}}, refresh=refresh,
+    )  # fmt: skip
+    return state.tables.get(T), refresh.told
+
+
+WRITTEN = {
+    "engine": "spark-merge", "key": ["id"], "recorded": 6, "recorded_as": "stream", "pending": 3,
+    "rows": 9, "bytes": 90, "committed_ms": 5, "topics": [TOPIC], "key_ends": ["id/high"],
+}  # fmt: skip
+
+
+def test_a_table_that_streams_catches_up_into_the_new_one():
+    entry, told = carried(TableState(**WRITTEN), reason="another engine")
+    assert (entry.state, entry.from_offsets) == (tables.CATCHING_UP, {TOPIC: {0: 40}})
+    assert (entry.rebuild, entry.rebuild_why) == (7, "another engine")
+    assert "rebuilt" in entry.resnapshot
+    assert "another engine" in entry.resnapshot
+    assert entry.resnapshot_since == 7
+    fresh = TableState()
+    for name in WRITTEN.keys() - {"topics"}:
+        assert getattr(entry, name) == getattr(fresh, name), name
+    assert told == [T]
+
+
+def test_one_that_stands_still_skips_to_the_end_and_keeps_its_reason():
+    stood = TableState(state=tables.ERRORED, code="schema-incompatible", **WRITTEN)
+    entry, _ = carried(stood, offsets={TOPIC: {"0": 60}})
+    assert (entry.state, entry.skip_to, entry.rebuild) == (tables.PAUSED, {TOPIC: {0: 60}}, 7)
+    state = PipelineState(batch=9, tables={T: entry})
+    assert tables.end_skips(state, {TOPIC: {0: 60}}) == [T]
+    assert entry.state == tables.STREAMING
+    assert "rebuilt" in entry.resnapshot
+    assert tables.rebuilt(state) == []
+    tables.reread(entry, until=9)
+    assert tables.rebuilt(state) == [T]
+
+
+@pytest.mark.parametrize(
+    ("entry", "record"),
+    [
+        (None, {}),
+        (TableState(state=tables.ERRORED, code="x"), {}),
+        (TableState(state=tables.PAUSED), {"offsets": "all"}),
+    ],
+    ids=["unknown", "no offsets", "no offsets that count"],
+)
+def test_what_cannot_be_carried_out_changes_nothing(entry, record, logs):
+    found, told = carried(entry, **record)
+    assert found is None or (found.rebuild, found.resnapshot) == (-1, "")
+    assert told == []
+    assert any(line["event"] == "table.not_rebuilt" for line in logs)
+
+
+def test_only_a_whole_table_takes_the_place():
+    since = {"rebuild": 4, "resnapshot": "", "resnapshot_since": -1}
+    state = PipelineState(
+        tables={
+            "a.whole": TableState(**since),
+            "a.unread": TableState(**since | {"resnapshot": "it is being rebuilt"}),
+            "a.stops": TableState(state=tables.ERRORED, **since),
+            "a.catches": TableState(state=tables.CATCHING_UP, **since),
+            "a.none": TableState(),
+        }
+    )
+    assert tables.rebuilt(state) == ["a.whole"]
