@@ -1,7 +1,8 @@
 """The watch on the database's catalog: what no event tells is noticed, and mended by itself.
 
-Every `source.watch_interval`, and before the query of every start, the catalog is looked at, and
-compared with what was seen last (`catalog_changes`). A look has this order of effects:
+Every `source.watch_interval`, before the query of every start, and when events of a table are not
+of its form any more, the catalog is looked at, and compared with what was seen last
+(`catalog_changes`). A look has this order of effects:
 
 1. the catalog is read, in one moment;
 2. what follows is said in control records: a table has to be read again, stops, or goes on;
@@ -14,10 +15,11 @@ A table that is gone is remembered: one that is made in its place has none of th
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 import structlog
@@ -28,11 +30,20 @@ from lakemark.catalog_facts import SourceFacts, TableFacts
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
+from lakemark.ops.status import CatalogChange, CatalogNow
 from lakemark.snapshot.readers.postgres_facts import look
 from lakemark.tables import ERRORED, PAUSED, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 
+KEPT: Final = 50  # changes
+AT_MOST_EVERY_S: Final = 1.0
+WORDS: Final[Mapping[Action, Literal["nothing", "read-again", "stop", "gone"]]] = {
+    Action.NOTHING: "nothing",
+    Action.READ_AGAIN: "read-again",
+    Action.STOP: "stop",
+    Action.GONE: "gone",
+}
 STOP: Final = "table-stop"
 IDENTITY: Final = "identity-without-key"
 _MENDED: Final = (
@@ -44,18 +55,20 @@ MENDED: Final = {code: why for code, why in _MENDED}  # noqa: C416 - as the code
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What is kept of a look.
+    """What is kept of looks.
 
     Attributes:
         facts: of the tables that are there.
         gone: of those that were there, and are there no more: their oid is 0. It is their own one
             while `source.tables` alone leaves them out.
         had_slot: whether the connector's slot was ever there.
+        changes: the newest that were found, newest first.
     """
 
     facts: SourceFacts
     gone: dict[str, TableFacts] = {}
     had_slot: bool = False
+    changes: tuple[CatalogChange, ...] = ()
 
     def known(self, now: SourceFacts, state: PipelineState) -> SourceFacts:
         """Return what `now` is compared with.
@@ -72,8 +85,10 @@ class Seen(msgspec.Struct, frozen=True):
             slot_present=self.facts.slot_present if self.had_slot else now.slot_present,
         )
 
-    def after(self, now: SourceFacts, state: PipelineState) -> "Seen":
-        """Return what is to be kept when `now` has been dealt with.
+    def after(
+        self, now: SourceFacts, state: PipelineState, changes: Iterable[CatalogChange] = ()
+    ) -> "Seen":
+        """Return what is to be kept when `now`, and what has changed, have been dealt with.
 
         Of those that are gone the ones of which something has come; of the slot not how far it is.
         """
@@ -88,6 +103,7 @@ class Seen(msgspec.Struct, frozen=True):
                 if name in known and name not in now.tables
             },
             self.had_slot or now.slot_present,
+            (*changes, *self.changes)[:KEPT],
         )
 
 
@@ -126,6 +142,15 @@ def named(facts: SourceFacts) -> SourceFacts:
 
     tables = {name: table for name, table in facts.tables.items() if not is_other(table)}
     return msgspec.structs.replace(facts, tables=tables)
+
+
+def _which(one: Difference | CatalogChange) -> tuple[str, str, str]:
+    what = one.what if isinstance(one, Difference) else one.reason
+    return one.table, one.kind, what
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 Record = tuple[str, str, dict[str, Any]]
@@ -197,6 +222,7 @@ class CatalogWatch:
         connector: as it is configured.
         store: where what was seen is kept.
         state: the tables as the newest batch left them.
+        tell: is told what a look has found, for people.
     """
 
     def __init__(
@@ -205,12 +231,20 @@ class CatalogWatch:
         connector: Connector,
         store: Store,
         state: Callable[[], PipelineState],
+        tell: Callable[[CatalogNow], None] = lambda _: None,
     ) -> None:
         self._config, self._connector, self._store = config, connector, store
-        self._state = state
+        self._state, self._tell = state, tell
+        self._told = CatalogNow()
+        self._standing: set[tuple[str, str, str]] | None = None
         self._tables: frozenset[str] = frozenset()
         self._said: tuple[int, set[str]] = (-1, set())
         self._failure = ""
+        self._soon = threading.Event()
+
+    def look_soon(self) -> None:
+        """Events say that something has changed: the catalog knows what."""
+        self._soon.set()
 
     def has_seen(self, table: str) -> bool:
         """Whether a table was looked at before: only then a later change of it is noticed."""
@@ -242,11 +276,26 @@ class CatalogWatch:
         before = seen.known(now, state) if seen else None
         changes = differences(before, now, source_key=self._keys(now))
         self._say(changes, now)
-        after = (seen or Seen(SourceFacts())).after(now, state)
+        after = (seen or Seen(SourceFacts())).after(now, state, self._noted(changes, seen))
         if after != seen:
             self._store.note_catalog(msgspec.json.encode(after))
         self._tables = frozenset(now.tables)
+        self._told = CatalogNow(_now_ms(), changes=after.changes)
+        self._tell(self._told)
         return changes
+
+    def _noted(self, changes: Sequence[Difference], seen: Seen | None) -> list[CatalogChange]:
+        """What people are told of; of a state that lasts once, as long as it lasts."""
+        known = self._standing
+        if known is None:
+            known = {_which(one) for one in seen.changes if one.action == "stop"} if seen else set()
+        self._standing = {_which(one) for one in changes if one.action is Action.STOP}
+        now = _now_ms()
+        return [
+            CatalogChange(one.table, one.kind, WORDS[one.action], one.what, one.hint, now)
+            for one in changes
+            if one.action is not Action.STOP or _which(one) not in known
+        ]
 
     def _keys(self, now: SourceFacts) -> Mapping[str, Sequence[str]]:
         """Return the keys that the connector is told to send, by table."""
@@ -289,6 +338,8 @@ class CatalogWatch:
             if self._failure != error.code:
                 log.warning("catalog.not_seen", code=error.code, reason=error.message)
             self._failure = error.code
+            self._told = msgspec.structs.replace(self._told, reason=error.message)
+            self._tell(self._told)
         except Exception:
             log.exception("catalog.internal_error")
         else:
@@ -304,8 +355,12 @@ class CatalogWatch:
         self.try_to_look()
 
         def keep_looking() -> None:
-            while not stopping.wait(self._config.source.watch_interval.total_seconds()):
-                self.try_to_look()
+            interval = self._config.source.watch_interval.total_seconds()
+            while not stopping.wait(min(AT_MOST_EVERY_S, interval)):
+                self._soon.wait(max(0.0, interval - AT_MOST_EVERY_S))
+                self._soon.clear()
+                if not stopping.is_set():
+                    self.try_to_look()
 
         thread = threading.Thread(target=keep_looking, name="catalog", daemon=True)
         thread.start()
@@ -313,4 +368,5 @@ class CatalogWatch:
             yield self
         finally:
             stopping.set()
+            self.look_soon()
             thread.join(timeout=5)

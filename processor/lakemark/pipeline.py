@@ -58,6 +58,7 @@ from lakemark.tasks import BatchPlan, DecodePlan
 
 log = structlog.get_logger(__name__)
 
+FORM: Final = frozenset({"schema-incompatible", "key-changed"})
 PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose seconds are shown
 
 
@@ -71,6 +72,7 @@ class Pipeline:
         planned: told which runs of snapshots are armed in the batch that begins, or were before.
         snapshots, done: told what a batch says of snapshots and what it did, once it is durable.
         topics_begin: told of topics that no batch before had.
+        forms_change: told that events of tables are not of the form that was known.
         left_out: told of a command over which the process has ended twice.
         schemas, forms: of the tables, as the catalog says; how columns are written.
         names: of the captured tables, see `Catalog.names`.
@@ -94,6 +96,7 @@ class Pipeline:
     done: Callable[[BatchDone], None] = lambda _: None
     left_out: Callable[[dict[str, Any]], None] = lambda _: None
     topics_begin: Callable[[Collection[str]], None] = lambda _: None
+    forms_change: Callable[[], None] = lambda: None
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     pace: Pace = field(default_factory=Pace)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
@@ -162,6 +165,8 @@ class Pipeline:
         left, news = self._settle(state, before, plan, results)
 
         # 3. schemas
+        if left.refresh or any(one.changes or one.code in FORM for one in results.outcomes):
+            self.forms_change()
         self.refresh(state, left.refresh)
 
         # 4. tables that catch up

@@ -287,11 +287,14 @@ class Supervisor:
         In a run that ends by itself only the catalog, before it begins.
         """
         config, connector = self.config, pipeline.connector
-        catalog = CatalogWatch(config, connector, pipeline.checkpoint, lambda: self.state)
+        catalog = CatalogWatch(
+            config, connector, pipeline.checkpoint, lambda: self.state, self.board.catalog
+        )
         if self.once:
             catalog.try_to_look()
             yield catalog
             return
+        pipeline.forms_change = catalog.look_soon
         with (
             feeds.running(config, self.board, connector, self.stopping),
             Watch(config, connector, pipeline.forms).running() as self.connector,

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from lakemark.errors import DependencyError
 from lakemark.ops import lag
-from lakemark.ops.status import SourceNow, SourceProblem
+from lakemark.ops.status import CatalogChange, CatalogNow, SourceNow, SourceProblem
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Progress, Subject
@@ -512,6 +512,35 @@ def test_a_source_that_sends_nothing_stands_at_the_top(shown, served: Served):
         "180 records unread; all sent as of 4.0 s ago"
     )
     expect(streams).to_have_css(BACK, green)
+
+
+def test_what_the_database_changed_without_an_event_is_listed(shown, served: Served):
+    page = shown.page
+    expect(page.locator("#catalog")).to_be_hidden()
+    at = int((NOW - 60) * 1000)
+    found = (
+        CatalogChange(ORDERS, "column-added", "read-again", "column <b>c</b> was added", "", at),
+        CatalogChange(ITEMS, "not-published", "stop", "it left", "`ALTER PUBLICATION p`", at),
+        CatalogChange("", "timeline-changed", "nothing", "the server moved", "", at),
+    )
+    served.board.catalog(CatalogNow(at, changes=found))
+    listed = page.locator("#changes li")
+    expect(listed).to_have_count(3)
+    for text in (
+        "column <b>c</b> was added",
+        ORDERS,
+        "column-added",
+        "60 s ago",
+        "snapshotted by itself",
+    ):
+        expect(listed.nth(0)).to_contain_text(text)
+    expect(listed.nth(1).locator(".badge.errored")).to_have_text("the table stops")
+    expect(listed.nth(1).locator("code")).to_have_text("ALTER PUBLICATION p")
+    expect(listed.nth(2)).to_contain_text("the server")
+    served.board.catalog(CatalogNow(at, "the database is away", found))
+    box = page.locator("#trouble .problem").filter(has_text="catalog cannot be looked at")
+    expect(box).to_contain_text("the database is away")
+    expect(box).to_contain_text("it was seen last 60 s ago")
 
 
 def test_what_is_the_same_for_many_tables_is_one_box(shown, served: Served):

@@ -16,7 +16,7 @@ from lakemark.ops.board import Board
 from lakemark.ops.commands import Commands
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.server import serving
-from lakemark.ops.status import BatchDone, SourceNow
+from lakemark.ops.status import BatchDone, CatalogChange, CatalogNow, SourceNow
 from lakemark.settings import masking
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
@@ -142,6 +142,8 @@ class Site(Written):
                 slot_distance_bytes=17, heartbeat_ms=now - 5000, proven_ms=now,
             )
         )  # fmt: skip
+        made = CatalogChange(A, "rewritten", "read-again", "it hush-4hush was rewritten", "", now)
+        board.catalog(CatalogNow(now, changes=(made,)))
         run = Subject("r1", "shop", (A,))
         board.signal(b'{"id": "r1", "type": "execute-snapshot"}', sent_ms=1, unnamed="u")
         half = Progress(chunks=1, total_chunks=2, rows=3, seconds=1)

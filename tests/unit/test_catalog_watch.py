@@ -1,6 +1,7 @@
 """What follows from what the catalog says, and that a look is made up for after a crash."""
 
 import dataclasses
+import threading
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from lakemark.catalog_watch import CatalogWatch, Seen, named, records
 from lakemark.config import Config
 from lakemark.connector import parse
 from lakemark.errors import DependencyError, PipelineError
+from lakemark.ops.status import CatalogChange
 from lakemark.tables import (
     CATCHING_UP,
     ERRORED,
@@ -192,7 +194,8 @@ def looks(monkeypatch):
         state = state(a=TableState())
 
         def watch(self):
-            return CatalogWatch(CONFIG, CONNECTOR, self.store, lambda: self.state)
+            tell = self.told.append
+            return CatalogWatch(CONFIG, CONNECTOR, self.store, lambda: self.state, tell)
 
     def look(_, wanted, **asked):
         assert asked["publication"] == "p"
@@ -205,7 +208,7 @@ def looks(monkeypatch):
             raise DependencyError("the brokers are away")
         Looks.said += [(kind, table) for kind, table, _ in said]
 
-    Looks.said, Looks.store = [], Store()
+    Looks.said, Looks.store, Looks.told = [], Store(), []
     monkeypatch.setattr(catalog_watch, "look", look)
     monkeypatch.setattr(control, "say", say)
     return Looks()
@@ -216,6 +219,77 @@ REWRITTEN = facts(filenode=11, columns=("id", "v"))
 
 def renamed():
     return source(facts(columns=("id", "w")))
+
+
+def told(looks):
+    return [(one.table, one.kind, one.action) for one in looks.told[-1].changes]
+
+
+def test_people_are_told_of_changes_also_by_the_next_process(looks):
+    watch = looks.watch()
+    watch.look()
+    assert told(looks) == []
+    type(looks).now = renamed()
+    watch.look()
+    (change,) = looks.told[-1].changes
+    assert (change.table, change.action) == (T, "read-again")
+    assert "v" in change.reason
+    assert looks.told[-1].looked_ms >= change.at_ms > 0
+    watch.look()
+    assert len(looks.told[-1].changes) == 1
+    looks.watch().look()
+    assert looks.told[-1].changes == (change,)
+
+
+def test_people_are_told_once_of_a_state_that_lasts_and_again_when_it_comes_again(looks):
+    wrong, right = source(facts(identity="i", identity_columns=(2,))), looks.now
+    stop = (T, "identity-without-key", "stop")
+    watch = looks.watch()
+    type(looks).now = wrong
+    for _ in range(2):
+        watch.look()
+        assert told(looks).count(stop) == 1
+    watch = looks.watch()  # another process
+    for now, count in ((wrong, 1), (right, 1), (wrong, 2)):
+        type(looks).now = now
+        watch.look()
+        assert told(looks).count(stop) == count
+
+
+def test_a_look_that_fails_says_so_and_keeps_what_was_seen(looks, monkeypatch):
+    def broken(*_, **__):
+        raise DependencyError("the database is away", code="database-unavailable")
+
+    watch = looks.watch()
+    watch.look()
+    type(looks).now = renamed()
+    watch.look()
+    seen = looks.told[-1]
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog_watch, "look", broken)
+        watch.try_to_look()
+    assert looks.told[-1] == msgspec.structs.replace(seen, reason="the database is away")
+    watch.try_to_look()
+    assert looks.told[-1].reason == ""
+
+
+def test_the_oldest_changes_are_forgotten():
+    made = [CatalogChange(T, "k", "nothing", str(n), "", n) for n in range(60)]
+    seen = Seen(SourceFacts(), changes=tuple(made[40:]))
+    kept = seen.after(SourceFacts(), PipelineState(), made[:40]).changes
+    assert [int(one.reason) for one in kept] == list(range(catalog_watch.KEPT))
+
+
+@pytest.mark.parametrize("soon", [True, False])
+def test_events_of_another_form_bring_the_next_look_at_once(looks, soon, monkeypatch):
+    monkeypatch.setattr(catalog_watch, "AT_MOST_EVERY_S", 0.001)
+    looked = threading.Event()
+    watch = looks.watch()
+    with watch.running():  # has looked
+        monkeypatch.setattr(watch, "try_to_look", looked.set)
+        if soon:
+            watch.look_soon()
+        assert looked.wait(10 if soon else 0.1) == soon
 
 
 def test_the_first_look_only_remembers(looks):

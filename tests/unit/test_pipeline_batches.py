@@ -117,6 +117,23 @@ def test_an_incompatible_change_stops_that_table_by_name_and_no_other(shop):
     assert shop.values(ITEMS) == {7: "y"}
 
 
+def test_who_looks_at_the_catalog_is_told_of_events_of_another_form(shop):
+    told = []
+    shop.pipeline.forms_change = lambda: told.append(shop.batch)
+    for at, more in ((10, {}), (11, {}), (12, {"w": "new"}), (13, {"w": "known"})):
+        if more:
+            shop.catalog.schemas[ORDERS] = schema_of(ORDERS, id="int8", v="text", w="text")
+        shop.put("c", at, at, v="a", **more)
+        shop.run()
+    assert told == [2]
+    shop.catalog.schemas[ORDERS] = schema_of(ORDERS, id="int8", v="bool", w="text")
+    shop.pipeline.schemas.update(shop.catalog.schemas)
+    shop.put("c", 14, 14, v=True, w="x")
+    shop.run()
+    assert shop.state.tables[ORDERS].code == "schema-incompatible"
+    assert told == [2, 4]
+
+
 def test_a_column_that_appears_is_looked_up_and_nothing_of_the_batch_is_lost(shop):
     shop.put("c", 10, 1, v="a")
     shop.run()

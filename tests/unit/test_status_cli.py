@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
@@ -18,7 +19,7 @@ from lakemark.ops.metrics import Metrics
 from lakemark.ops.overview import Lookout, Overview
 from lakemark.ops.progress import kept
 from lakemark.ops.server import serving
-from lakemark.ops.status import BatchDone, SourceNow, SourceProblem
+from lakemark.ops.status import BatchDone, CatalogChange, CatalogNow, SourceNow, SourceProblem
 from lakemark.settings import masking
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
@@ -386,6 +387,53 @@ def test_a_source_in_trouble_stands_first_and_behind_is_no_lie(board, clock, cap
     assert shown["source"]["problems"][0]["reason"] == "task 0 •••"
     board.source(SourceNow(now, watched=False))
     assert "behind the source: ?, 0 records unread\n    → nothing tells" in output(board, capsys)
+
+
+def change(action: str, at_ms: int, **more: str) -> CatalogChange:
+    told = {"table": "t.a", "kind": "rewritten", "reason": "a was rewritten", "hint": ""} | more
+    return CatalogChange(action=action, at_ms=at_ms, **told)
+
+
+def test_what_looks_at_the_catalog_have_found_is_said(board, clock, capsys):
+    board.pipeline("streaming")
+    board.tables(at(10, a=entry()))
+    now = round(clock.now * 1000)
+    stop = {"reason": "t.b hush-4hush", "kind": "not-published", "hint": "ALTER PUBLICATION p"}
+    old = [change("nothing", now - 90_000_000, reason="yesterday")]
+    found = [change("read-again", now - 120_000), change("stop", now - 180_000, **stop), *old]
+    board.catalog(CatalogNow(now, changes=tuple(found)))
+    text = output(board, capsys)
+    assert text.splitlines()[-3:] == [
+        "catalog, 2m ago: a was rewritten (rewritten; snapshotted by itself)",
+        "catalog, 3m ago: t.b ••• (not-published; the table stops until it is mended)",
+        "    → ALTER PUBLICATION p",
+    ]
+    assert "yesterday" not in text
+    assert "catalog:" not in text, "the looks themselves are well"
+    told = status_view.document(seen(board))["catalog"]
+    assert [one["reason"] for one in told["changes"]] == ["a was rewritten", "t.b •••", "yesterday"]
+    Draft202012Validator(SCHEMA).validate(msgspec.json.decode(msgspec.json.encode(board.status())))
+
+
+@pytest.mark.parametrize(("looked", "since"), [(300_000, "seen last 5m ago"), (None, "never seen")])
+def test_a_catalog_that_nobody_sees_is_said(board, clock, capsys, looked, since):
+    board.pipeline("streaming")
+    board.tables(at(10, a=entry()))
+    when = None if looked is None else round(clock.now * 1000) - looked
+    board.catalog(CatalogNow(when, "the database is away", (change("nothing", 1),)))
+    assert f"catalog: {since}: the database is away (it is retried)" in output(board, capsys)
+
+
+def test_only_the_newest_changes_of_the_catalog_are_listed(board, clock, capsys):
+    board.pipeline("streaming")
+    board.tables(at(10, a=entry()))
+    now = round(clock.now * 1000)
+    board.catalog(
+        CatalogNow(now, changes=tuple(change("gone", now, reason=f"c{n}") for n in range(9)))
+    )
+    text = output(board, capsys)
+    assert ("c4" in text, "c5" in text) == (True, False)
+    assert "its Delta table stays as it is" in text
 
 
 def test_what_is_the_same_for_many_tables_is_said_once(board, capsys):

@@ -6,6 +6,7 @@
 | pipeline | what a batch did |
 | feeds | Kafka's end offsets, or that it is away; signals, notifications; the last hour as kept |
 | source watch | whether the source works; tables that it no longer has |
+| catalog watch | what the database's catalog has changed |
 | snapshots | windows and chunks in flight |
 
 Nothing here decides anything: the states are the pipeline's, shown in the words of `status`.
@@ -24,6 +25,7 @@ from lakemark.ops.answers import Answers, delay_of, windows_of
 from lakemark.ops.history import Batches, Pace
 from lakemark.ops.status import (
     BatchDone,
+    CatalogNow,
     History,
     Lag,
     PipelineNow,
@@ -67,6 +69,7 @@ class Board:
         self._away: PipelineNow | None = None
         self._source: SourceNow | None = None
         self._gone: dict[str, int] = {}
+        self._catalog: CatalogNow | None = None
         self._flight = Flight()
         self._batches = Batches()
         self._answers = Answers()
@@ -138,6 +141,11 @@ class Board:
         with self._lock:
             self._gone = {name: self._gone.get(name, now) for name in names}
 
+    def catalog(self, now: CatalogNow) -> None:
+        """What the newest look at the catalog has found."""
+        with self._lock:
+            self._catalog = now
+
     def signal(self, value: bytes | None, *, sent_ms: int, unnamed: str) -> None:
         """A record of the signals topic."""
         with self._lock:
@@ -186,6 +194,7 @@ class Board:
                 windows_of(self._flight),
                 delay_of(self._flight),
                 self._proven(),
+                self._catalog,
             )
 
     def history(self) -> History:

@@ -122,6 +122,33 @@ class SourceNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problems: tuple[SourceProblem, ...] = ()
 
 
+class CatalogChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a look at the database's catalog has found (`reason`), and what follows from it.
+
+    `action` is nothing (the table is right as it is), read-again (it is snapshotted), stop (it
+    waits until what `hint` says is done) or gone (its Delta table stays as it is).
+    """
+
+    table: str
+    kind: str
+    action: Literal["nothing", "read-again", "stop", "gone"]
+    reason: str
+    hint: str
+    at_ms: int
+
+
+class CatalogNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The database's catalog as it was looked at last; `looked_ms` is null before the first time.
+
+    `reason` says why the newest look failed, and is empty where it did not. `changes` are the
+    newest ones, newest first.
+    """
+
+    looked_ms: int | None = None
+    reason: str = ""
+    changes: tuple[CatalogChange, ...] = ()
+
+
 class BatchDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a batch did; `seconds` are by step, `held` is `settle.News.held`."""
 
@@ -240,7 +267,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that the process knows now; batches, snapshots and signals newest first.
 
     `windows` is null while no snapshot has one, `snapshot_delay` while nothing delays snapshots,
-    `source` until it has been looked at.
+    `source` until it has been looked at, `catalog` where nobody looks at it.
     """
 
     name: str
@@ -256,6 +283,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     windows: WindowsNow | None = None
     snapshot_delay: Delay | None = None
     source: SourceNow | None = None
+    catalog: CatalogNow | None = None
 
 
 class Stretch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,7 +308,8 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def as_told(status: Status) -> dict[str, Any]:
     """The state for others: no secret explains a fault; ids and answers are as they were sent."""
     found: dict[str, Any] = msgspec.to_builtins(status)
-    faults = {name: found[name] for name in ("pipeline", "tables", "snapshot_delay", "source")}
+    told = ("pipeline", "tables", "snapshot_delay", "source", "catalog")
+    faults = {name: found[name] for name in told}
     return {**found, **masking.explained(faults)}
 
 

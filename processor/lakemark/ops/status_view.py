@@ -37,6 +37,14 @@ HEADER: Final = (
     *("table", "state", "behind", "unread", "events", "events/s", "rows", "dead letters"),
     *("last commit", "newest change", "engine"),
 )
+CHANGES: Final = 5  # of the catalog
+DONE: Final = {
+    "nothing": "nothing to do",
+    "read-again": "snapshotted by itself",
+    "stop": "the table stops until it is mended",
+    "gone": "its Delta table stays as it is",
+}
+_DAY_MS: Final = 86_400_000
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
 RESNAPSHOT: Final = "with `database` set lakemark takes a snapshot of it by itself; else take one"
 REREADS: Final = (
@@ -151,11 +159,12 @@ def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:
         text = f"no state yet: {topic} is empty. Start the pipeline with `lakemark run`."
         return _Screen([text], [], [])
     now = seen.status
-    head = [f"pipeline: {_word(seen, topic)}", *_of_source(now), *_whole(seen)]
+    head = [f"pipeline: {_word(seen, topic)}", *_of_source(now), *_unseen(now), *_whole(seen)]
     rows = [(*_row(table, now.now_ms),) for table in now.tables]
     rows += [(name, "unreadable", *[""] * (len(HEADER) - 2)) for name in seen.unreadable]
     tail = [*_of_pipeline(seen)]
     tail += _of_tables(now.tables)
+    tail += _of_catalog(now)
     tail += [line for run in _newest(now.snapshots) for line in _of_run(run)]
     tail += [*_of_windows(now)]
     return _Screen([*map(hide, head)], sorted(rows), [*map(hide, tail)])
@@ -176,6 +185,25 @@ def _of_source(now: Status) -> Iterator[str]:
         since = _age(problem.since_ms, now.now_ms)
         yield f"source: {problem.reason} ({problem.code}, seen first {since})"
         yield f"    → {problem.hint}"
+
+
+def _unseen(now: Status) -> Iterator[str]:
+    """That nobody sees what the database changes without an event."""
+    if now.catalog is not None and now.catalog.reason:
+        last = now.catalog.looked_ms
+        since = "never seen" if last is None else f"seen last {_age(last, now.now_ms)}"
+        yield f"catalog: {since}: {now.catalog.reason} (it is retried)"
+
+
+def _of_catalog(now: Status) -> Iterator[str]:
+    """The newest changes of the last day that no event told, and what was done."""
+    changes = now.catalog.changes if now.catalog else ()
+    for change in changes[:CHANGES]:
+        if now.now_ms - change.at_ms <= _DAY_MS:
+            said = f"{change.reason} ({change.kind}; {DONE[change.action]})"
+            yield f"catalog, {_age(change.at_ms, now.now_ms)}: {said}"
+            if change.action == "stop" and change.hint:
+                yield f"    → {change.hint}"
 
 
 def _whole(seen: Overview) -> Iterator[str]:

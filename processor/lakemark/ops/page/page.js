@@ -11,6 +11,7 @@ const ORDER = ["errored", "paused", "catching_up", "snapshotting", "streaming", 
 const NAMED = 3; // tables named where several have the same trouble
 const STAGES = { arming: "about to start", waiting: "waits for its turn", cutting: "being cut into chunks", checking: "being checked", sweeping: "old rows are being removed" };
 const STATES = { read: "waits for a window" };
+const DONE = { nothing: "nothing to do", "read-again": "snapshotted by itself", stop: "the table stops", gone: "table kept as it is" };
 const CHUNKS = 12; // chunks in flight shown one by one, by table
 const ACTIVE = new Set(["running", "paused", "asked"]);
 
@@ -181,6 +182,8 @@ function trouble() {
     if (table.rereads || table.more_rereads)
       doubts.push([table.name, "", unread(table) + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
   }
+  if (now.catalog && now.catalog.reason)
+    found.push(problem("The database's catalog cannot be looked at", "", now.catalog.reason, now.catalog.looked_ms ? "it was seen last " + ago(now.catalog.looked_ms) : "", true, true));
   found.push(...gathered(doubts, (names) => names));
   $("trouble").replaceChildren(...found);
   $("trouble").hidden = !found.length;
@@ -317,6 +320,17 @@ function signals() {
   }) : [el("li", "quiet", "No signals yet.")]));
 }
 
+/** What looks at the database's catalog have found, and what was done. */
+function catalog() {
+  const changes = now.catalog ? now.catalog.changes.slice(0, 20) : [];
+  $("catalog").hidden = !changes.length;
+  $("changes").replaceChildren(...changes.map((change) => el("li", "",
+    el("span", "when quiet", ago(change.at_ms)),
+    el("span", "what", el("b", "", change.table || "the server"), " ", prose(change.reason), " ", el("span", "quiet", change.kind)),
+    el("span", "badge " + (change.action === "stop" ? "errored" : change.action === "gone" ? "gone" : "streaming"), DONE[change.action]),
+    change.action === "stop" ? el("div", "why", "→ ", prose(change.hint)) : null)));
+}
+
 function draw() {
   if (!now) return;
   document.title = now.name + " · " + now.pipeline.state;
@@ -331,6 +345,7 @@ function draw() {
   tables();
   snapshots();
   windows();
+  catalog();
   signals();
 }
 
