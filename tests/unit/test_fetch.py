@@ -83,6 +83,29 @@ def test_a_range_is_read_to_its_end_whatever_the_pieces(broker, wanted, most, ah
     assert found == {p: [*range(*ends)] for p, ends in enumerate(wanted)}
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_a_record_has_and_lacks_comes_as_it_is(growing, compiled, monkeypatch):
+    """Headers among records without, nothing and nothing at all, in keys and values."""
+    some = [("a", b"1"), ("a", None), ("ü", b"")]
+    sent = [
+        (b"k", b"v", None), (b"k", None, None), (None, b"v", None), (b"", b"", None),
+        (b"k", b"w", some), (b"k", b"x", None), (None, None, some), (b"k", b"last", None),
+    ]  # fmt: skip
+    for key, value, headers in sent:
+        more = {} if headers is None else {"headers": headers}
+        growing.producer.produce(TOPIC, value, key, partition=0, **more)
+    assert growing.producer.flush(30) == 0
+    monkeypatch.setattr(plain, "usable", lambda: compiled)
+    here = Range(TOPIC, 0, COUNT, COUNT + len(sent))
+    found = [row for one in fetch.records([here], growing.client) for row in one.to_pylist()]
+    expected = [
+        (key, value, headers and [{"key": name, "value": of} for name, of in headers])
+        for key, value, headers in sent
+    ]
+    assert [(row["key"], row["value"], row["headers"]) for row in found] == expected
+    assert [row["offset"] for row in found] == [*range(here.start, here.end)]
+
+
 def test_the_end_of_the_partition_before_that_of_the_range_is_waited_beyond(growing, monkeypatch):
     """As a follower that is behind says it."""
     met, meets = [], fetch._Reading.meets
