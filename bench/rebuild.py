@@ -31,6 +31,7 @@ from lakemark import control
 from lakemark.config import load
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import Database, LocalStack
+from stack.processes import wait_for
 
 
 def main(argv: list[str]) -> int:
@@ -75,15 +76,11 @@ def taken(
 
 def rebuilt(process: LakemarkProcess, table: str) -> float:
     """Asks for a rebuild and waits for its end; the seconds between them."""
+    done = len(process.events("table.rebuilt"))
     begun = time.monotonic()
     control.write(load(process.config), "table-rebuild", table, {"reason": "a benchmark"})
-    for what, under_way in (("to begin", True), ("to end", False)):
-        process.wait_for_progress(
-            table,
-            f"its rebuild {what}",
-            lambda record, wanted=under_way: (record.get("rebuild", -1) >= 0) == wanted,
-            deadline_s=LONGEST_S,
-        )
+    ended = lambda: len(process.events("table.rebuilt")) > done  # noqa: E731
+    wait_for(ended, LONGEST_S, f"the end of the rebuild of {table}")
     return time.monotonic() - begun
 
 

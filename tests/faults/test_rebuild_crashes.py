@@ -59,6 +59,7 @@ def test_a_crash_at_each_point(database: Database, tmp_path, engines):
                 lakemark.start()
                 write(database)
                 running.wait_equal()
+                lakemark.wait_for_event("table.rebuilt", CRASH_S)
                 running.wait_progress(
                     TABLE, "the rebuild's end", lambda r: r.get("rebuild", -1) < 0
                 )

@@ -10,8 +10,9 @@ import yaml
 from lakemark.config import load
 from lakemark.sink.names import folder_of
 from stack.local import Database
+from stack.processes import wait_for
 from tests.kit.nightly import nightly
-from tests.kit.running import Running
+from tests.kit.running import STATE_S, Running
 from tests.kit.watched_table import read_all_the_while
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -50,11 +51,12 @@ def running(source: Database, tmp_path) -> Iterator[Running]:
 
 def rebuild(running: Running, table: str = TABLE) -> None:
     running.lakemark.command("table", "rebuild", table, "--yes")
-    running.wait_progress(table, "its rebuild", lambda r: r.get("rebuild", -1) >= 0)
 
 
-def rebuilt(running: Running, table: str = TABLE) -> None:
-    running.wait_progress(table, "to be rebuilt", lambda r: r.get("rebuild", -1) < 0)
+def rebuilt(running: Running) -> None:
+    """The new table is in its place; it may have been there before anybody looked."""
+    running.lakemark.wait_for_event("table.rebuilt", STATE_S)
+    running.wait_progress(TABLE, "to be rebuilt", lambda r: r.get("rebuild", -1) < 0)
 
 
 def path_of(running: Running, table: str = TABLE) -> str:
@@ -103,7 +105,13 @@ def test_an_empty_table_and_one_whose_log_was_removed(running: Running):
     database.execute(f"DELETE FROM {TABLE}")
     running.wait_equal()
     rebuild(running)
-    running.wait_progress(TABLE, "it to be read", lambda r: not r.get("resnapshot"))
+    wait_for(
+        lambda: any(
+            e["run"].startswith("resnapshot-") for e in running.lakemark.events("snapshot.ended")
+        ),
+        STATE_S,
+        "it to be read",
+    )
     assert running.rows(TABLE).num_rows == 0
     database.execute(f"INSERT INTO {TABLE} VALUES (1, 'x', 1)")
     running.wait_equal()

@@ -232,7 +232,12 @@ def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
             "set snapshot.mode to initial or no_data",
         )
     elif mode in WITHOUT_ROWS:
-        yield fine(check, name, f"{mode}: rows older than the slot come by `lakemark snapshot`")
+        yield fine(
+            check,
+            name,
+            f"{mode}: rows older than the slot come by a snapshot of lakemark's, which it takes by "
+            "itself where `database` is set and `snapshot.incomplete` is not manual",
+        )
     elif mode in {"initial", "when_needed"}:
         yield fine(check, name, f"{mode}: the connector reads the tables first")
     else:
