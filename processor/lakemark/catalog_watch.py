@@ -280,6 +280,7 @@ class CatalogWatch:
         if after != seen:
             self._store.note_catalog(msgspec.json.encode(after))
         self._tables = frozenset(now.tables)
+        self._standing = {_which(one) for one in changes if one.action is Action.STOP}
         self._told = CatalogNow(_now_ms(), changes=after.changes)
         self._tell(self._told)
         return changes
@@ -289,7 +290,6 @@ class CatalogWatch:
         known = self._standing
         if known is None:
             known = {_which(one) for one in seen.changes if one.action == "stop"} if seen else set()
-        self._standing = {_which(one) for one in changes if one.action is Action.STOP}
         now = _now_ms()
         return [
             CatalogChange(one.table, one.kind, WORDS[one.action], one.what, one.hint, now)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lakemark import dlq_cli, presentation, snapshot_cli
 from lakemark.config import Config
-from lakemark.errors import LakemarkError
+from lakemark.errors import LakemarkError, PipelineError
 from lakemark.invocation import (
     CONFIGURATION,
     FAILED,
@@ -289,6 +289,7 @@ def table_rebuild(
     table: TableArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Go on with the old table.")] = False,
     config: ConfigOption = None,
 ) -> int:
     """Make a table anew from a snapshot, with its columns, key and engine of now.
@@ -300,15 +301,21 @@ def table_rebuild(
     from lakemark import table_skip as skips  # noqa: PLC0415
     from lakemark.kafka import Cluster  # noqa: PLC0415
 
-    skips.require_database(table, loaded)
+    if cancel:
+        return _cancelled(table, loaded)
+    _require_rebuildable(table, loaded)
     state = skips.rebuildable(table, _progress_of(table, loaded))
-    more: dict[str, object] = {"reason": "a command asked for it"}
+    with Cluster(loaded) as cluster:
+        places = skips.skipped(state, cluster.end_offsets(state.topics))
     if state.state in skips.STANDING:
-        with Cluster(loaded) as cluster:
-            places = skips.skipped(state, cluster.end_offsets(state.topics))
         say(f"{table} stands still. Of what it has not applied it leaves out:")
         say(*(f"  {place}" for place in places), "The snapshot brings what that has changed.")
-        more["offsets"] = skips.offsets(places)
+    more = {"reason": "a command asked for it", "offsets": skips.offsets(places)}
+    if loaded.output is not None:
+        say(
+            "Its output topic gets no deletes of rows that are removed meanwhile by a TRUNCATE or "
+            "by changes that it leaves out: whoever reads the topic should read it anew."
+        )
     if loaded.lake.deletes_of(table) == "soft":
         say("Rows that are marked as deleted are not in the source: the new table is without them.")
     if not yes and not _agreed(f"Make {table} anew?"):
@@ -318,6 +325,44 @@ def table_rebuild(
     say(
         f"{table} is made anew beginning with the next batch; the other tables go on.",
         "Until it is whole, readers see the old table as it was then. Follow it with:",
+        "  lakemark status",
+    )
+    return OK
+
+
+def _require_rebuildable(table: str, config: Config) -> None:
+    """Refuses to make a table anew that nobody could read, or that could not be replaced.
+
+    Raises:
+        PipelineError: `no-database`, `lake-refused`.
+    """
+    from lakemark.sink.names import folder_of  # noqa: PLC0415
+    from lakemark.sink.table_store import TableStore  # noqa: PLC0415
+
+    path = folder_of(config.lake, table)
+    if not TableStore(path, config.lake.options()).is_conditional:
+        raise PipelineError(
+            f"{table} cannot be rebuilt: commits to {path} have no condition of their own",
+            code="lake-refused",
+            hint=f"give it a new folder (lake.tables.{table}.path) and snapshot it",
+        )
+    if config.database is None:
+        raise PipelineError(
+            f"{table} cannot be rebuilt: there is no database to read it from",
+            code="no-database",
+            hint="set database.url and start the pipeline again",
+        )
+
+
+def _cancelled(table: str, config: Config) -> int:
+    from lakemark import table_skip as skips  # noqa: PLC0415
+
+    skips.require_rebuilding(table, _progress_of(table, config))
+    _control(config, "table-rebuild", table, {"cancel": True})
+    say(
+        f"{table} goes on with the old table from the next batch on, and is snapshotted: what came "
+        "meanwhile is missing there.",
+        "Follow it with:",
         "  lakemark status",
     )
     return OK

@@ -42,8 +42,10 @@ _SHOWN: Final = 500  # characters of a reason that are kept
 class _More(msgspec.Struct):
     """The fields of a command beside `type` and `table`."""
 
+    id: str = ""
     until: int = -1
     keys: list[str] | None = None
+    cancel: bool = False
     code: str = ""
     reason: str | None = None
     hint: str = ""
@@ -227,7 +229,10 @@ def _rebuild(
 ) -> None:
     table, why = record["table"], (more.reason or "a command asked for it")[:_SHOWN]
     upto = record.get("offsets")
-    if tables.rebuild(state, table, why, start=start, before=before, upto=upto):
+    if more.cancel:
+        done = tables.cancel_rebuild(state, table)
+        log.info("table.rebuild_cancelled" if done else "table.not_rebuilt", table=table)
+    elif tables.rebuild(state, table, more.id, why, start=start, before=before, upto=upto):
         refresh.again(table)
         log.info("table.rebuild", table=table, reason=why)
     else:
@@ -266,7 +271,7 @@ def first_state(
     epochs = 0
     for record in filter(is_command, records):
         kind, table = record["type"], str(record.get("table", ""))
-        if kind in {"table-pause", "table-resume", "table-skip"}:
+        if kind in {"table-pause", "table-resume", "table-skip", "table-rebuild"}:
             paused[table] = kind == "table-pause"
         epochs += kind == "new-epoch"
     state = PipelineState(control=control, epochs=[{} for _ in range(epochs)])

@@ -53,7 +53,7 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.ranges import Range
 from lakemark.source.schema import HandlingModes, TableSchema
 from lakemark.source.stretch import Plan
-from lakemark.tables import Offsets, PipelineState
+from lakemark.tables import Offsets, PipelineState, TableState
 from lakemark.tasks import BatchPlan, DecodePlan
 
 log = structlog.get_logger(__name__)
@@ -197,7 +197,7 @@ class Pipeline:
         start = settle.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
         self._refuse_namesakes(state, before, start)
-        self._replace(state)
+        self._replace(state, before)
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
@@ -251,28 +251,51 @@ class Pipeline:
             if len(names := {*captured, *known}) > 1:
                 settle.ambiguous(table, names, stop)
 
-    def _replace(self, state: PipelineState) -> None:
+    def _replace(self, state: PipelineState, before: PipelineState) -> None:
         """Rebuilt tables take the place of the old ones, before anything of the batch is written.
 
         Done in every repetition, and only the first time something happens. Where the lake does not
-        let it, the next batch tries again; until then all goes to the new table.
+        let it, the next batch tries again; until then all goes to the new table. What rebuilds have
+        left is deleted when the state that does without it is durable, as it is when this begins.
         """
         for name in tables.rebuilt(state):
-            entry = state.tables[name]
-            path = folder_of(self.config.lake, name)
-            options = self.config.lake.options()
             try:
-                done = rebuild.replace(path, entry.rebuild, storage_options=options)
+                self._replace_table(state, name)
             except LakemarkError as error:
                 log.warning(
                     "table.not_replaced", table=name, code=error.code, reason=error.message,
                     hint=error.hint,
                 )  # fmt: skip
-                continue
-            if done is not None:
-                log.info("table.rebuilt", table=name, rows=done.rows, reason=entry.rebuild_why)
-                entry.rebuild, entry.rebuild_why = -1, ""
-                entry.rows, entry.bytes = done.rows, done.bytes
+            except Exception:  # one table's log is no reason to stop the others
+                log.exception("table.not_replaced", table=name)
+        for name, entry in state.tables.items():
+            durable = before.tables.get(name, TableState()).rebuild_over
+            for over in durable:
+                if over in entry.rebuild_over and self._discarded(name, over):
+                    entry.rebuild_over.remove(over)
+
+    def _replace_table(self, state: PipelineState, name: str) -> None:
+        entry, options = state.tables[name], self.config.lake.options()
+        path = folder_of(self.config.lake, name)
+        done = rebuild.replace(path, entry.rebuild, table=name, storage_options=options)
+        if done is not None:
+            log.info("table.rebuilt", table=name, rows=done.rows, reason=entry.rebuild_why)
+            entry.rows, entry.bytes = done.rows, done.bytes
+            tables.end_rebuild(entry)
+        elif entry.committed_ms or entry.recorded >= 0:
+            log.warning("table.rebuild_lost", table=name, rebuild=entry.rebuild)
+            tables.lost_rebuild(state, entry)
+        else:  # the source has no row
+            rebuild.empty(path, entry.rebuild, storage_options=options)
+
+    def _discarded(self, table: str, name: str) -> bool:
+        path = folder_of(self.config.lake, table)
+        try:
+            rebuild.discard(path, name, storage_options=self.config.lake.options())
+        except Exception as error:  # noqa: BLE001 - it is tried again with the next batch
+            log.debug("rebuild.not_discarded", table=table, reason=str(error))
+            return False
+        return True
 
     # -- 2: the tasks -----------------------------------------------------------------------------
 

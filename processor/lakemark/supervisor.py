@@ -342,9 +342,9 @@ class Supervisor:
             yield
         self.snapshots = None
 
-    def _rebuild_of(self, table: str) -> int:
+    def _rebuild_of(self, table: str) -> str:
         entry = self.state.tables.get(table)
-        return -1 if entry is None else entry.rebuild
+        return "" if entry is None else entry.rebuild
 
     def _done(self, done: BatchDone) -> None:
         self.starting.end()
@@ -415,6 +415,9 @@ class Supervisor:
         return self.stop.is_overdue() or (self.stopping.is_set() and not self.streamed)
 
     def _needs_batch(self) -> bool:
+        waits = (self.state.tables[name] for name in tables.rebuilt(self.state))
+        if any(entry.committed_ms for entry in waits):
+            return True  # the new table takes its place as a batch begins
         return tables.any_state(self.state, CATCHING_UP) or any(
             entry.skip_to is not None
             or (entry.state == ERRORED and entry.retried and not self.once)

@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-from lakemark.config import Config
 from lakemark.errors import PipelineError
 from lakemark.gaps import CONTROL_LOST
 from lakemark.snapshot.fields import nearest
@@ -135,17 +134,17 @@ def rebuildable(table: str, record: bytes) -> TableState:
     return state
 
 
-def require_database(table: str, config: Config) -> None:
-    """Refuses to make a table anew that nobody could read.
+def require_rebuilding(table: str, record: bytes) -> None:
+    """Refuses to cancel a rebuild that there is not.
 
     Raises:
-        PipelineError: `no-database`.
+        PipelineError: `not-rebuilding`.
     """
-    if config.database is None:
+    if not rebuildable(table, record).rebuild:
         raise PipelineError(
-            f"{table} cannot be rebuilt: there is no database to read it from",
-            code="no-database",
-            hint="set database.url and start the pipeline again",
+            f"{table} is not being rebuilt: there is nothing to cancel",
+            code="not-rebuilding",
+            hint="`lakemark status` shows the tables",
         )
 
 

@@ -16,6 +16,7 @@ same state. From the same reports it comes to the same one.
 """
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2s
 from typing import Final
 
 import msgspec
@@ -86,9 +87,10 @@ class TableState(msgspec.Struct, omit_defaults=True):
             nothing yet.
         source_name: whose rows it has, where another table may have the same text; None = of such a
             text nothing came yet, or it was skipped.
-        rebuild: number of the rebuild under way, which is the batch that began it; -1 = none.
-            All that comes goes to the new table, see `sink.rebuild`.
+        rebuild: name of the rebuild under way; empty = none. All that comes goes to the new table,
+            see `sink.rebuild`.
         rebuild_why: what it is for.
+        rebuild_over: names of those of which nothing is needed any more once this is durable.
     """
 
     state: str = STREAMING
@@ -133,8 +135,9 @@ class TableState(msgspec.Struct, omit_defaults=True):
     recorded_as: str = ""
     complete: str = ""
     source_name: Name | None = None
-    rebuild: int = -1
+    rebuild: str = ""
     rebuild_why: str = ""
+    rebuild_over: list[str] = msgspec.field(default_factory=list)
 
 
 class LeftOut(msgspec.Struct):
@@ -336,7 +339,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
         stream(entry, state.batch)
         entry.recorded, entry.source_name = -1, None
         why = "events were skipped: rows may be missing, out of date or deleted since"
-        resnapshot(entry, why if entry.rebuild < 0 else _rebuilding(entry), state.batch)
+        resnapshot(entry, rebuilding(entry) if entry.rebuild else why, state.batch)
     return ended
 
 
@@ -365,6 +368,7 @@ def _resume(entry: TableState, batch: int) -> None:
 def rebuild(
     state: PipelineState,
     table: str,
+    command: str,
     why: str,
     *,
     start: Offsets,
@@ -379,6 +383,7 @@ def rebuild(
     Args:
         state: the state being made.
         table: which table.
+        command: id of the record that asks for it: the rebuild is named after it and the batch.
         why: what for.
         start: Kafka offsets at which the batch began.
         before: the state before the batch.
@@ -395,13 +400,50 @@ def rebuild(
             return False
     else:
         stop(state, table, to=CATCHING_UP, start=start, before=before)
-    entry.rebuild, entry.rebuild_why = state.batch, why
-    _forget_files(entry)
-    resnapshot(entry, _rebuilding(entry), state.batch)
+    _begin_rebuild(state, entry, command, why)
+    resnapshot(entry, rebuilding(entry), state.batch)
     return True
 
 
-def _rebuilding(entry: TableState) -> str:
+def _begin_rebuild(state: PipelineState, entry: TableState, command: str, why: str) -> None:
+    """Under a name that no other rebuild has, of this checkpoint or of another one."""
+    end_rebuild(entry)
+    made = blake2s(command.encode(errors="replace"), digest_size=6).hexdigest()
+    entry.rebuild, entry.rebuild_why = f"rebuild-{made}-{state.batch}", why
+    _forget_files(entry)
+
+
+def lost_rebuild(state: PipelineState, entry: TableState) -> None:
+    """What was made of a table so far is gone: it is made once more."""
+    _begin_rebuild(state, entry, entry.rebuild, entry.rebuild_why)
+    resnapshot(entry, rebuilding(entry), state.batch)
+
+
+def end_rebuild(entry: TableState) -> None:
+    """All that comes goes to the table itself from now on."""
+    if entry.rebuild:
+        entry.rebuild_over.append(entry.rebuild)
+    entry.rebuild = entry.rebuild_why = ""
+
+
+def cancel_rebuild(state: PipelineState, table: str) -> bool:
+    """Goes on with the old table, which missed what came meanwhile; False if there is no rebuild.
+
+    It is to be snapshotted, or stops for what it was to be made anew for.
+    """
+    entry = state.tables.get(table)
+    if entry is None or not entry.rebuild:
+        return False
+    end_rebuild(entry)
+    _forget_files(entry)
+    resnapshot(entry, "its rebuild was cancelled: changes meanwhile are missing", state.batch)
+    return True
+
+
+def rebuilding(entry: TableState) -> str:
+    """What readers of a table should know while it is rebuilt; empty if it is not."""
+    if not entry.rebuild:
+        return ""
     return f"it is being rebuilt, and readers see it as it was before: {entry.rebuild_why}"
 
 
@@ -420,7 +462,7 @@ def rebuilt(state: PipelineState) -> list[str]:
     return [
         name
         for name, entry in state.tables.items()
-        if entry.rebuild >= 0 and entry.state == STREAMING and not entry.resnapshot
+        if entry.rebuild and entry.state == STREAMING and not entry.resnapshot
     ]
 
 

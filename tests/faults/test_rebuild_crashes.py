@@ -60,12 +60,11 @@ def test_a_crash_at_each_point(database: Database, tmp_path, engines):
                 write(database)
                 running.wait_equal()
                 lakemark.wait_for_event("table.rebuilt", CRASH_S)
-                running.wait_progress(
-                    TABLE, "the rebuild's end", lambda r: r.get("rebuild", -1) < 0
-                )
+                running.wait_progress(TABLE, "the rebuild's end", lambda r: not r.get("rebuild"))
                 vectors = "deletionVectors" in (
                     running.table(TABLE).protocol().reader_features or ()
                 )
                 assert vectors == (engines[(number + 1) % 2] == "deletion-vectors")
+                running.wait_progress(TABLE, "tidied", lambda r: not r.get("rebuild_over"))
                 assert not list(Path(path).glob("_lakemark/rebuild-*"))
                 lakemark.stop()

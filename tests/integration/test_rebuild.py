@@ -56,7 +56,7 @@ def rebuild(running: Running, table: str = TABLE) -> None:
 def rebuilt(running: Running) -> None:
     """The new table is in its place; it may have been there before anybody looked."""
     running.lakemark.wait_for_event("table.rebuilt", STATE_S)
-    running.wait_progress(TABLE, "to be rebuilt", lambda r: r.get("rebuild", -1) < 0)
+    running.wait_progress(TABLE, "to be rebuilt", lambda r: not r.get("rebuild"))
 
 
 def path_of(running: Running, table: str = TABLE) -> str:

@@ -3,8 +3,10 @@
 At every moment readers find the old table as it was when the rebuild began, or the new one.
 """
 
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,19 +15,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark import crashpoints, tables
-from lakemark.sink import names, upkeep
+from lakemark.sink import names, rebuild, upkeep
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.nightly import NIGHTLY
 from tests.kit.shop import ORDERS, Shop, schema_of
 
 TOPIC = f"shop.{ORDERS}"
 ENGINES = ("task-merge", "deletion-vectors")
-CRASHES = st.sampled_from(["", "", "before-saving", *crashpoints.OF_REBUILDS, "after-commit"])
+CRASHES = st.sampled_from(
+    ["", "", "before-saving", *crashpoints.OF_REBUILDS, "after-commit", "refused", "lost"]
+)
 CHANGES = st.lists(st.tuples(st.sampled_from("cud"), st.integers(1, 4)), max_size=4)
 ACTIONS = st.sampled_from(
     [*("run", "rebuild", "rebuild", "read", "read", "pause", "resume", "engine")]
 )
 STEPS = st.lists(st.tuples(CHANGES, ACTIONS, CRASHES), min_size=4, max_size=12)
+
+
+def refuse() -> None:
+    """Stands in for a store that fails when all is done already."""
+    raise OSError(5, "Input/output error")
 
 
 class Histories:
@@ -61,6 +70,12 @@ class Histories:
         shop.checkpoint.dies_before_saving = crash == "before-saving"
         with self.patch.context() as patch:
             patch.setattr(crashpoints, "reach", reach)
+            if crash == "refused":
+                patch.setattr(rebuild, "table_store", SimpleNamespace(settle=refuse))
+            elif crash == "lost":  # somebody deletes what is not readers' business
+                for made in self.folder.glob("_lakemark/rebuild-*"):
+                    shutil.rmtree(made)
+                upkeep.forget()
             try:
                 shop.run()
             except DiedError:
@@ -76,14 +91,17 @@ class Histories:
     def look(self, kept: dict[int, str] | None) -> None:
         """While it is rebuilt the old table is as it was; the new one replaces it whole."""
         entry = self.shop.state.tables.get(ORDERS)
-        if entry is not None and entry.rebuild >= 0 and entry.resnapshot:
+        if entry is not None and entry.rebuild and entry.resnapshot:
             assert self.visible() == kept
 
+    @property
+    def folder(self) -> Path:
+        return Path(names.table_path(self.shop.config.lake.path, ORDERS))
+
     def visible(self) -> dict[int, str] | None:
-        path = names.table_path(self.shop.config.lake.path, ORDERS)
-        if not DeltaTable.is_deltatable(path):
+        if not DeltaTable.is_deltatable(str(self.folder)):
             return None
-        found = pa.table(DeltaTable(path).scan()).to_pylist()
+        found = pa.table(DeltaTable(self.folder).scan()).to_pylist()
         by_id = {row["id"]: row["v"] for row in found}
         assert len(by_id) == len(found)
         return by_id
@@ -101,7 +119,12 @@ class Histories:
         self.run(crash)
 
     def rebuild(self) -> None:
-        self.say("table-rebuild", reason="why", offsets={TOPIC: {"0": self.end()}})
+        self.say(
+            "table-rebuild",
+            id=f"command {self.at}",
+            reason="why",
+            offsets={TOPIC: {"0": self.end()}},
+        )
 
     def end(self) -> int:
         return self.shop.broker.ends().get(TOPIC, {0: 0})[0]
@@ -130,7 +153,7 @@ class Histories:
             self.run()
         for _ in range(5):
             entry = self.shop.state.tables[ORDERS]
-            if entry.rebuild < 0 and not entry.resnapshot:
+            if not entry.rebuild and not entry.resnapshot:
                 break
             if not self.rows:
                 self.change("c", 1)
@@ -139,7 +162,7 @@ class Histories:
         self.change("c", 3)
         self.run()
         entry = self.shop.state.tables[ORDERS]
-        assert (entry.state, entry.code, entry.rebuild) == (tables.STREAMING, "", -1)
+        assert (entry.state, entry.code, entry.rebuild) == (tables.STREAMING, "", "")
 
 
 @settings(max_examples=300 if NIGHTLY else 20, deadline=None, print_blob=True)
@@ -154,5 +177,4 @@ def test_the_table_equals_its_source(steps):
             history.do(action, crash)
         history.end_well()
         assert history.visible() == history.rows
-        folder = Path(names.table_path(history.shop.config.lake.path, ORDERS))
-        assert not list(folder.glob("_lakemark/rebuild-*"))
+        assert not list(history.folder.glob("_lakemark/rebuild-*"))

@@ -443,7 +443,7 @@ def test_a_rebuild_that_somebody_waits_for_waits_for_no_run_before_it():
     world = FakeWorld()
     world.execute("r1", ITEMS)
     world.finish("r1")
-    world.stream.table(ITEMS, resnapshot_since=world.stream.number, rebuild=world.stream.number)
+    world.stream.table(ITEMS, resnapshot_since=world.stream.number, rebuild="rebuild-a-1")
     world.go(REPAIR_AGAIN_S / 4)
     assert len(world.records("run-start")) == 2
     assert {spec.rebuild for spec in world.reads if spec.run != "r1"} == {

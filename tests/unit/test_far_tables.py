@@ -229,15 +229,20 @@ def test_a_table_that_is_refused_is_alone(far, engine, sick):
 def test_a_table_that_was_made_anew_takes_the_place_of_the_old_one(far, engine):
     more = {"storage_options": far.options}
     merges = {TASK_MERGE: delta, DELETION_VECTORS: vectors}[engine]
-    for address in (ADDRESS, rebuild_path(ADDRESS, 4)):
+    for address in (ADDRESS, rebuild_path(ADDRESS, "rebuild-a-4")):
         delta.ensure(address, table_schema(COLUMNS), key=["id"], table="public.t", **more)
         merged(merges, address, numbered(range(3), 1, 1), 1, **more)
     gone = [delete(of("1"), at(9))]
-    merged(merges, rebuild_path(ADDRESS, 4), [*numbered([2], 2, 7), *gone], 2, **more)
+    merged(merges, rebuild_path(ADDRESS, "rebuild-a-4"), [*numbered([2], 2, 7), *gone], 2, **more)
     for _ in range(2):
-        done = rebuild.replace(ADDRESS, 4, storage_options=far.options)
+        done = rebuild.replace(ADDRESS, "rebuild-a-4", storage_options=far.options)
         assert done is not None
         assert rows(ADDRESS, far.options) == {"0": 1, "2": 7}
     left = object_client.client(ADDRESS, far.options)
-    assert not left.listing("_lakemark/rebuild-4/_delta_log")
-    assert not left.listing("_lakemark/rebuild-4")
+    assert left.listing("_lakemark/rebuild-a-4/_delta_log")
+    far.requests()
+    for _ in range(2):
+        rebuild.discard(ADDRESS, "rebuild-a-4", storage_options=far.options)
+        assert not left.listing("_lakemark/rebuild-a-4/_delta_log")
+        assert not left.listing("_lakemark/rebuild-a-4")
+    assert rows(ADDRESS, far.options) == {"0": 1, "2": 7}

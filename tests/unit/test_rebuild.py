@@ -8,8 +8,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakemark import crashpoints
 from lakemark.errors import TableError
-from lakemark.sink import delta, rebuild, table_actions, table_log, upkeep, vectors
+from lakemark.sink import delta, rebuild, table_log, upkeep, vectors
 from lakemark.sink.names import rebuild_path
+from lakemark.sink.table_store import TableStore
 from tests.kit.delta_table import actions, merged, numbered, values
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import at, delete, table_schema, upsert
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 ENGINES = {"task-merge": delta, "deletion-vectors": vectors}
 NEW = {"id": pa.int64(), "b": pa.string(), "more": pa.float64()}
+R = "rebuild-a-7"
 OLD_ROWS, NEW_ROWS = {"1": 1, "3": 1}, {10: "a", 12: "c"}
 
 
@@ -36,10 +38,10 @@ def old(path, engine):
     make(path, engine, COLUMNS, numbered((1, 2, 3), 1, 1), [delete(row("2"), at(2))])
 
 
-def new(path, engine, number=7, app_id="q/t/catchup"):
+def new(path, engine, name=R, app_id="q/t/catchup"):
     rows = [upsert({"id": n, "b": b, "more": 0.5}, at(n)) for n, b in {**NEW_ROWS, 11: "b"}.items()]
     gone = [delete({"id": 11}, at(20))]
-    make(rebuild_path(path, number), engine, NEW, rows, gone, app_id=app_id)
+    make(rebuild_path(path, name), engine, NEW, rows, gone, app_id=app_id)
 
 
 def folder(path):
@@ -77,7 +79,7 @@ def replaced(path, engine):
 
 def test_schema_key_files_and_records_are_those_of_the_new_table(both, engines):
     before = DeltaTable(both)
-    done = rebuild.replace(both, 7)
+    done = rebuild.replace(both, R)
     assert replaced(both, engines[1])
     after = DeltaTable(both)
     assert after.version() == before.version() + 1, "one commit"
@@ -85,6 +87,7 @@ def test_schema_key_files_and_records_are_those_of_the_new_table(both, engines):
     assert delta.committed(both, "q/t/catchup") == 2
     assert delta.committed(both, "q/t/s") == 2, "of the old table: no batch is done twice"
     assert done == rebuild.Replaced(2, done.bytes)
+    rebuild.discard(both, R)
     assert folder(both) == [
         f"_lakemark/{p.name}" for p in sorted(Path(both, "_lakemark").glob("*.bin"))
     ]
@@ -93,7 +96,7 @@ def test_schema_key_files_and_records_are_those_of_the_new_table(both, engines):
 
 
 def test_the_new_engine_goes_on_with_it(both, engines):
-    rebuild.replace(both, 7)
+    rebuild.replace(both, R)
     engine = ENGINES[engines[1]]
     for version in (3, 4, 5):
         changes = [upsert({"id": 12, "b": f"v{version}"}, at(30 + version))]
@@ -115,15 +118,17 @@ def test_a_crash_leaves_one_of_them_and_the_repetition_the_new_one(
     with monkeypatch.context() as patch:
         patch.setattr(crashpoints, "reach", reach)
         with pytest.raises(Crash):
-            rebuild.replace(both, 7)
+            rebuild.replace(both, R)
     assert replaced(both, engines[1]) == (point == crashpoints.AFTER_REPLACED)
     upkeep.forget()  # it is another process
-    rebuild.replace(both, 7)
+    rebuild.replace(both, R)
     assert replaced(both, engines[1])
     version = DeltaTable(both).version()
-    assert not [name for name in folder(both) if "rebuild" in name]
-    assert rebuild.replace(both, 7) is not None
+    assert rebuild.replace(both, R) is not None
     assert DeltaTable(both).version() == version, "once"
+    for _ in range(2):
+        rebuild.discard(both, R)
+        assert not [name for name in folder(both) if "rebuild" in name]
 
 
 def test_a_file_that_fails_on_its_way_leaves_the_old_table(both, monkeypatch):
@@ -133,9 +138,9 @@ def test_a_file_that_fails_on_its_way_leaves_the_old_table(both, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("os.link", full)
         with pytest.raises(Exception, match="lake"):
-            rebuild.replace(both, 7)
+            rebuild.replace(both, R)
     assert values(both) == OLD_ROWS
-    rebuild.replace(both, 7)
+    rebuild.replace(both, R)
     assert values(both) == NEW_ROWS
 
 
@@ -154,7 +159,7 @@ def test_a_writer_that_comes_first_loses_no_file_to_it(both, monkeypatch):
         return real(store, before, said)
 
     monkeypatch.setattr(table_log, "commit", overtaken)
-    rebuild.replace(both, 7)
+    rebuild.replace(both, R)
     assert others
     assert values(both) == NEW_ROWS
 
@@ -166,92 +171,113 @@ def test_halves_that_wait_come_along_and_those_of_the_old_table_go(both):
         place.write_bytes(b"halves")
 
     write(both, "q-3.arrow")
-    write(rebuild_path(both, 7), "q-9.arrow")
-    rebuild.replace(both, 7)
+    write(rebuild_path(both, R), "q-9.arrow")
+    rebuild.replace(both, R)
     assert [p.name for p in Path(both, "_lakemark/pending").iterdir()] == ["q-9.arrow"]
 
 
 def test_a_source_without_rows_empties_the_table_and_keeps_it(path):
     old(path, "task-merge")
-    assert rebuild.replace(path, 7) is None
-    assert values(path) == {}
+    assert rebuild.replace(path, R) is None
+    assert values(path) == OLD_ROWS, "whether that is so, the pipeline's state says"
+    for _ in range(2):
+        rebuild.empty(path, R)
+        assert values(path) == {}
     version = DeltaTable(path).version()
-    assert rebuild.replace(path, 7) is None
+    rebuild.empty(path, R)
     assert DeltaTable(path).version() == version
     new(path, "task-merge")
-    assert rebuild.replace(path, 7)
+    assert rebuild.replace(path, R)
     assert values(path) == NEW_ROWS
+    rebuild.discard(path, R)
+    rebuild.empty(path, R)  # of a process that comes late
+    assert values(path) == NEW_ROWS
+    assert rebuild.replace(path, R) is None
+
+
+def test_what_came_to_the_new_table_since_comes_too(both, engines):
+    """As where a process that was superseded has replaced the table late, with what it had seen."""
+    rebuild.replace(both, R)
+    changes = [upsert({"id": 13, "b": "late"}, at(50)), delete({"id": 10}, at(51))]
+    merged(ENGINES[engines[1]], rebuild_path(both, R), changes, 3, "q/t/s", NEW)
+    upkeep.forget()
+    for _ in range(2):
+        assert rebuild.replace(both, R) == rebuild.Replaced(2, rebuild.replace(both, R).bytes)
+        assert values(both) == {12: "c", 13: "late"}
+    assert delta.committed(both, "q/t/s") == 3
+    said = actions(both, DeltaTable(both).version())
+    paths = [one["path"] for one in said["add"] if "deletionVector" not in one]
+    assert not set(paths) & {one["path"] for one in said.get("remove", [])}
+
+
+def test_the_folder_of_another_table_is_not_taken(both):
+    with pytest.raises(TableError, match="not to public") as caught:
+        rebuild.replace(both, R, table="public.u")
+    assert caught.value.code == "path-clash"
+    assert values(both) == OLD_ROWS
+    assert rebuild.replace(both, R, table="public.t")
+
+
+def test_a_store_without_conditions_is_refused_before_anything_is_copied(path, monkeypatch):
+    old(path, "task-merge")
+    new(path, "task-merge")
+    monkeypatch.setenv("allow_unsafe_rename", "true")
+    monkeypatch.setattr(TableStore, "copy", lambda *_: pytest.fail("copied"))
+    with pytest.raises(TableError) as caught:
+        rebuild.replace(path, R)
+    assert caught.value.code == "lake-refused"
+    assert "--cancel" in caught.value.hint
 
 
 def test_a_table_that_is_not_there_is_made(tmp_path):
     path = str(tmp_path / "none")
     new(path, "deletion-vectors")
-    rebuild.replace(path, 7)
+    rebuild.replace(path, R)
     assert values(path) == NEW_ROWS
 
 
-def test_a_second_rebuild_is_another_one_and_the_first_leaves_nothing(both):
-    rebuild.replace(both, 7)
-    new(both, "task-merge", number=8, app_id="q/t/again")
-    new(both, "task-merge", number=9, app_id="q/t/again")
-    rebuild.replace(both, 9)
-    assert DeltaTable(both).transaction_version(rebuild.RECORD) == 9
-    assert not [name for name in folder(both) if "rebuild" in name]
+def test_a_second_rebuild_is_another_one(both):
+    rebuild.replace(both, R)
+    rows = [upsert({"id": 1, "b": "second", "more": 0.5}, at(60))]
+    make(rebuild_path(both, "rebuild-b-1"), "task-merge", NEW, rows, app_id="q/t/again")
+    rebuild.replace(both, "rebuild-b-1")
+    assert values(both) == {1: "second"}
+    rebuild.discard(both, R)
+    assert {name for name in folder(both) if name.count("/") == 1 and "rebuild" in name} == {
+        "_lakemark/rebuild-b-1"
+    }, "each its own"
 
 
-def test_properties_stay_but_those_of_the_files(both, engines):
+def test_properties_stay_that_ask_nothing_of_files_and_features(both, engines):
     wanted = {"delta.deletedFileRetentionDuration": "interval 3 days", "of.mine": "yes"}
-    DeltaTable(both).alter.set_table_properties(wanted, raise_if_not_exists=False)
-    rebuild.replace(both, 7)
+    others = {"delta.checkpointPolicy": "classic", "delta.enableChangeDataFeed": "false"}
+    DeltaTable(both).alter.set_table_properties({**wanted, **others}, raise_if_not_exists=False)
+    rebuild.replace(both, R)
     found = DeltaTable(both).metadata().configuration
     assert wanted.items() <= found.items()
+    assert not others.keys() & found.keys()
     assert found["delta.dataSkippingStatsColumns"] == "`id`"
     own = engines[1] if engines[1] == "deletion-vectors" else None
     assert found.get("lakemark.engine") == own
+    fresh = DeltaTable(rebuild_path(both, R)).protocol()
+    assert DeltaTable(both).protocol() == fresh, "no feature of the old one is left"
 
 
 def test_an_old_table_whose_log_is_damaged_says_so_and_stays(both):
     last = max(Path(both, "_delta_log").glob("*.json"))
     last.write_text("{")
     with pytest.raises(TableError, match="cannot be read"):
-        rebuild.replace(both, 7)
-    assert Path(rebuild_path(both, 7)).is_dir()
-
-
-@pytest.mark.parametrize(
-    ("was", "now", "expected"),
-    [
-        ({"minReaderVersion": 1, "minWriterVersion": 2}, {"minReaderVersion": 1, "minWriterVersion": 2}, (1, 2, None, None)),
-        ({"minReaderVersion": 1, "minWriterVersion": 4}, {"minReaderVersion": 1, "minWriterVersion": 2}, (1, 4, None, None)),
-        (
-            {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors", "appendOnly"]},
-            {"minReaderVersion": 1, "minWriterVersion": 2},
-            (1, 7, None, ["appendOnly", "invariants"]),
-        ),
-        (
-            {"minReaderVersion": 1, "minWriterVersion": 4},
-            {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]},
-            (3, 7, ["deletionVectors"], ["appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "invariants"]),
-        ),
-        (
-            {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors", "timestampNtz"], "writerFeatures": ["deletionVectors", "timestampNtz"]},
-            {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["timestampNtz"], "writerFeatures": ["timestampNtz"]},
-            (3, 7, ["timestampNtz"], ["timestampNtz"]),
-        ),
-    ],
-)  # fmt: skip
-def test_a_protocol_needs_what_files_and_properties_need(was, now, expected):
-    found = table_actions.joined_protocol(was, now)
-    names = ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures")
-    assert tuple(found.get(name) for name in names) == expected
+        rebuild.replace(both, R)
+    assert Path(rebuild_path(both, R)).is_dir()
 
 
 def test_the_log_says_what_was_done(both):
     version = DeltaTable(both).version() + 1
-    rebuild.replace(both, 7)
+    rebuild.replace(both, R)
     said = actions(both, version)
     assert {one["dataChange"] for one in [*said["add"], *said["remove"]]} == {True}
-    assert {one["appId"]: one["version"] for one in said["txn"]}[rebuild.RECORD] == 7
+    recorded = {one["appId"]: one["version"] for one in said["txn"]}
+    assert recorded[f"lakemark/{R}"] == DeltaTable(rebuild_path(both, R)).version()
 
 
 def test_numbers_of_batches_are_recorded_as_the_new_table_has_them(path):
@@ -262,5 +288,11 @@ def test_numbers_of_batches_are_recorded_as_the_new_table_has_them(path):
         commit_properties=CommitProperties(app_transactions=[Transaction("q/t/catchup", 99)]),
     )  # fmt: skip
     new(path, "task-merge")
-    rebuild.replace(path, 7)
+    merged(delta, rebuild_path(path, R), [], 9, "lakemark/vacuum", NEW)
+    write_deltalake(
+        rebuild_path(path, R), DeltaTable(rebuild_path(path, R)).to_pyarrow_table(), mode="overwrite",
+        commit_properties=CommitProperties(app_transactions=[Transaction("lakemark/vacuum", 99)]),
+    )  # fmt: skip
+    rebuild.replace(path, R)
     assert delta.committed(path, "q/t/catchup") == 2
+    assert delta.committed(path, "lakemark/vacuum") is None, "that is of the table's own history"

@@ -33,10 +33,11 @@ def test_a_table_that_streams_leaves_nothing_out(folder, kafka, asked):
     result = asked({}, "--yes")
     assert result.exit_code == 0, result.output
     assert "leaves out" not in result.output
+    assert "output topic" not in result.output
     ((topic, key, value),) = kafka.published
     said = json.loads(value)
     assert (topic, key, said["type"]) == ("shop.control", T.encode(), "table-rebuild")
-    assert "offsets" not in said
+    assert said["offsets"] == {}, "it may stop before it is told"
 
 
 def test_one_that_stands_still_says_what_it_leaves_out(folder, kafka, asked):
@@ -69,6 +70,31 @@ def test_rows_that_are_marked_as_deleted_are_said_to_be_lost(folder, asked):
     (folder / "lakemark.yaml").write_text(text)
     assert "deletes: soft" in text
     assert "the new table is without them" in asked({}, "--yes").output
+
+
+def test_a_store_whose_commits_have_no_condition_is_refused(folder, kafka, asked, monkeypatch):
+    monkeypatch.setenv("ALLOW_UNSAFE_RENAME", "true")
+    monkeypatch.setenv("allow_unsafe_rename", "true")
+    result = asked({}, "--yes")
+    assert result.exit_code == 1
+    assert "lake-refused:" in result.stderr
+    assert kafka.published == []
+
+
+def test_readers_of_an_output_topic_are_warned(folder, asked):
+    text = (folder / "lakemark.yaml").read_text() + "output: {topic_prefix: clean}\n"
+    (folder / "lakemark.yaml").write_text(text)
+    assert "should read it anew" in asked({}, "--yes").output
+
+
+def test_a_rebuild_is_cancelled_if_there_is_one(folder, kafka, asked):
+    result = asked({}, "--cancel")
+    assert result.exit_code == 1
+    assert "not-rebuilding:" in result.stderr
+    result = asked({"rebuild": "rebuild-a-1"}, "--cancel")
+    assert result.exit_code == 0, result.output
+    ((_, _, value),) = kafka.published
+    assert json.loads(value)["cancel"] is True
 
 
 def test_a_source_that_went_back_in_time_is_not_mended_so(folder, kafka, asked):
@@ -110,7 +136,9 @@ WRITTEN = {
 def test_a_table_that_streams_catches_up_into_the_new_one():
     entry, told = carried(TableState(**WRITTEN), reason="another engine")
     assert (entry.state, entry.from_offsets) == (tables.CATCHING_UP, {TOPIC: {0: 40}})
-    assert (entry.rebuild, entry.rebuild_why) == (7, "another engine")
+    assert entry.rebuild.startswith("rebuild-")
+    assert entry.rebuild.endswith("-7")
+    assert entry.rebuild_why == "another engine"
     assert "rebuilt" in entry.resnapshot
     assert "another engine" in entry.resnapshot
     assert entry.resnapshot_since == 7
@@ -123,7 +151,8 @@ def test_a_table_that_streams_catches_up_into_the_new_one():
 def test_one_that_stands_still_skips_to_the_end_and_keeps_its_reason():
     stood = TableState(state=tables.ERRORED, code="schema-incompatible", **WRITTEN)
     entry, _ = carried(stood, offsets={TOPIC: {"0": 60}})
-    assert (entry.state, entry.skip_to, entry.rebuild) == (tables.PAUSED, {TOPIC: {0: 60}}, 7)
+    assert (entry.state, entry.skip_to) == (tables.PAUSED, {TOPIC: {0: 60}})
+    assert entry.rebuild
     state = PipelineState(batch=9, tables={T: entry})
     assert tables.end_skips(state, {TOPIC: {0: 60}}) == [T]
     assert entry.state == tables.STREAMING
@@ -144,13 +173,13 @@ def test_one_that_stands_still_skips_to_the_end_and_keeps_its_reason():
 )
 def test_what_cannot_be_carried_out_changes_nothing(entry, record, logs):
     found, told = carried(entry, **record)
-    assert found is None or (found.rebuild, found.resnapshot) == (-1, "")
+    assert found is None or (found.rebuild, found.resnapshot) == ("", "")
     assert told == []
     assert any(line["event"] == "table.not_rebuilt" for line in logs)
 
 
 def test_only_a_whole_table_takes_the_place():
-    since = {"rebuild": 4, "resnapshot": "", "resnapshot_since": -1}
+    since = {"rebuild": "rebuild-a-4", "resnapshot": "", "resnapshot_since": -1}
     state = PipelineState(
         tables={
             "a.whole": TableState(**since),
@@ -161,3 +190,38 @@ def test_only_a_whole_table_takes_the_place():
         }
     )
     assert tables.rebuilt(state) == ["a.whole"]
+
+
+def test_rebuilds_have_names_of_their_own_and_leave_the_former_one_to_be_deleted():
+    first, _ = carried(TableState(**WRITTEN), id="one")
+    names = {first.rebuild}
+    for command in ("one", "../..", "two\udcff", ""):
+        entry, _ = carried(TableState(rebuild="rebuild-old-1", **WRITTEN), id=command)
+        assert entry.rebuild_over == ["rebuild-old-1"]
+        assert entry.rebuild.replace("-", "").isalnum()
+        names.add(entry.rebuild)
+    assert len(names) == 4
+
+
+def test_a_rebuild_that_is_cancelled_leaves_a_table_in_doubt():
+    entry, _ = carried(TableState(rebuild="rebuild-a-1", **WRITTEN), cancel=True)
+    assert (entry.rebuild, entry.rebuild_over, entry.recorded) == ("", ["rebuild-a-1"], -1)
+    assert "cancelled" in entry.resnapshot
+    entry, _ = carried(TableState(**WRITTEN), cancel=True)
+    assert (entry.resnapshot, entry.recorded) == ("", 6)
+
+
+def test_what_was_lost_is_made_again_under_another_name():
+    state = PipelineState(batch=9)
+    entry = TableState(rebuild="rebuild-a-4", rebuild_why="why", committed_ms=5, recorded=8)
+    tables.lost_rebuild(state, entry)
+    assert entry.rebuild not in {"", "rebuild-a-4"}
+    assert (entry.rebuild_over, entry.rebuild_why) == (["rebuild-a-4"], "why")
+    assert (entry.committed_ms, entry.recorded, entry.resnapshot_since) == (0, -1, 9)
+
+
+def test_a_new_checkpoint_does_not_pause_a_table_whose_pause_a_rebuild_lifted():
+    said = [{"type": kind, "table": T} for kind in ("table-pause", "table-rebuild")]
+    known = {T: TableState(state=tables.PAUSED, topics=[TOPIC])}
+    state = control_records.first_state(said, known, control=2, places={})
+    assert state.tables == {}

@@ -303,7 +303,7 @@ class Board:
             entry.dead_letters,
             len(entry.reread_keys),
             entry.reread_missed >= 0,
-            entry.resnapshot,
+            entry.resnapshot or tables.rebuilding(entry),
             entry.engine,
             _newest_ms(entry),
             entry.committed_ms or None,

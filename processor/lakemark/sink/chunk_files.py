@@ -74,7 +74,7 @@ class ChunkFileWriter:
         position: bytes,
         source_ts: int,
         run: str = "",
-        rebuild: int = -1,
+        rebuild: str = "",
     ) -> ChunkFile | None:
         """Writes rows, and keeps the index of their keys; None if a key is there twice.
 
@@ -85,7 +85,7 @@ class ChunkFileWriter:
             position: of all rows.
             source_ts: of all rows, microseconds since the epoch.
             run: see `ChunkFile`.
-            rebuild: number of the rebuild that the table is in; -1 = none.
+            rebuild: name of the rebuild that the table is in; empty = none.
 
         Raises:
             TableError, DependencyError: the lake refuses, or does not answer.

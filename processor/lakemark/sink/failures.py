@@ -118,8 +118,7 @@ def classified(error: BaseException, path: str) -> LakemarkError:
             f"a data file of {path} is gone: {short}",
             code="table-file-missing",
             hint="something outside lakemark removed files; restore them, then `lakemark table "
-            f"resume TABLE`; or move the folder {path} away, then `lakemark table skip TABLE`: it "
-            "snapshots the table again",
+            "resume TABLE`; or `lakemark table rebuild TABLE`, which makes the table anew",
         )
     if isinstance(error, TableNotFoundError):
         return TableError(

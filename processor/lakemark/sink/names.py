@@ -43,7 +43,6 @@ RESERVED: Final = (CDC, "_change_type", "_commit_version", "_commit_timestamp")
 _REFUSED: Final = frozenset(" ,;{}()\n\t=")
 _ESCAPED_COLUMN: Final = re.compile(r"(?:%[0-9a-f]{2})+")
 OWN_FOLDER: Final = "_lakemark"  # in a table's folder: what no reader of it has to look at
-REBUILDS: Final = "rebuild-"
 _LOG: Final = "_delta_log"  # what is below it is no table for any reader or writer
 _ESCAPED_FOLDER: Final = re.compile(r"(?:~[0-9a-f]{2})+")
 
@@ -121,27 +120,22 @@ def table_path(lake: str, table: str) -> str:
     return "/".join([lake.rstrip("/"), *(folder_name(part) for part in table.split(".", 1))])
 
 
-def folder_of(lake: LakeConfig, table: str, rebuild: int = -1) -> str:
+def folder_of(lake: LakeConfig, table: str, rebuild: str = "") -> str:
     """Where the Delta table of this ``schema.table`` is: its own path if one is set.
 
     Args:
         lake: the settings.
         table: ``schema.table``.
-        rebuild: number of a rebuild: where the table is that it makes. -1: the table itself.
+        rebuild: name of a rebuild: where the table is that it makes. Empty: the table itself.
     """
     own = lake.tables.get(table)
     path = own.path if own and own.path else table_path(lake.path, table)
-    return path if rebuild < 0 else rebuild_path(path, rebuild)
+    return rebuild_path(path, rebuild) if rebuild else path
 
 
-def rebuild_path(path: str, number: int) -> str:
+def rebuild_path(path: str, name: str) -> str:
     """Where a table is made anew that will replace the one at a path, see `sink.rebuild`."""
-    return f"{path.rstrip('/')}/{rebuild_folder(number)}"
-
-
-def rebuild_folder(number: int) -> str:
-    """The same, within the table's folder."""
-    return f"{OWN_FOLDER}/{REBUILDS}{number}"
+    return f"{path.rstrip('/')}/{OWN_FOLDER}/{name}"
 
 
 def table_of(path: str) -> str:

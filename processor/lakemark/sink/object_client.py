@@ -144,14 +144,10 @@ class Objects:
             obstore.copy(self.store, self.folder + name, self.folder + to)
 
     def delete_all(self, prefix: str) -> None:
-        """Deletes all files whose names begin so, in folders of it too."""
-        folder = prefix.rpartition("/")[0]
+        """Deletes all files of a folder and of folders in it; `prefix` ends with a slash."""
         with _as_os_errors():
-            for found in obstore.list(self.store, self.folder + folder):
-                paths = [one["path"] for one in found]
-                own = [path for path in paths if path.startswith(self.folder + prefix)]
-                if own:
-                    obstore.delete(self.store, own)
+            for found in obstore.list(self.store, self.folder + prefix):
+                obstore.delete(self.store, [one["path"] for one in found])
 
     def delete(self, name: str) -> None:
         """Deletes a file, if there is one."""

@@ -42,10 +42,6 @@ _IMPLIED: Final = {
     3: ("checkConstraints",),
     4: ("changeDataFeed",),
 }
-# Those that a property stands for, whatever the files are.
-_OF_PROPERTIES: Final = frozenset(
-    {"appendOnly", "invariants", "changeDataFeed", "checkConstraints"}
-)
 # Writer versions before the list of features that stand for more than is kept: column mapping,
 # identity columns. Whatever such a version allows counts as used.
 _TOO_MUCH: Final = range(5, _FEATURES_FROM)
@@ -111,28 +107,6 @@ def retention(metadata: Mapping[str, Any]) -> timedelta:
     said = (metadata.get("configuration") or {}).get(_KEPT_FOR, "")
     parts = [timedelta(**{f"{unit.lower()}s": int(n)}) for n, unit in _INTERVAL.findall(said)]
     return max(_LEAST, sum(parts, timedelta())) if parts else _UNSAID
-
-
-def joined_protocol(old: Action, new: Action) -> Action:
-    """The protocol of a table whose rows are all written anew, and whose properties are kept.
-
-    Args:
-        old: as it is.
-        new: as the new files need it.
-
-    Returns:
-        The new one, with what properties may need of the old one: nothing for its files.
-    """
-    if int(old["minWriterVersion"]) < _FEATURES_FROM > int(new["minWriterVersion"]):
-        return max(old, new, key=lambda one: int(one["minWriterVersion"]))
-    features = _features(old) & _OF_PROPERTIES | _features(new)
-    readers = set(new.get("readerFeatures") or ()) | features & {"timestampNtz"}
-    found: Action = {
-        "minReaderVersion": _READER_FEATURES_FROM if readers else 1,
-        "minWriterVersion": _FEATURES_FROM,
-        "writerFeatures": sorted(features),
-    }
-    return found | ({"readerFeatures": sorted(readers)} if readers else {})
 
 
 def _features(protocol: Action) -> set[str]:

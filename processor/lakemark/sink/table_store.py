@@ -175,7 +175,8 @@ class TableStore:
                 os.link(folder / name, folder / to)
             return
         if (objects := self._objects()) is not None:
-            objects.copy(name, to)
+            if objects.stamp(to)[0] != objects.stamp(name)[0]:
+                objects.copy(name, to)
             return
         with self._handler().open_input_file(name) as file:
             out = self._handler().open_output_stream(to, None)
@@ -183,24 +184,24 @@ class TableStore:
                 out.write(part)
             out.close()
 
-    def delete_folders(self, folder: str, prefix: str) -> None:
-        """Deletes the folders in one whose names begin with a prefix, with all that is in them.
+    def delete_folder(self, folder: str) -> None:
+        """Deletes a folder with all that is in it, if there is one.
 
         Raises:
             OSError: the store does not answer or refuses.
         """
         if (root := self.local) is not None:
-            for found in (root / folder).glob(f"{prefix}*"):
-                shutil.rmtree(found)
+            with suppress(FileNotFoundError):
+                shutil.rmtree(root / folder)
             return
         if (objects := self._objects()) is not None:
-            objects.delete_all(f"{folder}/{prefix}")
+            objects.delete_all(f"{folder}/")
             return
         selector = FileSelector(folder, allow_not_found=True, recursive=True)
         for info in self._handler().get_file_info_selector(
             selector.base_dir, selector.allow_not_found, selector.recursive
         ):
-            if info.type == FileType.File and f"{folder}/{prefix}" in info.path:
+            if info.type == FileType.File:
                 self._handler().delete_file(info.path)
 
     def parquet(self, name: str, size: int = 0) -> pq.ParquetFile:

@@ -78,7 +78,7 @@ class WriteFile(Protocol):
         position: bytes,
         source_ts: int,
         run: str,
-        rebuild: int,
+        rebuild: str,
     ) -> ChunkFile | None:
         """Writes them; None if a key is there twice. Raises DependencyError, TableError."""
 

@@ -85,7 +85,7 @@ class ChunkSpec:
         opens: windows that the read may take as its `lo`: if it provably sees one, its rows may go
             to a data file, with a position of that window.
         epoch: of such positions.
-        rebuild: number of the rebuild that the table is in; -1 = none.
+        rebuild: name of the rebuild that the table is in; empty = none.
     """
 
     run: str
@@ -99,7 +99,7 @@ class ChunkSpec:
     surrogate: str | None = None
     opens: tuple[Watermark, ...] = ()
     epoch: int = 0
-    rebuild: int = -1
+    rebuild: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

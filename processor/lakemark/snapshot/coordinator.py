@@ -275,10 +275,10 @@ class Coordinator:
         found = self.stream.tables.get(table.table)
         return found is None or found.streaming
 
-    def rebuild_of(self, table: str) -> int:
-        """Number of the rebuild that a table is in; -1 = none."""
+    def rebuild_of(self, table: str) -> str:
+        """Name of the rebuild that a table is in; empty = none."""
         found = self.stream.tables.get(table)
-        return -1 if found is None else found.rebuild
+        return "" if found is None else found.rebuild
 
     def ask(
         self,

@@ -56,7 +56,7 @@ class Desk:
         self.settings = coordinator.settings
         self.book = coordinator.book
         self._repairs: dict[str, float] = {}
-        self._rebuilds: dict[str, int] = {}  # for which a table was allowed a run at once
+        self._rebuilds: dict[str, str] = {}  # for which a table was allowed a run at once
         self._told: dict[str, str] = {}  # why a table's repair was refused last
         self._signals: deque[SignalRecord] = deque()
         self._mark: Mark | None = None
@@ -305,7 +305,7 @@ class Desk:
     def queue_repairs(self) -> None:
         """Tables that need rows again get a run of their own, one at a time."""
         for name, now in self.coordinator.stream.tables.items():
-            if now.rebuild > self._rebuilds.get(name, -1):  # somebody waits for it
+            if now.rebuild != self._rebuilds.get(name, ""):  # somebody waits for it
                 self._rebuilds[name] = now.rebuild
                 self._repairs.pop(name, None)
             if not now.streaming or not _wants(now) or not self.may_queue(name):

@@ -45,7 +45,7 @@ class TableNow:
     passed: bytes = b""
     partial: bool = True
     complete: str = ""
-    rebuild: int = -1
+    rebuild: str = ""
 
 
 @dataclass(frozen=True, slots=True)
