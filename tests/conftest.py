@@ -91,9 +91,9 @@ def newest_postgres(stack: LocalStack) -> Iterator[Postgres]:
         server.stop()
 
 
-@pytest.fixture(params=["postgres", "newest"])
+@pytest.fixture
 def either_database(stack: LocalStack, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A fresh database of the stack's PostgreSQL, and of the newest."""
+    """A fresh database of the stack's PostgreSQL, or of the `newest`, as the test says."""
     newest = request.param == "newest"
     server = request.getfixturevalue("newest_postgres") if newest else None
     with stack.fresh_database(server=server) as fresh:

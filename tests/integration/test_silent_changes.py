@@ -5,10 +5,13 @@ from typing import Any
 import pytest
 
 from stack.local import Database
+from tests.kit.nightly import nightly
 from tests.kit.running import Running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
+DAILY = ["postgres", "newest"]
+NIGHTLY = ["postgres", pytest.param("newest", marks=nightly)]
 SETTINGS = {"snapshot": {"incomplete": "auto", "chunk_rows": 10, "window_interval": "100ms"}}
 ROWS = 25
 TABLE = "CREATE TABLE {} (id int PRIMARY KEY, a text, price numeric(10,2), mood mood)"
@@ -71,6 +74,7 @@ def source(either_database: Database) -> Database:
     return either_database
 
 
+@pytest.mark.parametrize("either_database", DAILY, indirect=True)
 def test_while_it_streams_and_once_more(source: Database, tmp_path):
     with Running(source, tmp_path, SETTINGS) as running:
         started(running)
@@ -92,6 +96,7 @@ def test_while_it_streams_and_once_more(source: Database, tmp_path):
         assert "storage-changed" in kinds
 
 
+@pytest.mark.parametrize("either_database", NIGHTLY, indirect=True)
 def test_while_it_is_down(source: Database, tmp_path):
     with Running(source, tmp_path, SETTINGS) as running:
         started(running)
@@ -104,6 +109,7 @@ def test_while_it_is_down(source: Database, tmp_path):
         running.wait_equal()
 
 
+@pytest.mark.parametrize("either_database", NIGHTLY, indirect=True)
 def test_while_the_table_is_read(source: Database, tmp_path):
     """The changes meet the first snapshot, wherever it is."""
     with Running(source, tmp_path, SETTINGS) as running:
@@ -115,6 +121,7 @@ def test_while_the_table_is_read(source: Database, tmp_path):
         settled(running)
 
 
+@pytest.mark.parametrize("either_database", NIGHTLY, indirect=True)
 def test_a_table_of_another_name_takes_its_rows_along(source: Database, tmp_path):
     with Running(source, tmp_path, SETTINGS) as running:
         started(running)
