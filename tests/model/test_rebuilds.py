@@ -61,7 +61,7 @@ class Histories:
 
     def run(self, crash: str = "") -> None:
         shop, died = self.shop, False
-        kept = self.visible()
+        kept, before = self.visible(), self.shop.state.tables.get(ORDERS)
 
         def reach(point: str) -> None:
             if point == crash:
@@ -87,6 +87,10 @@ class Histories:
             shop.again()
             shop.read = shop.broker.ends()
         self.look(kept)
+        entry = shop.state.tables.get(ORDERS)
+        if crash == "lost" and before is not None and before.rebuild and before.committed_ms:
+            assert entry.rebuild, "what is gone takes no table's place"
+            assert self.visible() == kept
 
     def look(self, kept: dict[int, str] | None) -> None:
         """While it is rebuilt the old table is as it was; the new one replaces it whole."""
@@ -138,6 +142,7 @@ class Histories:
         entry = self.shop.state.tables.get(ORDERS)
         if entry is not None and entry.state == tables.STREAMING:
             self.say("table-read", until=begun)
+        self.change("u", 5)  # in the batch in which the new table takes its place
         self.run(crash)
 
     def engine(self) -> None:
