@@ -192,6 +192,15 @@ def test_what_becomes_of_delta_tables_is_what_the_sink_would_do(tmp_path):
     assert sorted((tmp_path / "lake").rglob("*")) == before
 
 
+def test_of_a_table_that_is_rebuilt_the_new_one_counts(tmp_path):
+    shop = config(lake={"path": str(tmp_path / "lake")}, checkpoint=str(tmp_path / "c"))
+    create(shop, "public.a", id="int4", v="int4")
+    wanted = {"public.a": schema_of("public.a", id="int4", v="text")}
+    state = PipelineState(tables={"public.a": TableState(rebuild="rebuild-a-1")})
+    assert targets(shop, wanted, PipelineState())["public.a"].action == "stop"
+    assert targets(shop, wanted, state)["public.a"].action == "create"
+
+
 def test_soft_deletes_add_a_member_and_a_clash_of_paths_stops(tmp_path):
     own = {"public.b": {"path": str(tmp_path / "lake/public/a")}}
     lake = {"path": str(tmp_path / "lake"), "deletes": "soft", "tables": own}

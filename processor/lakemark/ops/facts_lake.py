@@ -41,17 +41,20 @@ def targets(
     def one(name: str) -> Target:
         entry = state.tables.get(name) if state else None
         engine = plans.engine_of(config, name, entry)
-        path = folder_of(config.lake, name, entry.rebuild if entry else "")
-        return target(config, name, tables[name], engine, path)
+        return target(config, name, tables[name], engine, entry.rebuild if entry else "")
 
     with ThreadPoolExecutor(_AT_ONCE, "lake") as pool:
         return dict(zip(tables, pool.map(one, tables), strict=True))
 
 
 def target(
-    config: Config, table: str, schema: TableSchema | None, engine: str, path: str
+    config: Config, table: str, schema: TableSchema | None, engine: str, rebuild: str = ""
 ) -> Target:
-    """What becomes of one Delta table; never raises what the sink raises: it stands in it."""
+    """What becomes of one Delta table, or of the one that a rebuild makes.
+
+    It never raises what the sink raises: that stands in it.
+    """
+    path = folder_of(config.lake, table, rebuild)
     if schema is not None and not schema.key:
         return Target(path, "stop", engine, (), (), "no-key", f"{table} {_NO_KEY}", _GIVE_KEY)
     if schema is not None and (fault := schema.key_fault()):
