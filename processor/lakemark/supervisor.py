@@ -416,7 +416,7 @@ class Supervisor:
 
     def _needs_batch(self) -> bool:
         waits = (self.state.tables[name] for name in tables.rebuilt(self.state))
-        if any(entry.committed_ms for entry in waits):
+        if not self.once and any(entry.committed_ms for entry in waits):
             return True  # the new table takes its place as a batch begins
         return tables.any_state(self.state, CATCHING_UP) or any(
             entry.skip_to is not None

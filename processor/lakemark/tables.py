@@ -48,6 +48,14 @@ class Water(msgspec.Struct, frozen=True, omit_defaults=True):
     creates: bool = False
 
 
+class OldTable(msgspec.Struct, omit_defaults=True):
+    """What is known of the files of a table that is rebuilt, for the day on which it goes on."""
+
+    key: list[str] = msgspec.field(default_factory=list)
+    key_ends: list[str] = msgspec.field(default_factory=list)
+    engine: str = ""
+
+
 class TableState(msgspec.Struct, omit_defaults=True):
     """One table.
 
@@ -90,6 +98,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
         rebuild: name of the rebuild under way; empty = none. All that comes goes to the new table,
             see `sink.rebuild`.
         rebuild_why: what it is for.
+        rebuild_old: the table that is rebuilt.
         rebuild_over: names of those of which nothing is needed any more once this is durable.
     """
 
@@ -137,6 +146,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     source_name: Name | None = None
     rebuild: str = ""
     rebuild_why: str = ""
+    rebuild_old: OldTable | None = None
     rebuild_over: list[str] = msgspec.field(default_factory=list)
 
 
@@ -407,7 +417,9 @@ def rebuild(
 
 def _begin_rebuild(state: PipelineState, entry: TableState, command: str, why: str) -> None:
     """Under a name that no other rebuild has, of this checkpoint or of another one."""
+    old = entry.rebuild_old or OldTable(entry.key, entry.key_ends, entry.engine)
     end_rebuild(entry)
+    entry.rebuild_old = old
     made = blake2s(command.encode(errors="replace"), digest_size=6).hexdigest()
     entry.rebuild, entry.rebuild_why = f"rebuild-{made}-{state.batch}", why
     _forget_files(entry)
@@ -423,7 +435,7 @@ def end_rebuild(entry: TableState) -> None:
     """All that comes goes to the table itself from now on."""
     if entry.rebuild:
         entry.rebuild_over.append(entry.rebuild)
-    entry.rebuild = entry.rebuild_why = ""
+    entry.rebuild, entry.rebuild_why, entry.rebuild_old = "", "", None
 
 
 def cancel_rebuild(state: PipelineState, table: str) -> bool:
@@ -434,8 +446,10 @@ def cancel_rebuild(state: PipelineState, table: str) -> bool:
     entry = state.tables.get(table)
     if entry is None or not entry.rebuild:
         return False
+    old = entry.rebuild_old or OldTable()
     end_rebuild(entry)
     _forget_files(entry)
+    entry.key, entry.key_ends, entry.engine = old.key, old.key_ends, old.engine
     resnapshot(entry, "its rebuild was cancelled: changes meanwhile are missing", state.batch)
     return True
 

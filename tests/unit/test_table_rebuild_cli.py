@@ -203,9 +203,18 @@ def test_rebuilds_have_names_of_their_own_and_leave_the_former_one_to_be_deleted
     assert len(names) == 4
 
 
-def test_a_rebuild_that_is_cancelled_leaves_a_table_in_doubt():
-    entry, _ = carried(TableState(rebuild="rebuild-a-1", **WRITTEN), cancel=True)
-    assert (entry.rebuild, entry.rebuild_over, entry.recorded) == ("", ["rebuild-a-1"], -1)
+def test_a_rebuild_that_is_cancelled_leaves_the_old_table_in_doubt():
+    """Its rows are told apart by its own key, whatever the new table's is: else it must stop."""
+    begun, _ = carried(TableState(**WRITTEN), id="one")
+    first = begun.rebuild
+    begun.state, begun.key, begun.key_ends, begun.engine = "streaming", ["n"], [], "task-merge"
+    begun, _ = carried(begun, id="two")
+    begun.key = ["m"]
+    second = begun.rebuild
+    entry, _ = carried(begun, cancel=True)
+    assert (entry.rebuild, entry.rebuild_over, entry.recorded) == ("", [first, second], -1)
+    assert (entry.key, entry.key_ends, entry.engine) == (["id"], ["id/high"], "spark-merge")
+    assert entry.rebuild_old is None
     assert "cancelled" in entry.resnapshot
     entry, _ = carried(TableState(**WRITTEN), cancel=True)
     assert (entry.resnapshot, entry.recorded) == ("", 6)
