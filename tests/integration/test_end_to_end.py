@@ -57,11 +57,13 @@ def test_snapshot_live_changes_and_new_schemas_arrive(database: Database, tmp_pa
         # Rows that nobody touched keep their value of a new column's default out of the log.
         database.execute("UPDATE orders SET note = 'after'")
         load(database, 3, seed=2)
+        # PostgreSQL wrote all rows anew without a record of it: those tables are read again.
+        for table in ("public.orders", "public.line_items"):
+            running.wait_progress(table, "whole again", lambda r: not r.get("resnapshot"))
         running.wait_equal()
         kept = running.lakemark.progress()
         assert {record.get("state", "streaming") for record in kept.values()} == {"streaming"}
         assert not any(record.get("dead_letters") for record in kept.values())
-        assert not any(record.get("resnapshot") for record in kept.values())
 
         running.lakemark.stop()
         load(database, 2, seed=3)
