@@ -9,6 +9,7 @@ action      means
 ----------  ----------------------------------------------------------------------------------------
 NOTHING     the copy is right; or it is for others to see to it
 READ_AGAIN  rows of the copy may be wrong, and none is told again: the table has to be snapshotted
+REBUILD     the copy has to be made anew: only the table's policy says so, see `catalog_policies`
 STOP        further events would make it wrong, or there are none: somebody has to mend it first
 GONE        there is no such table any more
 
@@ -47,8 +48,9 @@ class Action(IntEnum):
 
     NOTHING = 0
     READ_AGAIN = 1
-    STOP = 2
-    GONE = 3
+    REBUILD = 2
+    STOP = 3
+    GONE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Difference:
         fill: the value that rows hold which are older than the column, as text; None if there is
             no such value.
         key: the key's columns of now, where they have other names than before.
+        refused: whether it is the table's policy that stops it, and not what the change does.
     """
 
     table: str
@@ -78,6 +81,7 @@ class Difference:
     other: str = ""
     fill: str | None = None
     key: tuple[str, ...] = ()
+    refused: bool = False
 
 
 SourceKeys = Mapping[str, Sequence[str]]

@@ -18,33 +18,49 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
+import pyarrow as pa
 import structlog
 
-from lakemark import control, gaps
+from lakemark import control, gaps, kafka
 from lakemark.catalog_changes import Action, Difference, differences
 from lakemark.catalog_facts import SourceFacts, TableFacts
+from lakemark.catalog_policies import CODES, OutcomeOf, judged, outcome_of
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
 from lakemark.ops.status import CatalogChange, CatalogNow
+from lakemark.schema_policy import REFUSED, Kind, Outcome
+from lakemark.sink import rebuild
+from lakemark.sink.commits import open_table
+from lakemark.sink.names import folder_of, sources_of
 from lakemark.snapshot.readers.postgres_facts import look
-from lakemark.tables import ERRORED, PAUSED, PipelineState, TableState
+from lakemark.tables import (
+    CATCHING_UP,
+    ERRORED,
+    PAUSED,
+    STREAMING,
+    PipelineState,
+    TableState,
+)
 
 log = structlog.get_logger(__name__)
 
 KEPT: Final = 50  # changes
 AT_MOST_EVERY_S: Final = 1.0
-WORDS: Final[Mapping[Action, Literal["nothing", "read-again", "stop", "gone"]]] = {
+WORDS: Final[Mapping[Action, Literal["nothing", "read-again", "rebuild", "stop", "gone"]]] = {
     Action.NOTHING: "nothing",
     Action.READ_AGAIN: "read-again",
+    Action.REBUILD: "rebuild",
     Action.STOP: "stop",
     Action.GONE: "gone",
 }
 STOP: Final = "table-stop"
+REBUILD: Final = "table-rebuild"
 IDENTITY: Final = "identity-without-key"
 _MENDED: Final = (
     ("identity-without-key", "until its replica identity was mended, deletes may have been lost"),
@@ -163,15 +179,17 @@ def records(
     *,
     there: Collection[str],
     said: Collection[str] = (),
+    outcome: OutcomeOf = lambda _table, _kind: Outcome.STOP,
 ) -> Iterator[Record]:
     """Yield what follows from differences of the catalog, in the order in which it is to be said.
 
     Args:
-        changes: by table.
+        changes: by table, as the policies have them.
         state: the tables as they are now. One that is paused stays so, whatever its catalog says;
             so does one that waits for a person for another reason.
         there: the tables that the database has.
         said: tables that were told to stop or go on since `state`.
+        outcome: what the tables' policies say of changes that they cannot follow.
     """
     stopped: set[str] = set()
     for table, group in groupby(changes, key=lambda change: change.table):
@@ -185,18 +203,40 @@ def records(
             stopped.add(table)
         if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
             stops = [change for change in stops if change.kind == IDENTITY]
-        if stops and table not in said and _may_stop(table, state):
-            why = {"code": stops[0].kind, "reason": stops[0].what, "hint": stops[0].hint}
-            yield STOP, table, why
+        if table in said:
+            stops = [change for change in stops if change.refused]
+        if stops and _may_stop(table, state):
+            code = REFUSED if stops[0].refused else stops[0].kind
+            yield STOP, table, {"code": code, "reason": stops[0].what, "hint": stops[0].hint}
         reasons = [change.what for change in several if change.action is Action.READ_AGAIN]
+        anew = [change for change in several if change.action is Action.REBUILD]
+        if anew and entry is not None:
+            yield from _rebuilt(table, anew, entry, stops)
+            continue
+        reasons += [change.what for change in anew]
         if reasons:  # also of a table of which nothing came yet: it may be read just now
             yield gaps.RESNAPSHOT, table, {"reason": "; ".join(dict.fromkeys(reasons))}
     for table, entry in sorted(state.tables.items()):
-        if table in stopped or table in said or table not in there:
+        if table in stopped or table in said or table not in there or entry.state != ERRORED:
             continue
-        if entry.state == ERRORED and entry.code in MENDED:
+        if entry.code in MENDED:
             yield gaps.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
             yield "table-resume", table, {"code": entry.code}
+        kind = CODES.get(entry.code)
+        if kind is not None and outcome(table, kind) is Outcome.REBUILD:
+            yield REBUILD, table, {"reason": entry.reason, "code": entry.code}
+
+
+def _rebuilt(
+    table: str, anew: Sequence[Difference], entry: TableState, stops: Sequence[Difference]
+) -> Iterator[Record]:
+    """A table that is made anew, unless a person's word is needed; it is to be read again then."""
+    reason = "; ".join(dict.fromkeys(change.what for change in anew))
+    code = next((change.kind for change in stops if change.kind in CODES), "")
+    if entry.state in {STREAMING, CATCHING_UP} and (code or not stops):
+        yield REBUILD, table, {"reason": reason, **({"code": code} if code else {})}
+    else:
+        yield gaps.RESNAPSHOT, table, {"reason": reason}
 
 
 def _has_key(entry: TableState | None, key: Sequence[str]) -> bool:
@@ -274,7 +314,8 @@ class CatalogWatch:
         )
         state = self._state()
         before = seen.known(now, state) if seen else None
-        changes = differences(before, now, source_key=self._keys(now))
+        found = differences(before, now, source_key=self._keys(now))
+        changes = [*judged(found, self._outcome, self._has_column)]
         self._say(changes, now)
         after = (seen or Seen(SourceFacts())).after(now, state, self._noted(changes, seen))
         if after != seen:
@@ -313,11 +354,40 @@ class CatalogWatch:
             log.warning("catalog.unreadable_look", reason=str(error))
             return None
 
+    def _outcome(self, table: str, kind: Kind) -> Outcome:
+        """What a table's policy makes of a change."""
+        config = self._config
+        can_rebuild = partial(rebuild.is_automatic, config)
+        return outcome_of(config.lake.policy_of, can_rebuild)(table, kind)
+
+    def _has_column(self, table: str, column: str) -> bool:
+        """Whether a table of the lake has a column; yes if nobody knows."""
+        lake = self._config.lake
+        try:
+            opened = open_table(folder_of(lake, table), lake.options())
+        except LakemarkError:
+            return True
+        if opened is None:
+            return False
+        return column in sources_of(pa.schema(opened.schema().to_arrow())).values()
+
+    def _with_offsets(self, record: Record, state: PipelineState) -> Record:
+        """A rebuild leaves out what a table that stands still has not applied, up to the log's end.
+
+        Raises:
+            DependencyError: the brokers are away.
+        """
+        kind, table, more = record
+        entry = state.tables.get(table)
+        if kind != REBUILD or entry is None:
+            return record
+        return kind, table, more | {"offsets": kafka.end_offsets(self._config, entry.topics)}
+
     def _say(self, changes: Sequence[Difference], now: SourceFacts) -> None:
         state = self._state()
         batch, tables = self._said
         tables = tables if batch == state.batch else set()
-        said = list(records(changes, state, there=now.tables, said=tables))
+        said = list(records(changes, state, there=now.tables, said=tables, outcome=self._outcome))
         new = [one for one in changes if one.action is not Action.STOP]  # those come with each look
         for change in new:
             log.info(
@@ -326,7 +396,7 @@ class CatalogWatch:
             )  # fmt: skip
         if said:
             self._store.check_owner()
-            control.say(self._config, said)
+            control.say(self._config, [self._with_offsets(one, state) for one in said])
             obeyed = {table for kind, table, _ in said if kind != gaps.RESNAPSHOT}
             self._said = state.batch, tables | obeyed
 

@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from lakemark.schema_policy import Behavior, Kind, SchemaPolicy
 from lakemark.settings import masking
 from lakemark.settings.file_secret import FileSecret
 from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Problem, dotted, read_layers
@@ -133,12 +134,33 @@ class DatabaseConfig(Section):
     connect_timeout: Duration = Field(timedelta(seconds=10), description="for one connection")
 
 
+class SchemaChangesConfig(Section):
+    """What the tables do when the schema of their source changes."""
+
+    behavior: Behavior = Field(
+        "lenient", description="what is done: see the page on schema changes"
+    )
+    include: list[Kind] = Field(
+        [], description="the kinds of changes that this is done about; default: all"
+    )
+    exclude: list[Kind] = Field([], description="kinds that are ignored instead")
+
+
+class TableSchemaChangesConfig(Section):
+    """What differs for one table."""
+
+    behavior: Behavior | None = Field(None, description="instead of lake.schema_changes.behavior")
+    include: list[Kind] | None = Field(None, description="instead of lake.schema_changes.include")
+    exclude: list[Kind] | None = Field(None, description="instead of lake.schema_changes.exclude")
+
+
 class TableConfig(Section):
     """What differs for one table."""
 
     path: Location | None = Field(None, description="folder of its own")
     deletes: Deletes | None = Field(None, description="instead of lake.deletes")
     engine: Engine | None = Field(None, description="instead of lake.engine")
+    schema_changes: TableSchemaChangesConfig = TableSchemaChangesConfig()
 
 
 class LakeConfig(Section):
@@ -148,6 +170,7 @@ class LakeConfig(Section):
     deletes: Deletes = Field("hard", description="soft keeps deleted rows with _cdc.deleted")
     storage_options: FreeMap = Field({}, description="of the object store")
     engine: Engine = Field("auto", description="how rows are written: see the page on tables")
+    schema_changes: SchemaChangesConfig = SchemaChangesConfig()
     tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
 
     def deletes_of(self, table: str) -> Deletes:
@@ -159,6 +182,16 @@ class LakeConfig(Section):
         """The write engine asked for; ``auto`` leaves it to lakemark."""
         own = self.tables.get(table)
         return (own and own.engine) or self.engine
+
+    def policy_of(self, table: str) -> SchemaPolicy:
+        """What this table does when the schema of its source changes."""
+        of_all, entry = self.schema_changes, self.tables.get(table)
+        own = entry.schema_changes if entry else TableSchemaChangesConfig()
+        return SchemaPolicy.of(
+            own.behavior or of_all.behavior,
+            of_all.include if own.include is None else own.include,
+            of_all.exclude if own.exclude is None else own.exclude,
+        )
 
     def options(self) -> dict[str, str]:
         """The storage options in clear, for delta-rs and Spark."""

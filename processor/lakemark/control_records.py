@@ -163,7 +163,7 @@ def carry_out(
             _read(state, table, more, said="until" in record)
         elif kind == gaps.RESNAPSHOT and table:
             _doubt(state, table, more)
-        elif kind == "table-rebuild" and table:
+        elif kind == "table-rebuild" and table and (more.cancel or _is_meant(entry, more)):
             _rebuild(state, record, more, refresh, start=start, before=before)
         elif kind == "new-epoch":
             tables.new_epoch(state, start)
@@ -173,7 +173,7 @@ def carry_out(
 
 
 def _is_meant(entry: TableState | None, more: _More) -> bool:
-    """Whether a resume that names a code finds the table stopped for it still."""
+    """Whether a command that names a code finds the table stopped for it still."""
     if not more.code:
         return True
     return entry is not None and entry.state == tables.ERRORED and entry.code == more.code

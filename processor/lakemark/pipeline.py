@@ -165,8 +165,6 @@ class Pipeline:
         left, news = self._settle(state, before, plan, results)
 
         # 3. schemas
-        if left.refresh or any(one.changes or one.code in FORM for one in results.outcomes):
-            self.forms_change()
         self.refresh(state, left.refresh)
 
         # 4. tables that catch up
@@ -179,6 +177,8 @@ class Pipeline:
         self.checkpoint.check_owner()
         self.checkpoint.save(state)
         self.publish(state)
+        if left.refresh or any(one.changes or one.code in FORM for one in results.outcomes):
+            self.forms_change()
         self.snapshots(state, news)
         marks.append(monotonic())
         self._tell(batch, results, news, marks)

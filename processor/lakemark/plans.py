@@ -7,6 +7,7 @@ from typing import Final
 from lakemark.catch_up import TABLES_A_SLOT
 from lakemark.config import Config
 from lakemark.publishing import OutputPlan, Row
+from lakemark.schema_policy import FOLLOWS
 from lakemark.sink import names
 from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
@@ -56,6 +57,7 @@ def lake_plan(
                 key_ends=tuple(entry.key_ends),
                 recorded=entry.recorded,
                 recorded_as=entry.recorded_as,
+                policy=FOLLOWS if entry.rebuild else config.lake.policy_of(name),
             )
             for name, entry in state.tables.items()
         },
@@ -136,6 +138,7 @@ class NewTable:
             path=names.folder_of(self.config.lake, table),
             deletes=self.config.lake.deletes_of(table),
             engine=engine_of(self.config, table, None),
+            policy=self.config.lake.policy_of(table),
         )
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lakemark.catalog_changes import Action, differences
 from lakemark.catalog_facts import ColumnFacts, PartFacts, SourceFacts, TableFacts, UniqueKey
 
-NOTHING, READ_AGAIN, STOP, GONE = Action
+NOTHING, READ_AGAIN, REBUILD, STOP, GONE = Action
 
 ID = ColumnFacts(1, "id", "integer", xmin=10)
 A = ColumnFacts(2, "a", "text", xmin=10)

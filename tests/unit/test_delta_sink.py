@@ -75,7 +75,7 @@ def test_cdc_as_a_source_column_is_refused(tmp_path):
     schema = pa.schema([*table_schema(COLUMNS), ("_cdc", pa.int64())])
     with pytest.raises(TableError) as caught:
         delta.ensure(str(tmp_path / "x"), schema)
-    assert caught.value.code == "schema-incompatible"
+    assert caught.value.code == "column-name-taken"
 
 
 def test_spark_merge_tables_are_left_alone(path):

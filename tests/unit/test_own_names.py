@@ -25,7 +25,7 @@ def test_the_table_stops_alone(tmp_path, monkeypatch, name, there):
     shop.put("c", 21, 1, v="b", table=ITEMS)
     shop.run()
     stopped = shop.state.tables[ORDERS]
-    assert (stopped.code, stopped.retried) == ("schema-incompatible", False)
+    assert (stopped.code, stopped.retried) == ("column-name-taken", False)
     assert name in stopped.reason
     planned = facts_lake.target(shop.config, ORDERS, schemas[ORDERS], "task-merge")
     assert (planned.action, planned.code) == ("stop", stopped.code)

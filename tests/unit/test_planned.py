@@ -1,15 +1,17 @@
 """What follows from what `lakemark plan` found out, and how it looks."""
 
+import io
 import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from jsonschema import Draft202012Validator
+from rich.console import Console
 
 from lakemark.gaps import Held
 from lakemark.ops import plan as plans
-from lakemark.ops import planned
+from lakemark.ops import plan_view, planned
 from lakemark.ops.facts_lake import targets
 from lakemark.ops.lag import Ends
 from lakemark.ops.planned import Plan, PlannedTable, Problem, Standing, Target
@@ -183,7 +185,7 @@ def test_what_becomes_of_delta_tables_is_what_the_sink_would_do(tmp_path):
     found = targets(shop, wanted, None)
     assert {t: f.action for t, f in found.items()} == {
         "public.new": "create", "public.same": "keep", "public.grown": "alter",
-        "public.broken": "stop", "public.blind": "follow",
+        "public.broken": "rebuild", "public.blind": "follow",
     }  # fmt: skip
     assert found["public.grown"].added == ("more string",)
     assert found["public.grown"].widened == ("id int32 to int64",)
@@ -197,8 +199,57 @@ def test_of_a_table_that_is_rebuilt_the_new_one_counts(tmp_path):
     create(shop, "public.a", id="int4", v="int4")
     wanted = {"public.a": schema_of("public.a", id="int4", v="text")}
     state = PipelineState(tables={"public.a": TableState(rebuild="rebuild-a-1")})
-    assert targets(shop, wanted, PipelineState())["public.a"].action == "stop"
+    assert targets(shop, wanted, PipelineState())["public.a"].action == "rebuild"
     assert targets(shop, wanted, state)["public.a"].action == "create"
+
+
+@pytest.mark.parametrize(
+    ("behavior", "more", "actions"),
+    [
+        ("lenient", {}, ("alter", "rebuild", "rebuild")),
+        ("lenient", {"database": None}, ("alter", "stop", "stop")),
+        ("lenient", {"snapshot": {"incomplete": "manual"}}, ("alter", "stop", "stop")),
+        ("evolve", {}, ("alter", "rebuild", "rebuild")),
+        ("try_evolve", {}, ("alter", "rebuild", "rebuild")),
+        ("exception", {}, ("stop", "stop", "stop")),
+        ("ignore", {}, ("keep", "stop", "stop")),
+    ],
+)
+def test_what_the_policy_makes_of_it(tmp_path, behavior, more, actions):
+    lake = {"path": str(tmp_path / "lake"), "schema_changes": {"behavior": behavior}}
+    shop = config(lake=lake, checkpoint=str(tmp_path / "c"), **more)
+    tables = ("public.grown", "public.broken", "public.rekeyed")
+    for table in tables:
+        create(shop, table, id="int4", v="int4")
+    wanted = {
+        "public.grown": schema_of("public.grown", id="int8", more="text"),
+        "public.broken": schema_of("public.broken", id="int4", v="text"),
+        "public.rekeyed": schema_of("public.rekeyed", id="int4", v="int4"),
+    }
+    state = PipelineState(tables={"public.rekeyed": TableState(key=["v"])})
+    found = targets(shop, wanted, state)
+    assert tuple(found[table].action for table in tables) == actions
+    assert found["public.rekeyed"].code == "key-changed"
+    grown = found["public.grown"]
+    if behavior == "exception":
+        assert grown.code == "schema-change-refused"
+        assert "more" in grown.reason
+        return
+    assert grown.dropped == ("v",)
+    left = behavior == "ignore"
+    assert grown.left_out == (("more string",) if left else ())
+    assert grown.added == (() if left else ("more string",))
+    text = io.StringIO()
+    console = Console(file=text, width=200)
+    planned_tables = tuple(
+        PlannedTable(t, t, topic_exists=True, key=("id",), schema_from="database", target=found[t])
+        for t in tables
+    )
+    plan_view.show(console, example(tables=planned_tables), as_json=False, hide=str)
+    said = text.getvalue()
+    assert ("columns are left out, as its policy has it: more string" in said) == left
+    assert ("public.broken is made anew from a snapshot" in said) == (actions[1] == "rebuild")
+    assert "columns that the source has no more are null in new rows: v" in said
 
 
 def test_soft_deletes_add_a_member_and_a_clash_of_paths_stops(tmp_path):

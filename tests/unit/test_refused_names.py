@@ -18,7 +18,7 @@ def test_a_column_of_such_a_name_stops_its_table(shop, name, later):
     shop.put("c", 10, 7, v="x", table=ITEMS)
     shop.run()
     entry = shop.state.tables[ORDERS]
-    assert (entry.state, entry.code) == (tables.ERRORED, "schema-incompatible")
+    assert (entry.state, entry.code) == (tables.ERRORED, "column-name-taken")
     assert repr(name) in entry.reason
     assert "column.exclude.list" in entry.hint
     assert shop.values(ITEMS) == {7: "x"}

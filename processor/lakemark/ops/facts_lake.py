@@ -8,15 +8,18 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakemark import plans
+from lakemark.catalog_policies import CODES
 from lakemark.config import Config
-from lakemark.errors import LakemarkError
-from lakemark.ops.planned import Target
-from lakemark.sink import commits, evolve
+from lakemark.errors import LakemarkError, TableError
+from lakemark.ops.planned import Action, Target
+from lakemark.schema_policy import FOLLOWS, Outcome, SchemaPolicy
+from lakemark.sink import commits, evolve, rebuild, schema_changes
+from lakemark.sink.apply import require_key
 from lakemark.sink.commits import SPARK_MERGE
-from lakemark.sink.names import CDC, folder_of
+from lakemark.sink.names import CDC, folder_of, sources_of
 from lakemark.sink.pool import cdc_type
 from lakemark.source.schema import TableSchema
-from lakemark.tables import PipelineState
+from lakemark.tables import PipelineState, TableState
 
 _AT_ONCE: Final = 8  # an object store answers one log in tens of milliseconds
 _NO_KEY: Final = "has no key: its rows cannot be told apart"
@@ -39,30 +42,30 @@ def targets(
     """
 
     def one(name: str) -> Target:
-        entry = state.tables.get(name) if state else None
+        entry = (state.tables.get(name) if state else None) or TableState()
         engine = plans.engine_of(config, name, entry)
-        return target(config, name, tables[name], engine, entry.rebuild if entry else "")
+        return target(config, name, tables[name], engine, entry)
 
     with ThreadPoolExecutor(_AT_ONCE, "lake") as pool:
         return dict(zip(tables, pool.map(one, tables), strict=True))
 
 
 def target(
-    config: Config, table: str, schema: TableSchema | None, engine: str, rebuild: str = ""
+    config: Config,
+    table: str,
+    schema: TableSchema | None,
+    engine: str,
+    entry: TableState | None = None,
 ) -> Target:
     """What becomes of one Delta table, or of the one that a rebuild makes.
 
     It never raises what the sink raises: that stands in it.
     """
-    path = folder_of(config.lake, table, rebuild)
-    if schema is not None and not schema.key:
-        return Target(path, "stop", engine, (), (), "no-key", f"{table} {_NO_KEY}", _GIVE_KEY)
-    if schema is not None and (fault := schema.key_fault()):
-        reason = f"{table}: {fault.reason}"
-        return Target(path, "stop", engine, (), (), fault.code, reason, fault.hint)
+    entry = entry or TableState()
+    path = folder_of(config.lake, table, entry.rebuild)
     try:
         if schema is not None:
-            evolve.require_free([column.name for column in schema.columns], table)
+            _require_kept(schema)
         opened = commits.open_table(path, config.lake.options())
         if opened is None:
             return Target(path, "create", engine)
@@ -70,17 +73,57 @@ def target(
             commits.existing(path, config.lake.options(), opened, engine=engine)
         if schema is None:
             return Target(path, "follow", engine)
-        return _fitted(opened, path, schema, deletes=config.lake.deletes_of(table), engine=engine)
+        require_key(table, path, entry.key, schema.key)
+        policy = FOLLOWS if entry.rebuild else config.lake.policy_of(table)
+        deletes = config.lake.deletes_of(table)
+        return _fitted(opened, path, schema, policy, deletes=deletes, engine=engine)
     except LakemarkError as error:
+        if _is_rebuilt(config, table, error.code):
+            return Target(path, "rebuild", engine, (), (), error.code, error.message)
         return Target(path, "stop", engine, (), (), error.code, error.message, error.hint)
 
 
+def _require_kept(schema: TableSchema) -> None:
+    """Refuses a table that no Delta table can be kept of.
+
+    Raises:
+        TableError: `no-key`, `key-type`, `column-name-taken` …
+    """
+    table = schema.table
+    if not schema.key:
+        raise TableError(f"{table} {_NO_KEY}", code="no-key", hint=_GIVE_KEY)
+    if fault := schema.key_fault():
+        raise TableError(f"{table}: {fault.reason}", code=fault.code, hint=fault.hint)
+    evolve.require_free([column.name for column in schema.columns], table)
+
+
+def _is_rebuilt(config: Config, table: str, code: str) -> bool:
+    kind = CODES.get(code)
+    if kind is None:
+        return False
+    policy, can = config.lake.policy_of(table), rebuild.is_automatic(config, table)
+    return policy.outcome(kind, can_rebuild=can) is Outcome.REBUILD
+
+
 def _fitted(
-    opened: DeltaTable, path: str, schema: TableSchema, *, deletes: str, engine: str
+    opened: DeltaTable,
+    path: str,
+    schema: TableSchema,
+    policy: SchemaPolicy,
+    *,
+    deletes: str,
+    engine: str,
 ) -> Target:
     rows = schema.arrow().append(pa.field(CDC, cdc_type(deletes=deletes)))
+    whole = evolve.plan(opened, path, rows, schema.table)
+    rows = schema_changes.followed(rows, whole, policy, schema.table)
     needed = evolve.plan(opened, path, rows, schema.table)
     added = tuple(f"{needed.sources[f.name]} {f.type}" for f in needed.added)
     added += tuple(f"{CDC}.{f.name} {f.type}" for f in needed.members)
     widened = tuple(f"{needed.sources[n]} {was} to {kind}" for n, was, kind in needed.widened)
-    return Target(path, "alter" if added or widened else "keep", engine, added, widened)
+    lacks = [f for f in whole.added if whole.sources[f.name] not in rows.names]
+    left_out = tuple(f"{whole.sources[f.name]} {f.type}" for f in lacks)
+    has = sources_of(pa.schema(opened.schema().to_arrow())).values()
+    dropped = tuple(sorted({*has} - {*schema.by_name}))
+    action: Action = "alter" if added or widened else "keep"
+    return Target(path, action, engine, added, widened, left_out=left_out, dropped=dropped)

@@ -14,6 +14,7 @@ from lakemark.settings import masking
 _TARGETS: Final = {
     "create": "create with the first event",
     "keep": "keep",
+    "rebuild": "make anew",
     "follow": "keep; columns come with the events",
     "stop": "✗ stops",
 }
@@ -93,6 +94,14 @@ def _about(table: PlannedTable) -> Iterator[str]:
     if target.widened:
         widened = ", ".join(target.widened)
         yield f"{table.name}: columns are widened, the table is rewritten: {widened}"
+    if target.left_out:
+        left = ", ".join(target.left_out)
+        yield f"! {table.name}: columns are left out, as its policy has it: {left}"
+    if target.dropped:
+        gone = ", ".join(target.dropped)
+        yield f"{table.name}: columns that the source has no more are null in new rows: {gone}"
+    if target.action == "rebuild":
+        yield f"{table.name} is made anew from a snapshot: {target.reason} ({target.code})"
     if target.action == "stop":
         yield f"✗ {table.name}: {target.reason} ({target.code})"
         if target.hint:

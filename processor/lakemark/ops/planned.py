@@ -7,6 +7,7 @@
 | create | the first event makes it |
 | keep | it is there and fits |
 | alter | it is there; the next event adds or widens columns |
+| rebuild | it is there and cannot follow: it is made anew from a snapshot, `reason` says why |
 | follow | it is there; its columns come with the events, so what changes is not known before |
 | stop | the table stops at its first event: `reason` says why, `hint` what to do |
 """
@@ -29,7 +30,7 @@ from lakemark.snapshot.boundaries import fitting_rows
 from lakemark.tables import PipelineState
 
 SchemaFrom = Literal["events", "database", "file", "events or database", "events or file"]
-Action = Literal["create", "keep", "alter", "follow", "stop"]
+Action = Literal["create", "keep", "alter", "rebuild", "follow", "stop"]
 TopicAction = Literal["create", "keep", "stop"]
 Basis = Literal["checkpoint", "earliest", "latest"]
 Compared = Literal["running", "checkpoint", "nothing"]
@@ -47,7 +48,11 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The Delta table of a source table; `added` and `widened` name columns and types."""
+    """The Delta table of a source table; `added` and `widened` name columns and types.
+
+    So do `left_out` and `dropped`: columns of the source that the table's policy leaves out of it,
+    and columns of the table that the source has no more, which are null in new rows.
+    """
 
     path: str
     action: Action
@@ -57,6 +62,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str = ""
     reason: str = ""
     hint: str = ""
+    left_out: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 class PlannedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -41,6 +41,7 @@ CHANGES: Final = 5  # of the catalog
 DONE: Final = {
     "nothing": "nothing to do",
     "read-again": "snapshotted by itself",
+    "rebuild": "rebuilt by itself",
     "stop": "the table stops until it is mended",
     "gone": "its Delta table stays as it is",
 }

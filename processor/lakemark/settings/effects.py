@@ -46,9 +46,10 @@ _CHECKPOINT, _RESNAPSHOT = Takes.NEW_CHECKPOINT, Takes.RESNAPSHOT
 _AFRESH: Final = "set checkpoint to a new folder, then snapshot all tables"
 _TABLES: Final = "restart, then snapshot the tables that are new; those that leave stay as they are"
 _MOVED: Final = "move the Delta tables there before the restart, or snapshot them after it"
-_NOT_BACK: Final = "from spark-merge and deletion-vectors a table does not go back"
+_NOT_BACK: Final = "from spark-merge and deletion-vectors it goes back by `lakemark table rebuild`"
 _HARD: Final = "rows marked deleted stay until a snapshot sweeps them"
 _SOFT: Final = "from then on deleted rows are kept, marked; earlier ones are gone"
+_LATER: Final = "changes from then on; `lakemark table rebuild` makes up for earlier ones"
 _OUTPUT: Final = "the topics begin with the events from then on; a snapshot brings the rows before"
 _RUN: Final = "`lakemark snapshot set RUN {}` for a run under way; a restart for later ones"
 
@@ -82,11 +83,13 @@ RULES: Final = (
     Rule("lake.storage_options", _RESTART),
     Rule("lake.storage_options.*", _RESTART),
     Rule("lake.engine", _RESTART, _NOT_BACK),
+    Rule("lake.schema_changes.*", _RESTART, _LATER),
     Rule("lake.tables", _RESTART),
     Rule("lake.tables.*.path", _RESNAPSHOT, _MOVED),
     Rule("lake.tables.*.deletes", _RESNAPSHOT, _HARD, to="hard"),
     Rule("lake.tables.*.deletes", _RESTART, _SOFT),
     Rule("lake.tables.*.engine", _RESTART, _NOT_BACK),
+    Rule("lake.tables.*.schema_changes.*", _RESTART, _LATER),
     Rule("output", _RESTART, _OUTPUT),
     Rule("output.topic_prefix", _RESTART, _OUTPUT),
     Rule("output.*", _RESTART),

@@ -20,7 +20,7 @@ comes back with what it `needs`, and is read again.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -38,6 +38,7 @@ from lakemark.sink import (
     delta,
     evolve,
     key_ends,
+    schema_changes,
     staging,
     table_log,
     upkeep,
@@ -131,6 +132,31 @@ def apply(
     return work.outcome
 
 
+def require_key(table: str, path: str, was: Sequence[str], now: Sequence[str]) -> None:
+    """Refuses another key than that by which the rows of a table are told apart.
+
+    Args:
+        table: which.
+        path: its folder.
+        was: the columns by which they are; none = nobody knows.
+        now: columns of the source's key.
+
+    Raises:
+        TableError: `key-changed`.
+    """
+    if not was or set(was) == set(now):
+        return
+    raise TableError(
+        f"{table} has another key: {', '.join(now)} instead of {', '.join(was)}; "
+        "the rows that are there were told apart by the old one",
+        code="key-changed",
+        hint=f"`lakemark table rebuild {table}` makes the table anew, with its "
+        f"new key; or, where no database is configured, move the folder {path} away, "
+        f"then `lakemark table skip {table}`: it leaves out the changes that were "
+        "not applied, and snapshots the table again",
+    )
+
+
 @dataclass(slots=True)
 class _Work:
     """The steps of `apply`, and what they hand on to each other.
@@ -143,6 +169,9 @@ class _Work:
         waiting: the halves that earlier batches have left; None if there are none.
         opened: the table as it was opened last; None if there is none, or it has changed since.
         files: rows of chunks that stay in their data files.
+        schema: what the table is to have for the rows, `_cdc` included; None without row images.
+        is_fit: whether it has all of that.
+        is_narrowed: whether rows have columns or types that the table leaves out.
     """
 
     parts: Sequence[Part]
@@ -154,6 +183,9 @@ class _Work:
     waiting: pa.Table | None
     opened: Opened | None = None
     files: Sequence[InFile] = ()
+    schema: pa.Schema | None = None
+    is_fit: bool = False
+    is_narrowed: bool = False
 
     @classmethod
     def begin(
@@ -161,6 +193,7 @@ class _Work:
     ) -> "_Work":
         """What the packets say, and what waits for them."""
         own = plan.tables.get(table) or plan.new_table(table)
+        parts = schema_changes.without_truncates(parts, own.policy)
         key = packets.key_columns(part.packet for part in parts).names
         outcome = TableOutcome(table, key=list(key), engine=own.engine, step=plan.step)
         outcome.truncate = _truncate(parts, own.floor)
@@ -232,17 +265,8 @@ class _Work:
         known = () if outcome.made else self.own.key_ends
         kinds = _key_types(self.parts, now)
         key_ends.check(outcome.table, self.own.path, {*known, *outcome.key_ends}, kinds)
-        if self.opened is None or not was or not now or set(was) == set(now):
-            return
-        raise TableError(
-            f"{self.outcome.table} has another key: {', '.join(now)} instead of {', '.join(was)}; "
-            "the rows that are there were told apart by the old one",
-            code="key-changed",
-            hint=f"`lakemark table rebuild {self.outcome.table}` makes the table anew, with its "
-            f"new key; or, where no database is configured, move the folder {self.own.path} away, "
-            f"then `lakemark table skip {self.outcome.table}`: it leaves out the changes that were "
-            "not applied, and snapshots the table again",
-        )
+        if self.opened is not None and now:
+            require_key(outcome.table, self.own.path, was, now)
 
     def _version(self, recorded: int | None) -> int:
         """What to record with this batch's commits; `recorded`, if all is done already.
@@ -259,13 +283,13 @@ class _Work:
     def fit(self) -> bool:
         """Step 2: the table can hold the rows now; False if there are none, and no table."""
         own, outcome, options = self.own, self.outcome, self.plan.options
-        schema = _schema(self.parts, own, outcome.table)
         if self.opened is not None:  # one it may write
             commits.existing(own.path, options, self.opened, engine=own.engine)
-        if schema is not None and not self._fits(schema):
+        self._follow()
+        if self.schema is not None and not self.is_fit:
             changed = evolve.ensure(
                 own.path,
-                schema,
+                self.schema,
                 key=outcome.key,
                 table=outcome.table,
                 storage_options=options,
@@ -281,17 +305,26 @@ class _Work:
             return False
         return True
 
-    def _fits(self, schema: pa.Schema) -> bool:
-        """Whether rows of `schema` go into the table as it is.
+    def _follow(self) -> None:
+        """What the table is to have of the rows' schema; it may stop here.
 
         Raises:
-            TableError: they never will: `schema-incompatible`, `path-clash`.
+            TableError: `schema-incompatible`, `path-clash`, `schema-change-refused`.
         """
-        names = set(schema.names)
-        if self.opened is None or len(names) < len(schema.names) or names & OWN - {CDC}:
-            return False
-        plan = evolve.plan(self.opened, self.own.path, schema, self.outcome.table)
-        return not (plan.added or plan.widened or plan.members)
+        own, table = self.own, self.outcome.table
+        if self.outcome.truncate:
+            schema_changes.require_truncate(table, own.policy)
+        schema = self.schema = _schema(self.parts, own, table)
+        if schema is None or self.opened is None:
+            return
+        if len(set(schema.names)) < len(schema.names) or {*schema.names} & OWN - {CDC}:
+            return  # `ensure` says why not
+        needed = evolve.plan(self.opened, own.path, schema, table)
+        followed = schema_changes.followed(schema, needed, own.policy, table)
+        if not followed.equals(schema):
+            self.schema, self.is_narrowed = followed, True
+            needed = evolve.plan(self.opened, own.path, followed, table)
+        self.is_fit = not (needed.added or needed.widened or needed.members)
 
     def publish_rows(self) -> None:
         """Step 2, for tables with an output topic."""
@@ -306,10 +339,10 @@ class _Work:
     def stage(self) -> None:
         """Steps 2 to 5 for the Spark engine, and the write set on its way to the driver."""
         own, outcome = self.own, self.outcome
-        schema = _schema(self.parts, own, outcome.table)
+        self._follow()
         adopted = self.opened is not None and commits.is_adopted(self.opened)
-        if schema is not None and not (adopted and self._fits(schema)):
-            outcome.needs = schema.serialize().to_pybytes()
+        if self.schema is not None and not (adopted and self.is_fit):
+            outcome.needs = self.schema.serialize().to_pybytes()
             return
         if self.opened is None:
             return
@@ -373,7 +406,7 @@ class _Work:
 
     def resolve(self) -> Resolution:
         """Step 4."""
-        own, options = self.own, self.plan.options
+        own, outcome, options = self.own, self.outcome, self.plan.options
         sure = own.stale is not None and (own.pending < 0 or self.waiting is not None)
 
         def read_rows(keys: pa.Table) -> pa.Table:
@@ -381,7 +414,7 @@ class _Work:
                 return vectors_rows.read_rows(own.path, keys, None, options, self.opened)
             return delta.read_rows(own.path, keys, storage_options=options)
 
-        return resolve(
+        resolution = resolve(
             self.parts,
             floor=own.floor,
             pending=self.waiting,
@@ -392,6 +425,10 @@ class _Work:
             horizon=own.horizon,
             partial=own.partial,
         )
+        if self.schema is None or not self.is_narrowed:
+            return resolution
+        write_set = schema_changes.fitted(resolution.write_set, self.schema, outcome.table)
+        return replace(resolution, write_set=write_set)
 
     def leave_halves(self, resolution: Resolution) -> None:
         """Step 5, and what else is left of the key changes."""

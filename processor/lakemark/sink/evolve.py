@@ -56,7 +56,8 @@ def ensure(
 
     Raises:
         TableError: `schema-incompatible` names each column, its old and its new type;
-            `path-clash` when the folder belongs to another source table; `engine-mismatch` …
+            `column-name-taken`; `path-clash` when the folder belongs to another source table;
+            `engine-mismatch` …
         DependencyError: the lake does not answer or refuses.
     """
     sources = list(schema.names)
@@ -81,13 +82,13 @@ def require_free(sources: Sequence[str], table: str) -> None:
     """Refuse columns of the source whose names go beside rows on their way to the table.
 
     Raises:
-        TableError: `schema-incompatible` names them.
+        TableError: `column-name-taken` names them.
     """
     own = sorted(OWN.intersection(sources))
     if own:
         raise TableError(
             f"columns {own} have names that lakemark needs itself",
-            code="schema-incompatible",
+            code="column-name-taken",
             hint="rename the column in the source, or leave it out (column.exclude.list); then "
             f"`lakemark table skip {table or 'TABLE'}`",
         )

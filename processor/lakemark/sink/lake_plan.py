@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from lakemark.schema_policy import FOLLOWS, SchemaPolicy
 from lakemark.sink.commits import TASK_MERGE, MergeResult
 from lakemark.sink.staging import StagedPart
 from lakemark.source.evolution import Evolution
@@ -33,6 +34,7 @@ class TablePlan:
         key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
         recorded: batch of the newest commit that the table must have; -1 = not known.
         recorded_as: last part of the app id under which it is recorded.
+        policy: what it does when the schema of its source changes.
     """
 
     path: str
@@ -52,6 +54,7 @@ class TablePlan:
     key_ends: tuple[str, ...] = ()
     recorded: int = -1
     recorded_as: str = ""
+    policy: SchemaPolicy = FOLLOWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,183 @@
+"""What the policies make of differences of the catalog, and what is said of it."""
+
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakemark.catalog_changes import Action, Difference, differences
+from lakemark.catalog_facts import UniqueKey
+from lakemark.catalog_policies import CODES, KINDS, judged, outcome_of
+from lakemark.catalog_watch import records
+from lakemark.config import Config
+from lakemark.schema_policy import BEHAVIORS, SchemaPolicy
+from lakemark.sink import rebuild
+from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, TableState
+from tests.unit.test_catalog_watch import CONFIG, T, U, facts, source, state
+
+BEFORE = facts(columns=("id", "v", "w"))
+
+
+def rekeyed(**more: Any):
+    return facts(
+        columns=("id", "v", "w"), key=(2,), identity_columns=(2,),
+        unique_keys=(UniqueKey("pk", (2,), not_null=True),), **more,
+    )  # fmt: skip
+
+
+def added(fill: str | None):
+    after = facts(columns=("id", "v", "w", "x"))
+    *old, new = after.columns
+    return msgspec.structs.replace(
+        after, columns=(*old, msgspec.structs.replace(new, missing=fill))
+    )
+
+
+NOW = {
+    "add-column": source(added("7")),
+    "drop-column": source(facts(columns=("id", "v"))),
+    "rename-column": source(facts(columns=("id", "v", "x"))),
+    "change-key": source(rekeyed()),
+    "drop-table": source(),
+    "rename-table": source(facts(U, columns=("id", "v", "w"))),
+}
+# What is said of the table: r = it is read again, b = it is rebuilt, s = it stops.
+SAID = {
+    # kind              exception, evolve, try_evolve, lenient, ignore; where it can be rebuilt
+    "add-column": ("sr", "r", "r", "r", ""),
+    "drop-column": ("s", "b", "b", "", ""),
+    "rename-column": ("sr", "b", "b", "r", ""),
+    "change-key": ("s", "sb", "sb", "sb", "s"),
+    "drop-table": ("s", "", "", "", ""),
+    "rename-table": ("s", "", "", "", ""),
+}
+CANNOT = {
+    **SAID,
+    "drop-column": ("s", "s", "", "", ""),
+    "rename-column": ("sr", "sr", "r", "r", ""),
+    "change-key": ("s", "s", "s", "s", "s"),
+}
+LETTERS = {"table-resnapshot": "r", "table-rebuild": "b", "table-stop": "s"}
+
+
+def said(now, policy, *, can_rebuild=True, has=(), entry=None, before=None):
+    """The records about a table when its catalog has changed."""
+    outcome = outcome_of(lambda _: policy, lambda _: can_rebuild)
+    found = differences(before or source(BEFORE), now)
+    changes = list(judged(found, outcome, lambda _, column: column in has))
+    kept = state(a=entry or TableState(key=["id"]))
+    every = records(changes, kept, there=now.tables, outcome=outcome)
+    return [(kind, more) for kind, table, more in every if table == T]
+
+
+def letters(found):
+    return "".join(LETTERS[kind] for kind, _ in found)
+
+
+@pytest.mark.parametrize(("kind", "behavior"), list(product(NOW, BEHAVIORS)))
+@pytest.mark.parametrize(("can_rebuild", "expected"), [(True, SAID), (False, CANNOT)])
+def test_every_change_under_every_policy(kind, behavior, can_rebuild, expected):
+    found = said(NOW[kind], SchemaPolicy.of(behavior), can_rebuild=can_rebuild)
+    assert letters(found) == expected[kind][BEHAVIORS.index(behavior)]
+    for name, more in found:
+        assert more["reason"]
+        if name == "table-stop":
+            code = "key-changed" if kind == "change-key" else "schema-change-refused"
+            assert more["code"] == code
+            assert more["hint"]
+
+
+def test_a_new_key_is_followed_only_where_the_table_has_stopped_for_it():
+    *_, (name, more) = said(NOW["change-key"], SchemaPolicy.of("lenient"))
+    assert (name, more["code"]) == ("table-rebuild", "key-changed")
+    *_, (name, more) = said(NOW["drop-column"], SchemaPolicy.of("evolve"))
+    assert "code" not in more, "this one does not stop before"
+
+
+@pytest.mark.parametrize("kind", ["add-column", "rename-column"])
+def test_what_is_left_out_of_a_table_that_has_a_column_of_that_name_is_read_again(kind):
+    """Another column had the name before: the values are others."""
+    assert letters(said(NOW[kind], SchemaPolicy.of("ignore"), has={"x"})) == "r"
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (TableState(), "b"),
+        (TableState(state=CATCHING_UP), "b"),
+        (TableState(state=PAUSED, code="paused"), "r"),
+        (TableState(state=ERRORED, code="too-many-bad-records"), "r"),
+        (TableState(state=ERRORED, code="lake-unavailable", retried=True), "r"),
+    ],
+)
+def test_a_table_that_waits_for_somebody_is_not_made_anew(entry, expected):
+    assert letters(said(NOW["drop-column"], SchemaPolicy.of("evolve"), entry=entry)) == expected
+
+
+def test_two_changes_are_one_rebuild():
+    both = source(facts(columns=("id", "x")))
+    ((name, more),) = said(both, SchemaPolicy.of("evolve"))
+    assert name == "table-rebuild"
+    assert "v of public.a was renamed" in more["reason"]
+    assert "w of public.a was dropped" in more["reason"]
+
+
+@pytest.mark.parametrize(("code", "behavior"), list(product(CODES, BEHAVIORS)))
+@pytest.mark.parametrize("can_rebuild", [False, True])
+def test_a_table_that_could_not_follow_is_made_anew_by_itself(code, behavior, can_rebuild):
+    entry = TableState(state=ERRORED, code=code, reason="it could not")
+    now = source(BEFORE)
+    found = said(now, SchemaPolicy.of(behavior), can_rebuild=can_rebuild, entry=entry)
+    if behavior in {"exception", "ignore"} or not can_rebuild:
+        assert found == []
+    else:
+        assert found == [("table-rebuild", {"reason": "it could not", "code": code})]
+
+
+def test_one_that_the_database_no_longer_has_or_was_told_already_is_not():
+    entry = state(a=TableState(state=ERRORED, code="key-changed", reason="it could not"))
+    outcome = outcome_of(lambda _: SchemaPolicy(), lambda _: True)
+    assert list(records([], entry, there=[], outcome=outcome)) == []
+    assert list(records([], entry, there=[T], said={T}, outcome=outcome)) == []
+    assert len(list(records([], entry, there=[T], outcome=outcome))) == 1
+
+
+def test_a_refusal_is_said_even_if_something_else_was_said_just_now():
+    """It is seen once; what lasts comes with the next look."""
+    refused = Difference(T, "column-dropped", Action.STOP, "it was dropped", refused=True)
+    lasting = Difference(T, "not-published", Action.STOP, "it is not published")
+    assert len(list(records([refused], state(a=TableState()), there=[T], said={T}))) == 1
+    assert list(records([lasting], state(a=TableState()), there=[T], said={T})) == []
+
+
+def test_all_kinds_are_kinds_of_differences_and_of_changes():
+    policy = SchemaPolicy()
+    assert {policy.outcome(kind) for kind in [*KINDS.values(), *CODES.values()]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"database": None}, False),
+        ({"snapshot": {"incomplete": "manual"}}, False),
+        ({"lake": {"path": "hdfs://name/lake"}}, False),
+    ],
+)
+def test_when_a_table_can_be_made_anew_by_itself(changes, expected):
+    config = Config.model_validate({**CONFIG.model_dump(exclude_unset=True), **changes})
+    assert rebuild.is_automatic(config, T) is expected
+
+
+def test_settings_of_one_table_go_before_those_of_all():
+    of_all = {"behavior": "exception", "exclude": ["truncate"]}
+    own = {
+        "public.a": {"schema_changes": {"behavior": "ignore"}},
+        U: {"schema_changes": {"exclude": []}},
+    }
+    lake = {"path": "/nowhere/lake", "schema_changes": of_all, "tables": own}
+    config = Config.model_validate({**CONFIG.model_dump(exclude_unset=True), "lake": lake})
+    assert config.lake.policy_of(T) == SchemaPolicy.of("ignore", exclude=["truncate"])
+    assert config.lake.policy_of(U) == SchemaPolicy.of("exception")
+    assert config.lake.policy_of("public.c") == SchemaPolicy.of("exception", exclude=["truncate"])

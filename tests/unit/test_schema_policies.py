@@ -1,0 +1,271 @@
+"""What every policy does with every change of a schema that events tell of, in the real tables."""
+
+import json
+from itertools import product
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from lakemark import schema_policy
+from lakemark.errors import TableError
+from lakemark.schema_policy import BEHAVIORS, FOLLOWS, KINDS, Outcome, SchemaPolicy
+from lakemark.sink.apply import apply
+from lakemark.sink.lake_plan import LakePlan, TablePlan
+from lakemark.sink.resolve import Part
+from lakemark.source import stretch
+from lakemark.source.envelope import SourceIdentity
+from lakemark.source.modes import HandlingModes
+from tests.kit.delta_table import content
+from tests.kit.documents import ROOT
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+TABLE = "public.orders"
+ENGINES = ("task-merge", "deletion-vectors")
+INT, LONG, TEXT, FLOAT, DOUBLE = "int32", "int64", "string", "float", "double"
+Row = dict[str, tuple[str, object]]  # by column: type and value
+OLD = ({"id": (INT, 1), "v": (INT, 10)}, {"id": (INT, 2), "v": (INT, 20)})
+
+
+def struct(row: Row) -> dict[str, Any]:
+    fields = [{"type": t, "optional": n != "id", "field": n} for n, (t, _) in row.items()]
+    return {"type": "struct", "fields": fields, "optional": True, "name": "V"}
+
+
+def event(at: int, row: Row | None, key: tuple[str, ...] = ("id",)) -> tuple[bytes | None, bytes]:
+    """Key and value of an insert; without a row of a truncate."""
+    source = {
+        "version": "3.7.0.Final", "connector": "postgresql", "name": "shop", "ts_ms": at,
+        "snapshot": "false", "db": "d", "ts_us": at * 1000, "schema": "public", "table": "orders",
+        "lsn": 8 * at + 8, "sequence": f'["{8 * at}","{8 * at + 8}"]',
+    }  # fmt: skip
+    after = None if row is None else {name: value for name, (_, value) in row.items()}
+    of_row = struct(row or OLD[0])
+    members = [
+        {**of_row, "field": "before"}, {**of_row, "field": "after"},
+        {"type": "struct", "fields": [], "field": "source"}, {"type": "string", "field": "op"},
+    ]  # fmt: skip
+    envelope = {"type": "struct", "fields": members, "name": "Envelope"}
+    op = "t" if row is None else "c"
+    payload = {"before": None, "after": after, "source": source, "op": op, "ts_ms": at}
+    value = json.dumps({"schema": envelope, "payload": payload}).encode()
+    if row is None:
+        return None, value
+    of_key = {name: row[name] for name in key}
+    keyed = {"schema": struct(of_key), "payload": {n: v for n, (_, v) in of_key.items()}}
+    return json.dumps(keyed).encode(), value
+
+
+class Table:
+    """A table, batch by batch."""
+
+    def __init__(self, path: str, engine: str, policy: SchemaPolicy = FOLLOWS) -> None:
+        self.path, self.engine, self.policy = path, engine, policy
+        self.batch, self.at, self.key = 0, 0, ("id",)
+
+    def put(self, *rows: Row | None, key: tuple[str, ...] = ("id",)) -> None:
+        events = [event(self.at + n, row, key) for n, row in enumerate(rows, 1)]
+        keys, values = map(list, zip(*events, strict=True))
+        records = stretch.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, [None] * len(keys))  # fmt: skip
+        plan = stretch.Plan(SourceIdentity("postgresql", "shop"), HandlingModes())
+        done = stretch.process(records, plan)
+        assert not done.dead
+        assert not done.stopped()
+        parts = [Part("p/0", n, packet, digest=self.at + n) for n, (_, packet) in enumerate(done.packets)]  # fmt: skip
+        own = TablePlan(
+            self.path, engine=self.engine, key=self.key, policy=self.policy,
+            written=bool(self.batch), settled=None,
+        )  # fmt: skip
+        outcome = apply(TABLE, parts, LakePlan("q", self.batch, "stream", lambda _: own))
+        self.batch += 1
+        self.at += len(rows)
+        self.key = tuple(outcome.key) or self.key
+
+    def rows(self) -> list[dict[str, Any]]:
+        """By id, without what is lakemark's."""
+        found = content(self.path).drop_columns(["_cdc"]).to_pylist()
+        return sorted(found, key=lambda row: row["id"])
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request) -> str:
+    return request.param
+
+
+# What comes after OLD, and what the table then is, by outcome; None = the table refuses it.
+NEW: Row = {"id": (INT, 3), "v": (INT, 30)}
+CHANGES: dict[str, tuple[tuple[Row | None, ...], dict[str, Any]]] = {
+    "add-column": (
+        ({**NEW, "w": (TEXT, "x")},),
+        {
+            "follow": [{"id": 1, "v": 10, "w": None}, {"id": 2, "v": 20, "w": None}, {"id": 3, "v": 30, "w": "x"}],
+            "leave": [{"id": 1, "v": 10}, {"id": 2, "v": 20}, {"id": 3, "v": 30}],
+        },
+    ),
+    "widen-type": (
+        ({"id": (INT, 3), "v": (LONG, 30)},),
+        {
+            "follow": [{"id": 1, "v": 10}, {"id": 2, "v": 20}, {"id": 3, "v": 30}],
+            "leave": [{"id": 1, "v": 10}, {"id": 2, "v": 20}, {"id": 3, "v": 30}],
+        },
+    ),
+    "truncate": (
+        (None, NEW),
+        {
+            "follow": [{"id": 3, "v": 30}],
+            "leave": [{"id": 1, "v": 10}, {"id": 2, "v": 20}, {"id": 3, "v": 30}],
+        },
+    ),
+}  # fmt: skip
+BY_EVENTS = {
+    "add-column": ("stop", "follow", "follow", "follow", "leave"),
+    "widen-type": ("stop", "follow", "follow", "follow", "leave"),
+    "truncate": ("stop", "follow", "follow", "follow", "leave"),
+}
+
+
+def policies():
+    for (kind, outcomes), (at, behavior) in product(BY_EVENTS.items(), enumerate(BEHAVIORS)):
+        yield kind, SchemaPolicy.of(behavior), outcomes[at]
+        if behavior != "ignore":
+            yield kind, SchemaPolicy.of(behavior, exclude=[kind]), "leave"
+            yield kind, SchemaPolicy.of(behavior, include=[kind]), outcomes[at]
+            yield kind, SchemaPolicy.of(behavior, include=[k for k in KINDS if k != kind]), "leave"
+
+
+@pytest.mark.parametrize(("kind", "policy", "outcome"), list(policies()))
+def test_what_events_tell_of(kind, policy, outcome, engine, tmp_path):
+    events, expected = CHANGES[kind]
+    table = Table(str(tmp_path / "t"), engine, policy)
+    table.put(*OLD)
+    before = DeltaTable(table.path).version()
+    if outcome == "stop":
+        with pytest.raises(TableError) as caught:
+            table.put(*events)
+        assert caught.value.code == "schema-change-refused"
+        assert kind in caught.value.message
+        assert f"lake.tables.{TABLE}.schema_changes.behavior" in caught.value.hint
+        assert DeltaTable(table.path).version() == before
+        return
+    table.put(*events)
+    assert table.rows() == expected[outcome]
+    kinds = {f.name: str(f.type) for f in DeltaTable(table.path).schema().fields}
+    wide = kind == "widen-type" and outcome == "follow"
+    assert kinds["v"].count("long") == wide
+
+
+@pytest.mark.parametrize("policy", [SchemaPolicy.of(b) for b in BEHAVIORS], ids=BEHAVIORS)
+def test_another_type_or_key_always_stops_before_its_first_row(policy, engine, tmp_path):
+    """To make the table anew is for the driver."""
+    table = Table(str(tmp_path / "t"), engine, policy)
+    table.put(*OLD)
+    with pytest.raises(TableError) as caught:
+        table.put({"id": (INT, 3), "v": (TEXT, "x")})
+    assert caught.value.code == "schema-incompatible"
+    with pytest.raises(TableError) as caught:
+        table.put({"id": (INT, 3), "v": (INT, 30)}, key=("v",))
+    assert caught.value.code == "key-changed"
+
+
+@pytest.mark.parametrize("policy", [SchemaPolicy.of(b) for b in BEHAVIORS], ids=BEHAVIORS)
+def test_a_column_that_events_have_no_more_stays_and_is_null_in_new_rows(policy, engine, tmp_path):
+    table = Table(str(tmp_path / "t"), engine, policy)
+    table.put(*OLD)
+    table.put({"id": (INT, 3)})
+    assert table.rows() == [{"id": 1, "v": 10}, {"id": 2, "v": 20}, {"id": 3, "v": None}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fits", "value"),
+    [
+        ((INT, 1), LONG, 2**31 - 1, 2**31),
+        ((FLOAT, 0.5), DOUBLE, 0.25, 0.1),
+        ((FLOAT, 0.5), DOUBLE, "Infinity", 1e300),
+    ],
+)
+def test_a_value_that_the_kept_type_cannot_hold_stops_the_table(old, new, fits, value, engine, tmp_path):  # fmt: skip
+    table = Table(str(tmp_path / "t"), engine, SchemaPolicy.of("ignore"))
+    table.put({"id": (INT, 1), "v": old})
+    table.put({"id": (INT, 2), "v": (new, fits)}, {"id": (INT, 3), "v": (new, None)})
+    assert [row["v"] for row in table.rows()] == [old[1], float(fits), None]
+    version = DeltaTable(table.path).version()
+    with pytest.raises(TableError) as caught:
+        table.put({"id": (INT, 4), "v": (new, value)})
+    assert caught.value.code == "schema-change-refused"
+    assert "'v'" in caught.value.message
+    assert DeltaTable(table.path).version() == version
+
+
+def test_a_nan_fits(engine, tmp_path):
+    table = Table(str(tmp_path / "t"), engine, SchemaPolicy.of("ignore"))
+    table.put({"id": (INT, 1), "v": (FLOAT, 0.5)})
+    table.put({"id": (INT, 2), "v": (DOUBLE, "NaN")})
+    assert [str(row["v"]) for row in table.rows()] == ["0.5", "nan"]
+
+
+def test_a_row_whose_key_changes_keeps_what_the_table_has_of_it(engine, tmp_path):
+    """Columns that are left out come from no row of the table, and go to none."""
+    table = Table(str(tmp_path / "t"), engine, SchemaPolicy.of("ignore"))
+    table.put(*OLD)
+    table.put({**NEW, "w": (TEXT, "x")}, {"id": (INT, 1), "v": (LONG, 11), "w": (TEXT, "y")})
+    assert table.rows() == [{"id": 1, "v": 11}, {"id": 2, "v": 20}, {"id": 3, "v": 30}]
+
+
+def test_what_was_left_out_comes_when_the_policy_is_another_one(engine, tmp_path):
+    table = Table(str(tmp_path / "t"), engine, SchemaPolicy.of("ignore"))
+    table.put(*OLD)
+    table.put({**NEW, "w": (TEXT, "x")})
+    table.policy = FOLLOWS
+    table.put({"id": (INT, 1), "v": (LONG, 2**40), "w": (TEXT, "y")})
+    assert table.rows() == [
+        {"id": 1, "v": 2**40, "w": "y"},
+        {"id": 2, "v": 20, "w": None},
+        {"id": 3, "v": 30, "w": None},
+    ]
+
+
+def test_the_first_rows_are_no_change(engine, tmp_path):
+    table = Table(str(tmp_path / "t"), engine, SchemaPolicy.of("exception"))
+    table.put(*OLD, NEW)
+    table.put({"id": (INT, 1), "v": (INT, 11)})
+    assert [row["v"] for row in table.rows()] == [11, 20, 30]
+
+
+# -- the table of the docs ------------------------------------------------------------------------
+
+_WORDS = {
+    "stops": Outcome.STOP,
+    "follows": Outcome.FOLLOW,
+    "rebuilt": Outcome.REBUILD,
+    "stays": Outcome.LEAVE,
+}
+
+
+def test_the_docs_say_what_is_done():
+    said = {}
+    for line in (ROOT / "docs/schema-changes.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0].strip("`") in KINDS and len(cells) == 1 + len(BEHAVIORS):
+            said[cells[0].strip("`")] = tuple(_WORDS[cell.split()[0]] for cell in cells[1:])
+    assert list(said) == list(KINDS)
+    for kind, outcomes in said.items():
+        assert outcomes == tuple(SchemaPolicy.of(b).outcome(kind) for b in BEHAVIORS), kind
+
+
+def test_where_a_table_cannot_be_made_anew_evolve_stops_and_try_evolve_is_lenient():
+    for kind, behavior in product(KINDS, BEHAVIORS):
+        policy = SchemaPolicy.of(behavior)
+        found = policy.outcome(kind, can_rebuild=False)
+        if policy.outcome(kind) is not Outcome.REBUILD:
+            assert found is policy.outcome(kind)
+        elif behavior == "try_evolve" and kind in {"drop-column", "rename-column"}:
+            assert found is SchemaPolicy.of("lenient").outcome(kind)
+        else:
+            assert found is Outcome.STOP
+
+
+def test_excluded_wins_over_included():
+    both = SchemaPolicy.of("exception", include=["truncate"], exclude=["truncate"])
+    assert both.outcome("truncate") is Outcome.LEAVE
+    assert schema_policy.FOLLOWS.outcome("truncate") is Outcome.FOLLOW
