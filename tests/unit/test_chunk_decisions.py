@@ -301,6 +301,29 @@ def test_order_mode_voids_what_is_older_than_another_runs_chunk():
     assert own.void == "", "chunks of one run have different keys"
 
 
+@pytest.mark.parametrize("first", ["r2", "r3"])
+def test_in_order_mode_the_newest_chunk_of_any_other_run_counts(first):
+    """Of two others the one is older than the late chunk, the other is newer."""
+    runs = [
+        {"type": "run-start", "run": run, "tables": [A], "mode": "order", "windows": "w"}
+        for run in ("r1", "r2", "r3")
+    ]
+    fence = {"type": "fence", "position": at(500).hex()}
+    shard = Shard(*[json.dumps(record).encode() for record in (*runs, fence)])
+    rows = [row(f"w{n}", end, 10 * n + 90 + 10 * (end == "close"), run="w")
+            for n in (1, 2, 3) for end in ("open", "close")]  # fmt: skip
+    shard.batch(marks=[marks(*rows)])
+    for attempt, (run, window_of) in enumerate(
+        sorted([("r2", "w1"), ("r3", "w3")], key=lambda one: one[0] != first), 2
+    ):
+        said = manifest(attempt=attempt, run=run, lo=window_of, hi=window_of)
+        (done,) = shard.batch(control=[said], parts=[part(1, attempt=attempt, run=run)])
+        assert done.void == (chunks.OVERLAP if (first, run) == ("r3", "r2") else "")
+    late = manifest(attempt=9, lo="w2", hi="w3")
+    (done,) = shard.batch(control=[late], parts=[part(1, attempt=9)])
+    assert done.void == chunks.OVERLAP
+
+
 def test_a_sweep_is_a_truncate_of_the_table():
     shard = Shard()
     sweep = {"type": "sweep", "run": "r1", "table": A, "position": at(100).hex()}
