@@ -104,6 +104,27 @@ def test_what_is_broken_is_named_and_what_it_says_mends_it(
     assert doctor(file) == (0, [])
 
 
+def test_columns_that_the_lake_will_not_hold_as_they_are(database: Database, tmp_path: Path):
+    database.execute(
+        "CREATE TABLE odd (id int PRIMARY KEY, m int[][], i interval[], l pg_lsn, a int[],"
+        " g int GENERATED ALWAYS AS (id * 2) STORED, z text, n name)"
+    )
+    database.execute(ORDERS)
+    database.start_connector({"column.exclude.list": "public.odd.l"})
+    _, found = doctor(write_config(database, tmp_path, {}))
+    (columns,) = [f for f in found if f["check"] == "columns"]
+    assert (columns["subject"], columns["verdict"]) == ("public.odd", "warning")
+    for words in (
+        "i (interval[]) is of a type that the connector leaves out",
+        "g (int4) is generated",
+        "z (text), n (name) are behind a generated column",
+        "m (int4[][]) is an array of several dimensions",
+        "n (name) is of a type that is null",
+    ):
+        assert words in columns["reason"]
+    assert "pg_lsn" not in columns["reason"], "it is left out on purpose"
+
+
 def test_output_topics_that_lakemark_did_not_make(database: Database, tmp_path: Path):
     database.execute(ORDERS)
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")

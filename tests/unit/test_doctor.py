@@ -42,7 +42,7 @@ def test_everybody_away_makes_errors_of_their_own_checks_only(tmp_path):
     assert "is away" in of(found, "connector")[0].reason
     assert "is away" in of(found, "database")[0].reason
     for check in ("change topic", "own topic", "place in the log", "connector setting", "wal_level",
-                  "slot", "signal table", "select", "key", "replica identity"):  # fmt: skip
+                  "slot", "signal table", "select", "key", "columns", "replica identity"):  # fmt: skip
         (finding,) = of(found, check)
         assert finding.verdict is ERROR
         assert finding.reason.startswith("not checked: ")

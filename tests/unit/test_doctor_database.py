@@ -17,6 +17,7 @@ from lakemark.ops.checks_database import (
 from lakemark.ops.checks_tables import Relation
 from lakemark.snapshot.refusals import Refusal
 from lakemark.source.catalog import CatalogColumn
+from lakemark.source.modes import HandlingModes
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 
 SERVER = Server("h:5432/shop", "mark", "16.2", False, "logical", True, 0.1)
@@ -141,7 +142,11 @@ TABLE = Relation("public.orders", key=("id",), primary="orders_pkey")
 
 def tables(*relations, publication="shop", chosen=True, binary="bytes"):
     return checks_tables.findings(
-        relations, user="mark", publication=publication, chosen=chosen, binary=binary
+        relations,
+        user="mark",
+        publication=publication,
+        chosen=chosen,
+        modes=HandlingModes(binary=binary),
     )
 
 
@@ -152,7 +157,13 @@ def table(**changes):
 def test_a_table_in_order():
     found = table()
     assert bad(found) == []
-    assert [f.check for f in found] == ["select", "key", "replica identity", "publication"]
+    assert [f.check for f in found] == [
+        "select",
+        "key",
+        "columns",
+        "replica identity",
+        "publication",
+    ]
     assert of(tables(TABLE, publication=""), "publication") == []
 
 
@@ -275,3 +286,43 @@ def test_of_a_partitioned_table_and_its_partitions_those_without_events_are_left
     assert {f.subject for f in found} == {"public.whole", "public.part"} - {hidden}
     neither = [replace(r, refusals=(UNPUBLISHED,)) for r in (root, part)]
     assert len(bad(tables(*neither))) == 2
+
+
+# --- columns --------------------------------------------------------------------------------
+
+ID = CatalogColumn("id", "int4", key_position=1)
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (CatalogColumn("i", "_interval", element_type_name="interval", dimensions=1), "no column"),
+        (CatalogColumn("b", "pg_lsn"), "b (pg_lsn) is of a type that the connector leaves out"),
+        (CatalogColumn("g", "int4", generated=True), "generated, and in no event"),
+        (CatalogColumn("m", "_int4", element_type_name="int4", dimensions=2), "m (int4[][]) is"),
+        (CatalogColumn("n", "name"), "is null in events of the log"),
+        (CatalogColumn("bits", "_bit", 3, element_type_name="bit", dimensions=1), "is null"),
+    ],
+)
+def test_columns_that_the_lake_does_not_hold_are_said_before(column, words):
+    sent = () if column.generated or "no column" in words or "leaves out" in words else (column,)
+    found = one(table(columns=(ID, *sent), every_column=(ID, column)), "columns")
+    assert found.verdict is WARNING
+    assert words in found.reason
+    assert "behind a generated column" not in found.reason
+    assert "column.exclude.list" in found.mend
+
+
+def test_columns_behind_a_generated_one_are_said_unless_that_one_is_sent():
+    made, after = CatalogColumn("g", "int4", generated=True), CatalogColumn("z", "text")
+    every = (ID, made, after)
+    found = one(table(columns=(ID, after), every_column=every), "columns")
+    assert "z (text) is behind a generated column" in found.reason
+    assert one(table(columns=every, every_column=every), "columns").verdict is OK
+    last = (ID, after, made)
+    assert "behind" not in one(table(columns=(ID, after), every_column=last), "columns").reason
+
+
+def test_plain_columns_are_in_order():
+    several = (ID, CatalogColumn("a", "_int4", element_type_name="int4", dimensions=1))
+    assert one(table(columns=several, every_column=several), "columns").verdict is OK

@@ -10,15 +10,17 @@ from lakemark.ops.checks_database import grant, mending
 from lakemark.ops.findings import Finding, fine, warning, wrong
 from lakemark.snapshot.cells import quoted
 from lakemark.snapshot.refusals import Refusal
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, connect_field
+from lakemark.source.modes import HandlingModes
 
-CHECKS: Final = ("select", "key", "replica identity", "publication")
+CHECKS: Final = ("select", "key", "columns", "replica identity", "publication")
 
 _NO_LOG: Final[Mapping[str, str]] = {
     "v": "a view",
     "m": "a materialized view",
     "f": "a foreign table",
 }
+_MODES: Final = HandlingModes()
 # Debezium writes null, not its placeholder, for unchanged TOAST values of these (seen with 3.7).
 _NULL_ARRAYS: Final = frozenset({"numeric", "timestamp", "bool", "float8", "int2"})
 
@@ -41,6 +43,7 @@ class Relation:
         ready_index: a unique index that could be the replica identity, empty if there is none.
         toast: whether values may be stored apart.
         columns: of the catalog, those that the connector sends.
+        every_column: also those that it cannot send; not those that its lists leave out.
         refusals: what of the table the publication leaves out.
         names: the captured tables of this text, where several may have it.
     """
@@ -58,6 +61,7 @@ class Relation:
     ready_index: str = ""
     toast: bool = False
     columns: tuple[CatalogColumn, ...] = ()
+    every_column: tuple[CatalogColumn, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     names: tuple[Name, ...] = ()
 
@@ -73,7 +77,7 @@ def findings(
     user: str,
     publication: str,
     chosen: bool,
-    binary: str = "bytes",
+    modes: HandlingModes = _MODES,
 ) -> list[Finding]:
     """Everything about the captured tables.
 
@@ -82,7 +86,7 @@ def findings(
         user: ours in the database.
         publication: the connector's; empty when it has none or none exists.
         chosen: whether tables were named: then a view among them is a mistake.
-        binary: binary.handling.mode of the connector.
+        modes: how the connector writes values.
     """
     tables = [relation for relation in with_events(relations) if not relation.ambiguous]
     found = [
@@ -109,7 +113,8 @@ def findings(
         *found,
         *(finding for relation in tables for finding in _select(relation, user)),
         *(finding for relation in tables for finding in _key(relation)),
-        *(finding for relation in tables for finding in _identity(relation, binary)),
+        *(_columns(relation, modes) for relation in tables),
+        *(finding for relation in tables for finding in _identity(relation, modes.binary)),
         *(f for relation in tables if publication for f in _publication(relation, publication)),
     ]
 
@@ -194,6 +199,51 @@ def _no_key(relation: Relation) -> Finding:
         " (message.key.columns of the connector may name unique columns instead)",
         f"ALTER TABLE {_sql(relation)} ADD PRIMARY KEY (<columns that tell its rows apart>);",
     )
+
+
+# --- columns ---------------------------------------------------------------------------------
+
+
+def _columns(relation: Relation, modes: HandlingModes) -> Finding:
+    """What of the rows the events have otherwise than the table, or not at all (seen with 3.7)."""
+    columns = relation.every_column
+    sent = {column.name for column in relation.columns}
+    unwritten = [c for c in columns if connect_field(c, modes) is None]
+    generated = [c for c in columns if c.generated and c.name not in sent]
+    after = next((at for at, c in enumerate(columns) if c.generated and c.name not in sent), None)
+    shifted = [] if after is None else [c for c in columns[after:] if c.name in sent]
+    nested = [c for c in columns if c.dimensions > 1 and c not in unwritten]
+    nulls = [c for c in columns if c.type_name == "name" or c.element_type_name == "bit"]
+    found = [
+        f"{_listed(those)} {what}"
+        for those, what in (
+            (unwritten, "of a type that the connector leaves out of its events: no column of it"),
+            (generated, "generated, and in no event of the log: no column of it"),
+            (shifted, "behind a generated column: events of the log may have values of others"),
+            (nested, "an array of several dimensions: null, or garbage, for the inner ones"),
+            (nulls, "of a type that is null in events of the log"),
+        )
+        if those
+    ]
+    if not found:
+        return fine("columns", relation.table, "events have all of them")
+    return warning(
+        "columns",
+        relation.table,
+        f"not held as they are: {'; '.join(found)}",
+        "keep what the lake needs in columns of other types, such as json or text, in front of "
+        "generated ones; what it does not need goes into the connector's column.exclude.list",
+    )
+
+
+def _listed(columns: Sequence[CatalogColumn]) -> str:
+    kinds = [
+        f"{c.name} ({c.element_type_name}{'[]' * max(c.dimensions, 1)})"
+        if c.element_type_name
+        else f"{c.name} ({c.type_name})"
+        for c in columns
+    ]
+    return f"{', '.join(kinds)} {'is' if len(columns) == 1 else 'are'}"
 
 
 # --- what the log says of the old row -----------------------------------------------------------

@@ -99,7 +99,7 @@ def _database(
         user=found.database.server.user,
         publication=publication.name if publication and publication.exists else "",
         chosen=bool(named),
-        binary=modes.binary,
+        modes=modes,
     )
 
 

@@ -21,7 +21,7 @@ from lakemark.ops.checks_database import (
 )
 from lakemark.ops.checks_tables import Relation
 from lakemark.ops.source_side import SlotSeen
-from lakemark.snapshot.readers.postgres import names_of, schemas_of
+from lakemark.snapshot.readers.postgres import columns_of, names_of, schemas_of
 from lakemark.snapshot.readers.postgres_publication import unpublished
 from lakemark.snapshot.readers.postgres_session import Session, connect, translated
 from lakemark.snapshot.refusals import Refusal
@@ -255,12 +255,19 @@ class _Asking:
             if captured.takes((schema, name)) and table != self._connector.signal_table:
                 rows[table] = (table, *row)
         schemas, names = self._schemas(list(rows)), names_of(self._session, captured)
+        settings = self._connector.settings
+        columns = columns_of(self._session, list(rows), settings=settings)
         return tuple(
-            self._relation(row, schemas, names.get(table, ())) for table, row in rows.items()
+            self._relation(row, schemas, names.get(table, ()), columns.get(table, ()))
+            for table, row in rows.items()
         )
 
     def _relation(
-        self, row: tuple[Any, ...], schemas: Schemas, names: tuple[Name, ...]
+        self,
+        row: tuple[Any, ...],
+        schemas: Schemas,
+        names: tuple[Name, ...],
+        every: tuple[CatalogColumn, ...],
     ) -> Relation:
         table, kind, logged, select, hidden, identity, primary, deferrable, index, toast, root = row
         schema, columns = schemas.get(table, (None, ()))
@@ -278,6 +285,7 @@ class _Asking:
             ready_index=index,
             toast=toast,
             columns=columns,
+            every_column=every,
             refusals=self._refusals(table, schemas),
             names=names,
         )

@@ -61,7 +61,8 @@ SELECT w.nspname::text, w.relname::text,
        COALESCE(e.typtype = 'd', false) AS element_is_domain,
        a.attgenerated <> '' AS generated,
        (SELECT p.place FROM unnest(k.columns) WITH ORDINALITY AS p(attnum, place)
-         WHERE p.attnum = a.attnum AND p.place <= k.indnkeyatts)::int AS key_position
+         WHERE p.attnum = a.attnum AND p.place <= k.indnkeyatts)::int AS key_position,
+       a.attndims::int AS dimensions
 FROM wanted w
 JOIN pg_catalog.pg_attribute a ON a.attrelid = w.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN base b ON b.attrelid = a.attrelid AND b.attnum = a.attnum AND b.typtype <> 'd'
@@ -89,6 +90,7 @@ class CatalogColumn:
         element_is_domain: the array's element is a domain (Debezium leaves such columns out).
         generated: computed by the database; the log does not carry it before PostgreSQL 18.
         key_position: place in the key, counted from 1, else None.
+        dimensions: with which an array was declared, 0 of others. The database holds nobody to it.
     """
 
     name: str
@@ -101,6 +103,7 @@ class CatalogColumn:
     element_is_domain: bool = False
     generated: bool = False
     key_position: int | None = None
+    dimensions: int = 0
 
 
 Field = dict[str, Any]

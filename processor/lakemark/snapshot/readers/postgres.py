@@ -216,6 +216,20 @@ def schemas_of(
     return found
 
 
+def columns_of(
+    session: psycopg.Connection[Any], tables: Sequence[str], *, settings: Mapping[str, str]
+) -> dict[str, tuple[CatalogColumn, ...]]:
+    """All columns that the connector's lists leave in, those too that it cannot write.
+
+    Raises:
+        psycopg.Error: whatever the session raises.
+    """
+    pairs = _readable(session, tables, settings)
+    parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
+    rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
+    return {table: tuple(kept) for table, kept, _ in _kept(rows, settings, generated=True)}
+
+
 def _readable(
     session: psycopg.Connection[Any], tables: Sequence[str], settings: Mapping[str, str]
 ) -> list[Name]:
