@@ -52,6 +52,7 @@ log = structlog.get_logger(__name__)
 
 KEPT: Final = 50  # changes
 AT_MOST_EVERY_S: Final = 1.0
+LONGEST_S: Final = 3600.0  # between two rebuilds of a table for the same reason
 WORDS: Final[Mapping[Action, Literal["nothing", "read-again", "rebuild", "stop", "gone"]]] = {
     Action.NOTHING: "nothing",
     Action.READ_AGAIN: "read-again",
@@ -79,12 +80,14 @@ class Seen(msgspec.Struct, frozen=True):
             while `source.tables` alone leaves them out.
         had_slot: whether the connector's slot was ever there.
         changes: the newest that were found, newest first.
+        waiting: what a policy has to say of tables that stand still, see `has_to_wait`.
     """
 
     facts: SourceFacts
     gone: dict[str, TableFacts] = {}
     had_slot: bool = False
     changes: tuple[CatalogChange, ...] = ()
+    waiting: tuple[Difference, ...] = ()
 
     def known(self, now: SourceFacts, state: PipelineState) -> SourceFacts:
         """Return what `now` is compared with.
@@ -102,7 +105,11 @@ class Seen(msgspec.Struct, frozen=True):
         )
 
     def after(
-        self, now: SourceFacts, state: PipelineState, changes: Iterable[CatalogChange] = ()
+        self,
+        now: SourceFacts,
+        state: PipelineState,
+        changes: Iterable[CatalogChange] = (),
+        waiting: Iterable[Difference] = (),
     ) -> "Seen":
         """Return what is to be kept when `now`, and what has changed, have been dealt with.
 
@@ -120,6 +127,7 @@ class Seen(msgspec.Struct, frozen=True):
             },
             self.had_slot or now.slot_present,
             (*changes, *self.changes)[:KEPT],
+            tuple(waiting),
         )
 
 
@@ -160,6 +168,12 @@ def named(facts: SourceFacts) -> SourceFacts:
     return msgspec.structs.replace(facts, tables=tables)
 
 
+def _is_open(change: Difference, state: PipelineState) -> bool:
+    """Whether something is still to be done about a change that had to wait."""
+    entry = state.tables.get(change.table)
+    return entry is not None and not (change.action is Action.REBUILD and entry.rebuild)
+
+
 def _which(one: Difference | CatalogChange) -> tuple[str, str, str]:
     what = one.what if isinstance(one, Difference) else one.reason
     return one.table, one.kind, what
@@ -193,12 +207,13 @@ def records(
     """
     stopped: set[str] = set()
     for table, group in groupby(changes, key=lambda change: change.table):
-        several, entry = list(group), state.tables.get(table)
-        stops = [
+        entry = state.tables.get(table)
+        several = [
             change
-            for change in several
-            if change.action is Action.STOP and not _has_key(entry, change.key)
+            for change in group
+            if not _has_key(entry, change.key) and not has_to_wait(change, entry)
         ]
+        stops = [change for change in several if change.action is Action.STOP]
         if stops:
             stopped.add(table)
         if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
@@ -208,14 +223,13 @@ def records(
         if stops and _may_stop(table, state):
             code = REFUSED if stops[0].refused else stops[0].kind
             yield STOP, table, {"code": code, "reason": stops[0].what, "hint": stops[0].hint}
-        reasons = [change.what for change in several if change.action is Action.READ_AGAIN]
         anew = [change for change in several if change.action is Action.REBUILD]
+        again = [change for change in several if change.action is Action.READ_AGAIN]
         if anew and entry is not None:
-            yield from _rebuilt(table, anew, entry, stops)
-            continue
-        reasons += [change.what for change in anew]
-        if reasons:  # also of a table of which nothing came yet: it may be read just now
-            yield gaps.RESNAPSHOT, table, {"reason": "; ".join(dict.fromkeys(reasons))}
+            code = next((change.kind for change in stops if change.kind in CODES), "")
+            yield REBUILD, table, {"reason": _reasons(anew), "code": code, "automatic": True}
+        elif again or anew:  # also of a table of which nothing came: it may be read just now
+            yield gaps.RESNAPSHOT, table, {"reason": _reasons([*again, *anew])}
     for table, entry in sorted(state.tables.items()):
         if table in stopped or table in said or table not in there or entry.state != ERRORED:
             continue
@@ -223,20 +237,24 @@ def records(
             yield gaps.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
             yield "table-resume", table, {"code": entry.code}
         kind = CODES.get(entry.code)
-        if kind is not None and outcome(table, kind) is Outcome.REBUILD:
-            yield REBUILD, table, {"reason": entry.reason, "code": entry.code}
+        regressed = any(topic in state.regressed for topic in entry.topics)
+        if kind and not regressed and outcome(table, kind) is Outcome.REBUILD:
+            more = {"reason": entry.reason, "code": entry.code, "automatic": True}
+            yield REBUILD, table, more
 
 
-def _rebuilt(
-    table: str, anew: Sequence[Difference], entry: TableState, stops: Sequence[Difference]
-) -> Iterator[Record]:
-    """A table that is made anew, unless a person's word is needed; it is to be read again then."""
-    reason = "; ".join(dict.fromkeys(change.what for change in anew))
-    code = next((change.kind for change in stops if change.kind in CODES), "")
-    if entry.state in {STREAMING, CATCHING_UP} and (code or not stops):
-        yield REBUILD, table, {"reason": reason, **({"code": code} if code else {})}
-    else:
-        yield gaps.RESNAPSHOT, table, {"reason": reason}
+def _reasons(changes: Iterable[Difference]) -> str:
+    return "; ".join(dict.fromkeys(change.what for change in changes))
+
+
+def has_to_wait(change: Difference, entry: TableState | None) -> bool:
+    """Whether a policy's word is for later: the table stands still for a reason of its own.
+
+    Such a change is seen once, and the look after the one in which the table runs says it.
+    """
+    if entry is None or entry.state in {STREAMING, CATCHING_UP}:
+        return False
+    return change.refused or (change.action is Action.REBUILD and change.kind not in CODES)
 
 
 def _has_key(entry: TableState | None, key: Sequence[str]) -> bool:
@@ -281,6 +299,7 @@ class CatalogWatch:
         self._said: tuple[int, set[str]] = (-1, set())
         self._failure = ""
         self._soon = threading.Event()
+        self._rebuilds: dict[str, tuple[int, float]] = {}
 
     def look_soon(self) -> None:
         """Events say that something has changed: the catalog knows what."""
@@ -316,8 +335,13 @@ class CatalogWatch:
         before = seen.known(now, state) if seen else None
         found = differences(before, now, source_key=self._keys(now))
         changes = [*judged(found, self._outcome, self._has_column)]
-        self._say(changes, now)
-        after = (seen or Seen(SourceFacts())).after(now, state, self._noted(changes, seen))
+        late = [] if seen is None else [c for c in seen.waiting if _is_open(c, state)]
+        every = sorted([*late, *changes], key=lambda change: change.table)
+        self._log(changes)
+        self._say(every, now, state)
+        wait = [c for c in every if has_to_wait(c, state.tables.get(c.table))]
+        noted = self._noted(changes, seen)
+        after = (seen or Seen(SourceFacts())).after(now, state, noted, wait)
         if after != seen:
             self._store.note_catalog(msgspec.json.encode(after))
         self._tables = frozenset(now.tables)
@@ -357,7 +381,7 @@ class CatalogWatch:
     def _outcome(self, table: str, kind: Kind) -> Outcome:
         """What a table's policy makes of a change."""
         config = self._config
-        can_rebuild = partial(rebuild.is_automatic, config)
+        can_rebuild = partial(rebuild.is_automatic, config, self._connector)
         return outcome_of(config.lake.policy_of, can_rebuild)(table, kind)
 
     def _has_column(self, table: str, column: str) -> bool:
@@ -383,22 +407,40 @@ class CatalogWatch:
             return record
         return kind, table, more | {"offsets": kafka.end_offsets(self._config, entry.topics)}
 
-    def _say(self, changes: Sequence[Difference], now: SourceFacts) -> None:
-        state = self._state()
-        batch, tables = self._said
-        tables = tables if batch == state.batch else set()
-        said = list(records(changes, state, there=now.tables, said=tables, outcome=self._outcome))
-        new = [one for one in changes if one.action is not Action.STOP]  # those come with each look
-        for change in new:
+    def _log(self, changes: Sequence[Difference]) -> None:
+        for change in changes:
+            if change.action is Action.STOP:  # those come with each look
+                continue
             log.info(
                 "catalog.changed", table=change.table, kind=change.kind,
                 action=change.action.name.lower(), what=change.what, hint=change.hint,
             )  # fmt: skip
+
+    def _say(self, changes: Sequence[Difference], now: SourceFacts, state: PipelineState) -> None:
+        batch, tables = self._said
+        tables = tables if batch == state.batch else set()
+        said = list(records(changes, state, there=now.tables, said=tables, outcome=self._outcome))
+        said = [one for one in said if self._is_due(one)]
         if said:
             self._store.check_owner()
             control.say(self._config, [self._with_offsets(one, state) for one in said])
             obeyed = {table for kind, table, _ in said if kind != gaps.RESNAPSHOT}
             self._said = state.batch, tables | obeyed
+
+    def _is_due(self, record: Record) -> bool:
+        """A table that a rebuild does not help is rebuilt again and again, but ever more seldom."""
+        kind, table, more = record
+        if kind != REBUILD or not more["code"]:
+            return True
+        now = time.monotonic()
+        times, due = self._rebuilds.get(table, (0, now))
+        if now < due:
+            return False
+        wait = min(
+            LONGEST_S, self._config.source.watch_interval.total_seconds() * 2 ** min(times, 20)
+        )
+        self._rebuilds[table] = times + 1, now + wait
+        return True
 
     def try_to_look(self) -> None:
         """Look; a look that fails is said once, and is made up for by the next."""

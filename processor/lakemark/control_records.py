@@ -46,6 +46,7 @@ class _More(msgspec.Struct):
     until: int = -1
     keys: list[str] | None = None
     cancel: bool = False
+    automatic: bool = False
     code: str = ""
     reason: str | None = None
     hint: str = ""
@@ -163,7 +164,7 @@ def carry_out(
             _read(state, table, more, said="until" in record)
         elif kind == gaps.RESNAPSHOT and table:
             _doubt(state, table, more)
-        elif kind == "table-rebuild" and table and (more.cancel or _is_meant(entry, more)):
+        elif kind == "table-rebuild" and table:
             _rebuild(state, record, more, refresh, start=start, before=before)
         elif kind == "new-epoch":
             tables.new_epoch(state, start)
@@ -177,6 +178,13 @@ def _is_meant(entry: TableState | None, more: _More) -> bool:
     if not more.code:
         return True
     return entry is not None and entry.state == tables.ERRORED and entry.code == more.code
+
+
+def _runs(entry: TableState | None, more: _More) -> bool:
+    """Whether a table may be made anew without a person's word."""
+    if more.code:
+        return _is_meant(entry, more)
+    return entry is not None and entry.state in {tables.STREAMING, tables.CATCHING_UP}
 
 
 def _doubt(state: PipelineState, table: str, more: _More) -> None:
@@ -229,7 +237,10 @@ def _rebuild(
 ) -> None:
     table, why = record["table"], (more.reason or "a command asked for it")[:_SHOWN]
     upto = record.get("offsets")
-    if more.cancel:
+    if more.automatic and not _runs(state.tables.get(table), more):
+        if not more.code:  # what a look saw that asks for it is older than a person's word
+            _doubt(state, table, more)
+    elif more.cancel:
         done = tables.cancel_rebuild(state, table)
         log.info("table.rebuild_cancelled" if done else "table.not_rebuilt", table=table)
     elif tables.rebuild(state, table, more.id, why, start=start, before=before, upto=upto):
@@ -271,6 +282,8 @@ def first_state(
     epochs = 0
     for record in filter(is_command, records):
         kind, table = record["type"], str(record.get("table", ""))
+        if record.get("automatic"):  # a person's word stays
+            continue
         if kind in {"table-pause", "table-resume", "table-skip", "table-rebuild"}:
             paused[table] = kind == "table-pause"
         epochs += kind == "new-epoch"

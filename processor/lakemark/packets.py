@@ -42,6 +42,8 @@ DISPLACED: Final = 6
 FILL: Final = 7
 MISSED: Final = 8
 
+SWEEPS: Final = "sweep/"  # where packets come from that a snapshot's end has made
+
 COMPRESSED_BYTES: Final = 32 << 10  # in memory; below it zstd saves less than it costs
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 NAMES: Final = pa.list_(pa.string())

@@ -9,13 +9,15 @@ import pytest
 from lakemark.catalog_changes import Action, Difference, differences
 from lakemark.catalog_facts import UniqueKey
 from lakemark.catalog_policies import CODES, KINDS, judged, outcome_of
-from lakemark.catalog_watch import records
+from lakemark.catalog_watch import has_to_wait, records
 from lakemark.config import Config
+from lakemark.connector import parse
 from lakemark.schema_policy import BEHAVIORS, SchemaPolicy
 from lakemark.sink import rebuild
-from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, TableState
-from tests.unit.test_catalog_watch import CONFIG, T, U, facts, source, state
+from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, PipelineState, TableState
+from tests.unit.test_catalog_watch import CONFIG, SETTINGS, T, U, facts, source, state
 
+CAPTURES = parse({**SETTINGS, "signal.data.collection": "public.signals"}, config=CONFIG)
 BEFORE = facts(columns=("id", "v", "w"))
 
 
@@ -92,7 +94,8 @@ def test_a_new_key_is_followed_only_where_the_table_has_stopped_for_it():
     *_, (name, more) = said(NOW["change-key"], SchemaPolicy.of("lenient"))
     assert (name, more["code"]) == ("table-rebuild", "key-changed")
     *_, (name, more) = said(NOW["drop-column"], SchemaPolicy.of("evolve"))
-    assert "code" not in more, "this one does not stop before"
+    assert more["code"] == "", "this one does not stop before"
+    assert more["automatic"]
 
 
 @pytest.mark.parametrize("kind", ["add-column", "rename-column"])
@@ -106,13 +109,42 @@ def test_what_is_left_out_of_a_table_that_has_a_column_of_that_name_is_read_agai
     [
         (TableState(), "b"),
         (TableState(state=CATCHING_UP), "b"),
-        (TableState(state=PAUSED, code="paused"), "r"),
-        (TableState(state=ERRORED, code="too-many-bad-records"), "r"),
-        (TableState(state=ERRORED, code="lake-unavailable", retried=True), "r"),
+        (TableState(state=PAUSED, code="paused"), ""),
+        (TableState(state=PAUSED, code="skipping"), ""),
+        (TableState(state=ERRORED, code="too-many-bad-records"), ""),
+        (TableState(state=ERRORED, code="lake-unavailable", retried=True), ""),
     ],
 )
-def test_a_table_that_waits_for_somebody_is_not_made_anew(entry, expected):
-    assert letters(said(NOW["drop-column"], SchemaPolicy.of("evolve"), entry=entry)) == expected
+@pytest.mark.parametrize(
+    ("kind", "behavior"), [("drop-column", "evolve"), ("drop-column", "exception")]
+)
+def test_a_table_that_stands_still_hears_of_it_later(kind, behavior, entry, expected):
+    policy = SchemaPolicy.of(behavior)
+    expected = expected.replace("b", "s") if behavior == "exception" else expected
+    assert letters(said(NOW[kind], policy, entry=entry)) == expected
+    found = differences(source(BEFORE), NOW[kind])
+    (change,) = judged(found, outcome_of(lambda _: policy, lambda _: True), lambda *_: False)
+    assert has_to_wait(change, entry) == (not expected)
+
+
+def test_a_key_that_stops_a_table_by_itself_never_waits():
+    """It comes with every look, or with the next event."""
+    found = differences(source(BEFORE), NOW["change-key"])
+    outcome = outcome_of(lambda _: SchemaPolicy(), lambda _: True)
+    for change in judged(found, outcome, lambda *_: False):
+        assert not has_to_wait(change, TableState(state=PAUSED))
+
+
+@pytest.mark.parametrize("key", [["v"], []])
+def test_a_table_that_has_the_new_key_already_is_not_made_anew_for_it(key):
+    assert said(NOW["change-key"], SchemaPolicy(), entry=TableState(key=key)) == []
+
+
+def test_a_table_whose_source_went_back_in_time_is_not_made_anew():
+    entry = TableState(state=ERRORED, code="key-changed", reason="it could not", topics=["t"])
+    now = PipelineState(tables={T: entry}, regressed={"t": {0: 5}})
+    outcome = outcome_of(lambda _: SchemaPolicy(), lambda _: True)
+    assert list(records([], now, there=[T], outcome=outcome)) == []
 
 
 def test_two_changes_are_one_rebuild():
@@ -132,7 +164,8 @@ def test_a_table_that_could_not_follow_is_made_anew_by_itself(code, behavior, ca
     if behavior in {"exception", "ignore"} or not can_rebuild:
         assert found == []
     else:
-        assert found == [("table-rebuild", {"reason": "it could not", "code": code})]
+        more = {"reason": "it could not", "code": code, "automatic": True}
+        assert found == [("table-rebuild", more)]
 
 
 def test_one_that_the_database_no_longer_has_or_was_told_already_is_not():
@@ -167,7 +200,21 @@ def test_all_kinds_are_kinds_of_differences_and_of_changes():
 )
 def test_when_a_table_can_be_made_anew_by_itself(changes, expected):
     config = Config.model_validate({**CONFIG.model_dump(exclude_unset=True), **changes})
-    assert rebuild.is_automatic(config, T) is expected
+    assert rebuild.is_automatic(config, CAPTURES, T) is expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, True),
+        ({"signal.data.collection": ""}, False),
+        ({"converters": "mine", "mine.type": "x.Y"}, False),
+        ({"column.mask.with.3.chars": "public.a.v"}, False),
+    ],
+)
+def test_a_table_of_which_no_snapshot_can_be_taken_is_not_made_anew(settings, expected):
+    connector = parse({**CAPTURES.settings, **settings}, config=CONFIG)
+    assert rebuild.is_automatic(CONFIG, connector, T) is expected
 
 
 def test_settings_of_one_table_go_before_those_of_all():

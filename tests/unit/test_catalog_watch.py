@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -436,3 +437,75 @@ def test_a_look_that_cannot_be_read_is_none(looks):
 def test_only_one_plugin_needs_a_publication(settings, name):
     """Debezium's default is the other one."""
     assert catalog_watch.publication_of(settings) == name
+
+
+# -- policies -------------------------------------------------------------------------------------
+
+
+def policy(behavior):
+    lake = {"path": "/nowhere/lake", "schema_changes": {"behavior": behavior}}
+    return Config.model_validate({**CONFIG.model_dump(exclude_unset=True), "lake": lake})
+
+
+CAPTURES = parse({**SETTINGS, "signal.data.collection": "public.signals"}, config=CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("behavior", "expected"), [("exception", "table-stop"), ("evolve", "table-rebuild")]
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_policy_s_word_waits_for_a_table_that_stands_still(
+    looks, monkeypatch, behavior, expected, restarted
+):
+    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {"t": {0: 9}})
+    running = TableState(topics=["t"])
+
+    def watch():
+        store, now = looks.store, lambda: looks.state
+        return CatalogWatch(policy(behavior), CAPTURES, store, now, looks.told.append)
+
+    type(looks).state = state(a=TableState(state=PAUSED, code="paused", topics=["t"]))
+    made = watch()
+    made.look()
+    type(looks).now = source(facts(columns=("id",)))  # v was dropped
+    for _ in range(2):
+        made.look()
+        assert looks.said == []
+        assert len([one for one in looks.told[-1].changes if one.kind == "column-dropped"]) == 1
+    type(looks).state = state(a=running)
+    made = watch() if restarted else made
+    made.look()
+    assert looks.said == [(expected, T)]
+    made.look()
+    assert len(looks.said) == 1
+    assert msgspec.json.decode(looks.store.kept, type=Seen).waiting == ()
+
+
+def test_a_table_that_a_rebuild_does_not_help_is_rebuilt_ever_more_seldom(looks, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(catalog_watch.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {})
+    watch = CatalogWatch(policy("lenient"), CAPTURES, looks.store, lambda: looks.state)
+    at = []
+    for batch in range(4000):
+        stopped = TableState(state=ERRORED, code="key-changed", reason="it could not")
+        type(looks).state = msgspec.structs.replace(state(a=stopped), batch=batch)
+        clock[0] = 30.0 * batch
+        before = len(looks.said)
+        watch.look()
+        if len(looks.said) > before:
+            at.append(clock[0])
+    waits = [later - earlier for earlier, later in pairwise(at)]
+    assert waits[:5] == [30, 60, 120, 240, 480]
+    assert set(waits[7:]) == {3600}
+
+
+def test_how_it_is_kept_is_read_by_the_next_version_of_it(looks):
+    """A look that another version has kept has nothing that waits."""
+    looks.watch().look()
+    kept = msgspec.json.decode(looks.store.kept)
+    del kept["waiting"]
+    looks.store.kept = msgspec.json.encode(kept)
+    type(looks).now = renamed()
+    looks.watch().look()
+    assert looks.said == [("table-resnapshot", T)]

@@ -178,3 +178,46 @@ def test_a_paused_table_stays_so_under_a_new_checkpoint_and_then_has_everything(
     shop.run()
     assert shop.state.tables[ORDERS].state == tables.STREAMING
     assert shop.values(ORDERS) == {2: "b"}, "from where the first held record was"
+
+
+@pytest.mark.parametrize(
+    ("entry", "code", "rebuilt"),
+    [
+        (TableState(), "", True),
+        (TableState(state=tables.CATCHING_UP), "", True),
+        (TableState(state=tables.PAUSED, code="paused"), "", False),
+        (TableState(state=tables.PAUSED, code="skipping"), "", False),
+        (TableState(state=tables.ERRORED, code="too-many-bad-records"), "", False),
+        (TableState(state=tables.ERRORED, code="key-changed"), "key-changed", True),
+        (TableState(state=tables.ERRORED, code="null-key"), "key-changed", False),
+        (TableState(state=tables.PAUSED, code="paused"), "key-changed", False),
+        (TableState(), "key-changed", False),
+    ],
+)
+def test_a_policy_s_rebuild_leaves_a_table_alone_that_a_person_or_another_error_has_stopped(
+    entry, code, rebuilt
+):
+    state = PipelineState(batch=7, tables={"t": entry})
+    record = {
+        "type": "table-rebuild", "table": "t", "id": "x", "reason": "it must", "offsets": {},
+        "code": code, "automatic": True,
+    }  # fmt: skip
+    was = entry.state, entry.code
+    refresh = Refresh(MemoryCatalog({}), {})
+    carry_out([record], state, before=PipelineState(), start={}, refresh=refresh)
+    assert bool(entry.rebuild) == rebuilt
+    if not rebuilt:
+        assert (entry.state, entry.code) == was
+        assert bool(entry.resnapshot) == (not code), "what the look saw is not forgotten"
+
+
+def test_a_policy_s_rebuild_takes_no_pause_back_in_a_new_checkpoint():
+    pause = {"type": "table-pause", "table": "t"}
+    rebuild = {"type": "table-rebuild", "table": "t", "automatic": True, "code": "key-changed"}
+    known = {"t": TableState(state=tables.PAUSED, topics=["x"])}
+    for records, stays in (
+        ([pause, rebuild], True),
+        ([pause, {**rebuild, "automatic": False}], False),
+    ):
+        first = first_state(records, known, control=2, places={})
+        assert ("t" in first.tables) == stays

@@ -5,8 +5,10 @@ import pytest
 from lakemark.ops import facts_lake
 from lakemark.sink import evolve
 from lakemark.sink.names import CDC, OWN
+from lakemark.tables import TableState
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
+from tests.unit.test_planned import CONNECTOR
 
 
 @pytest.mark.parametrize("name", sorted(OWN))
@@ -27,6 +29,6 @@ def test_the_table_stops_alone(tmp_path, monkeypatch, name, there):
     stopped = shop.state.tables[ORDERS]
     assert (stopped.code, stopped.retried) == ("column-name-taken", False)
     assert name in stopped.reason
-    planned = facts_lake.target(shop.config, ORDERS, schemas[ORDERS], "task-merge")
+    planned = facts_lake.target(shop.config, CONNECTOR, ORDERS, schemas[ORDERS], TableState())
     assert (planned.action, planned.code) == ("stop", stopped.code)
     assert shop.values(ITEMS) == {1: "b"}

@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
+from lakemark.connector import parse
 from lakemark.gaps import Held
 from lakemark.ops import plan as plans
 from lakemark.ops import plan_view, planned
@@ -29,6 +30,13 @@ from tests.kit.connector_settings import config
 from tests.kit.shop import schema_of
 
 SCHEMA = Path(__file__).parents[2] / "schemas" / "plan.json"
+CONNECTOR = parse(
+    {
+        "topic.prefix": "t", "plugin.name": "pgoutput", "table.include.list": "public.*",
+        "signal.data.collection": "public.signals",
+    },
+    config=config(),
+)  # fmt: skip
 KNOWN = Ends({"t.a": {0: 5, 1: 0}, "t.b": {0: 0}}, {"t.a": {0: 20, 1: 7}, "t.b": {0: 3}})
 
 
@@ -182,7 +190,7 @@ def test_what_becomes_of_delta_tables_is_what_the_sink_would_do(tmp_path):
         "public.blind": None,
     }
     before = sorted((tmp_path / "lake").rglob("*"))
-    found = targets(shop, wanted, None)
+    found = targets(shop, CONNECTOR, wanted, None)
     assert {t: f.action for t, f in found.items()} == {
         "public.new": "create", "public.same": "keep", "public.grown": "alter",
         "public.broken": "rebuild", "public.blind": "follow",
@@ -199,8 +207,8 @@ def test_of_a_table_that_is_rebuilt_the_new_one_counts(tmp_path):
     create(shop, "public.a", id="int4", v="int4")
     wanted = {"public.a": schema_of("public.a", id="int4", v="text")}
     state = PipelineState(tables={"public.a": TableState(rebuild="rebuild-a-1")})
-    assert targets(shop, wanted, PipelineState())["public.a"].action == "rebuild"
-    assert targets(shop, wanted, state)["public.a"].action == "create"
+    assert targets(shop, CONNECTOR, wanted, PipelineState())["public.a"].action == "rebuild"
+    assert targets(shop, CONNECTOR, wanted, state)["public.a"].action == "create"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +235,7 @@ def test_what_the_policy_makes_of_it(tmp_path, behavior, more, actions):
         "public.rekeyed": schema_of("public.rekeyed", id="int4", v="int4"),
     }
     state = PipelineState(tables={"public.rekeyed": TableState(key=["v"])})
-    found = targets(shop, wanted, state)
+    found = targets(shop, CONNECTOR, wanted, state)
     assert tuple(found[table].action for table in tables) == actions
     assert found["public.rekeyed"].code == "key-changed"
     grown = found["public.grown"]
@@ -237,7 +245,8 @@ def test_what_the_policy_makes_of_it(tmp_path, behavior, more, actions):
         return
     assert grown.dropped == ("v",)
     left = behavior == "ignore"
-    assert grown.left_out == (("more string",) if left else ())
+    kept = ("more string", "id int64 (it stays int32)")
+    assert grown.left_out == (kept if left else ())
     assert grown.added == (() if left else ("more string",))
     text = io.StringIO()
     console = Console(file=text, width=200)
@@ -247,9 +256,9 @@ def test_what_the_policy_makes_of_it(tmp_path, behavior, more, actions):
     )
     plan_view.show(console, example(tables=planned_tables), as_json=False, hide=str)
     said = text.getvalue()
-    assert ("columns are left out, as its policy has it: more string" in said) == left
+    assert ("left out, as its policy has it: more string" in said) == left
     assert ("public.broken is made anew from a snapshot" in said) == (actions[1] == "rebuild")
-    assert "columns that the source has no more are null in new rows: v" in said
+    assert "columns that the source has no more: v; what is done" in said
 
 
 def test_soft_deletes_add_a_member_and_a_clash_of_paths_stops(tmp_path):
@@ -258,7 +267,7 @@ def test_soft_deletes_add_a_member_and_a_clash_of_paths_stops(tmp_path):
     shop = config(lake=lake, checkpoint=str(tmp_path / "c"))
     create(shop, "public.a", id="int4")
     schemas = {t: schema_of(t, id="int4") for t in ("public.a", "public.b")}
-    found = targets(shop, schemas, None)
+    found = targets(shop, CONNECTOR, schemas, None)
     assert found["public.a"].added == ("_cdc.deleted bool",)
     assert found["public.b"].code == "path-clash"
 
@@ -268,7 +277,7 @@ def test_a_table_without_a_key_stops(tmp_path):
     schema = schema_of("public.a", id="int4")
     keyless = type(schema)("public.a", schema.columns, ())
     for broken, code in ((keyless, "no-key"), (schema_of("public.a", id="point"), "key-type")):
-        found = targets(shop, {"public.a": broken}, None)["public.a"]
+        found = targets(shop, CONNECTOR, {"public.a": broken}, None)["public.a"]
         assert (found.action, found.code) == ("stop", code)
         assert "message.key.columns" in found.hint
 

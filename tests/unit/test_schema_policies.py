@@ -1,13 +1,15 @@
 """What every policy does with every change of a schema that events tell of, in the real tables."""
 
 import json
+from functools import partial
 from itertools import product
 from typing import Any
+from zlib import crc32
 
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import schema_policy
+from lakemark import packets, positions, schema_policy
 from lakemark.errors import TableError
 from lakemark.schema_policy import BEHAVIORS, FOLLOWS, KINDS, Outcome, SchemaPolicy
 from lakemark.sink.apply import apply
@@ -18,6 +20,9 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.modes import HandlingModes
 from tests.kit.delta_table import content
 from tests.kit.documents import ROOT
+from tests.kit.log_model import STEP
+from tests.kit.shop import schema_of
+from tests.unit.test_resolve_snapshots import PLACEHOLDER
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -55,6 +60,39 @@ def event(at: int, row: Row | None, key: tuple[str, ...] = ("id",)) -> tuple[byt
     of_key = {name: row[name] for name in key}
     keyed = {"schema": struct(of_key), "payload": {n: v for n, (_, v) in of_key.items()}}
     return json.dumps(keyed).encode(), value
+
+
+def keyed_parts(entries, columns) -> list[Part]:
+    """Packets of plain events: op, place, number in the transaction, key, before, after, new and
+    old key.
+    """
+    compact = partial(json.dumps, separators=(",", ":"))
+    schema = schema_of(TABLE, **columns)
+    keys, values, headers = [], [], []
+    for op, at, number, key, before, after, new, old in entries:
+        lsn = STEP * at + STEP * number
+        source = {
+            "version": "3.7.0.Final", "connector": "postgresql", "name": "shop", "ts_ms": at,
+            "snapshot": "false", "db": "d", "ts_us": at * 1000, "schema": "public",
+            "table": "orders", "lsn": lsn, "sequence": compact([str(STEP * at), str(lsn)]),
+        }  # fmt: skip
+        payload = {"before": before, "after": after, "source": source, "op": op, "ts_ms": at}
+        keys.append(compact({"id": key}).encode())
+        values.append(compact(payload).encode())
+        both = (("__debezium.newkey", new), ("__debezium.oldkey", old))
+        headers.append([
+            {"key": name, "value": compact({"id": k}).encode()} for name, k in both if k is not None
+        ] or None)  # fmt: skip
+    records = stretch.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, headers)  # fmt: skip
+    plan = stretch.Plan(
+        SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: schema},
+        verified=frozenset({TABLE}),
+    )  # fmt: skip
+    done = stretch.process(records, plan)
+    assert not done.dead
+    assert not done.stopped(), done.stopped()
+    digest = crc32(repr(entries).encode())
+    return [Part("p/0", n, packet, digest=digest + n) for n, (_, packet) in enumerate(done.packets)]
 
 
 class Table:
@@ -204,12 +242,87 @@ def test_a_nan_fits(engine, tmp_path):
     assert [str(row["v"]) for row in table.rows()] == ["0.5", "nan"]
 
 
-def test_a_row_whose_key_changes_keeps_what_the_table_has_of_it(engine, tmp_path):
-    """Columns that are left out come from no row of the table, and go to none."""
+def test_a_new_column_and_a_wider_type_at_once(engine, tmp_path):
     table = Table(str(tmp_path / "t"), engine, SchemaPolicy.of("ignore"))
     table.put(*OLD)
     table.put({**NEW, "w": (TEXT, "x")}, {"id": (INT, 1), "v": (LONG, 11), "w": (TEXT, "y")})
     assert table.rows() == [{"id": 1, "v": 11}, {"id": 2, "v": 20}, {"id": 3, "v": 30}]
+
+
+@pytest.mark.parametrize("behavior", BEHAVIORS)
+def test_a_snapshot_s_sweep_removes_rows_whatever_the_policy_says_of_truncates(behavior, engine, tmp_path):  # fmt: skip
+    """It is no change of the source: those rows are not there."""
+    for policy in (SchemaPolicy.of(behavior), SchemaPolicy.of(behavior, exclude=["truncate"])):
+        path = str(tmp_path / behavior / str(len(policy.exclude)))
+        table = Table(path, engine, policy)
+        table.put(*OLD)
+        swept = packets.truncates([positions.pack(0, 8 * 1000, 8 * 1000)], table=TABLE)
+        own = TablePlan(path, engine=engine, key=("id",), policy=policy, written=True)
+        parts = [Part("sweep/r1", 0, swept, digest=99)]
+        apply(TABLE, parts, LakePlan("q", table.batch, "stream", lambda _, own=own: own))
+        assert table.rows() == []
+
+
+# -- what is left out is nowhere in the way: key changes, values that events lack -------------------
+
+WIDE = {"id": "int8", "v": "int8", "t": "text", "w": "text"}
+HISTORIES = {
+    # UPDATE t SET id = id + 1 under a deferrable key and REPLICA IDENTITY FULL
+    "shift": [(1, 2), (2, 3), (3, 4)],
+    "swap": [(1, 2), (2, 1)],
+    "moves": [(1, 7), (3, 8)],
+}
+
+
+def moved(steps, first):
+    """Entries of one transaction in which rows take other keys."""
+    found = []
+    for number, (old, new) in enumerate(steps):
+        before = {"id": old, "v": 10 * old, "t": f"t{old}", "w": f"w{old}"}
+        after = {**before, "id": new}
+        found.append(("d", first, number, old, before, None, new, None))
+        found.append(("c", first, number, new, None, after, None, old))
+    return found
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_rows_that_change_their_keys_are_the_same_with_columns_left_out(name, deletes, engine, tmp_path):  # fmt: skip
+    def run(policy):
+        path = str(tmp_path / policy.behavior)
+        batches = [
+            [("c", 100 + n, 0, n, None, {"id": n, "v": 10 * n, "t": f"t{n}"}, None, None) for n in (1, 2, 3)],
+            [("u", 200 + n, 0, n, {"id": n, "v": 10 * n, "t": f"t{n}", "w": None},
+              {"id": n, "v": 10 * n, "t": f"t{n}", "w": f"w{n}"}, None, None) for n in (1, 2, 3)],
+            moved(HISTORIES[name], 300),
+            [("u", 400, 0, 9, None, {"id": 9, "v": 90, "t": PLACEHOLDER, "w": "w9"}, None, None)],
+        ]  # fmt: skip
+        for number, entries in enumerate(batches):
+            columns = {**WIDE, "v": "int8" if number else "int4"}
+            if not number:
+                del columns["w"]
+            found = keyed_parts(entries, columns)
+            own = TablePlan(path, deletes=deletes, engine=engine, key=("id",), policy=policy,
+                            written=bool(number), partial=True, stale=frozenset())  # fmt: skip
+            apply(TABLE, found, LakePlan("q", number, "stream", lambda _, own=own: own))
+        rows = content(path).to_pylist()
+        live = [row for row in rows if not row["_cdc"].get("deleted")]
+        return sorted((row["id"], row["v"], row["t"]) for row in live), live[0].keys()
+
+    whole, columns = run(SchemaPolicy.of("lenient"))
+    left, kept = run(SchemaPolicy.of("ignore"))
+    assert left == whole
+    assert {*columns} - {*kept} == {"w"}
+    assert len(whole) == 4
+
+
+def test_a_key_that_the_kept_type_cannot_hold_stops_the_table_by_name(engine, tmp_path):
+    table = Table(str(tmp_path / "t"), engine, SchemaPolicy.of("ignore"))
+    table.put(*OLD)
+    with pytest.raises(TableError) as caught:
+        table.put({"id": (LONG, 2**40), "v": (INT, 1)})
+    assert caught.value.code == "schema-change-refused"
+    assert "widen-type in include" in caught.value.hint
 
 
 def test_what_was_left_out_comes_when_the_policy_is_another_one(engine, tmp_path):

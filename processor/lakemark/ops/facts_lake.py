@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from lakemark import plans
 from lakemark.catalog_policies import CODES
 from lakemark.config import Config
+from lakemark.connector import Connector
 from lakemark.errors import LakemarkError, TableError
 from lakemark.ops.planned import Action, Target
 from lakemark.schema_policy import FOLLOWS, Outcome, SchemaPolicy
@@ -19,7 +20,7 @@ from lakemark.sink.commits import SPARK_MERGE
 from lakemark.sink.names import CDC, folder_of, sources_of
 from lakemark.sink.pool import cdc_type
 from lakemark.source.schema import TableSchema
-from lakemark.tables import PipelineState, TableState
+from lakemark.tables import PAUSED, PipelineState, TableState
 
 _AT_ONCE: Final = 8  # an object store answers one log in tens of milliseconds
 _NO_KEY: Final = "has no key: its rows cannot be told apart"
@@ -29,7 +30,10 @@ _GIVE_KEY: Final = (
 
 
 def targets(
-    config: Config, tables: Mapping[str, TableSchema | None], state: PipelineState | None
+    config: Config,
+    connector: Connector,
+    tables: Mapping[str, TableSchema | None],
+    state: PipelineState | None,
 ) -> dict[str, Target]:
     """What becomes of the Delta table of each source table.
 
@@ -37,14 +41,14 @@ def targets(
 
     Args:
         config: ours.
+        connector: as it is configured.
         tables: schemas by table; None where only the events know it.
         state: of the newest batch; None before the first.
     """
 
     def one(name: str) -> Target:
         entry = (state.tables.get(name) if state else None) or TableState()
-        engine = plans.engine_of(config, name, entry)
-        return target(config, name, tables[name], engine, entry)
+        return target(config, connector, name, tables[name], entry)
 
     with ThreadPoolExecutor(_AT_ONCE, "lake") as pool:
         return dict(zip(tables, pool.map(one, tables), strict=True))
@@ -52,16 +56,16 @@ def targets(
 
 def target(
     config: Config,
+    connector: Connector,
     table: str,
     schema: TableSchema | None,
-    engine: str,
-    entry: TableState | None = None,
+    entry: TableState,
 ) -> Target:
     """What becomes of one Delta table, or of the one that a rebuild makes.
 
     It never raises what the sink raises: that stands in it.
     """
-    entry = entry or TableState()
+    engine = plans.engine_of(config, table, entry)
     path = folder_of(config.lake, table, entry.rebuild)
     try:
         if schema is not None:
@@ -78,7 +82,7 @@ def target(
         deletes = config.lake.deletes_of(table)
         return _fitted(opened, path, schema, policy, deletes=deletes, engine=engine)
     except LakemarkError as error:
-        if _is_rebuilt(config, table, error.code):
+        if entry.state != PAUSED and _is_rebuilt(config, connector, table, error.code):
             return Target(path, "rebuild", engine, (), (), error.code, error.message)
         return Target(path, "stop", engine, (), (), error.code, error.message, error.hint)
 
@@ -97,11 +101,11 @@ def _require_kept(schema: TableSchema) -> None:
     evolve.require_free([column.name for column in schema.columns], table)
 
 
-def _is_rebuilt(config: Config, table: str, code: str) -> bool:
+def _is_rebuilt(config: Config, connector: Connector, table: str, code: str) -> bool:
     kind = CODES.get(code)
     if kind is None:
         return False
-    policy, can = config.lake.policy_of(table), rebuild.is_automatic(config, table)
+    policy, can = config.lake.policy_of(table), rebuild.is_automatic(config, connector, table)
     return policy.outcome(kind, can_rebuild=can) is Outcome.REBUILD
 
 
@@ -123,6 +127,9 @@ def _fitted(
     widened = tuple(f"{needed.sources[n]} {was} to {kind}" for n, was, kind in needed.widened)
     lacks = [f for f in whole.added if whole.sources[f.name] not in rows.names]
     left_out = tuple(f"{whole.sources[f.name]} {f.type}" for f in lacks)
+    kinds = {whole.sources[n]: (was, kind) for n, was, kind in whole.widened}
+    kept = [(n, *kinds[n]) for n in kinds if rows.field(n).type == kinds[n][0]]
+    left_out += tuple(f"{name} {kind} (it stays {was})" for name, was, kind in kept)
     has = sources_of(pa.schema(opened.schema().to_arrow())).values()
     dropped = tuple(sorted({*has} - {*schema.by_name}))
     action: Action = "alter" if added or widened else "keep"

@@ -71,7 +71,9 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
     log, source = about_log.result(deadline_s), about_source.result(deadline_s)
     known = _Known(config, connector, log, source)
     names = known.names()
-    found = Question("the lake", lambda: targets(config, names, known.state)).result(deadline_s)
+    found = Question("the lake", lambda: targets(config, connector, names, known.state)).result(
+        deadline_s
+    )
     outputs = Question("Kafka", lambda: output_facts(config, names)).result(deadline_s)
     tables = tuple(known.table(name, names[name], found[name]) for name in sorted(names))
     compared, changes = known.changes()

@@ -96,10 +96,11 @@ def _about(table: PlannedTable) -> Iterator[str]:
         yield f"{table.name}: columns are widened, the table is rewritten: {widened}"
     if target.left_out:
         left = ", ".join(target.left_out)
-        yield f"! {table.name}: columns are left out, as its policy has it: {left}"
+        yield f"! {table.name}: left out, as its policy has it: {left}"
     if target.dropped:
         gone = ", ".join(target.dropped)
-        yield f"{table.name}: columns that the source has no more are null in new rows: {gone}"
+        yield f"{table.name}: columns that the source has no more: {gone}; what is done about one"
+        yield "    that no look has noticed yet, its policy says"
     if target.action == "rebuild":
         yield f"{table.name} is made anew from a snapshot: {target.reason} ({target.code})"
     if target.action == "stop":

@@ -50,8 +50,8 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The Delta table of a source table; `added` and `widened` name columns and types.
 
-    So do `left_out` and `dropped`: columns of the source that the table's policy leaves out of it,
-    and columns of the table that the source has no more, which are null in new rows.
+    So do `left_out` and `dropped`: columns of the source, or their types, that the table's policy
+    leaves out of it, and columns of the table that the source has no more.
     """
 
     path: str

@@ -221,7 +221,7 @@ def _sweep(now: State, record: _Control) -> list[Output]:
     packet = packets.truncates([position], table=record.table)
     swept = Swept(record.run, record.table, record.position)
     return [
-        Output(SURVIVORS, record.table, packets.encode(packet), f"sweep/{record.run}"),
+        Output(SURVIVORS, record.table, packets.encode(packet), f"{packets.SWEEPS}{record.run}"),
         Output(SWEPT, record.table, msgspec.json.encode(swept)),
     ]
 

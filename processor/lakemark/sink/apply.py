@@ -312,7 +312,7 @@ class _Work:
             TableError: `schema-incompatible`, `path-clash`, `schema-change-refused`.
         """
         own, table = self.own, self.outcome.table
-        if self.outcome.truncate:
+        if _truncate([part for part in self.parts if not part.is_sweep], own.floor):
             schema_changes.require_truncate(table, own.policy)
         schema = self.schema = _schema(self.parts, own, table)
         if schema is None or self.opened is None:
@@ -332,8 +332,10 @@ class _Work:
             self.publish(self.outcome.truncate, _content(self.parts))
 
     def publish_completed(self, resolution: Resolution) -> None:
-        """Step 4, for tables with an output topic."""
-        if self.publish is not None and resolution.completed is not None:
+        """Step 4, for tables with an output topic; not without the columns that are left out."""
+        if self.publish is None or self.is_narrowed:
+            return
+        if resolution.completed is not None:
             self.publish.completed(resolution.completed, _content(self.parts))
 
     def stage(self) -> None:
@@ -378,6 +380,19 @@ class _Work:
             floor=max(own.floor or b"", outcome.truncate) or None,
             fills=own.partial or outcome.partial,
         )
+        self._narrow()
+
+    def _narrow(self) -> None:
+        """Nothing after this sees what the table leaves out: its rows do not have it either.
+
+        Raises:
+            TableError: `schema-change-refused`.
+        """
+        if self.schema is None or not self.is_narrowed:
+            return
+        narrow = partial(schema_changes.narrowed, schema=self.schema, table=self.outcome.table)
+        self.parts = [replace(part, packet=narrow(part.packet)) for part in self.parts]
+        self.waiting = None if self.waiting is None else narrow(self.waiting)
 
     def _schema_and_files(self) -> tuple[pa.Schema, Collection[str]]:
         if self.opened is None or self.own.engine != DELETION_VECTORS:
@@ -406,7 +421,7 @@ class _Work:
 
     def resolve(self) -> Resolution:
         """Step 4."""
-        own, outcome, options = self.own, self.outcome, self.plan.options
+        own, options = self.own, self.plan.options
         sure = own.stale is not None and (own.pending < 0 or self.waiting is not None)
 
         def read_rows(keys: pa.Table) -> pa.Table:
@@ -414,7 +429,7 @@ class _Work:
                 return vectors_rows.read_rows(own.path, keys, None, options, self.opened)
             return delta.read_rows(own.path, keys, storage_options=options)
 
-        resolution = resolve(
+        return resolve(
             self.parts,
             floor=own.floor,
             pending=self.waiting,
@@ -425,10 +440,6 @@ class _Work:
             horizon=own.horizon,
             partial=own.partial,
         )
-        if self.schema is None or not self.is_narrowed:
-            return resolution
-        write_set = schema_changes.fitted(resolution.write_set, self.schema, outcome.table)
-        return replace(resolution, write_set=write_set)
 
     def leave_halves(self, resolution: Resolution) -> None:
         """Step 5, and what else is left of the key changes."""

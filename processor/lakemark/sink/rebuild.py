@@ -27,6 +27,7 @@ from deltalake import DeltaTable
 
 from lakemark import crashpoints
 from lakemark.config import Config
+from lakemark.connector import Connector
 from lakemark.errors import TableError
 from lakemark.sink import roaring, table_actions, table_log, table_store
 from lakemark.sink.commits import ENGINE, Options, open_table, retried
@@ -34,6 +35,7 @@ from lakemark.sink.failures import Conflict, told
 from lakemark.sink.names import OWN_FOLDER, folder_of, rebuild_path
 from lakemark.sink.table_log import Action, DataFile, TableFiles, vector_id
 from lakemark.sink.table_store import TableStore
+from lakemark.snapshot.refusals import refusals
 
 log = structlog.get_logger(__name__)
 
@@ -65,15 +67,16 @@ class Replaced:
     bytes: int
 
 
-def is_automatic(config: Config, table: str) -> bool:
+def is_automatic(config: Config, connector: Connector, table: str) -> bool:
     """Whether a table that cannot follow its source can be made anew without being asked.
 
-    It takes a database, snapshots that nobody has to ask for, and a store in which one commit
-    replaces the table.
+    It takes a database, snapshots that nobody has to ask for and nothing speaks against, and a
+    store in which one commit replaces the table.
     """
     store = TableStore(folder_of(config.lake, table), config.lake.options())
     by_itself = config.database is not None and config.snapshot.incomplete == "auto"
-    return by_itself and store.is_conditional
+    refused = connector.signal_table is None or refusals(connector.settings, table)
+    return by_itself and not refused and store.is_conditional
 
 
 def replace(

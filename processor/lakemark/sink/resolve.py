@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from lakemark import changes, packets, positions
 from lakemark.changes import Arrive, Leave, Net, Step
 from lakemark.chunk_rows import Filed
+from lakemark.packets import SWEEPS
 from lakemark.sink.moves import Special, Waiting, below, net_of
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import Pool, cdc_type
@@ -52,6 +53,11 @@ class Part:
     packet: pa.Table
     digest: int = 0
     filed: Filed | None = None
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it is the truncate by which a snapshot removes rows that the source has not."""
+        return self.partition.startswith(SWEEPS)
 
 
 @dataclass(frozen=True, slots=True)

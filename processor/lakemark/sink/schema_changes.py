@@ -1,6 +1,6 @@
 """A batch's rows and the policy of their table: what the table gets of their schema."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +11,6 @@ from lakemark import packets
 from lakemark.errors import TableError
 from lakemark.schema_policy import REFUSED, Kind, Outcome, SchemaPolicy, way_on
 from lakemark.sink.evolve import Plan
-from lakemark.sink.names import OWN
 from lakemark.sink.resolve import Part
 
 _CUT: Final[Kind] = "truncate"
@@ -27,10 +26,13 @@ def refused(table: str, kind: Kind, what: str) -> TableError:
 
 
 def without_truncates(parts: Sequence[Part], policy: SchemaPolicy) -> Sequence[Part]:
-    """The parts, without truncates if the table leaves them out."""
+    """The parts, without the source's truncates if the table leaves them out.
+
+    A snapshot's sweep removes rows in the same way, and always does: see `Part.is_sweep`.
+    """
     if policy.outcome(_CUT) is not Outcome.LEAVE:
         return parts
-    return [replace(part, packet=_kept(part.packet)) for part in parts]
+    return [part if part.is_sweep else replace(part, packet=_kept(part.packet)) for part in parts]
 
 
 def _kept(packet: pa.Table) -> pa.Table:
@@ -81,36 +83,67 @@ def _leaves(table: str, kind: Kind, what: str, policy: SchemaPolicy) -> bool:
     return outcome is Outcome.LEAVE
 
 
-def fitted(write_set: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
-    """A write set with the columns of `followed` alone, in its types.
+def narrowed(packet: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
+    """A packet with rows that have columns of `followed` alone, in its types.
 
     Raises:
         TableError: `schema-change-refused`: a value is not the same in the type of its column.
     """
-    for name in write_set.column_names:
-        if name in OWN:
-            continue
-        at = write_set.schema.get_field_index(name)
-        if name not in schema.names:
-            write_set = write_set.remove_column(at)
-        elif write_set.schema.field(at).type != schema.field(name).type:
-            column = _narrowed(write_set.column(at), schema.field(name), table)
-            write_set = write_set.set_column(at, schema.field(name), column)
-    return write_set
+    rows = pa.chunked_array(packet.column("row").chunks, packet.schema.field("row").type)
+    left = {column.name for column in rows.type} - {*schema.names}
+    fields = [column for column in rows.type if column.name not in left]
+    kinds = [schema.field(column.name).type for column in fields]
+    if not left and kinds == [column.type for column in fields]:
+        return packet
+    whole = rows.combine_chunks()
+    cells = [
+        _narrowed(pc.struct_field(whole, column.name), column.with_type(kind), table)
+        for column, kind in zip(fields, kinds, strict=True)
+    ]
+    typed = [column.with_type(kind) for column, kind in zip(fields, kinds, strict=True)]
+    mask = whole.is_null()
+    made = (
+        pa.StructArray.from_arrays(cells, fields=typed, mask=mask)
+        if typed
+        else pa.StructArray.from_buffers(pa.struct([]), len(whole), [None])
+    )
+    packet = _put(packet, "row", made)
+    for name in ("unavailable", "missing"):
+        packet = _put(packet, name, _without(packet.column(name), left))
+    return packet
 
 
-def _narrowed(cells: pa.ChunkedArray, column: pa.Field, table: str) -> pa.ChunkedArray:
+def _put(packet: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    at = packet.schema.get_field_index(name)
+    return packet.set_column(at, packet.schema.field(at).with_type(column.type), column)
+
+
+def _without(column: pa.ChunkedArray, left: Collection[str]) -> pa.Array:
+    """Lists of names without some; null where nothing is left."""
+    lists = [[n for n in names or () if n not in left] or None for names in column.to_pylist()]
+    return pa.array(lists, column.type)
+
+
+def _narrowed(cells: pa.Array, column: pa.Field, table: str) -> pa.Array:
+    if cells.type == column.type:
+        return cells
     try:
         found = cells.cast(column.type)
-        is_same = _same(found.cast(cells.type), cells)
+        is_same = _is_same(found.cast(cells.type), cells)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
         is_same = False
     if is_same:
         return found
-    what = f"column {column.name!r} has values that are not the same as {column.type}"
-    raise refused(table, "widen-type", what)
+    raise TableError(
+        f"{table}: column {column.name!r} has values that are not the same as {column.type}, the "
+        "type that its policy keeps (widen-type)",
+        code=REFUSED,
+        hint=f"let its policy follow wider types (lake.tables.{table}.schema_changes: behavior "
+        "lenient, widen-type in include if there is one, and not in exclude); start again; then "
+        f"`lakemark table resume {table}`",
+    )
 
 
-def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+def _is_same(one: pa.Array, other: pa.Array) -> bool:
     """Whether all values are equal; a NaN is equal to a NaN."""
     return bool(one.equals(other)) or repr(one.to_pylist()) == repr(other.to_pylist())
