@@ -13,7 +13,12 @@ from tests.kit.running import Running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-ENGINES = ["task-merge", "deletion-vectors", pytest.param("spark-merge", marks=nightly)]
+# tests/unit/test_schema_policies.py has what events tell of with two of them, in every run.
+ENGINES = [
+    "deletion-vectors",
+    pytest.param("task-merge", marks=nightly),
+    pytest.param("spark-merge", marks=nightly),
+]
 SNAPSHOT = {"incomplete": "auto", "chunk_rows": 10, "window_interval": "100ms"}
 ROWS = 20
 # What is done to a table that has the columns id, n, v and w; then a row is inserted.

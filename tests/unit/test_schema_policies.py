@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import packets, positions, schema_policy
+from lakemark import packets, plans, positions, schema_policy
 from lakemark.errors import TableError
 from lakemark.schema_policy import BEHAVIORS, FOLLOWS, KINDS, Outcome, SchemaPolicy
 from lakemark.sink.apply import apply
@@ -18,6 +18,8 @@ from lakemark.sink.resolve import Part
 from lakemark.source import stretch
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.modes import HandlingModes
+from lakemark.tables import PipelineState, TableState
+from tests.kit.connector_settings import config
 from tests.kit.delta_table import content
 from tests.kit.documents import ROOT
 from tests.kit.log_model import STEP
@@ -343,6 +345,26 @@ def test_the_first_rows_are_no_change(engine, tmp_path):
     table.put(*OLD, NEW)
     table.put({"id": (INT, 1), "v": (INT, 11)})
     assert [row["v"] for row in table.rows()] == [11, 20, 30]
+
+
+def test_the_plan_of_a_batch_has_each_table_s_policy_but_while_it_is_made(tmp_path):
+    own = {"public.b": {"schema_changes": {"behavior": "ignore"}}}
+    lake = {"path": str(tmp_path / "lake"), "schema_changes": {"behavior": "evolve"}, "tables": own}
+    shop = config(lake=lake, checkpoint=str(tmp_path / "c"))
+    state = PipelineState(
+        tables={
+            "public.a": TableState(),
+            "public.b": TableState(),
+            "public.c": TableState(rebuild="rebuild-c-1"),
+        }
+    )
+    plan = plans.lake_plan(shop, state, query="q", step="stream", waters={})
+    assert plan.tables["public.a"].policy == SchemaPolicy.of("evolve")
+    assert plan.tables["public.b"].policy == SchemaPolicy.of("ignore")
+    assert plan.tables["public.c"].policy == FOLLOWS
+    state.tables.clear()
+    plan = plans.lake_plan(shop, state, query="q", step="stream", waters={})
+    assert plan.new_table("public.b").policy == SchemaPolicy.of("ignore")
 
 
 # -- the table of the docs ------------------------------------------------------------------------
