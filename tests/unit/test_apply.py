@@ -12,7 +12,8 @@ from lakemark.errors import TableError
 from lakemark.sink import commits, delta, pending, upkeep
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan
-from lakemark.sink.names import table_path
+from lakemark.sink.names import CDC, table_path
+from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part
 from lakemark.sink.upkeep import Policy
 from tests.kit.log_model import TABLE, Entry
@@ -193,3 +194,33 @@ def test_a_table_of_an_engine_from_which_nothing_leads_back_is_not_written(tmp_p
     with pytest.raises(TableError) as refused:
         batch(1)
     assert (refused.value.code, DeltaTable(path).version()) == ("engine-mismatch", version)
+
+
+def test_a_table_made_anew_that_died_before_its_first_row_begins_anew(tmp_path):
+    """It has two versions already, and nothing of what it should have."""
+    path = str(tmp_path / "t")
+    some = pa.schema([("id", pa.int64()), ("a", pa.int32()), (CDC, cdc_type(deletes="hard"))])
+    delta.ensure(path, some, key=["id"], table=TABLE)
+    delta.ensure(path, some.append(pa.field("more", pa.string())), key=["id"], table=TABLE)
+    own = TablePlan(path, written=True, recorded=5, recorded_as="stream", key=("id",))
+    found = parts(Entry("c", (130, 131), 1, key=1, after=row(1, 1, "b")))
+    outcome = apply(TABLE, found, LakePlan("q", 6, "stream", lambda _: own))
+    assert (outcome.made, outcome.inserted) == (True, 1)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_where_halves_are_lost_no_row_is_sure_of_what_it_has(tmp_path, lost):
+    path = str(tmp_path / "t")
+
+    def batch(number, *entries, **known):
+        own = TablePlan(path, partial=True, written=number > 1, key=("id",), **known)
+        return apply(TABLE, parts(*entries), LakePlan("q", number, "stream", lambda _: own))
+
+    batch(1, Entry("c", (110, 111), 1, key=1, after=row(1, 1, "b")))
+    moves = (
+        Entry("d", (120, 121), 1, key=1, before=row(1), new_key=2),
+        Entry("c", (120, 121), 1, key=2, after=row(2, 1, PLACEHOLDER), old_key=1),
+    )
+    outcome = batch(2, *moves, settled=at(50), pending=7 if lost else -1)
+    assert outcome.lost == lost
+    assert outcome.reread == (["[2]"] if lost else [])
