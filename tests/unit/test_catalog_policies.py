@@ -197,6 +197,7 @@ def test_all_kinds_are_kinds_of_differences_and_of_changes():
         ({"snapshot": {"incomplete": "manual"}}, False),
         ({"lake": {"path": "hdfs://name/lake"}}, False),
         ({"lake": {"path": "/nowhere/lake", "deletes": "soft"}}, False),
+        ({"output": {"topic_prefix": "clean"}}, False),
     ],
 )
 def test_when_a_table_can_be_made_anew_by_itself(changes, expected):

@@ -71,14 +71,14 @@ def is_automatic(config: Config, connector: Connector, table: str) -> bool:
     """Whether a table that cannot follow its source can be made anew without being asked.
 
     It takes a database, snapshots that nobody has to ask for and nothing speaks against, and a
-    store in which one commit replaces the table. Rows that the table keeps and the source does not
-    would be lost: nobody gives them up unasked.
+    store in which one commit replaces the table. Rows that the table keeps and the source does not,
+    and deletes of an output topic, would be lost: nobody gives them up unasked.
     """
     store = TableStore(folder_of(config.lake, table), config.lake.options())
     by_itself = config.database is not None and config.snapshot.incomplete == "auto"
     refused = connector.signal_table is None or refusals(connector.settings, table)
-    keeps = config.lake.deletes_of(table) == "soft"
-    return by_itself and not refused and not keeps and store.is_conditional
+    loses = config.lake.deletes_of(table) == "soft" or config.output is not None
+    return by_itself and not refused and not loses and store.is_conditional
 
 
 def replace(
