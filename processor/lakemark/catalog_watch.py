@@ -18,26 +18,22 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
-import pyarrow as pa
 import structlog
 
 from lakemark import control, gaps, kafka
 from lakemark.catalog_changes import Action, Difference, differences
 from lakemark.catalog_facts import SourceFacts, TableFacts
-from lakemark.catalog_policies import CODES, OutcomeOf, judged, outcome_of
+from lakemark.catalog_policies import CODES, OutcomeOf
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
 from lakemark.ops.status import CatalogChange, CatalogNow
-from lakemark.schema_policy import REFUSED, Kind, Outcome
-from lakemark.sink import rebuild
-from lakemark.sink.commits import open_table
-from lakemark.sink.names import folder_of, sources_of
+from lakemark.policies import Policies, readable
+from lakemark.schema_policy import REFUSED, Outcome
 from lakemark.snapshot.readers.postgres_facts import look
 from lakemark.tables import (
     CATCHING_UP,
@@ -168,12 +164,6 @@ def named(facts: SourceFacts) -> SourceFacts:
     return msgspec.structs.replace(facts, tables=tables)
 
 
-def _is_open(change: Difference, state: PipelineState) -> bool:
-    """Whether something is still to be done about a change that had to wait."""
-    entry = state.tables.get(change.table)
-    return entry is not None and not (change.action is Action.REBUILD and entry.rebuild)
-
-
 def _which(one: Difference | CatalogChange) -> tuple[str, str, str]:
     what = one.what if isinstance(one, Difference) else one.reason
     return one.table, one.kind, what
@@ -225,11 +215,11 @@ def records(
             yield STOP, table, {"code": code, "reason": stops[0].what, "hint": stops[0].hint}
         anew = [change for change in several if change.action is Action.REBUILD]
         again = [change for change in several if change.action is Action.READ_AGAIN]
-        if anew and entry is not None:
-            code = next((change.kind for change in stops if change.kind in CODES), "")
-            yield REBUILD, table, {"reason": _reasons(anew), "code": code, "automatic": True}
-        elif again or anew:  # also of a table of which nothing came: it may be read just now
+        if again or anew:  # also of a table of which nothing came: it may be read just now
             yield gaps.RESNAPSHOT, table, {"reason": _reasons([*again, *anew])}
+        if anew and entry is not None:
+            code = next((change.kind for change in anew if change.kind in CODES), "")
+            yield REBUILD, table, {"reason": _reasons(anew), "code": code, "automatic": True}
     for table, entry in sorted(state.tables.items()):
         if table in stopped or table in said or table not in there or entry.state != ERRORED:
             continue
@@ -247,14 +237,19 @@ def _reasons(changes: Iterable[Difference]) -> str:
     return "; ".join(dict.fromkeys(change.what for change in changes))
 
 
-def has_to_wait(change: Difference, entry: TableState | None) -> bool:
+def has_to_wait(change: Difference, entry: TableState | None, *, is_left: bool = False) -> bool:
     """Whether a policy's word is for later: the table stands still for a reason of its own.
 
     Such a change is seen once, and the look after the one in which the table runs says it.
+
+    Args:
+        change: as the policy has it.
+        entry: the table; None if nothing of it came yet.
+        is_left: whether the configuration leaves it out.
     """
-    if entry is None or entry.state in {STREAMING, CATCHING_UP}:
-        return False
-    return change.refused or (change.action is Action.REBUILD and change.kind not in CODES)
+    is_word = change.refused or (change.action is Action.REBUILD and change.kind not in CODES)
+    stands = entry is not None and entry.state not in {STREAMING, CATCHING_UP}
+    return is_word and (is_left or stands)
 
 
 def _has_key(entry: TableState | None, key: Sequence[str]) -> bool:
@@ -300,6 +295,7 @@ class CatalogWatch:
         self._failure = ""
         self._soon = threading.Event()
         self._rebuilds: dict[str, tuple[int, float]] = {}
+        self._policies = Policies(config, connector, state)
 
     def look_soon(self) -> None:
         """Events say that something has changed: the catalog knows what."""
@@ -333,13 +329,20 @@ class CatalogWatch:
         )
         state = self._state()
         before = seen.known(now, state) if seen else None
-        found = differences(before, now, source_key=self._keys(now))
-        changes = [*judged(found, self._outcome, self._has_column)]
-        late = [] if seen is None else [c for c in seen.waiting if _is_open(c, state)]
+        keys = self._keys(now)
+        self._policies.readable = readable(now, keys)
+        changes = self._policies.judged(differences(before, now, source_key=keys))
+        late = [] if seen is None else [*self._policies.late(seen.waiting, state)]
         every = sorted([*late, *changes], key=lambda change: change.table)
         self._log(changes)
         self._say(every, now, state)
-        wait = [c for c in every if has_to_wait(c, state.tables.get(c.table))]
+        wait = [
+            change
+            for change in every
+            if has_to_wait(
+                change, state.tables.get(change.table), is_left=change.table in state.left
+            )
+        ]
         noted = self._noted(changes, seen)
         after = (seen or Seen(SourceFacts())).after(now, state, noted, wait)
         if after != seen:
@@ -378,23 +381,6 @@ class CatalogWatch:
             log.warning("catalog.unreadable_look", reason=str(error))
             return None
 
-    def _outcome(self, table: str, kind: Kind) -> Outcome:
-        """What a table's policy makes of a change."""
-        config = self._config
-        can_rebuild = partial(rebuild.is_automatic, config, self._connector)
-        return outcome_of(config.lake.policy_of, can_rebuild)(table, kind)
-
-    def _has_column(self, table: str, column: str) -> bool:
-        """Whether a table of the lake has a column; yes if nobody knows."""
-        lake = self._config.lake
-        try:
-            opened = open_table(folder_of(lake, table), lake.options())
-        except LakemarkError:
-            return True
-        if opened is None:
-            return False
-        return column in sources_of(pa.schema(opened.schema().to_arrow())).values()
-
     def _with_offsets(self, record: Record, state: PipelineState) -> Record:
         """A rebuild leaves out what a table that stands still has not applied, up to the log's end.
 
@@ -419,28 +405,30 @@ class CatalogWatch:
     def _say(self, changes: Sequence[Difference], now: SourceFacts, state: PipelineState) -> None:
         batch, tables = self._said
         tables = tables if batch == state.batch else set()
-        said = list(records(changes, state, there=now.tables, said=tables, outcome=self._outcome))
+        said = list(
+            records(changes, state, there=now.tables, said=tables, outcome=self._policies.outcome)
+        )
         said = [one for one in said if self._is_due(one)]
         if said:
             self._store.check_owner()
             control.say(self._config, [self._with_offsets(one, state) for one in said])
+            for kind, table, more in said:
+                if kind == REBUILD and more["code"]:
+                    self._note_rebuild(table)
             obeyed = {table for kind, table, _ in said if kind != gaps.RESNAPSHOT}
             self._said = state.batch, tables | obeyed
 
     def _is_due(self, record: Record) -> bool:
         """A table that a rebuild does not help is rebuilt again and again, but ever more seldom."""
         kind, table, more = record
-        if kind != REBUILD or not more["code"]:
-            return True
-        now = time.monotonic()
-        times, due = self._rebuilds.get(table, (0, now))
-        if now < due:
-            return False
-        wait = min(
-            LONGEST_S, self._config.source.watch_interval.total_seconds() * 2 ** min(times, 20)
-        )
-        self._rebuilds[table] = times + 1, now + wait
-        return True
+        _, due = self._rebuilds.get(table, (0, 0.0))
+        return kind != REBUILD or not more["code"] or time.monotonic() >= due
+
+    def _note_rebuild(self, table: str) -> None:
+        times, _ = self._rebuilds.get(table, (0, 0.0))
+        first_s = self._config.source.watch_interval.total_seconds()
+        wait_s = min(LONGEST_S, first_s * float(1 << min(times, 30)))
+        self._rebuilds[table] = times + 1, time.monotonic() + wait_s
 
     def try_to_look(self) -> None:
         """Look; a look that fails is said once, and is made up for by the next."""

@@ -475,10 +475,103 @@ def test_a_policy_s_word_waits_for_a_table_that_stands_still(
     type(looks).state = state(a=running)
     made = watch() if restarted else made
     made.look()
-    assert looks.said == [(expected, T)]
+    first = [("table-resnapshot", T)] if expected == "table-rebuild" else []
+    assert looks.said == [*first, (expected, T)]
     made.look()
-    assert len(looks.said) == 1
+    assert len(looks.said) == 1 + len(first)
     assert msgspec.json.decode(looks.store.kept, type=Seen).waiting == ()
+
+
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [
+        ("exception", ["table-stop"]),
+        ("lenient", []),
+        ("evolve", ["table-resnapshot", "table-rebuild"]),
+    ],
+)
+def test_what_waits_is_judged_by_the_policy_of_the_day(looks, monkeypatch, then, expected):
+    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {})
+    type(looks).state = state(a=TableState(state=PAUSED, code="paused"))
+    watch = CatalogWatch(policy("exception"), CAPTURES, looks.store, lambda: looks.state)
+    watch.look()
+    type(looks).now = source(facts(columns=("id",)))
+    watch.look()
+    type(looks).state = state(a=TableState())
+    CatalogWatch(policy(then), CAPTURES, looks.store, lambda: looks.state).look()
+    assert [kind for kind, _ in looks.said] == expected
+
+
+def test_what_waits_for_a_table_that_was_made_anew_since_is_over(looks):
+    type(looks).state = state(a=TableState(state=PAUSED, code="paused"))
+    watch = CatalogWatch(policy("exception"), CAPTURES, looks.store, lambda: looks.state)
+    watch.look()
+    type(looks).now = source(facts(columns=("id",)))
+    watch.look()
+    for entry in (TableState(rebuild="rebuild-a-1"), TableState()):
+        type(looks).state = state(a=entry)
+        watch.look()
+    assert looks.said == []
+
+
+def test_what_waits_for_a_table_that_is_left_out_waits_until_it_is_back(looks):
+    type(looks).state = state(a=TableState(state=PAUSED, code="paused"))
+    watch = CatalogWatch(policy("exception"), CAPTURES, looks.store, lambda: looks.state)
+    watch.look()
+    type(looks).now = source(facts(columns=("id",)))
+    watch.look()
+    type(looks).state = PipelineState(left={T: LeftOut(TableState())})
+    watch.look()
+    type(looks).state = state(a=TableState())
+    watch.look()
+    assert looks.said == [("table-stop", T)]
+
+
+@pytest.mark.parametrize("behavior", ["ignore", "exception"])
+def test_a_table_that_is_being_made_gets_what_comes_whatever_its_policy(looks, behavior):
+    """Its rows do; and those that chunks have brought already lack a new column's default."""
+    type(looks).state = state(a=TableState(rebuild="rebuild-a-1"))
+    watch = CatalogWatch(policy(behavior), CAPTURES, looks.store, lambda: looks.state)
+    watch.look()
+    before = facts(columns=("id", "v", "x")).columns[-1]
+    column = msgspec.structs.replace(before, missing="5")
+    table = facts()
+    type(looks).now = source(msgspec.structs.replace(table, columns=(*table.columns, column)))
+    watch.look()
+    assert looks.said == [("table-resnapshot", T)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"row_filter": "(id > 5)"}, False),
+        ({"column_list": ("id",)}, False),
+        ({"column_list": ("id", "v")}, True),
+        ({"key": (), "unique_keys": ()}, False),
+        ({"published": False}, False),
+    ],
+)
+def test_a_table_that_the_catalog_keeps_from_being_read_is_not_made_anew(looks, monkeypatch, changes, expected):  # fmt: skip
+    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {})
+    stopped = TableState(state=ERRORED, code="schema-incompatible", reason="it could not")
+    type(looks).state = state(a=stopped)
+    type(looks).now = source(facts(**changes))
+    CatalogWatch(policy("lenient"), CAPTURES, looks.store, lambda: looks.state).look()
+    assert (("table-rebuild", T) in looks.said) == expected
+
+
+def test_a_rebuild_that_could_not_be_said_is_not_put_off(looks, monkeypatch):
+    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {})
+    type(looks).state = state(a=TableState(state=ERRORED, code="key-changed", reason="so"))
+    watch = CatalogWatch(policy("lenient"), CAPTURES, looks.store, lambda: looks.state)
+    type(looks).away = True
+    for _ in range(3):
+        with pytest.raises(DependencyError):
+            watch.look()
+    type(looks).away = False
+    watch.look()
+    assert looks.said == [("table-rebuild", T)]
 
 
 def test_a_table_that_a_rebuild_does_not_help_is_rebuilt_ever_more_seldom(looks, monkeypatch):

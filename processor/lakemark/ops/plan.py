@@ -178,6 +178,8 @@ class _Known:
             target = replace(
                 target, action="stop", code="schema-unknown", reason=_UNKNOWN, hint=_DESCRIBE
             )
+        if target.action == "rebuild" and (why := self._source.refused.get(name)) is not None:
+            target = replace(target, action="stop", hint=f"no snapshot can be taken of it: {why}")
         if (why := self._ambiguous(name)) is not None:
             hint = namesakes.hint(name)
             target = replace(target, action="stop", code=namesakes.CODE, reason=why, hint=hint)

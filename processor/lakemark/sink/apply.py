@@ -172,6 +172,7 @@ class _Work:
         schema: what the table is to have for the rows, `_cdc` included; None without row images.
         is_fit: whether it has all of that.
         is_narrowed: whether rows have columns or types that the table leaves out.
+        left: those columns.
     """
 
     parts: Sequence[Part]
@@ -186,6 +187,7 @@ class _Work:
     schema: pa.Schema | None = None
     is_fit: bool = False
     is_narrowed: bool = False
+    left: Collection[str] = ()
 
     @classmethod
     def begin(
@@ -323,6 +325,7 @@ class _Work:
         followed = schema_changes.followed(schema, needed, own.policy, table)
         if not followed.equals(schema):
             self.schema, self.is_narrowed = followed, True
+            self.left = {*schema.names} - {*followed.names}
             needed = evolve.plan(self.opened, own.path, followed, table)
         self.is_fit = not (needed.added or needed.widened or needed.members)
 
@@ -390,7 +393,9 @@ class _Work:
         """
         if self.schema is None or not self.is_narrowed:
             return
-        narrow = partial(schema_changes.narrowed, schema=self.schema, table=self.outcome.table)
+        narrow = partial(
+            schema_changes.narrowed, left=self.left, schema=self.schema, table=self.outcome.table
+        )
         self.parts = [replace(part, packet=narrow(part.packet)) for part in self.parts]
         self.waiting = None if self.waiting is None else narrow(self.waiting)
 

@@ -32,11 +32,15 @@ def without_truncates(parts: Sequence[Part], policy: SchemaPolicy) -> Sequence[P
     """
     if policy.outcome(_CUT) is not Outcome.LEAVE:
         return parts
-    return [part if part.is_sweep else replace(part, packet=_kept(part.packet)) for part in parts]
+    return [part if part.is_sweep else _without_truncate(part) for part in parts]
 
 
-def _kept(packet: pa.Table) -> pa.Table:
-    return packet.filter(pc.not_equal(packet.column("record"), packets.TRUNCATE))
+def _without_truncate(part: Part) -> Part:
+    """A part without them has another digest: with another policy it is not the same batch."""
+    kept = part.packet.filter(pc.not_equal(part.packet.column("record"), packets.TRUNCATE))
+    if kept.num_rows == part.packet.num_rows:
+        return part
+    return replace(part, packet=kept, digest=part.digest ^ 1)
 
 
 def require_truncate(table: str, policy: SchemaPolicy) -> None:
@@ -83,33 +87,43 @@ def _leaves(table: str, kind: Kind, what: str, policy: SchemaPolicy) -> bool:
     return outcome is Outcome.LEAVE
 
 
-def narrowed(packet: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
-    """A packet with rows that have columns of `followed` alone, in its types.
+def narrowed(packet: pa.Table, left: Collection[str], schema: pa.Schema, table: str) -> pa.Table:
+    """A packet with rows that have nothing that the table leaves out.
+
+    Args:
+        packet: which.
+        left: columns that are left out.
+        schema: as `followed`: columns that it has come in its types.
+        table: ``schema.table`` of the source.
 
     Raises:
         TableError: `schema-change-refused`: a value is not the same in the type of its column.
     """
-    rows = pa.chunked_array(packet.column("row").chunks, packet.schema.field("row").type)
-    left = {column.name for column in rows.type} - {*schema.names}
-    fields = [column for column in rows.type if column.name not in left]
-    kinds = [schema.field(column.name).type for column in fields]
-    if not left and kinds == [column.type for column in fields]:
-        return packet
-    whole = rows.combine_chunks()
-    cells = [
-        _narrowed(pc.struct_field(whole, column.name), column.with_type(kind), table)
-        for column, kind in zip(fields, kinds, strict=True)
+    kind = packet.schema.field("row").type
+    kept = [(at, column) for at, column in enumerate(kind) if column.name not in left]
+    typed = [
+        column.with_type(
+            schema.field(column.name).type if column.name in schema.names else column.type
+        )
+        for _, column in kept
     ]
-    typed = [column.with_type(kind) for column, kind in zip(fields, kinds, strict=True)]
-    mask = whole.is_null()
+    if pa.struct(typed) == kind:
+        return packet
+    whole = pa.chunked_array(packet.column("row").chunks, kind).combine_chunks()
+    cells = [
+        _narrowed(pc.struct_field(whole, [at]), column, table)
+        for (at, _), column in zip(kept, typed, strict=True)
+    ]
     made = (
-        pa.StructArray.from_arrays(cells, fields=typed, mask=mask)
+        pa.StructArray.from_arrays(cells, fields=typed, mask=whole.is_null())
         if typed
         else pa.StructArray.from_buffers(pa.struct([]), len(whole), [None])
     )
     packet = _put(packet, "row", made)
     for name in ("unavailable", "missing"):
-        packet = _put(packet, name, _without(packet.column(name), left))
+        column = packet.column(name)
+        if left and column.null_count < len(column):
+            packet = _put(packet, name, _without(column, left))
     return packet
 
 
