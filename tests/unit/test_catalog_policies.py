@@ -4,6 +4,7 @@ from itertools import product
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from lakemark.catalog_changes import Action, Difference, differences
@@ -12,9 +13,12 @@ from lakemark.catalog_policies import CODES, KINDS, judged, outcome_of
 from lakemark.catalog_watch import has_to_wait, records
 from lakemark.config import Config
 from lakemark.connector import parse
+from lakemark.policies import Policies
 from lakemark.schema_policy import BEHAVIORS, SchemaPolicy
-from lakemark.sink import rebuild
+from lakemark.sink import delta, rebuild
+from lakemark.sink.names import folder_of
 from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, PipelineState, TableState
+from tests.kit.write_sets import table_schema
 from tests.unit.test_catalog_watch import CONFIG, SETTINGS, T, U, facts, source, state
 
 CAPTURES = parse({**SETTINGS, "signal.data.collection": "public.signals"}, config=CONFIG)
@@ -235,6 +239,29 @@ def test_when_a_table_can_be_made_anew_by_itself(changes, expected):
 def test_a_table_of_which_no_snapshot_can_be_taken_is_not_made_anew(settings, expected):
     connector = parse({**CAPTURES.settings, **settings}, config=CONFIG)
     assert rebuild.is_automatic(CONFIG, connector, T) is expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "column", "expected"),
+    [
+        (TableState(), "w", Action.NOTHING),
+        (TableState(), "v", Action.READ_AGAIN),
+        (TableState(rebuild="rebuild-a-1"), "w", Action.READ_AGAIN),
+        (None, "w", Action.NOTHING),
+    ],
+)
+def test_what_is_left_out_is_read_again_if_the_table_has_or_may_get_it(
+    tmp_path, entry, column, expected
+):
+    lake = {"path": str(tmp_path / "lake"), "schema_changes": {"behavior": "ignore"}}
+    config = Config.model_validate({**CONFIG.model_dump(exclude_unset=True), "lake": lake})
+    kept = PipelineState(tables={T: entry} if entry else {})
+    policies = Policies(config, CAPTURES, lambda: kept)
+    change = Difference(T, "column-added", Action.READ_AGAIN, "it was added", column=column)
+    assert [c.action for c in policies.judged([change])] == [Action.READ_AGAIN], "no table yet"
+    columns = {"id": pa.int64(), "v": pa.int64()}
+    delta.ensure(folder_of(config.lake, T), table_schema(columns), key=["id"], table=T)
+    assert [c.action for c in policies.judged([change])] == [expected]
 
 
 def test_settings_of_one_table_go_before_those_of_all():

@@ -506,12 +506,12 @@ def test_what_waits_for_a_table_that_was_made_anew_since_is_over(looks):
     type(looks).state = state(a=TableState(state=PAUSED, code="paused"))
     watch = CatalogWatch(policy("exception"), CAPTURES, looks.store, lambda: looks.state)
     watch.look()
-    type(looks).now = source(facts(columns=("id",)))
+    type(looks).now = renamed()
     watch.look()
     for entry in (TableState(rebuild="rebuild-a-1"), TableState()):
         type(looks).state = state(a=entry)
         watch.look()
-    assert looks.said == []
+    assert looks.said == [("table-resnapshot", T)], "when it was seen"
 
 
 def test_what_waits_for_a_table_that_is_left_out_waits_until_it_is_back(looks):

@@ -6,12 +6,14 @@ from itertools import product
 from typing import Any
 from zlib import crc32
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from lakemark import packets, plans, positions, schema_policy
 from lakemark.errors import TableError
 from lakemark.schema_policy import BEHAVIORS, FOLLOWS, KINDS, Outcome, SchemaPolicy
+from lakemark.sink import schema_changes
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part
@@ -263,6 +265,30 @@ def test_a_snapshot_s_sweep_removes_rows_whatever_the_policy_says_of_truncates(b
         parts = [Part("sweep/r1", 0, swept, digest=99)]
         apply(TABLE, parts, LakePlan("q", table.batch, "stream", lambda _, own=own: own))
         assert table.rows() == []
+
+
+def test_a_batch_that_comes_again_under_another_policy_is_another_one(engine, tmp_path):
+    """As after a crash between its commit and its state, and a restart with other settings."""
+    table = Table(str(tmp_path / "t"), engine, SchemaPolicy.of("ignore"))
+    table.put(*OLD)
+    table.put(None, NEW)
+    assert len(table.rows()) == 3
+    table.batch, table.at, table.policy = table.batch - 1, table.at - 2, FOLLOWS
+    table.put(None, NEW)
+    assert table.rows() == [{"id": 3, "v": 30}]
+
+
+def test_what_waits_beside_a_table_keeps_columns_that_the_source_has_no_more():
+    rows = pa.array([{"id": 1, "gone": "g", "new": "n", "v": 5}, None])
+    rows = rows.cast(pa.struct([("id", pa.int64()), ("gone", pa.string()), ("new", pa.string()), ("v", pa.int64())]))  # fmt: skip
+    schema = pa.schema([("id", pa.int64()), ("v", pa.int32())])
+    names = pa.array([["new", "gone"], ["new"]], packets.NAMES)
+    packet = pa.table({"row": rows, "unavailable": names, "missing": pa.nulls(2, packets.NAMES)})
+    found = schema_changes.narrowed(packet, {"new"}, schema, TABLE)
+    assert found.column("row").to_pylist() == [{"id": 1, "gone": "g", "v": 5}, None]
+    assert found.schema.field("row").type.field("v").type == pa.int32()
+    assert found.column("unavailable").to_pylist() == [["gone"], None]
+    assert found.column("missing").to_pylist() == [None, None]
 
 
 # -- what is left out is nowhere in the way: key changes, values that events lack -------------------
