@@ -96,6 +96,6 @@ class Policies:
             opened = open_table(folder_of(lake, table), lake.options())
         except LakemarkError:
             return True
-        if opened is None or self._is_made(table):
+        if opened is None:
             return True
         return column in sources_of(pa.schema(opened.schema().to_arrow())).values()
