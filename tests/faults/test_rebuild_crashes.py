@@ -65,6 +65,8 @@ def test_a_crash_at_each_point(database: Database, tmp_path, engines):
                     running.table(TABLE).protocol().reader_features or ()
                 )
                 assert vectors == (engines[(number + 1) % 2] == "deletion-vectors")
+                write(database)  # what is left of it goes with the next batch
+                running.wait_equal()
                 running.wait_progress(TABLE, "tidied", lambda r: not r.get("rebuild_over"))
                 assert not list(Path(path).glob("_lakemark/rebuild-*"))
                 lakemark.stop()
