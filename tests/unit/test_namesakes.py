@@ -574,7 +574,8 @@ def test_the_doctor_reads_of_the_catalog_which_tables_have_one_text(monkeypatch)
         for name, identity in ((FIRST, "f"), (SECOND, "n"), (("public", "orders"), "d"))
     ]
     asked = SimpleNamespace(execute=lambda *_: SimpleNamespace(fetchall=lambda: rows))
-    monkeypatch.setattr(facts_database, "schemas_of", lambda *_, **__: {})
+    for name in ("schemas_of", "columns_of"):
+        monkeypatch.setattr(facts_database, name, lambda *_, **__: {})
     monkeypatch.setattr(
         facts_database,
         "names_of",
