@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from lakemark import (
+    catalog_policies,
     catch_up,
     control_records,
     crashpoints,
@@ -58,7 +59,6 @@ from lakemark.tasks import BatchPlan, DecodePlan
 
 log = structlog.get_logger(__name__)
 
-FORM: Final = frozenset({"schema-incompatible", "key-changed"})
 PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose seconds are shown
 
 
@@ -177,7 +177,9 @@ class Pipeline:
         self.checkpoint.check_owner()
         self.checkpoint.save(state)
         self.publish(state)
-        if left.refresh or any(one.changes or one.code in FORM for one in results.outcomes):
+        if left.refresh or any(
+            one.changes or one.code in catalog_policies.CODES for one in results.outcomes
+        ):
             self.forms_change()
         self.snapshots(state, news)
         marks.append(monotonic())

@@ -314,7 +314,8 @@ class _Work:
             TableError: `schema-incompatible`, `path-clash`, `schema-change-refused`.
         """
         own, table = self.own, self.outcome.table
-        if _truncate([part for part in self.parts if not part.is_sweep], own.floor):
+        by_source = [part for part in self.parts if not part.is_sweep]
+        if self.outcome.truncate and _truncate(by_source, own.floor):
             schema_changes.require_truncate(table, own.policy)
         schema = self.schema = _schema(self.parts, own, table)
         if schema is None or self.opened is None:
