@@ -37,7 +37,7 @@ PURE = {
     *("ops.board", "ops.lag", "ops.history", "ops.answers", "ops.status", "ops.health"),
     *("ops.source_side", "ops.connector_trace"),
     *("refresh", "selection", "gaps", "catalog_facts", "catalog_changes"),
-    *("catalog_policies", "schema_policy"),
+    *("catalog_policies", "schema_policy", "fills"),
     *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
     *("backoff", "namesakes", "decoding", "source.circuit", "causes", "chunk_rows"),
     *("catch_up", "new_partitions", "control_records", "handling", "signal_skip"),

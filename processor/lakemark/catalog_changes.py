@@ -8,6 +8,8 @@ the catalog says what has become of the rows of its table's copy:
 action      means
 ----------  ----------------------------------------------------------------------------------------
 NOTHING     the copy is right; or it is for others to see to it
+FILL        rows of the copy lack values that are known: they get them, see `fills`. Only the watch
+            says so, of a table of which `catalog_policies.can_fill` does
 READ_AGAIN  rows of the copy may be wrong, and none is told again: the table has to be snapshotted
 REBUILD     the copy has to be made anew: only the table's policy says so, see `catalog_policies`
 STOP        further events would make it wrong, or there are none: somebody has to mend it first
@@ -44,9 +46,10 @@ from lakemark.snapshot.cells import quoted
 
 
 class Action(IntEnum):
-    """What a difference asks for; of several the highest counts."""
+    """What a difference asks for; stored by number."""
 
     NOTHING = 0
+    FILL = 5
     READ_AGAIN = 1
     REBUILD = 2
     STOP = 3

@@ -88,6 +88,8 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
             the rows; VACUUM FULL, CLUSTER and TRUNCATE keep it.
         logged: whether its changes are in the log at all; not so for UNLOGGED.
         columns: by number.
+        width: how many columns it has ever had, the dropped ones included; 0 if a version of
+            lakemark looked that did not ask.
         key: columns of the primary key, in its order; empty if there is none.
         unique_keys: the index of the primary key first, then as Debezium prefers them.
         identity: replica identity: "d" default, "n" nothing, "f" full, "i" index.
@@ -109,6 +111,7 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     toast: int = 0
     logged: bool = True
     columns: tuple[ColumnFacts, ...] = ()
+    width: int = 0
     key: Numbers = ()
     unique_keys: tuple[UniqueKey, ...] = ()
     identity: str = "d"
@@ -149,6 +152,7 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         system: the server's identifier; "" where the user must not ask.
         timeline: a failover begins another one; 0 where the user must not ask.
         version: such as 150004.
+        lsn: where the log ended after all of this was seen.
         slot: its name.
         slot_present: whether it is there.
         restart_lsn: of the slot; 0 for none.
@@ -165,6 +169,7 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     system: str = ""
     timeline: int = 0
     version: int = 0
+    lsn: int = 0
     slot: str = ""
     slot_present: bool = False
     restart_lsn: int = 0

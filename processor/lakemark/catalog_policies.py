@@ -4,12 +4,13 @@
 follows, leaves the change out, is made anew or stops.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from lakemark.catalog_changes import Action, Difference
+from lakemark.catalog_facts import TableFacts
 from lakemark.schema_policy import Kind, Outcome, SchemaPolicy, way_on
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType({
@@ -77,3 +78,31 @@ def judged(
             yield change
         if found is Outcome.REBUILD:
             yield replace(change, action=Action.REBUILD, hint="")
+
+
+def can_fill(before: TableFacts | None, now: TableFacts, changes: Sequence[Difference]) -> bool:
+    """Whether all that rows of a copy lack is one value, or what they have under another name.
+
+    It is proved only where no column came and went between the looks: events may have had it, under
+    a name that is another column's now.
+
+    Args:
+        before: the last look at the table.
+        now: the look of now.
+        changes: of the table, as the policies have them.
+    """
+    if before is None or before.oid != now.oid or now.kind != "r" or now.column_list is not None:
+        return False
+    numbers = {column.number for column in before.columns}
+    new = [column for column in now.columns if column.number not in numbers]
+    if not before.width or now.width - before.width != len(new):
+        return False
+    lacking = [change for change in changes if change.action is not Action.NOTHING]
+    return bool(lacking) and all(
+        change.action is Action.READ_AGAIN
+        and (
+            (change.kind == "column-added" and change.fill is not None)
+            or (change.kind == "column-renamed" and change.other)
+        )
+        for change in lacking
+    )

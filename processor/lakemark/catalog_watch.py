@@ -18,23 +18,29 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 import structlog
+from msgspec import to_builtins
 
-from lakemark import control, gaps, kafka
+from lakemark import control, gaps, kafka, plans, positions, tables
 from lakemark.catalog_changes import Action, Difference, differences
 from lakemark.catalog_facts import SourceFacts, TableFacts
-from lakemark.catalog_policies import CODES, OutcomeOf
+from lakemark.catalog_policies import CODES, OutcomeOf, can_fill
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
+from lakemark.fills import UNSEEN, Fill, packed
 from lakemark.ops.status import CatalogChange, CatalogNow
 from lakemark.policies import Policies, readable
 from lakemark.schema_policy import REFUSED, Outcome
 from lakemark.snapshot.readers.postgres_facts import look
+from lakemark.snapshot.readers.postgres_fills import read_values
+from lakemark.source.modes import HandlingModes
 from lakemark.tables import (
     CATCHING_UP,
     ERRORED,
@@ -49,8 +55,10 @@ log = structlog.get_logger(__name__)
 KEPT: Final = 50  # changes
 AT_MOST_EVERY_S: Final = 1.0
 LONGEST_S: Final = 3600.0  # between two rebuilds of a table for the same reason
-WORDS: Final[Mapping[Action, Literal["nothing", "read-again", "rebuild", "stop", "gone"]]] = {
+Word = Literal["nothing", "fill", "read-again", "rebuild", "stop", "gone"]
+WORDS: Final[Mapping[Action, Word]] = {
     Action.NOTHING: "nothing",
+    Action.FILL: "fill",
     Action.READ_AGAIN: "read-again",
     Action.REBUILD: "rebuild",
     Action.STOP: "stop",
@@ -58,6 +66,8 @@ WORDS: Final[Mapping[Action, Literal["nothing", "read-again", "rebuild", "stop",
 }
 STOP: Final = "table-stop"
 REBUILD: Final = "table-rebuild"
+FILL: Final = "table-fill"
+RESUME: Final = "table-resume"
 IDENTITY: Final = "identity-without-key"
 _MENDED: Final = (
     ("identity-without-key", "until its replica identity was mended, deletes may have been lost"),
@@ -173,6 +183,7 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
+NO_FILLS: Final[Mapping[str, Sequence[Fill]]] = MappingProxyType({})
 Record = tuple[str, str, dict[str, Any]]
 """A control record: its type, the table, and its other fields."""
 
@@ -183,6 +194,8 @@ def records(
     *,
     there: Collection[str],
     said: Collection[str] = (),
+    fills: Mapping[str, Sequence[Fill]] = NO_FILLS,
+    waiting: Collection[str] = (),
     outcome: OutcomeOf = lambda _table, _kind: Outcome.STOP,
 ) -> Iterator[Record]:
     """Yield what follows from differences of the catalog, in the order in which it is to be said.
@@ -193,6 +206,8 @@ def records(
             so does one that waits for a person for another reason.
         there: the tables that the database has.
         said: tables that were told to stop or go on since `state`.
+        fills: by table, what its older rows get.
+        waiting: tables that have waited for this look, see `fills.UNSEEN`.
         outcome: what the tables' policies say of changes that they cannot follow.
     """
     stopped: set[str] = set()
@@ -215,20 +230,38 @@ def records(
             yield STOP, table, {"code": code, "reason": stops[0].what, "hint": stops[0].hint}
         anew = [change for change in several if change.action is Action.REBUILD]
         again = [change for change in several if change.action is Action.READ_AGAIN]
+        if table in fills:
+            given = [change for change in several if change.action is Action.FILL]
+            yield FILL, table, {"reason": _reasons(given), "fills": to_builtins(fills[table])}
         if again or anew:  # also of a table of which nothing came: it may be read just now
             yield gaps.RESNAPSHOT, table, {"reason": _reasons([*again, *anew])}
         if anew and entry is not None:
             code = next((change.kind for change in anew if change.kind in CODES), "")
             yield REBUILD, table, {"reason": _reasons(anew), "code": code, "automatic": True}
-    for table, entry in sorted(state.tables.items()):
-        if table in stopped or table in said or table not in there or entry.state != ERRORED:
-            continue
+    errored = {
+        table: entry
+        for table, entry in sorted(state.tables.items())
+        if entry.state == ERRORED and table in there and table not in {*stopped, *said}
+    }
+    yield from _going_on(errored, state.regressed, waiting, outcome)
+
+
+def _going_on(
+    errored: Mapping[str, TableState],
+    regressed: Collection[str],
+    waiting: Collection[str],
+    outcome: OutcomeOf,
+) -> Iterator[Record]:
+    """Yield what lets tables go on for which nothing speaks any more."""
+    for table, entry in errored.items():
         if entry.code in MENDED:
             yield gaps.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
-            yield "table-resume", table, {"code": entry.code}
+            yield RESUME, table, {"code": entry.code}
+        if entry.code == UNSEEN and table in waiting:
+            yield RESUME, table, {"code": UNSEEN}
         kind = CODES.get(entry.code)
-        regressed = any(topic in state.regressed for topic in entry.topics)
-        if kind and not regressed and outcome(table, kind) is Outcome.REBUILD:
+        went_back = any(topic in regressed for topic in entry.topics)
+        if kind and not went_back and outcome(table, kind) is Outcome.REBUILD:
             more = {"reason": entry.reason, "code": entry.code, "automatic": True}
             yield REBUILD, table, more
 
@@ -291,6 +324,7 @@ class CatalogWatch:
         self._told = CatalogNow()
         self._standing: set[tuple[str, str, str]] | None = None
         self._tables: frozenset[str] = frozenset()
+        self._columns: Mapping[str, frozenset[str]] = {}
         self._said: tuple[int, set[str]] = (-1, set())
         self._failure = ""
         self._soon = threading.Event()
@@ -305,6 +339,13 @@ class CatalogWatch:
         """Whether a table was looked at before: only then a later change of it is noticed."""
         return table in self._tables
 
+    def columns(self) -> Mapping[str, frozenset[str]]:
+        """Columns by table, of tables that may wait for a look when they get others.
+
+        Nobody waits for a database that does not answer.
+        """
+        return self._columns
+
     def look(self) -> list[Difference]:
         """Look once, have said what follows, and keep what was seen.
 
@@ -316,6 +357,8 @@ class CatalogWatch:
             return []
         seen = self._seen()
         settings = self._connector.settings
+        entries = self._state().tables.items()
+        waiting = [name for name, entry in entries if entry.code == UNSEEN]
         now = named(
             look(
                 database,
@@ -332,10 +375,17 @@ class CatalogWatch:
         keys = self._keys(now)
         self._policies.readable = readable(now, keys)
         changes = self._policies.judged(differences(before, now, source_key=keys))
+        fills = self._fills(before, now, changes, state)
+        changes = [
+            replace(change, action=Action.FILL, hint="")
+            if change.table in fills and change.action is Action.READ_AGAIN
+            else change
+            for change in changes
+        ]
         late = [] if seen is None else [*self._policies.late(seen.waiting, state)]
         every = sorted([*late, *changes], key=lambda change: change.table)
         self._log(changes)
-        self._say(every, now, state)
+        self._say(every, now, state, fills, waiting)
         wait = [
             change
             for change in every
@@ -348,6 +398,11 @@ class CatalogWatch:
         if after != seen:
             self._store.note_catalog(msgspec.json.encode(after))
         self._tables = frozenset(now.tables)
+        self._columns = {
+            name: frozenset(column.name for column in facts.columns)
+            for name, facts in now.tables.items()
+            if facts.kind == "r" and facts.column_list is None
+        }
         self._standing = {_which(one) for one in changes if one.action is Action.STOP}
         self._told = CatalogNow(_now_ms(), changes=after.changes)
         self._tell(self._told)
@@ -402,11 +457,79 @@ class CatalogWatch:
                 action=change.action.name.lower(), what=change.what, hint=change.hint,
             )  # fmt: skip
 
-    def _say(self, changes: Sequence[Difference], now: SourceFacts, state: PipelineState) -> None:
-        batch, tables = self._said
-        tables = tables if batch == state.batch else set()
+    def _fills(
+        self,
+        before: SourceFacts | None,
+        now: SourceFacts,
+        changes: Sequence[Difference],
+        state: PipelineState,
+    ) -> dict[str, list[Fill]]:
+        """What older rows get, by table, where that is all that has become of them."""
+        found: dict[str, list[Fill]] = {}
+        for table, group in groupby(changes, key=lambda change: change.table):
+            entry, facts = state.tables.get(table), now.tables.get(table)
+            several = list(group)
+            if before is None or entry is None or facts is None or table in state.left:
+                continue
+            if not tables.can_fill(entry) or not plans.fills_of(self._config, table, entry):
+                continue
+            if can_fill(before.tables.get(table), facts, several):
+                fills = self._values(facts, several, positions.pack(len(state.epochs), now.lsn, 0))
+                if fills:
+                    found[table] = fills
+        return found
+
+    def _values(
+        self, facts: TableFacts, changes: Sequence[Difference], upto: bytes
+    ) -> list[Fill] | None:
+        """What the columns' older rows have; None if any of it is nothing that events have."""
+        lacking = [change for change in changes if change.action is Action.READ_AGAIN]
+        missing = {
+            one.column: one.fill for one in lacking if not one.other and one.fill is not None
+        }
+        settings, database = self._connector.settings, self._config.database
+        if database is None:
+            return None
+        try:
+            values = read_values(
+                database,
+                facts.name,
+                facts.oid,
+                missing,
+                HandlingModes.from_connector(settings),
+                settings=settings,
+            )
+        except LakemarkError as error:
+            log.warning("catalog.no_values", table=facts.name, code=error.code)
+            return None
+        fills = []
+        for one in lacking:
+            if not one.other and one.column not in values:
+                return None
+            value = "" if one.other else packed(values[one.column])
+            fills.append(Fill(one.column, upto.hex(), value, one.other))
+        return fills
+
+    def _say(
+        self,
+        changes: Sequence[Difference],
+        now: SourceFacts,
+        state: PipelineState,
+        fills: Mapping[str, Sequence[Fill]] = NO_FILLS,
+        waiting: Collection[str] = (),
+    ) -> None:
+        batch, told = self._said
+        told = told if batch == state.batch else set()
         said = list(
-            records(changes, state, there=now.tables, said=tables, outcome=self._policies.outcome)
+            records(
+                changes,
+                state,
+                there=now.tables,
+                said=told,
+                fills=fills,
+                waiting=waiting,
+                outcome=self._policies.outcome,
+            )
         )
         said = [one for one in said if self._is_due(one)]
         if said:
@@ -415,8 +538,8 @@ class CatalogWatch:
             for kind, table, more in said:
                 if kind == REBUILD and more["code"]:
                     self._note_rebuild(table)
-            obeyed = {table for kind, table, _ in said if kind != gaps.RESNAPSHOT}
-            self._said = state.batch, tables | obeyed
+            obeyed = {table for kind, table, _ in said if kind not in {gaps.RESNAPSHOT, FILL}}
+            self._said = state.batch, told | obeyed
 
     def _is_due(self, record: Record) -> bool:
         """A table that a rebuild does not help is rebuilt again and again, but ever more seldom."""
@@ -437,10 +560,11 @@ class CatalogWatch:
         except LakemarkError as error:
             if self._failure != error.code:
                 log.warning("catalog.not_seen", code=error.code, reason=error.message)
-            self._failure = error.code
+            self._failure, self._columns = error.code, {}
             self._told = msgspec.structs.replace(self._told, reason=error.message)
             self._tell(self._told)
         except Exception:
+            self._columns = {}
             log.exception("catalog.internal_error")
         else:
             self._failure = ""

@@ -9,6 +9,7 @@
     table-read          rows that were in doubt have been read again: by key, or all of them
     table-resnapshot    any row may miss an event: it needs a snapshot
     table-rebuild       it is made anew beside the old one, see `tables.rebuild`
+    table-fill          its older rows get values that no event tells, see `fills`
     new-epoch           the source's positions begin again
     others              of snapshots: they arm and disarm runs
 
@@ -23,6 +24,7 @@ import msgspec
 import structlog
 
 from lakemark import gaps, handling, tables
+from lakemark.fills import Fill
 from lakemark.handling import Mark
 from lakemark.reconcile import window
 from lakemark.refresh import Refresh
@@ -33,7 +35,7 @@ log = structlog.get_logger(__name__)
 COMMANDS: Final = frozenset(
     {
         *("table-pause", "table-resume", "table-stop", "table-skip", "table-read"),
-        *(gaps.RESNAPSHOT, "table-rebuild", "new-epoch"),
+        *(gaps.RESNAPSHOT, "table-rebuild", "table-fill", "new-epoch"),
     }
 )
 _SHOWN: Final = 500  # characters of a reason that are kept
@@ -50,6 +52,7 @@ class _More(msgspec.Struct):
     code: str = ""
     reason: str | None = None
     hint: str = ""
+    fills: list[Fill] = []
 
 
 def decoded(value: bytes | None) -> dict[str, Any] | None:
@@ -166,6 +169,8 @@ def carry_out(
             _doubt(state, table, more)
         elif kind == "table-rebuild" and table:
             _rebuild(state, record, more, refresh, start=start, before=before)
+        elif kind == "table-fill" and table:
+            _fill(state, table, more)
         elif kind == "new-epoch":
             tables.new_epoch(state, start)
             log.warning("pipeline.new_epoch", epoch=len(state.epochs))
@@ -197,6 +202,18 @@ def _doubt(state: PipelineState, table: str, more: _More) -> None:
         why = more.reason or "events of it may be missing"
         tables.resnapshot(entry, why[:_SHOWN], state.batch)
         state.ignorable.pop(table, None)  # the catalog says whether they are gone still
+
+
+def _fill(state: PipelineState, table: str, more: _More) -> None:
+    """What older rows have in columns; where the table cannot get it any more, it is read again."""
+    entry = state.tables.get(table)
+    if entry is None or not more.fills or not tables.can_fill(entry):
+        _doubt(state, table, more)
+    elif not all(fill.is_sound() for fill in more.fills):
+        log.warning("control.unusable", type="table-fill", table=table)
+        _doubt(state, table, more)
+    else:
+        entry.fills += [msgspec.structs.replace(f, batch=state.batch) for f in more.fills]
 
 
 def _stop(
@@ -282,7 +299,7 @@ def first_state(
     epochs = 0
     for record in filter(is_command, records):
         kind, table = record["type"], str(record.get("table", ""))
-        if record.get("automatic"):  # a person's word stays
+        if record.get("automatic") or record.get("code"):  # a person's word stays
             continue
         if kind in {"table-pause", "table-resume", "table-skip", "table-rebuild"}:
             paused[table] = kind == "table-pause"

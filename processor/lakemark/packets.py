@@ -117,6 +117,12 @@ def build(
     return packet(arrays, take(pool, nets), table=table, key_columns=key_columns)
 
 
+def with_column(packet: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    """The packet with other values, perhaps of another type, in one of its columns."""
+    at = packet.schema.get_field_index(name)
+    return packet.set_column(at, packet.schema.field(at).with_type(column.type), column)
+
+
 def build_simple(
     *,
     keys: pa.Array,

@@ -39,13 +39,14 @@ from lakemark.connector import Connector
 from lakemark.decoding import Forms
 from lakemark.draining import Draining
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.fills import UNSEEN, Fill
 from lakemark.namesakes import Names
 from lakemark.ops.status import BatchDone
 from lakemark.pace import Pace
 from lakemark.plans import Waters
 from lakemark.refresh import Catalog, Refresh
 from lakemark.settle import Left, News, Results
-from lakemark.sink import chunk_files, rebuild
+from lakemark.sink import chunk_files, evolve, rebuild
 from lakemark.sink.commits import SPARK_MERGE
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
@@ -77,6 +78,7 @@ class Pipeline:
         schemas, forms: of the tables, as the catalog says; how columns are written.
         names: of the captured tables, see `Catalog.names`.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
+        seen_columns: columns of tables that the newest look at the catalog has found.
         pace: when the next batch begins.
     """
 
@@ -98,6 +100,7 @@ class Pipeline:
     topics_begin: Callable[[Collection[str]], None] = lambda _: None
     forms_change: Callable[[], None] = lambda: None
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
+    seen_columns: Callable[[], Mapping[str, frozenset[str]]] = dict
     pace: Pace = field(default_factory=Pace)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     forms: Forms = field(default_factory=Forms)
@@ -178,7 +181,7 @@ class Pipeline:
         self.checkpoint.save(state)
         self.publish(state)
         if left.refresh or any(
-            one.changes or one.code in catalog_policies.CODES for one in results.outcomes
+            one.changes or one.code in {*catalog_policies.CODES, UNSEEN} for one in results.outcomes
         ):
             self.forms_change()
         self.snapshots(state, news)
@@ -200,6 +203,7 @@ class Pipeline:
         self._control(state, before, start, ends)
         self._refuse_namesakes(state, before, start)
         self._replace(state, before)
+        self._fill(state, before)
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
@@ -290,6 +294,45 @@ class Pipeline:
         else:  # the source has no row
             rebuild.empty(path, entry.rebuild, storage_options=options)
 
+    def _fill(self, state: PipelineState, before: PipelineState) -> None:
+        """Older rows get what they have in new columns, before any row that brings these itself.
+
+        Done in every repetition, and only the first time something happens. Where it cannot be done
+        the table is read again.
+        """
+        tables.end_fills(state, partial(plans.passed, before))
+        for name, entry in state.tables.items():
+            due = [one for one in entry.fills if one.batch == state.batch]
+            if due and not self._filled(name, entry, due, state.batch):
+                entry.fills = [one for one in entry.fills if one.batch != state.batch]
+                columns = ", ".join(one.column for one in due)
+                tables.resnapshot(entry, f"older rows lack columns: {columns}", state.batch)
+
+    def _filled(self, table: str, entry: TableState, due: Sequence[Fill], batch: int) -> bool:
+        if not plans.fills_of(self.config, table, entry):
+            return False
+        query, columns = self.checkpoint.query_id(), [one.column for one in due]
+        try:
+            done = evolve.fill(
+                folder_of(self.config.lake, table),
+                due,
+                app_id=f"{query}/{table}/fill/{batch}",
+                table=table,
+                storage_options=self.config.lake.options(),
+                engine=plans.engine_of(self.config, table, entry),
+            )
+        except LakemarkError as error:
+            log.warning(
+                "table.not_filled", table=table, columns=columns, code=error.code,
+                reason=error.message,
+            )  # fmt: skip
+            return False
+        except Exception:  # one table's files are no reason to stop the others
+            log.exception("table.not_filled", table=table, columns=columns)
+            return False
+        log.info("table.filled" if done else "table.not_filled", table=table, columns=columns)
+        return done
+
     def _discarded(self, table: str, name: str) -> bool:
         path = folder_of(self.config.lake, table)
         try:
@@ -332,6 +375,7 @@ class Pipeline:
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
                 outputs=config.source.topics is not None,
                 names=state.names(),
+                fills={t: tuple(s.fills) for t, s in state.tables.items() if s.fills},
             ),
             shards=config.stream.shards,
             slots=slots,
@@ -350,7 +394,12 @@ class Pipeline:
             ),
         )
         lake = plans.lake_plan(
-            config, state, query=self.checkpoint.query_id(), step=step, waters=waters
+            config,
+            state,
+            query=self.checkpoint.query_id(),
+            step=step,
+            waters=waters,
+            seen=self.seen_columns(),
         )
         return BatchPlan(decode, lake)
 
@@ -412,12 +461,12 @@ class Pipeline:
         """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
 
         What no repetition brings back, a chunk's file, is no reason to repeat the batch; nor is it
-        while a table waits for a person, whose command stands behind the batch.
+        while a table waits for a person, whose command stands behind the batch, or for the catalog.
 
         Raises:
             DependencyError: no table at all could be written: the whole batch is tried again.
         """
-        away = [one for one in failed if one.code != chunk_files.MISSING]
+        away = [one for one in failed if one.code not in {chunk_files.MISSING, UNSEEN}]
         waiting = [e.state == tables.ERRORED and e.retried for e in state.tables.values()]
         if away and all(waiting):
             raise DependencyError(away[0].reason, code=away[0].code, hint=away[0].hint)

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
+from lakemark import tables
 from lakemark.catch_up import TABLES_A_SLOT
 from lakemark.config import Config
 from lakemark.publishing import OutputPlan, Row
@@ -19,11 +21,18 @@ from lakemark.tables import STREAMING, Offsets, PipelineState, TableState, Water
 # rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
 TASK_MERGE_BYTES: Final = 2 << 30
 
+NOBODY: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
 Waters = dict[tuple[str, int], HighWater]
 
 
 def lake_plan(
-    config: Config, state: PipelineState, *, query: str, step: str, waters: Waters
+    config: Config,
+    state: PipelineState,
+    *,
+    query: str,
+    step: str,
+    waters: Waters,
+    seen: Mapping[str, frozenset[str]] = NOBODY,
 ) -> LakePlan:
     """How the tables of a batch are written.
 
@@ -33,6 +42,7 @@ def lake_plan(
         query: the query's id; with batch and step it names the batch in Delta's commits.
         step: `stream` or `catchup`.
         waters: the partitions' high-waters before the batch.
+        seen: columns of tables that the newest look at the catalog has found.
     """
     return LakePlan(
         query=query,
@@ -58,6 +68,8 @@ def lake_plan(
                 recorded=entry.recorded,
                 recorded_as=entry.recorded_as,
                 policy=FOLLOWS if entry.rebuild else config.lake.policy_of(name),
+                fills=tuple(entry.fills),
+                seen=_seen(config, name, entry, seen),
             )
             for name, entry in state.tables.items()
         },
@@ -66,6 +78,27 @@ def lake_plan(
         stopped=state.not_streaming() if step == STREAM else frozenset(),
         begins=TABLES_A_SLOT if step == STREAM and _others_wait(state) else None,
     )
+
+
+def _seen(
+    config: Config, table: str, entry: TableState, seen: Mapping[str, frozenset[str]]
+) -> frozenset[str] | None:
+    """The columns that a table may get without waiting; None for any."""
+    waits = not entry.asked and tables.can_fill(entry) and fills_of(config, table, entry)
+    return seen.get(table) if waits else None
+
+
+def fills_of(config: Config, table: str, entry: TableState) -> bool:
+    """Whether older rows of a table may get values without being read again.
+
+    Not where an output topic tells of rows: they would be in no event there.
+    """
+    return config.output is None and engine_of(config, table, entry) in tables.FILLED_ENGINES
+
+
+def passed(state: PipelineState, entry: TableState) -> bytes | None:
+    """The position that every partition of a table has passed in a state; None = not known."""
+    return _settled(entry, waters_of(state.high_waters), state.offsets)
 
 
 def _others_wait(state: PipelineState) -> bool:

@@ -17,6 +17,7 @@ import structlog
 from lakemark import namesakes, tables
 from lakemark.decoding import Forms
 from lakemark.errors import LakemarkError
+from lakemark.fills import UNSEEN
 from lakemark.namesakes import Names
 from lakemark.source.schema import TableSchema
 from lakemark.tables import PipelineState, TableState
@@ -105,6 +106,8 @@ class Refresh:
     def put_off(self, state: PipelineState, before: PipelineState, *, batch_s: float) -> None:
         """Tables that failed again in this batch are not tried with every batch that follows.
 
+        Nor is one that waits until the catalog has been looked at: the look says that it goes on.
+
         Args:
             state: the state being made.
             before: the state before the batch.
@@ -113,7 +116,8 @@ class Refresh:
         for table, old in before.tables.items():
             entry = state.tables.get(table, old)
             failed = entry.state == tables.ERRORED and entry.since_batch == state.batch
-            if failed and old.state != tables.STREAMING and not self._waits(entry):
+            again = old.state != tables.STREAMING or entry.code == UNSEEN
+            if failed and again and not self._waits(entry):
                 self._held[table] = self.clock() - batch_s + RETRY_S
 
     def _waits(self, entry: TableState) -> bool:

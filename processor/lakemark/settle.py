@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from lakemark import namesakes, positions, refresh, selection, tables
+from lakemark.fills import UNSEEN
 from lakemark.namesakes import Name
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
@@ -308,6 +309,7 @@ def _outcome(
     if outcome.code:
         if outcome.retried:
             done.failed.append(outcome)
+        entry.asked = entry.asked or outcome.code == UNSEEN
         stop(
             outcome.table,
             to=tables.ERRORED,

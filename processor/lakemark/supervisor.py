@@ -294,7 +294,7 @@ class Supervisor:
             catalog.try_to_look()
             yield catalog
             return
-        pipeline.forms_change = catalog.look_soon
+        pipeline.forms_change, pipeline.seen_columns = catalog.look_soon, catalog.columns
         with (
             feeds.running(config, self.board, connector, self.stopping),
             Watch(config, connector, pipeline.forms).running() as self.connector,

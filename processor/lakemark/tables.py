@@ -15,19 +15,22 @@ reported; it is stored under N before Spark commits the batch, so a repeated bat
 same state. From the same reports it comes to the same one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2s
 from typing import Final
 
 import msgspec
 
 from lakemark.errors import StateVersionError
+from lakemark.fills import UNSEEN, Fill
 from lakemark.namesakes import Name
 from lakemark.positions import LOWEST
 
 FORMAT: Final = 2
 EARLIEST: Final = -2  # Kafka's word for a partition's first offset
 REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that a whole snapshot is better
+FILL_BYTES: Final = 256 << 20  # of data files: they are written anew while all tables wait
+FILLED_ENGINES: Final = frozenset({"task-merge", "deletion-vectors"})
 STREAMING: Final = "streaming"
 CATCHING_UP: Final = "catching-up"
 BY_CONNECTOR: Final = "connector"
@@ -100,6 +103,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
         rebuild_why: what it is for.
         rebuild_old: the table that is rebuilt.
         rebuild_over: names of those of which nothing is needed any more once this is durable.
+        fills: what images get that are older than a column, by its finding, see `fills`.
+        asked: whether it has waited for the catalog to be asked about a new column already.
     """
 
     state: str = STREAMING
@@ -148,6 +153,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
     rebuild_why: str = ""
     rebuild_old: OldTable | None = None
     rebuild_over: list[str] = msgspec.field(default_factory=list)
+    fills: list[Fill] = msgspec.field(default_factory=list)
+    asked: bool = False
 
 
 class LeftOut(msgspec.Struct):
@@ -509,6 +516,7 @@ def stream(entry: TableState, batch: int) -> None:
     entry.state, entry.code, entry.reason, entry.hint = STREAMING, "", "", ""
     entry.from_offsets, entry.high_waters, entry.old_ends = {}, {}, {}
     entry.retried, entry.since_batch, entry.skip_to = False, batch, None
+    entry.asked = False
 
 
 def note_reread(entry: TableState, keys: Iterable[str], *, batch: int) -> None:
@@ -519,6 +527,33 @@ def note_reread(entry: TableState, keys: Iterable[str], *, batch: int) -> None:
             entry.reread_keys[key] = batch
         else:
             entry.reread_missed = batch
+
+
+def can_fill(entry: TableState) -> bool:
+    """Whether a table's rows can get values that no event tells, instead of being read again.
+
+    Not one that a person or an error has stopped, nor one that is to be read again anyway. Those
+    of Spark's engine are large: reading them again keeps nobody waiting.
+    """
+    waits = entry.state == ERRORED and entry.code == UNSEEN
+    runs = waits or entry.state in {STREAMING, CATCHING_UP}
+    is_whole = bool(entry.complete) and not entry.resnapshot and not entry.rebuild
+    is_small = entry.engine in FILLED_ENGINES and entry.bytes <= FILL_BYTES
+    return runs and is_whole and is_small
+
+
+def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]) -> None:
+    """Forgets what older images get, where none can come any more.
+
+    Args:
+        state: the state being made.
+        passed: the position that all partitions of a table have passed; None = not known.
+    """
+    for entry in state.tables.values():
+        if not entry.fills or state.runs or entry.state != STREAMING or entry.pending >= 0:
+            continue
+        bound = passed(entry)
+        entry.fills = [f for f in entry.fills if bound is None or bound < bytes.fromhex(f.upto)]
 
 
 def stale(entry: TableState) -> frozenset[str] | None:

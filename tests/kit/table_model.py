@@ -47,6 +47,9 @@ class DictLake:
     key: tuple[str, ...] = ("id",)
     table: dict[Any, dict[str, Any]] = field(default_factory=dict)
     version: int = -1
+    added: dict[str, pa.DataType] = field(default_factory=dict)
+    columns: dict[str, None] = field(default_factory=dict)
+    filled: int = -1
 
     def key_of(self, row: dict[str, Any]) -> Any:
         values = tuple(row[name] for name in self.key)
@@ -69,6 +72,8 @@ class DictLake:
     def merge(self, write_set: pa.Table, *, version: int) -> None:
         assert version > self.version, "a batch is committed once"
         self.version = version
+        names = [name for name in write_set.column_names if not name.startswith("_")]
+        self.columns |= dict.fromkeys([*names, *self.added])
         rows = write_set.to_pylist()
         ids = [self.key_of(row) for row in rows]
         assert len(set(ids)) == len(ids), "one row per key"
@@ -77,6 +82,7 @@ class DictLake:
 
     def _merge(self, given: dict[str, Any]) -> None:
         row = {name: v for name, v in given.items() if not name.startswith("__")}
+        row = {**dict.fromkeys(self.columns), **row}
         cdc, key = row["_cdc"], self.key_of(row)
         old = self.table.get(key)
         assert cdc["op"] is not None
@@ -110,7 +116,16 @@ class DictLake:
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
         found = [self.table[k] for k in keys.column("id").to_pylist() if k in self.table]
-        return pa.Table.from_pylist(found, schema=lake_schema(self.deletes))
+        schema = lake_schema(self.deletes)
+        for name, kind in self.added.items():
+            schema = schema.append(pa.field(name, kind))
+        return pa.Table.from_pylist(found, schema=schema)
+
+    def fill(self, column: str, kind: pa.DataType, value: Callable[[dict[str, Any]], Any]) -> None:
+        """A new column, with values in all rows."""
+        self.added[column] = kind
+        for row in self.table.values():
+            row[column] = value(row)
 
     def rows(self) -> dict[Any, dict[str, Any]]:
         return {k: row for k, row in self.table.items() if not row["_cdc"].get("deleted")}

@@ -1,5 +1,6 @@
 """What the policies make of differences of the catalog, and what is said of it."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -8,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lakemark.catalog_changes import Action, Difference, differences
-from lakemark.catalog_facts import UniqueKey
-from lakemark.catalog_policies import CODES, judged, outcome_of
+from lakemark.catalog_facts import ColumnFacts, TableFacts, UniqueKey
+from lakemark.catalog_policies import CODES, can_fill, judged, outcome_of
 from lakemark.catalog_watch import has_to_wait, records
 from lakemark.config import Config
 from lakemark.connector import parse
@@ -270,3 +271,51 @@ def test_settings_of_one_table_go_before_those_of_all():
     assert config.lake.policy_of(T) == SchemaPolicy.of("ignore", exclude=["truncate"])
     assert config.lake.policy_of(U) == SchemaPolicy.of("exception")
     assert config.lake.policy_of("public.c") == SchemaPolicy.of("exception", exclude=["truncate"])
+
+
+# -- values that older rows have -------------------------------------------------------------------
+
+
+def table(*columns, width=None, oid=1, kind="r", **more):
+    """Columns by number; one without a name is dropped."""
+    found = tuple(ColumnFacts(n, c, "text") for n, c in enumerate(columns, 1) if c)
+    return TableFacts(
+        oid=oid, name=T, kind=kind, columns=found,
+        width=len(columns) if width is None else width, **more,
+    )  # fmt: skip
+
+
+ADDED = Difference(T, "column-added", Action.READ_AGAIN, "w came", column="w", fill="11")
+NAMED = Difference(T, "column-renamed", Action.READ_AGAIN, "", column="w", other="v")
+NOTHING = Difference(T, "column-dropped", Action.NOTHING, "x went", column="x")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changes", "expected"),
+    [
+        (table("id"), table("id", "w"), [ADDED], True),
+        (table("id", "v"), table("id", "w"), [NAMED], True),
+        (table("id", "x"), table("id", None, "w"), [ADDED, NOTHING], True),
+        (table("id", "v"), table("id", "w", "x"), [NAMED, replace(ADDED, column="x")], True),
+        # nothing to do, or something else
+        (table("id"), table("id", "w"), [replace(ADDED, action=Action.NOTHING)], False),
+        (table("id"), table("id", "w"), [ADDED, replace(ADDED, kind="rewritten")], False),
+        (table("id"), table("id", "w"), [ADDED, replace(NOTHING, action=Action.STOP)], False),
+        (table("id"), table("id", "w"), [replace(ADDED, action=Action.REBUILD)], False),
+        (table("id"), table("id", "w"), [replace(ADDED, fill=None)], False),
+        (table("id", "v"), table("id", "w"), [replace(NAMED, other="")], False),
+        (table("id", "v"), table("id", "w"), [replace(NAMED, kind="column-replaced")], False),
+        # a column came and went: events may have had it by the name of this one
+        (table("id"), table("id", None, "w"), [ADDED], False),
+        (table("id", "v"), table("id", "w", None), [NAMED], False),
+        (table("id", "v"), table("id", "w", width=3), [NAMED], False),
+        # nobody knows, or another table
+        (None, table("id", "w"), [ADDED], False),
+        (table("id", width=0), table("id", "w"), [ADDED], False),
+        (table("id", oid=2), table("id", "w"), [ADDED], False),
+        (table("id", kind="p"), table("id", "w", kind="p"), [ADDED], False),
+        (table("id"), table("id", "w", column_list=("id", "w")), [ADDED], False),
+    ],
+)
+def test_where_a_value_or_a_name_is_all_that_rows_lack(before, now, changes, expected):
+    assert can_fill(before, now, changes) is expected

@@ -222,6 +222,17 @@ def test_a_create_that_comes_again_does_not_forget_filled_columns():
     assert walk(filled, arrive)[0].row is filled
 
 
+def test_a_further_change_of_the_transaction_does_not_forget_the_displaced_row():
+    """id = id + 1 and then another column, in one transaction; the delete comes last."""
+    state, taken = walk(
+        event("c", 1),
+        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        event("u", 6, position=at(5, 2)),
+        Leave(gone(7, row=1, position=at(5, 3)), b"[3]"),
+    )
+    assert (state.row.row, state.row.action, taken) == (6, changes.UPSERT, [1])
+
+
 def test_a_later_transaction_has_nothing_to_do_with_the_displaced_row():
     state, taken = walk(
         event("c", 1),
@@ -258,6 +269,24 @@ def test_a_step_below_the_row_changes_nothing():
         state, taken = walk(newer, step)
         assert state.row is newer
         assert taken in ([], [None])
+
+
+def test_a_change_at_the_rows_own_position_is_taken_again():
+    """Only what comes once is known by its position: an upsert twice is the upsert."""
+    known = event("u", 5, unavailable=B)
+    assert walk(known, event("u", 5, row=8))[0].row.row == 8
+
+
+def test_a_change_in_the_transaction_of_a_mark_is_not_what_left_it():
+    """The barrier stops the delete that it tells of, and no upsert."""
+    marked = replace(event("u", 5), barrier=at(6))
+    assert walk(marked, event("u", 6))[0].row.row == 6
+    assert walk(marked, gone(6))[0].row is marked
+
+
+def test_a_read_where_the_table_has_no_row_is_a_row():
+    assert walk(None, read(3))[0].row == replace(read(3), action=changes.UPSERT)
+    assert walk(event("u", 1), read(3))[0].row == event("u", 1)
 
 
 def test_a_row_of_an_own_snapshot_counts_whatever_the_position():

@@ -217,7 +217,8 @@ def test_a_policy_s_rebuild_takes_no_pause_back_in_a_new_checkpoint():
     known = {"t": TableState(state=tables.PAUSED, topics=["x"])}
     for records, stays in (
         ([pause, rebuild], True),
-        ([pause, {**rebuild, "automatic": False}], False),
+        ([pause, {**rebuild, "automatic": False, "code": ""}], False),
+        ([pause, {"type": "table-resume", "table": "t", "code": "columns-unseen"}], True),
     ):
         first = first_state(records, known, control=2, places={})
         assert ("t" in first.tables) == stays

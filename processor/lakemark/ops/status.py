@@ -125,14 +125,14 @@ class SourceNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CatalogChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a look at the database's catalog has found (`reason`), and what follows from it.
 
-    `action` is nothing (the table is right as it is), read-again (it is snapshotted), rebuild (it
-    is made anew), stop (it waits until what `hint` says is done) or gone (its Delta table stays as
-    it is).
+    `action` is nothing (the table is right as it is), fill (its older rows get the values),
+    read-again (it is snapshotted), rebuild (it is made anew), stop (it waits until what `hint` says
+    is done) or gone (its Delta table stays as it is).
     """
 
     table: str
     kind: str
-    action: Literal["nothing", "read-again", "rebuild", "stop", "gone"]
+    action: Literal["nothing", "fill", "read-again", "rebuild", "stop", "gone"]
     reason: str
     hint: str
     at_ms: int

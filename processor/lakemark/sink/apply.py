@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from lakemark import chunk_rows, crashpoints, packets
+from lakemark import chunk_rows, crashpoints, fills, packets
 from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import LakemarkError, TableError
 from lakemark.sink import (
@@ -311,7 +311,8 @@ class _Work:
         """What the table is to have of the rows' schema; it may stop here.
 
         Raises:
-            TableError: `schema-incompatible`, `path-clash`, `schema-change-refused`.
+            TableError: `schema-incompatible`, `path-clash`, `schema-change-refused`,
+                `columns-unseen`.
         """
         own, table = self.own, self.outcome.table
         by_source = [part for part in self.parts if not part.is_sweep]
@@ -328,6 +329,7 @@ class _Work:
             self.schema, self.is_narrowed = followed, True
             self.left = {*schema.names} - {*followed.names}
             needed = evolve.plan(self.opened, own.path, followed, table)
+        schema_changes.require_seen(table, [needed.sources[f.name] for f in needed.added], own.seen)
         self.is_fit = not (needed.added or needed.widened or needed.members)
 
     def publish_rows(self) -> None:
@@ -384,7 +386,24 @@ class _Work:
             floor=max(own.floor or b"", outcome.truncate) or None,
             fills=own.partial or outcome.partial,
         )
+        self._fill()
         self._narrow()
+
+    def _fill(self) -> None:
+        """Images that are older than a column get what such rows have in it."""
+        own = self.own
+        if not own.fills:
+            return
+        doubt: set[bytes] = set()
+
+        def full(packet: pa.Table) -> pa.Table:
+            whole, unknown = fills.filled(packet, own.fills)
+            doubt.update(unknown)
+            return whole
+
+        self.parts = [replace(part, packet=full(part.packet)) for part in self.parts]
+        self.waiting = None if self.waiting is None else full(self.waiting)
+        self.outcome.reread = sorted({*self.outcome.reread, *_texts(frozenset(doubt))})
 
     def _narrow(self) -> None:
         """Nothing after this sees what the table leaves out: its rows do not have it either.

@@ -355,7 +355,7 @@ def once(
             counts = (0, 0, 0)
             skipped = recorded is not None and recorded >= version
             if not skipped:
-                counts = work(table, _conditional(app_id, version))
+                counts = work(table, conditional(app_id, version))
             size = size_of(table)
             at = table.version()
         return MergeResult(
@@ -382,6 +382,6 @@ def retried(path: str, attempt: Callable[[], T]) -> T:
         raise busy(path, _ATTEMPTS) from error
 
 
-def _conditional(app_id: str, version: int) -> CommitProperties:
+def conditional(app_id: str, version: int) -> CommitProperties:
     """The record, and the condition that the next version of the table is still free."""
     return CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0)

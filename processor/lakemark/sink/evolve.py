@@ -5,21 +5,34 @@ Task-merge tables never get Delta features that delta-rs cannot write or pyarrow
 commit, streamed, so that memory holds a few batches at a time.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from queue import Full, Queue
 from threading import Event, Thread
 from typing import Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 
 from lakemark.errors import TableError
-from lakemark.sink.commits import TASK_MERGE, Options, existing, open_table, retried
+from lakemark.fills import Fill
+from lakemark.sink import table_log
+from lakemark.sink.commits import (
+    TASK_MERGE,
+    Options,
+    conditional,
+    existing,
+    open_table,
+    retried,
+)
 from lakemark.sink.failures import told
 from lakemark.sink.log_table import Opened
 from lakemark.sink.names import CDC, OWN, column_names, field_named, quoted, sources_of
+from lakemark.sink.table_store import TableStore
 from lakemark.source.evolution import Evolution, compare, way_on
 
 # Files small enough that a merge of few keys rewrites little, large enough to read fast.
@@ -201,8 +214,120 @@ def _evolve(
             [Field.from_arrow(f) for f in added], commit_properties=_CONDITIONAL
         )
     if needed.widened:
-        _rewrite(target, {name: kind for name, _, kind in needed.widened})
+        kinds = {name: kind for name, _, kind in needed.widened}
+        old = pa.schema(target.schema().to_arrow())
+        new = pa.schema([f.with_type(kinds.get(f.name, f.type)) for f in old])
+        _rewrite(target, new, partial(_checked, schema=new), _CONDITIONAL)
     needed.note(applied)
+
+
+def fill(
+    path: str,
+    fills: Sequence[Fill],
+    *,
+    app_id: str,
+    table: str = "",
+    storage_options: Options = None,
+    engine: str = TASK_MERGE,
+) -> bool:
+    """Adds columns with the values that the rows which are there have in them, in one commit.
+
+    Args:
+        path: folder of the table.
+        fills: the columns.
+        app_id: under which the commit is recorded: done again it changes nothing.
+        table: ``schema.table`` of the source.
+        storage_options: of delta-rs.
+        engine: whose table it is: `task-merge` or `deletion-vectors`.
+
+    Returns:
+        False if the table has one of the columns already, so that nobody knows which of its rows
+        are older than that; or lacks what it was called before; or is not there. Nothing was done.
+
+    Raises:
+        TableError, DependencyError: as `ensure`.
+    """
+
+    def attempt() -> bool:
+        with told(path):
+            target = open_table(path, storage_options)
+            if target is None:
+                return False
+            if target.transaction_version(app_id) is not None:
+                return True
+            target = existing(path, storage_options, target, engine=engine)
+            old = pa.schema(target.schema().to_arrow())
+            columns = _filled_columns(old, fills)
+            if columns is None:
+                return False
+            added = plan(target, path, pa.schema(list(columns)), table).added
+            if len(added) < len(columns):
+                return False
+
+            former = {one.source: one.column for one in fills if one.source}
+
+            def with_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+                batch = _unknown_by_both(batch, former) if former else batch
+                cells = [
+                    make(batch).cast(f.type)
+                    for make, f in zip(columns.values(), added, strict=True)
+                ]
+                return pa.RecordBatch.from_arrays([*batch.columns, *cells], schema=new)
+
+            new, version = pa.schema([*old, *added]), target.version()
+            _rewrite(target, new, with_values, conditional(app_id, 0))
+            table_log.keep(TableStore(path, dict(storage_options or {})), [version + 1])
+            return True
+
+    return retried(path, attempt)
+
+
+_Cells = Callable[[pa.RecordBatch], pa.Array]
+
+
+def _filled_columns(old: pa.Schema, fills: Sequence[Fill]) -> dict[pa.Field, _Cells] | None:
+    """The new columns under the source's names, and what the rows of a batch have in them."""
+    known = {source: name for name, source in sources_of(old).items()}
+    columns: dict[pa.Field, _Cells] = {}
+    for one in fills:
+        if one.column in known:
+            return None
+        if one.value:
+            cell = one.cell()
+            columns[pa.field(one.column, cell.type)] = partial(_repeated, cell)
+        elif one.source in known:
+            kind = old.field(known[one.source]).type
+            columns[pa.field(one.column, kind)] = partial(_column, known[one.source])
+        else:
+            return None
+    return columns
+
+
+def _unknown_by_both(batch: pa.RecordBatch, former: Mapping[str, str]) -> pa.RecordBatch:
+    """A value that is not known yet is known by neither of its column's names."""
+    at = batch.schema.get_field_index(CDC)
+    cdc = batch.column(at)
+    lists = pc.struct_field(cdc, "unavailable")
+    if lists.null_count == len(lists):
+        return batch
+    named = [
+        None if names is None else sorted({*names, *(former[n] for n in names if n in former)})
+        for names in lists.to_pylist()
+    ]
+    cells = [
+        pa.array(named, field.type) if field.name == "unavailable" else pc.struct_field(cdc, [n])
+        for n, field in enumerate(cdc.type)
+    ]
+    made = pa.StructArray.from_arrays(cells, fields=list(cdc.type), mask=cdc.is_null())
+    return batch.set_column(at, batch.schema.field(at), made)
+
+
+def _repeated(cell: pa.Array, batch: pa.RecordBatch) -> pa.Array:
+    return cell.take(pa.array(np.zeros(batch.num_rows, np.int32)))
+
+
+def _column(name: str, batch: pa.RecordBatch) -> pa.Array:
+    return batch.column(batch.schema.get_field_index(name))
 
 
 def _incompatible(path: str, found: Evolution, back: dict[str, str], table: str) -> TableError:
@@ -217,22 +342,26 @@ def _incompatible(path: str, found: Evolution, back: dict[str, str], table: str)
     )
 
 
-def _rewrite(table: DeltaTable, kinds: dict[str, pa.DataType]) -> None:
-    """The whole table with some columns in wider types, as one commit."""
+def _rewrite(
+    table: DeltaTable,
+    new: pa.Schema,
+    change: Callable[[pa.RecordBatch], pa.RecordBatch],
+    properties: CommitProperties,
+) -> None:
+    """The whole table with every batch of its rows changed to another schema, as one commit."""
     old = pa.schema(table.schema().to_arrow())
-    new = pa.schema([f.with_type(kinds.get(f.name, f.type)) for f in old])
 
-    def widened() -> Iterator[pa.RecordBatch]:
+    def changed() -> Iterator[pa.RecordBatch]:
         for batch in pa.RecordBatchReader.from_stream(table.scan()):
-            yield _checked(batch, new)
+            yield change(batch.select(old.names).cast(old))
 
-    with closing(_elsewhere(widened)) as batches:
+    with closing(_elsewhere(changed)) as batches:
         write_deltalake(
             table,
             pa.RecordBatchReader.from_batches(new, batches),
             mode="overwrite",
             schema_mode="overwrite",
-            commit_properties=_CONDITIONAL,
+            commit_properties=properties,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from lakemark.fills import Fill
 from lakemark.schema_policy import FOLLOWS, SchemaPolicy
 from lakemark.sink.commits import TASK_MERGE, MergeResult
 from lakemark.sink.staging import StagedPart
@@ -35,6 +36,8 @@ class TablePlan:
         recorded: batch of the newest commit that the table must have; -1 = not known.
         recorded_as: last part of the app id under which it is recorded.
         policy: what it does when the schema of its source changes.
+        fills: what images get that are older than a column.
+        seen: the columns that the newest look at the catalog has found; None = it does not matter.
     """
 
     path: str
@@ -55,6 +58,8 @@ class TablePlan:
     recorded: int = -1
     recorded_as: str = ""
     policy: SchemaPolicy = FOLLOWS
+    fills: tuple[Fill, ...] = ()
+    seen: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

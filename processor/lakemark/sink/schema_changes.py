@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from lakemark import packets
 from lakemark.errors import TableError
+from lakemark.fills import UNSEEN
 from lakemark.schema_policy import REFUSED, Kind, Outcome, SchemaPolicy, way_on
 from lakemark.sink.evolve import Plan
 from lakemark.sink.resolve import Part
@@ -87,6 +88,28 @@ def _leaves(table: str, kind: Kind, what: str, policy: SchemaPolicy) -> bool:
     return outcome is Outcome.LEAVE
 
 
+def require_seen(table: str, added: Collection[str], seen: Collection[str] | None) -> None:
+    """Columns that come wait for a look at the catalog: it knows what older rows have in them.
+
+    Args:
+        table: ``schema.table`` of the source.
+        added: columns that the table would get.
+        seen: those that the newest look has found; None = nobody has to be asked.
+
+    Raises:
+        TableError: `columns-unseen`; it is retried.
+    """
+    unseen = sorted({*added} - {*seen}) if seen is not None else []
+    if unseen:
+        raise TableError(
+            f"columns of {table} came: {', '.join(unseen)}; the database is asked what older rows "
+            "have in them",
+            code=UNSEEN,
+            hint="it goes on by itself",
+            retried=True,
+        )
+
+
 def narrowed(packet: pa.Table, left: Collection[str], schema: pa.Schema, table: str) -> pa.Table:
     """A packet with rows that have nothing that the table leaves out.
 
@@ -119,17 +142,12 @@ def narrowed(packet: pa.Table, left: Collection[str], schema: pa.Schema, table: 
         if typed
         else pa.StructArray.from_buffers(pa.struct([]), len(whole), [None])
     )
-    packet = _put(packet, "row", made)
+    packet = packets.with_column(packet, "row", made)
     for name in ("unavailable", "missing"):
         column = packet.column(name)
         if left and column.null_count < len(column):
-            packet = _put(packet, name, _without(column, left))
+            packet = packets.with_column(packet, name, _without(column, left))
     return packet
-
-
-def _put(packet: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    at = packet.schema.get_field_index(name)
-    return packet.set_column(at, packet.schema.field(at).with_type(column.type), column)
 
 
 def _without(column: pa.ChunkedArray, left: Collection[str]) -> pa.Array:

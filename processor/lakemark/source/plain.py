@@ -97,7 +97,7 @@ def process(
         parts: the records of one stretch, as `fetch.SCHEMA` has them; without headers.
         plan: how to decode.
     """
-    if _unusable or plan.partial.intersection(plan.carried.get(topic, ())):
+    if _unusable or {*plan.partial, *plan.fills}.intersection(plan.carried.get(topic, ())):
         return None
     records = pa.Table.from_batches(parts)
     offsets = records.column("offset").to_numpy()

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemark import keys, namesakes, packets
+from lakemark import fills, keys, namesakes, packets
+from lakemark.fills import Fill
 from lakemark.namesakes import Name
 from lakemark.positions import one_transaction
 from lakemark.source import circuit, envelope
@@ -55,6 +56,7 @@ class Plan:
         stopped_topics: topics all of whose tables are stopped.
         outputs: whether records of output topics, of whatever pipeline, are events as any.
         names: what the texts of tables stand for that another table may have, as far as known.
+        fills: by table, columns that images which are older than they lack, see `fills`.
     """
 
     identity: SourceIdentity
@@ -76,6 +78,7 @@ class Plan:
     stopped_topics: frozenset[str] = frozenset()
     outputs: bool = False
     names: dict[str, Name] = field(default_factory=dict)
+    fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +395,12 @@ class _Work:
             rowful = [i for i in indices if heads.kind[i] != Kind.TRUNCATE]
         for run in _schema_runs(rowful, heads.schema):
             schema = self._schema(table, run)
-            if isinstance(schema, TableSchema):
+            young = self.plan.fills.get(table) if heads.schema[run[0]] is None else None
+            if isinstance(schema, TableSchema) and young:
+                images = {i: heads.after[i] or heads.before[i] for i in run}
+                for alike, older in fills.shapes(images, schema, young):
+                    self._add(table, report, fold(alike, self.raw, older, self.plan.modes))
+            elif isinstance(schema, TableSchema):
                 self._add(table, report, fold(run, self.raw, schema, self.plan.modes))
             else:
                 report.stop = schema

@@ -7,6 +7,12 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+
+from lakemark import positions
+from lakemark.fills import UNSEEN, Fill, packed
+from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, Alter
 from tests.kit.simulation.connector import TOPIC, Connector, Place
 from tests.kit.simulation.coordinator import Coordinator
 from tests.kit.simulation.oracle import Oracle, WrongError
@@ -14,7 +20,7 @@ from tests.kit.simulation.pipeline import Ends, Pipeline
 from tests.kit.simulation.plots import PLOTS, Script
 from tests.kit.simulation.reads import Reads
 from tests.kit.simulation.source import Source, cells_of
-from tests.kit.simulation.world import World, any_world
+from tests.kit.simulation.world import World, altering, any_world
 from tests.kit.simulation.writes import Step, Writes
 
 ROUNDS = 60  # of coming to rest; more than 12 were never needed
@@ -32,6 +38,7 @@ class History(Writes, Reads):
     script: Script | None = None
     held: set[Place] = field(default_factory=set)
     planned: Ends | None = None  # of a batch that has begun
+    looked: bool = False
     incremental: dict[int, Any] | None = None
     incremental_since: int = 0
 
@@ -41,7 +48,7 @@ class History(Writes, Reads):
 
     def __post_init__(self) -> None:
         self.dice = dice = random.Random(self.seed)
-        world = any_world(dice)
+        world = altering(any_world(dice), self.seed)
         self.world = world = self.world or world
         self.restarts = world.restarts
         self.source = Source(world.shape, dice, slow=world.slow, loses=world.loses)
@@ -55,7 +62,7 @@ class History(Writes, Reads):
             self.source, self.pipeline, dice, order=world.order, shared=world.shared,
             note=self.note,
         )  # fmt: skip
-        self.pipeline.stale = self.coordinator.stale
+        self.pipeline.stale, self.pipeline.order = self.coordinator.stale, self.world.order
         self.late = (TOPIC, dice.randrange(world.shape.partitions)) if world.lags else None
         if world.before and not world.loaded:
             self.coordinator.ghosts_since = 0
@@ -147,6 +154,8 @@ class History(Writes, Reads):
         """Everybody goes on, nobody writes: everything must end (I15)."""
         self.resting = True
         self.coordinator.wind_up()
+        if self.source.altered is not None and not self.looked:
+            self.look()
         held = self.dice.randint(0, 2)  # rounds in which one partition is still late
         if self.late is None and held:
             self.late = (TOPIC, self.dice.randrange(self.world.shape.partitions))
@@ -251,7 +260,7 @@ class History(Writes, Reads):
 
     def _choices(self) -> list[tuple[float, Step]]:
         return [*self._of_source(), *self._of_connector(), *self._of_pipeline(),
-                *self._of_coordinator()]  # fmt: skip
+                *self._of_coordinator(), *self._of_catalog()]  # fmt: skip
 
     def _of_connector(self) -> list[tuple[float, Step]]:
         connector, dice, found = self.connector, self.dice, []
@@ -297,6 +306,29 @@ class History(Writes, Reads):
         self.incremental = None
         self.note("gap", "the connector reads the table anew")
 
+    # -- the catalog -----------------------------------------------------------------------------
+
+    def _of_catalog(self) -> list[tuple[float, Step]]:
+        source = self.source
+        if self.world.alters and source.altered is None and source.can_alter():
+            return [(1.5, self.alter)]
+        return [(1.5, self.look)] if source.altered is not None and not self.looked else []
+
+    def alter(self) -> None:
+        self.source.alter(Alter(self.world.alters))
+        self.incremental = None
+        self.note("alter", self.world.alters)
+
+    def look(self) -> None:
+        """The watch sees what has become of the table, and says it."""
+        how, self.looked = self.source.altered, True
+        assert how is not None
+        upto = positions.pack(0, self.source.end_of_log(), 0).hex()
+        value = packed(pa.array([DEFAULT], how.type)) if how.kind == ADD else ""
+        fill = Fill(NEW, upto, value, "" if how.kind == ADD else OLD)
+        self.coordinator.say(type="table-fill", fills=[msgspec.to_builtins(fill)])
+        self.pipeline.seen = True
+
     # -- the pipeline's -------------------------------------------------------------------------
 
     def _of_pipeline(self) -> list[tuple[float, Step]]:
@@ -340,7 +372,10 @@ class History(Writes, Reads):
             self.batch(everything=everything, control=control, stop=stop)
 
     def _stand_still(self, ends: Ends) -> None:
-        if self.pipeline.state.stopped is not None:
+        stopped = self.pipeline.state.stopped
+        if stopped is not None and stopped.code == UNSEEN:  # a look, or enough of waiting
+            ends.resume = self.looked or self.dice.random() < 0.2
+        elif stopped is not None:
             ends.resume = self.resting or self.dice.random() < 0.4
         elif self.world.stops and not self.resting:
             ends.stop = self.dice.random() < 0.15
@@ -351,7 +386,9 @@ class History(Writes, Reads):
         unread = any(stream[i].change.get("bad") == "key" for i in done.taken)
         if unread:
             self.coordinator.unread_since = done.state.batch
-        if unread or any(stream[i].commit < 0 and gaps for i in done.taken):
+        if done.doubt:
+            self.coordinator.unread_since = done.state.batch
+        if unread or done.doubt or any(stream[i].commit < 0 and gaps for i in done.taken):
             self.coordinator.ghosts_since = done.state.batch
 
 

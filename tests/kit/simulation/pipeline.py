@@ -15,8 +15,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakemark import catch_up, chunk_rows, new_partitions, packets, plans, positions, tables, tasks
+from lakemark import (
+    catch_up,
+    chunk_rows,
+    fills,
+    new_partitions,
+    packets,
+    plans,
+    positions,
+    tables,
+    tasks,
+)
 from lakemark.chunk_rows import ChunkFile
+from lakemark.fills import UNSEEN, Fill
 from lakemark.packets import KeyColumns
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
@@ -32,6 +43,7 @@ from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan, Records
 from lakemark.tables import Offsets, TableState, Water
 from tests.kit.log_model import TABLE, Record, table_schema
+from tests.kit.simulation.alters import NEW, OLD, Alter
 from tests.kit.simulation.connector import SIGNAL_TABLE, TOPIC, Connector, Place
 from tests.kit.table_model import CrashedError, DictLake
 
@@ -58,6 +70,7 @@ class State:
     horizon: bytes = b""
     partial: bool = False
     stopped: TableState | None = None  # the table, while it does not stream
+    fills: tuple[Fill, ...] = ()
 
 
 @dataclass
@@ -70,6 +83,7 @@ class Ends:
     cuts: dict[Place, int]
     stop: bool = False  # the table fails in this batch, and is stopped
     resume: bool = False  # it catches up in this batch
+    altered: Alter | None = None  # the catalog as it was read last
 
 
 @dataclass
@@ -86,6 +100,7 @@ class Done:
     taken: list[int]  # all events of the batch
     applied: bool  # whether survivors reached the table
     caught_up: list[int] = field(default_factory=list)  # as `kept`, of a table that streams again
+    doubt: bool = False  # older rows lack a column, and nobody knows which: all are read again
 
 
 @dataclass
@@ -105,6 +120,8 @@ class Pipeline:
     crashed: int = 0
     table: TableState = field(default_factory=lambda: TableState(topics=[TOPIC]))
     files: dict[str, pa.StructArray] = field(default_factory=dict)
+    order: bool = False
+    seen: bool = False  # a look at the catalog has found the new column
 
     def __post_init__(self) -> None:
         self.lake = DictLake(self.deletes)
@@ -144,7 +161,7 @@ class Pipeline:
         control = upto(state.control, len(self.control))
         if not everything and dice.random() < 0.3:
             control = state.control
-        return Ends(offsets, control, chunks, cuts)
+        return Ends(offsets, control, chunks, cuts, altered=self.connector.source.altered)
 
     # -- one batch ------------------------------------------------------------------------------
 
@@ -177,9 +194,12 @@ class Pipeline:
             window.arm(runs, record)
             armed = armed or bool(runs)
         stopped = state.stopped is not None or bool(self._added(ends))
+        said = [f for r in control if r["type"] == "table-fill" for f in r["fills"]]
+        fills, doubt = self._fill([msgspec.convert(f, Fill) for f in said], ends)
         decoded = self._decode(
-            state.offsets, ends.offsets, state.waters, ends.cuts, stopped=stopped, armed=armed
-        )
+            state.offsets, ends.offsets, state.waters, ends, stopped=stopped, armed=armed,
+            fills=fills,
+        )  # fmt: skip
         rows = decoded.touches
         for at, record in enumerate(control, state.control):
             blob = msgspec.json.encode(record)
@@ -193,8 +213,9 @@ class Pipeline:
         shards, outputs = self._fold(rows)
         done = Done(
             state, outputs, [], swept=False, restarts=set(), reread=set(decoded.reread),
-            kept=decoded.kept, taken=decoded.taken, applied=False,
+            kept=decoded.kept, taken=decoded.taken, applied=False, doubt=doubt,
         )  # fmt: skip
+        decoded.fills = fills
         decoded.runs = frozenset(runs)
         decoded.shards = shards
         return shards, decoded, done
@@ -215,9 +236,10 @@ class Pipeline:
 
     def _decode(
         self, begins: dict[Place, int], ends: dict[Place, int], waters: Waters,
-        cuts: dict[Place, int], *, stopped: bool, armed: bool,
+        of: Ends, *, stopped: bool, armed: bool, fills: tuple[Fill, ...],
     ) -> "_Decoded":  # fmt: skip
-        out = _Decoded(dict(waters))
+        out = _Decoded(dict(waters), fills=fills, altered=of.altered)
+        cuts = of.cuts
         for place, end in ends.items():
             records, begin = self.connector.kafka[place], begins.get(place, 0)
             middle = min(max(begin, cuts.get(place, 0)), end)
@@ -231,9 +253,13 @@ class Pipeline:
         self, place: Place, first: int, piece: list[Record], out: "_Decoded", *, stopped: bool,
         armed: bool,
     ) -> None:  # fmt: skip
+        how = out.altered
         plan = Plan(
-            IDENTITY, MODES, schemas=SCHEMAS, verified=frozenset(SCHEMAS),
-            high_waters=out.waters, stopped=frozenset(SCHEMAS) if stopped else frozenset(),
+            IDENTITY, MODES, schemas=SCHEMAS if how is None else {TABLE: how.schema()},
+            verified=frozenset(SCHEMAS), high_waters=out.waters,
+            stopped=frozenset(SCHEMAS) if stopped else frozenset(),
+            ignorable={TABLE: frozenset({OLD})} if how is not None else {},
+            fills={TABLE: out.fills} if out.fills else {},
         )  # fmt: skip
         topic, partition = place
         records = Records(
@@ -267,7 +293,7 @@ class Pipeline:
         added = self._added(ends)
         after = replace(
             state, batch=batch, offsets=ends.offsets, control=ends.control, chunks=ends.chunks,
-            shards=decoded.shards, waters=decoded.waters, runs=decoded.runs,
+            shards=decoded.shards, waters=decoded.waters, runs=decoded.runs, fills=decoded.fills,
         )  # fmt: skip
         survivors = [
             part_of(output, at)
@@ -278,6 +304,11 @@ class Pipeline:
         if entry is None and (added or ends.stop):  # nothing of the batch is applied
             entry = TableState(
                 tables.CATCHING_UP if added else tables.PAUSED, topics=[TOPIC],
+                from_offsets=_of_topic(state.offsets), high_waters=_stored(state.waters),
+            )  # fmt: skip
+        if entry is None and self._is_unseen([*decoded.parts, *survivors]):
+            entry = TableState(
+                tables.ERRORED, UNSEEN, asked=True, topics=[TOPIC],
                 from_offsets=_of_topic(state.offsets), high_waters=_stored(state.waters),
             )  # fmt: skip
         if entry is None:
@@ -303,8 +334,12 @@ class Pipeline:
         start, to = catch_up.slice_of(entry, end, limit=10**6) or ({}, {})
         waters = plans.waters_of(entry.high_waters)
         slice_ = self._decode(
-            _places(start), _places(to), waters, ends.cuts, stopped=False, armed=False
-        )
+            _places(start), _places(to), waters, ends, stopped=False, armed=False,
+            fills=after.fills,
+        )  # fmt: skip
+        if not entry.asked and self._is_unseen(slice_.parts):
+            entry.state, entry.code, entry.asked = tables.ERRORED, UNSEEN, True
+            return after
         done.reread |= slice_.reread
         done.caught_up = slice_.kept
         if to:
@@ -361,11 +396,13 @@ class Pipeline:
             self._maybe_die()
             floor = max((f for f in (newest, state.floor) if f is not None), default=None)
             parts, stay = chunk_files.placed(
-                parts, self._load, may_stay=_may_stay, pending=state.pending, floor=floor,
+                parts, self._load, may_stay=self._may_stay, pending=state.pending, floor=floor,
                 fills=partial,
             )  # fmt: skip
+            parts, waiting, doubt = self._filled(parts, state)
+            done.reread |= doubt
             result = resolving.resolve(
-                parts, floor=self.floor(state), pending=state.pending,
+                parts, floor=self.floor(state), pending=waiting,
                 read_rows=self.lake.read_rows, deletes=self.deletes,
                 settled=plans._settled(self.table, waters, _of_topic(state.offsets)),
                 horizon=self.horizon(state), stale=self.stale(), partial=partial,
@@ -373,6 +410,7 @@ class Pipeline:
             if not early and result.truncate is not None:
                 self.lake.truncate(result.truncate, version=version)
             pending, reread = result.pending, set(result.reread)
+            reread |= doubt
             self._saved = pending, reread
             self._maybe_die()
             self.lake.merge(self._together(result.write_set, stay), version=version)
@@ -380,6 +418,74 @@ class Pipeline:
         done.reread |= reread
         floor = max((f for f in (newest, state.floor) if f is not None), default=None)
         return replace(state, floor=floor, pending=pending, partial=partial)
+
+    # -- what ALTER TABLE has done ---------------------------------------------------------------
+
+    def _fill(self, said: list[Fill], ends: Ends) -> tuple[tuple[Fill, ...], bool]:
+        """`Pipeline._fill`, before the batch; what images get, and whether all is to be read again.
+
+        Done in every repetition, and only the first time something happens.
+        """
+        state, batch = self.state, self.state.batch + 1
+        due = [msgspec.structs.replace(one, batch=batch) for one in said]
+        entry = state.stopped or TableState()
+        runs = entry.state in {tables.STREAMING, tables.CATCHING_UP} or entry.code == UNSEEN
+        if not due:
+            return state.fills, False
+        if self.order or not runs or not self.fill_lake(due, ends):
+            return state.fills, True
+        return (*state.fills, *due), False
+
+    def fill_lake(self, due: list[Fill], ends: Ends) -> bool:
+        """`evolve.fill`."""
+        batch = due[0].batch
+        if self.lake.filled == batch:
+            return True
+        if any(one.column in self.lake.added for one in due):
+            return False
+        for one in due:
+            self._fill_column(one, ends)
+        self.lake.filled = batch
+        return True
+
+    def _fill_column(self, one: Fill, ends: Ends) -> None:
+        assert ends.altered is not None
+        value = one.cell()[0].as_py() if one.value else None
+
+        def of_row(row: dict[str, Any]) -> Any:
+            if one.source:
+                lacks = row["_cdc"]["unavailable"] or []
+                more = [one.column] if one.source in lacks else []
+                row["_cdc"] = {**row["_cdc"], "unavailable": [*lacks, *more] or None}
+            return row[one.source] if one.source else value
+
+        self.lake.fill(one.column, ends.altered.type, of_row)
+
+    def _is_unseen(self, parts: list[Part]) -> bool:
+        """`schema_changes.require_seen`."""
+        return not (self.order or self.seen or NEW in self.lake.added) and _has_new(parts)
+
+    def _filled(
+        self, parts: list[Part], state: State
+    ) -> tuple[list[Part], pa.Table | None, set[bytes]]:
+        doubt: set[bytes] = set()
+
+        def full(packet: pa.Table) -> pa.Table:
+            whole, keys = fills.filled(packet, state.fills)
+            doubt.update(keys)
+            return whole
+
+        how = self.connector.source.altered
+        parts = [replace(part, packet=full(part.packet)) for part in parts]
+        if how is not None and _has_new(parts):
+            self.lake.added.setdefault(NEW, how.type)
+            for row in self.lake.table.values():
+                row.setdefault(NEW, None)
+        return parts, None if state.pending is None else full(state.pending), doubt
+
+    def _may_stay(self, file: ChunkFile) -> bool:
+        is_whole = {*file.columns.names} == {*SCHEMAS[TABLE].by_name, *self.lake.added}
+        return is_whole and int(file.path) % 7 != 0
 
     def filed(self, packet: pa.Table, path: str, position: bytes) -> pa.Table:
         """A chunk's packet, its rows in a file; an empty one stays as it is."""
@@ -435,6 +541,8 @@ class _Decoded:
     taken: list[int] = field(default_factory=list)
     runs: frozenset[str] = frozenset()
     shards: tuple[bytes | None, ...] = ()
+    fills: tuple[Fill, ...] = ()
+    altered: Alter | None = None
 
 
 def part_of(output: window.Output, at: int) -> Part:
@@ -442,8 +550,9 @@ def part_of(output: window.Output, at: int) -> Part:
     return Part(output.source, at, packet, filed=filed)
 
 
-def _may_stay(file: ChunkFile) -> bool:
-    return int(file.path) % 7 != 0
+def _has_new(parts: list[Part]) -> bool:
+    images = [chunk_rows.image_type(part.packet) for part in parts]
+    return any(NEW in {field.name for field in image} for image in images)
 
 
 def _of_topic(offsets: dict[Place, int]) -> Offsets:

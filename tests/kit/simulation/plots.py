@@ -6,9 +6,11 @@ The world that goes with a plot is in `variants`.
 """
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.kit.log_model import Row
+from tests.kit.simulation.alters import NEW, OLD
 from tests.kit.simulation.connector import SIGNAL_TOPIC, TOPIC, Place
 from tests.kit.simulation.runs import Attempt, Run
 from tests.kit.simulation.source import Transaction
@@ -111,7 +113,18 @@ def _pick(h: "History", *, free: bool = False) -> tuple[int, int] | None:
 
 
 def _stored(row: Row) -> bool:
-    return str(row["b"]).startswith("T") or (row["c"] or b"").startswith(b"T")
+    text = str(row.get(OLD, row.get(NEW)))
+    return text.startswith("T") or (row["c"] or b"").startswith(b"T")
+
+
+def _alter(h: "History") -> None:
+    """All transactions end, and the table is altered, if it is not yet."""
+    for writer in h._writers():
+        _commit(h, writer)
+    for hidden in list(h.source.hidden):
+        h.source.show(hidden)
+    if h.source.altered is None and h.source.can_alter():
+        h.alter()
 
 
 # -- plots -----------------------------------------------------------------------------------------
@@ -439,11 +452,66 @@ def unread_before_a_chunk(h: "History") -> Script:
     h.batch(everything=True)
 
 
+def altered_beside_late_events(h: "History") -> Script:
+    """A row is null in a new column, while older events of others are on their way still."""
+    keys = _pick(h)
+    if keys is None:
+        return
+    _, one = keys
+    _write(h, *(partial(h.source.update_at, key=key) for key in _every(h) if key != one))
+    _deliver_windows(h)
+    for place in _topic(h):
+        if place != h.connector.place_of(one):
+            h.held.add(place)
+    yield
+    _alter(h)
+    _write(h, partial(h.source.null_at, key=one))
+    h._deliver_all()
+    while h.pipeline.behind() and NEW not in h.pipeline.lake.added:
+        h.batch(everything=True)
+    yield
+    if not h.looked and h.source.altered is not None:
+        h.look()
+    h.batch(everything=True)
+    h.held.clear()
+    yield
+    h._deliver_all()
+    h.batch(everything=True)
+
+
+def renamed_before_it_is_known(h: "History") -> Script:
+    """A column of a row is unknown, and renamed; the chunk that has it loses to an event."""
+    keys = _pick(h)
+    if keys is None:
+        return
+    _, one = keys
+    _write(h, partial(h.source.update_at, key=one))
+    h._deliver_all()
+    h.batch(everything=True)
+    yield
+    _alter(h)
+    if h.source.altered is None:
+        return
+    h.looked or h.look()
+    h.batch(everything=True)
+    yield
+    run = yield from _armed(h)
+    attempts = _read(h, run)
+    yield
+    _write(h, partial(h.source.update_at, key=one))
+    h.turn(run.chain)
+    _hand_over(h, attempts)
+    yield
+    h._deliver_all()
+    h.batch(everything=True)
+
+
 PLOTS: dict[str, Callable[["History"], Script]] = {
     plot.__name__: plot
     for plot in (
         across_a_delete, moved_and_replaced, late_events, replays, reads_in_the_window,
         stale_reads, truncated_reads, stopped, shared_key, lost_commits, overtaking, void_and_complete, unarmed,
         below_a_truncate, moved_behind_its_changes, lost_and_elsewhere, unread_before_a_chunk,
+        altered_beside_late_events, renamed_before_it_is_known,
     )
 }  # fmt: skip

@@ -7,6 +7,7 @@ import pyarrow as pa
 from lakemark import packets
 from lakemark.snapshot.visibility import Snapshot, Watermark
 from tests.kit.log_model import TABLE, Row, table_schema
+from tests.kit.simulation.alters import ADD, NEW, OLD, RENAME, altered
 from tests.kit.simulation.source import Transaction
 
 ROW = pa.struct(table_schema().arrow())
@@ -113,6 +114,8 @@ class Run:
 
 def packet_of(rows: list[tuple[int, Row | None]]) -> pa.Table:
     images = [row if row is not None else {"id": key} for key, row in rows]
+    kinds = {RENAME if OLD not in row else ADD for row in images if NEW in row}
+    image = pa.struct(altered(*kinds).arrow()) if kinds else ROW
     count = len(rows)
     return packets.build_simple(
         keys=pa.array([b"[%d]" % key for key, _ in rows], pa.binary()),
@@ -120,7 +123,7 @@ def packet_of(rows: list[tuple[int, Row | None]]) -> pa.Table:
         position=pa.array([NO_POSITION] * count, pa.binary()),
         source_ts=pa.array([0] * count, pa.int64()),
         force=pa.array([False] * count, pa.bool_()),
-        rows=pa.array(images, ROW),
+        rows=pa.array(images, image),
         table=TABLE,
         key_columns=KEY,
     )

@@ -22,6 +22,7 @@ from typing import Any
 
 from lakemark.snapshot.visibility import Server, Snapshot
 from tests.kit.log_model import STEP, Database, Row, Shape
+from tests.kit.simulation.alters import ADD, NEW, Alter
 
 FIRST_XID = 700
 FIRST_LSN = 1_000
@@ -92,6 +93,7 @@ class Source(Database):
     newest_ended: int = FIRST_XID - 1
     starts: int = 1
     locked: set[int] = field(default_factory=set)
+    altered: Alter | None = None
 
     # -- statements -----------------------------------------------------------------------------
 
@@ -133,6 +135,14 @@ class Source(Database):
             row = self.rows[key] = self._new_row(key)
             to.add("c", key=key, after=row)
 
+    def null_at(self, to: Transaction, key: int) -> None:
+        """The new column of a row becomes null; of a table that has none any other does."""
+        if key in self.rows:
+            old = self.rows[key]
+            new = self.rows[key] = {**old, (NEW if NEW in old else "a"): None}
+            before = old if self.shape.full else None
+            to.add("u", key=key, before=before, after=self._image(old, new))
+
     def delete_at(self, to: Transaction, key: int) -> None:
         if key in self.rows:
             to.add("d", key=key, before=self._before(self.rows.pop(key)))
@@ -166,6 +176,47 @@ class Source(Database):
         to.alone = True
         self.rows.clear()
         to.add("t")
+
+    # -- ALTER TABLE ----------------------------------------------------------------------------
+
+    def can_alter(self) -> bool:
+        """Whether nobody has a lock on the table."""
+        return not any(t.rows or t.alone for t in (*self.open, *self.hidden))
+
+    def alter(self, how: Alter) -> None:
+        """All rows are other ones, and none of them is in the log."""
+        self.altered = how
+        self.lsn += STEP
+        self.newest_ended = max(self.newest_ended, self.new_xid())
+        self.flush()
+        self.seen = {key: how.row(row) for key, row in self.seen.items()}
+
+    def _new_row(self, key: int) -> Row:
+        row = super()._new_row(key)
+        if self.altered is None:
+            return row
+        if self.altered.kind == ADD:
+            return {**row, NEW: self.dice.choice([None, 5, 7])}
+        return self.altered.row(row)
+
+    def _changed(self, row: Row, *, key: int | None = None) -> Row:
+        if self.altered is None:
+            return super()._changed(row, key=key)
+        new = super()._changed(self.altered.named_as_before(row), key=key)
+        if self.altered.kind == ADD and self.dice.random() < 0.3:
+            new[NEW] = self.dice.choice([None, 5, 7])
+        return self.altered.row(new)
+
+    def _before(self, row: Row) -> Row:
+        if self.altered is None or self.shape.full:
+            return super()._before(row)
+        return {**dict.fromkeys(row), "id": row["id"]}
+
+    def _image(self, old: Row, new: Row) -> Row:
+        if self.altered is None:
+            return super()._image(old, new)
+        former = self.altered.named_as_before
+        return self.altered.row(super()._image(former(old), former(new)))
 
     # -- ends -----------------------------------------------------------------------------------
 
@@ -223,6 +274,8 @@ class Source(Database):
                     rows.pop(key, None)
                 else:
                     rows[key] = row
+        if self.altered is not None:
+            rows = {key: self.altered.row(row) for key, row in rows.items()}
         return rows, newest
 
     def end_of_log(self) -> int:
@@ -276,7 +329,7 @@ def describe(change: Change) -> str:
 
 
 def cells_of(row: Row) -> str:
-    return "/".join(str(row[name])[:28] for name in ("a", "b", "c"))
+    return "/".join(str(row[name])[:28] for name in ("a", "b", "c", "d") if name in row)
 
 
 def keys_of(changes: Iterable[tuple[int, Change]]) -> set[int]:

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakemark import changes, chunk_rows, packets, positions, tasks
+from lakemark import changes, chunk_rows, fills, packets, positions, tasks
+from lakemark.fills import Fill
 from lakemark.reconcile import chunks, remembered, window
 from lakemark.reconcile.chunks import Settled
 from lakemark.sink import chunk_files, moves
@@ -24,10 +25,11 @@ from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.source import envelope, fold, stretch
 from lakemark.source.envelope import Kind
 from lakemark.source.gate import Gated, HighWater
+from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, RENAME
 from tests.kit.simulation.connector import TOPIC
 from tests.kit.simulation.coordinator import Coordinator
 from tests.kit.simulation.history import History, failure
-from tests.kit.simulation.pipeline import Done, Pipeline, State
+from tests.kit.simulation.pipeline import Done, Ends, Pipeline, State
 from tests.kit.simulation.world import draw
 
 Patch = pytest.MonkeyPatch
@@ -400,7 +402,80 @@ def _no_back(patch: Patch) -> None:
     patch.setattr(moves, "_is_back", lambda row, step: False)
 
 
+# -- ALTER TABLE -------------------------------------------------------------------------------
+
+
+def _fills_nulls(patch: Patch) -> None:
+    """Whatever is null gets the value, also where the table has the column already."""
+    real = Pipeline.fill_lake
+
+    def fill_lake(self: Pipeline, due: list[Fill], ends: Ends) -> bool:
+        if real(self, due, ends):
+            return True
+        for row in self.lake.table.values():
+            if row[NEW] is None:
+                row[NEW] = row[OLD] if due[0].source else DEFAULT
+        return True
+
+    patch.setattr(Pipeline, "fill_lake", fill_lake)
+
+
+def _fills_by_the_look(patch: Patch) -> None:
+    """What is older than the look counts as older than the column."""
+    real = fills.filled
+
+    def filled(packet: pa.Table, given: Any) -> tuple[pa.Table, frozenset[bytes]]:
+        packet, doubt = real(packet, given)
+        rows = packet.column("row").to_pylist()
+        for one in given:
+            for row, position in zip(rows, packet.column("position").to_pylist(), strict=True):
+                if row is not None and NEW in row and row[NEW] is None:
+                    row[NEW] = DEFAULT if position < bytes.fromhex(one.upto) else None
+        kind = packet.schema.field("row").type
+        return packets.with_column(packet, "row", pa.array(rows, kind)), doubt
+
+    patch.setattr(fills, "filled", filled)
+
+
+def _only_files(patch: Patch) -> None:
+    """The catalog is asked for the table's file alone, which is the same one."""
+
+    def look(self: History) -> None:
+        self.looked = self.pipeline.seen = True
+
+    patch.setattr(History, "look", look)
+
+
+def _late_images(patch: Patch) -> None:
+    """Only rows that are there get the value, not those that come later in older images."""
+    patch.setattr(fills, "filled", lambda packet, _: (packet, frozenset()))
+
+
+def _no_shapes(patch: Patch) -> None:
+    """Images have all columns of the catalog."""
+    patch.setattr(fills, "shapes", lambda images, schema, _: [(list(images), schema)])
+
+
+def _known_by_one_name(patch: Patch) -> None:
+    """What is unknown in a column is known in the one that it is called now."""
+    patch.setattr(fills, "_renamed", lambda lists, _: lists)
+
+
+def _rows_known_by_one_name(patch: Patch) -> None:
+    """As above, of the rows that are there."""
+    real = Pipeline._fill_column
+
+    def fill_column(self: Pipeline, one: Fill, ends: Ends) -> None:
+        before = {key: row["_cdc"] for key, row in self.lake.table.items()}
+        real(self, one, ends)
+        for key, row in self.lake.table.items():
+            row["_cdc"] = before[key]
+
+    patch.setattr(Pipeline, "_fill_column", fill_column)
+
+
 _PLAIN: Any = {
+    "alters": "",
     "gaps": False,
     "bad": 0.0,
     "stops": False,
@@ -413,6 +488,9 @@ _TABLE: Any = {**_CALM, "order": False}
 _UNKNOWN: Any = {"before": 2, "loaded": False}
 _SIMPLE: Any = {"truncates": False, "full": False, "deferrable": False}
 _MOVES: Any = {**_SIMPLE, "keys": 3}
+_ADD: Any = {**_TABLE, "lags": True, "before": 9, "loaded": True, "alters": ADD}
+_LATE: Any = {**_ADD, "plot": "altered_beside_late_events"}
+_RENAME: Any = {**_ADD, "alters": RENAME}
 VARIANTS = {
     "compared by lsn": Variant(_by_lsn, _PLAIN, _SIMPLE),
     "version hi": Variant(_version_hi, {**_TABLE, "plot": "late_events", "before": 2}, _SIMPLE),
@@ -467,6 +545,21 @@ VARIANTS = {
     ),
     "released at the close row": Variant(_end_fence, {**_PLAIN, "order": True}, _SIMPLE),
     "attempts are never over": Variant(_zombies, {**_CALM, "plot": "void_and_complete"}, _SIMPLE),
+    "everything that is null is filled": Variant(_fills_nulls, _LATE, _SIMPLE),
+    "filled by the position of the look": Variant(_fills_by_the_look, _LATE, _SIMPLE),
+    "only the table's file is compared": Variant(_only_files, _ADD, _SIMPLE),
+    "a renamed column is a new one": Variant(_only_files, _RENAME, _SIMPLE),
+    "late images are not filled": Variant(_late_images, _LATE, _SIMPLE),
+    "late images keep the old name": Variant(_late_images, _RENAME, _SIMPLE),
+    "older images have what the catalog has": Variant(_no_shapes, _LATE, _SIMPLE),
+    "unknown values are known by their new name": Variant(
+        _known_by_one_name, {**_RENAME, "plot": "altered_beside_late_events"},
+        {**_SIMPLE, "partitions": 2},
+    ),
+    "rows with unknown values are whole by their new name": Variant(
+        _rows_known_by_one_name,
+        {**_RENAME, **_UNKNOWN, "plot": "renamed_before_it_is_known"}, _SIMPLE,
+    ),
     "displaced rows are swept": Variant(
         _no_back, {**_CALM, "before": 9, "plot": "shared_key"},
         {"full": True, "deferrable": True, "truncates": False},

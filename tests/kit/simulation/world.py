@@ -1,9 +1,10 @@
 """What simulated histories may hold, by dice."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.kit.log_model import Shape
+from tests.kit.simulation.alters import ADD, RENAME
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class World:
         plot: what is played among the dice's steps, a name of `plots.PLOTS`; empty = nothing.
         restarts: of the connector, at most.
         resizes: the topic gets partitions.
+        alters: what ALTER TABLE does to the table, see `alters`; empty = nothing.
     """
 
     shape: Shape
@@ -51,6 +53,7 @@ class World:
     plot: str = ""
     restarts: int = 2
     resizes: bool = False
+    alters: str = ""
 
 
 def any_world(dice: random.Random) -> World:
@@ -76,4 +79,10 @@ def any_world(dice: random.Random) -> World:
 
 def draw(seed: int) -> World:
     """The world that a seed draws."""
-    return any_world(random.Random(seed))
+    return altering(any_world(random.Random(seed)), seed)
+
+
+def altering(world: World, seed: int) -> World:
+    """The world with what its seed draws of ALTER TABLE, by dice of its own."""
+    kinds = [ADD, RENAME, *[""] * 8]
+    return replace(world, alters=random.Random(~seed).choice(kinds))

@@ -44,6 +44,8 @@ _CONTROL: Final = """
 SELECT s.system_identifier::text, c.timeline_id
 FROM pg_catalog.pg_control_system() s, pg_catalog.pg_control_checkpoint() c
 """
+# Read after the moment of the others: no change that they do not show is above it.
+_LSN: Final = "SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8"
 _SLOT: Final = """
 SELECT coalesce(restart_lsn - '0/0', 0)::int8, coalesce(confirmed_flush_lsn - '0/0', 0)::int8
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
@@ -64,7 +66,7 @@ WITH wanted AS (
     SELECT unnest(%(known)s::oid[])
 )
 SELECT c.oid::int8, n.nspname || '.' || c.relname, c.relkind::text, c.relfilenode::int8,
-       c.reltoastrelid::int8, c.relpersistence = 'p', c.relreplident::text
+       c.reltoastrelid::int8, c.relpersistence = 'p', c.relreplident::text, c.relnatts::int
 FROM wanted w
 JOIN pg_catalog.pg_class c ON c.oid = w.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -217,11 +219,13 @@ def read_facts(
         asked = {row[0]: row for row in relations if row[1] in names and row[2] in {"r", "p"}}
         system, timeline = _control(session)
         slot_row = session.execute(_SLOT, [slot]).fetchone()
+        (lsn,) = session.execute(_LSN).fetchone() or (0,)
         published = _Published(session, publication, list(asked))
         return SourceFacts(
             system=system,
             timeline=timeline,
             version=session.info.server_version,
+            lsn=lsn,
             slot=slot,
             slot_present=slot_row is not None,
             restart_lsn=slot_row[0] if slot_row else 0,
@@ -252,7 +256,7 @@ def _tables(
     indexes = _by_table(session, _INDEXES, everything)
     labels = _by_table(session, _LABELS, list(asked))
     facts = {}
-    for oid, (_, name, kind, filenode, toast, logged, identity) in asked.items():
+    for oid, (_, name, kind, filenode, toast, logged, identity, width) in asked.items():
         own = _columns(columns[oid], (columns[row[0]] for row in parts[oid] if kind == "p"))
         numbers = {column.name: column.number for column in own}
         below = {
@@ -267,6 +271,7 @@ def _tables(
             toast=toast,
             logged=logged,
             columns=own,
+            width=width,
             key=next((tuple(row[1]) for row in indexes[oid] if row[2]), ()),
             unique_keys=tuple(
                 UniqueKey(row[0], tuple(row[1]), row[5]) for row in indexes[oid] if row[4]

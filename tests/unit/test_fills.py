@@ -1,0 +1,415 @@
+"""Values that older rows have in a column, without a word in the log: the table gets them."""
+
+from decimal import Decimal
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from lakemark import control_records, fills, packets, positions, tables
+from lakemark.errors import DependencyError
+from lakemark.fills import UNSEEN, Fill, packed
+from lakemark.sink import delta, evolve, vectors
+from lakemark.sink.names import CDC
+from lakemark.tables import (
+    BY_SNAPSHOT,
+    CATCHING_UP,
+    ERRORED,
+    FILL_BYTES,
+    PAUSED,
+    STREAMING,
+    PipelineState,
+    TableState,
+)
+from tests.kit.delta_table import content
+from tests.kit.log_model import STEP
+from tests.kit.memory_pipeline import Broker, DiedError
+from tests.kit.shop import ORDERS, Shop, schema_of
+from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
+
+pytestmark = pytest.mark.usefixtures("cache", "letters")
+
+ENGINES = {"task-merge": delta, "deletion-vectors": vectors}
+TOPIC = f"shop.{ORDERS}"
+WIDE = {"id": "int8", "v": "text", "w": "int4"}
+RENAMED = {"id": "int8", "w": "text"}
+
+
+def fill(column="w", upto=100, value=11, source="", kind=None):
+    given = "" if source else packed(pa.array([value], kind or pa.int32()))
+    return Fill(column, positions.pack(0, STEP * upto, 0).hex(), given, source)
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+COLUMNS = {"id": pa.string(), "v": pa.string()}
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return request.param
+
+
+@pytest.fixture
+def path(engine, tmp_path):
+    """A table of three rows, one of which came in a commit of its own, and of one that is gone."""
+    path = str(tmp_path / "t")
+    delta.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t", engine=engine)
+    merge(engine, path, 1, *(upsert({"id": k, "v": f"v{k}"}, at(1)) for k in "abcd"))
+    merge(engine, path, 2, upsert({"id": "c", "v": None}, at(2)), delete({"id": "d"}, at(2)))
+    return path
+
+
+def merge(engine, path, version, *changes, columns=COLUMNS):
+    return ENGINES[engine].merge(
+        path, write_set(changes, columns), key=["id"], deletes="hard", app_id="q/t/s",
+        version=version,
+    )  # fmt: skip
+
+
+def rows(path):
+    found = content(path).drop_columns([CDC]).to_pylist()
+    return {row.pop("id"): row for row in found}
+
+
+def test_rows_get_the_value_in_one_commit_and_only_once(engine, path):
+    before = DeltaTable(path).version()
+    for _ in range(2):
+        assert evolve.fill(path, [fill(), fill("x", value="y", kind=pa.string())],
+                           app_id="q/fill/7", table="public.t", engine=engine)  # fmt: skip
+    assert DeltaTable(path).version() == before + 1
+    more = {"w": 11, "x": "y"}
+    assert rows(path) == {"a": {"v": "va", **more}, "b": {"v": "vb", **more}, "c": {"v": None, **more}}  # fmt: skip
+
+
+def test_what_comes_afterwards_goes_on_from_there(engine, path):
+    evolve.fill(path, [fill()], app_id="q/fill/7", engine=engine)
+    wide = {**COLUMNS, "w": pa.int32()}
+    changes = [upsert({"id": "a", "v": "x", "w": None}, at(3)), upsert({"id": "e", "v": "y", "w": 2}, at(3))]  # fmt: skip
+    merge(engine, path, 3, *changes, columns=wide)
+    assert {key: row["w"] for key, row in rows(path).items()} == {"a": None, "b": 11, "c": 11, "e": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [fill("v")],  # it is there: which rows are older?
+        [fill(), fill("v")],
+        [fill(source="gone")],
+        [fill("a"), fill("b", source="a")],  # nor one of the same time
+    ],
+)
+def test_a_table_of_which_nobody_knows_the_older_rows_stays_as_it_is(engine, path, asked):
+    before = DeltaTable(path).version()
+    assert not evolve.fill(path, asked, app_id="q/fill/7", engine=engine)
+    assert DeltaTable(path).version() == before
+
+
+def test_a_table_that_is_not_there_is_not_made(engine, tmp_path):
+    path = str(tmp_path / "none")
+    assert not evolve.fill(path, [fill()], app_id="q/fill/7", engine=engine)
+    assert not DeltaTable.is_deltatable(path)
+
+
+def test_a_column_takes_its_values_along_and_what_is_not_known_of_it(engine, path):
+    merge(engine, path, 3, upsert({"id": "b", "v": None}, at(4), unavailable=("v",)))
+    assert evolve.fill(path, [fill(source="v")], app_id="q/fill/7", engine=engine)
+    assert {key: row["w"] for key, row in rows(path).items()} == {"a": "va", "b": None, "c": None}
+    found = {row["id"]: row[CDC]["unavailable"] for row in content(path).to_pylist()}
+    assert found == {"a": None, "b": ["v", "w"], "c": None}
+
+
+# -- images ---------------------------------------------------------------------------------------
+
+
+def packet(*images):
+    count = len(images)
+    return packets.build_simple(
+        keys=pa.array([b"[%d]" % n for n in range(count)], pa.binary()),
+        ops=pa.array(["u"] * count),
+        position=pa.array([positions.pack(0, STEP * p, 0) for p, _ in images], pa.binary()),
+        source_ts=pa.array([0] * count, pa.int64()),
+        force=pa.array([False] * count),
+        rows=pa.array([row for _, row in images]),
+        table=ORDERS,
+        key_columns=packets.KeyColumns(("id",)),
+    )
+
+
+def test_only_images_that_are_older_get_it():
+    given = packet((99, {"id": 0}), (100, {"id": 1}), (101, {"id": 2}))
+    whole, doubt = fills.filled(given, [fill(upto=100)])
+    assert whole.column("row").to_pylist() == [{"id": 0, "w": 11}, {"id": 1, "w": None}, {"id": 2, "w": None}]  # fmt: skip
+    assert not doubt
+
+
+def test_an_image_that_has_the_column_keeps_what_it_has():
+    given = packet((1, {"id": 0, "w": None}), (1, {"id": 1, "w": 3}))
+    assert fills.filled(given, [fill()])[0] is given
+
+
+def test_a_column_that_was_another_one_before_whose_name_is_gone_is_read_again():
+    """Between two looks it had a third name."""
+    given = packet((1, {"id": 0, "x": "a"}), (200, {"id": 1, "x": "a"}))
+    whole, doubt = fills.filled(given, [fill(source="v")])
+    assert whole is given
+    assert doubt == {b"[0]"}
+
+
+def test_a_column_that_was_added_and_renamed_later():
+    given = packet((1, {"id": 0}))
+    whole, _ = fills.filled(given, [fill("w"), fill("x", source="w")])
+    assert whole.column("row").to_pylist() == [{"id": 0, "w": 11, "x": 11}]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("1.50", pa.decimal128(10, 2)),
+        ([1, None], pa.list_(pa.int64())),
+        ([("a", None)], pa.map_(pa.string(), pa.string())),
+        ({"x": 1.0}, pa.struct([pa.field("x", pa.float64())])),
+        (b"\0", pa.binary()),
+        (0, pa.timestamp("us", "UTC")),
+        (None, pa.list_(pa.bool_())),
+    ],
+)
+def test_a_value_of_any_type_travels_as_text(value, kind):
+    cell = pa.array([Decimal(value) if pa.types.is_decimal(kind) else value], kind)
+    one = msgspec.json.decode(msgspec.json.encode(Fill("w", "00", packed(cell))), type=Fill)
+    assert one.is_sound()
+    assert one.cell().equals(cell)
+    whole, _ = fills.filled(packet((1, {"id": 0})), [msgspec.structs.replace(one, upto="ff")])
+    assert whole.column("row").combine_chunks().field("w").equals(cell)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Fill("", "00", packed(pa.array([1]))),
+        Fill("w", "no hex", packed(pa.array([1]))),
+        Fill("w", "00"),
+        Fill("w", "00", packed(pa.array([1])), "v"),
+        Fill("w", "00", "no base64!"),
+        Fill("w", "00", "AAAA"),
+        Fill("w", "00", packed(pa.array([1, 2]))),
+    ],
+)
+def test_a_record_that_says_nothing_sound_is_known_as_such(one):
+    assert not one.is_sound()
+
+
+# -- batches --------------------------------------------------------------------------------------
+
+
+class Filled(Shop):
+    """A table that is whole, of a database that is looked at."""
+
+    seen = frozenset({"id", "v"})
+
+    def begin(self):
+        self.put("c", 10, 1, v="a")
+        self.put("c", 11, 2, v="b")
+        self.run()
+        self.records.append({"type": "table-read", "table": ORDERS, "until": self.batch})
+        self.run()
+        assert self.entry.complete == BY_SNAPSHOT
+
+    @property
+    def entry(self):
+        return self.state.tables[ORDERS]
+
+    def alter(self, **columns):
+        self.catalog.schemas[ORDERS] = schema_of(ORDERS, **columns)
+        self.pipeline.seen_columns = lambda: {ORDERS: self.seen}
+
+    def look(self, *given, columns=("id", "v", "w"), goes_on=True):
+        self.seen = frozenset(columns)
+        sent = [msgspec.to_builtins(one) for one in given]
+        self.records.append({"type": "table-fill", "table": ORDERS, "fills": sent})
+        if goes_on:
+            self.records.append({"type": "table-resume", "table": ORDERS, "code": UNSEEN})
+
+
+@pytest.fixture
+def shop(engine, tmp_path):
+    broker = Broker({TOPIC: [[], []]})
+    shop = Filled(tmp_path, broker, {ORDERS: schema_of(ORDERS, id="int8", v="text")},
+                  {"engine": engine})  # fmt: skip
+    shop.begin()
+    return shop
+
+
+def test_a_table_waits_with_a_new_column_until_it_is_known_what_older_rows_have(shop):
+    shop.alter(**WIDE)
+    shop.put("u", 20, 1, v="a", w=None)
+    shop.put("c", 21, 3, v="c", w=5)
+    shop.run()
+    shop.run()
+    assert (shop.entry.state, shop.entry.code, shop.entry.retried) == (ERRORED, UNSEEN, True)
+    shop.look(fill())
+    shop.run()
+    assert shop.entry.state == STREAMING
+    assert shop.values(column="w") == {1: None, 2: 11, 3: 5}
+    assert not shop.entry.resnapshot
+
+
+def test_a_look_that_comes_first_keeps_nobody_waiting(shop):
+    shop.alter(**WIDE)
+    shop.look(fill(), goes_on=False)
+    shop.run()
+    assert shop.values(column="w") == {1: 11, 2: 11}
+    shop.put("u", 20, 1, v="a", w=6)
+    shop.run()
+    shop.run()
+    assert (shop.entry.state, shop.values(column="w")) == (STREAMING, {1: 6, 2: 11})
+
+
+def test_older_images_that_come_later_get_the_value_until_none_can_come(shop):
+    shop.alter(**WIDE)
+    shop.put("u", 200, 1, v="a", w=None)
+    shop.look(fill())
+    shop.run()
+    shop.run()
+    shop.put("u", 30, 2, v="late", partition=1)
+    shop.run()
+    assert shop.values(column="w") == {1: None, 2: 11}
+    assert shop.entry.fills
+    shop.put("u", 201, 2, v="newer", partition=1, w=7)
+    shop.run()
+    shop.run()
+    assert not shop.entry.fills
+    assert shop.values(column="w") == {1: None, 2: 7}
+
+
+def test_a_renamed_column_has_its_values(shop):
+    shop.alter(**RENAMED)
+    shop.put("c", 20, 3, v="c")  # of before, and not applied yet
+    shop.put("u", 120, 1, w="x")
+    shop.look(fill(source="v"), columns=("id", "w"))
+    shop.run()
+    shop.run()
+    assert shop.values(column="w") == {1: "x", 2: "b", 3: "c"}
+    assert shop.values() == {1: None, 2: "b", 3: "c"}
+
+
+def test_a_batch_that_died_behind_the_commit_does_it_once(shop):
+    shop.alter(**WIDE)
+    shop.look(fill())
+    shop.put("u", 20, 1, v="a", w=6)
+    shop.checkpoint.dies_before_saving = True
+    with pytest.raises(DiedError):
+        shop.run()
+    shop.restart()
+    shop.pipeline.seen_columns = lambda: {ORDERS: shop.seen}
+    shop.again()
+    shop.read = shop.broker.ends()
+    shop.run()
+    assert shop.values(column="w") == {1: 6, 2: 11}
+    assert not shop.entry.resnapshot
+
+
+def test_a_table_that_has_the_column_already_is_read_again(shop):
+    """It did not wait: the database had not answered."""
+    shop.alter(**WIDE)
+    shop.pipeline.seen_columns = dict
+    shop.put("u", 20, 1, v="a", w=None)
+    shop.run()
+    shop.run()
+    assert shop.entry.state == STREAMING
+    shop.look(fill())
+    shop.run()
+    assert shop.values(column="w") == {1: None, 2: None}
+    assert shop.entry.resnapshot == "older rows lack columns: w"
+    assert not shop.entry.fills
+
+
+def test_a_table_waits_once_and_goes_on_by_itself(shop, monkeypatch):
+    shop.alter(**WIDE)
+    shop.put("u", 20, 1, v="a", w=6)
+    shop.run()
+    shop.run()
+    assert shop.entry.code == UNSEEN
+    shop.run()
+    assert shop.entry.code == UNSEEN  # a look takes a moment
+    clock = shop.pipeline.refresh.clock
+    monkeypatch.setattr(shop.pipeline.refresh, "clock", lambda: clock() + 60)
+    shop.run()
+    assert (shop.entry.state, shop.entry.asked) == (STREAMING, False)
+    assert shop.values(column="w") == {1: 6, 2: None}
+
+
+def test_a_lake_that_is_away_is_no_reason_to_stop(shop, monkeypatch):
+    def away(*_, **__):
+        raise DependencyError("the lake is away", code="lake-unavailable")
+
+    shop.alter(**WIDE)
+    shop.look(fill())
+    monkeypatch.setattr(evolve, "fill", away)
+    shop.run()
+    assert shop.entry.resnapshot
+    assert not shop.entry.fills
+
+
+# -- records --------------------------------------------------------------------------------------
+
+WHOLE = {"complete": BY_SNAPSHOT, "engine": "task-merge"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "can"),
+    [
+        ({}, True),
+        ({"state": CATCHING_UP}, True),
+        ({"state": ERRORED, "code": UNSEEN}, True),
+        ({"engine": "deletion-vectors"}, True),
+        ({"bytes": FILL_BYTES}, True),
+        ({"bytes": FILL_BYTES + 1}, False),
+        ({"engine": "spark-merge"}, False),
+        ({"engine": ""}, False),
+        ({"complete": ""}, False),
+        ({"resnapshot": "it misses rows"}, False),
+        ({"rebuild": "rebuild-1"}, False),
+        ({"state": PAUSED}, False),
+        ({"state": ERRORED, "code": "schema-incompatible"}, False),
+    ],
+)
+def test_which_tables_get_values_and_which_are_read_again(entry, can):
+    state = PipelineState(batch=4, tables={ORDERS: TableState(**{**WHOLE, **entry})})
+    record = {"type": "table-fill", "table": ORDERS, "fills": [msgspec.to_builtins(fill())]}
+    control_records.carry_out([record], state, before=state, start={}, refresh=None)
+    after = state.tables[ORDERS]
+    assert [one.batch for one in after.fills] == [4] * can
+    assert bool(after.resnapshot) == (not can or "resnapshot" in entry)
+
+
+@pytest.mark.parametrize("given", [[], [{"column": "w", "upto": "zz", "value": "?"}], "nonsense"])
+def test_a_record_that_cannot_be_carried_out_never_fills(given):
+    state = PipelineState(tables={ORDERS: TableState(**WHOLE)})
+    record = {"type": "table-fill", "table": ORDERS, "fills": given}
+    control_records.carry_out([record], state, before=state, start={}, refresh=None)
+    assert not state.tables[ORDERS].fills
+
+
+@pytest.mark.parametrize(
+    ("more", "left"),
+    [
+        ({}, False),
+        ({"state": CATCHING_UP}, True),
+        ({"pending": 3}, True),
+    ],
+)
+def test_a_fill_is_forgotten_where_no_older_image_can_come(more, left):
+    entry = TableState(fills=[fill(upto=100)], **more)
+    state = PipelineState(tables={ORDERS: entry})
+    for passed, stays in ((None, True), (99, True), (100, left)):
+        bound = None if passed is None else positions.pack(0, STEP * passed, 0)
+        tables.end_fills(state, lambda _, bound=bound: bound)
+        assert bool(entry.fills) == stays
+
+
+def test_a_chunk_that_was_read_before_may_still_come_while_a_run_is_under_way():
+    entry = TableState(fills=[fill(upto=100)])
+    tables.end_fills(PipelineState(tables={ORDERS: entry}, runs={"r"}), lambda _: b"\xff" * 20)
+    assert entry.fills
