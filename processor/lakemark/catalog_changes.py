@@ -9,7 +9,7 @@ action      means
 ----------  ----------------------------------------------------------------------------------------
 NOTHING     the copy is right; or it is for others to see to it
 FILL        rows of the copy lack values that are known: they get them, see `fills`. Only the watch
-            says so, of a table of which `catalog_policies.can_fill` does
+            says so, of a table of which `catalog_policies.are_fills` does
 READ_AGAIN  rows of the copy may be wrong, and none is told again: the table has to be snapshotted
 REBUILD     the copy has to be made anew: only the table's policy says so, see `catalog_policies`
 STOP        further events would make it wrong, or there are none: somebody has to mend it first

@@ -22,6 +22,7 @@ class ColumnFacts(msgspec.Struct, frozen=True, omit_defaults=True):
             hold what they have themselves. Of a partitioned table it is that of a partition.
         default: oid of the default in pg_attrdef, 0 for none. SET DEFAULT makes it anew, and so
             does ALTER TYPE; nothing that rewrites the table as a whole does.
+        default_xmin: the transaction that wrote the default's row.
         generated: attgenerated: "" for no, "s" for stored, "v" for virtual.
         xmin: the transaction that wrote the column's row of pg_attribute.
     """
@@ -32,6 +33,7 @@ class ColumnFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     modifier: int = -1
     missing: str | None = None
     default: int = 0
+    default_xmin: int = 0
     generated: str = ""
     xmin: int = 0
 

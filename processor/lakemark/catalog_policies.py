@@ -80,11 +80,11 @@ def judged(
             yield replace(change, action=Action.REBUILD, hint="")
 
 
-def can_fill(before: TableFacts | None, now: TableFacts, changes: Sequence[Difference]) -> bool:
+def are_fills(before: TableFacts | None, now: TableFacts, changes: Sequence[Difference]) -> bool:
     """Whether all that rows of a copy lack is one value, or what they have under another name.
 
-    It is proved only where no column came and went between the looks: events may have had it, under
-    a name that is another column's now.
+    It is proved only where one transaction did it, and no column had another name in between: each
+    change of a column's name writes its row of the catalog.
 
     Args:
         before: the last look at the table.
@@ -93,15 +93,22 @@ def can_fill(before: TableFacts | None, now: TableFacts, changes: Sequence[Diffe
     """
     if before is None or before.oid != now.oid or now.kind != "r" or now.column_list is not None:
         return False
-    numbers = {column.number for column in before.columns}
-    new = [column for column in now.columns if column.number not in numbers]
+    was = {column.number: column for column in before.columns}
+    new = [column for column in now.columns if column.number not in was]
     if not before.width or now.width - before.width != len(new):
         return False
+    named = [c for c in now.columns if c.number in was and was[c.number].name != c.name]
+    others = [c for c in now.columns if c.number in was and c not in named]
+    if any(was[column.number].xmin != column.xmin for column in others):
+        return False
+    if len({column.xmin for column in (*new, *named)}) != 1:
+        return False
     lacking = [change for change in changes if change.action is not Action.NOTHING]
+    kept = {column.name for column in new if column.xmin == column.default_xmin}
     return bool(lacking) and all(
         change.action is Action.READ_AGAIN
         and (
-            (change.kind == "column-added" and change.fill is not None)
+            (change.kind == "column-added" and change.fill is not None and change.column in kept)
             or (change.kind == "column-renamed" and change.other)
         )
         for change in lacking

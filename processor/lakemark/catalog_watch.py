@@ -27,10 +27,10 @@ import msgspec
 import structlog
 from msgspec import to_builtins
 
-from lakemark import control, gaps, kafka, plans, positions, tables
+from lakemark import control, gaps, kafka, plans, positions
 from lakemark.catalog_changes import Action, Difference, differences
 from lakemark.catalog_facts import SourceFacts, TableFacts
-from lakemark.catalog_policies import CODES, OutcomeOf, can_fill
+from lakemark.catalog_policies import CODES, OutcomeOf, are_fills
 from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.errors import LakemarkError
@@ -40,6 +40,7 @@ from lakemark.policies import Policies, readable
 from lakemark.schema_policy import REFUSED, Outcome
 from lakemark.snapshot.readers.postgres_facts import look
 from lakemark.snapshot.readers.postgres_fills import read_values
+from lakemark.snapshot.refusals import refusals
 from lakemark.source.modes import HandlingModes
 from lakemark.tables import (
     CATCHING_UP,
@@ -54,6 +55,7 @@ log = structlog.get_logger(__name__)
 
 KEPT: Final = 50  # changes
 AT_MOST_EVERY_S: Final = 1.0
+LONGEST_VALUE: Final = 64 << 10  # letters: it is in a record, and in the state of each batch
 LONGEST_S: Final = 3600.0  # between two rebuilds of a table for the same reason
 Word = Literal["nothing", "fill", "read-again", "rebuild", "stop", "gone"]
 WORDS: Final[Mapping[Action, Word]] = {
@@ -125,7 +127,7 @@ class Seen(msgspec.Struct, frozen=True):
         known = {*state.tables, *state.left}
         captured = {name for name, left in state.left.items() if left.captured}
         return Seen(
-            msgspec.structs.replace(now, restart_lsn=0, confirmed_flush_lsn=0),
+            msgspec.structs.replace(now, lsn=0, restart_lsn=0, confirmed_flush_lsn=0),
             {
                 name: facts if name in captured else msgspec.structs.replace(facts, oid=0)
                 for name, facts in were.items()
@@ -468,46 +470,46 @@ class CatalogWatch:
         found: dict[str, list[Fill]] = {}
         for table, group in groupby(changes, key=lambda change: change.table):
             entry, facts = state.tables.get(table), now.tables.get(table)
+            former = before.tables.get(table) if before is not None else None
             several = list(group)
-            if before is None or entry is None or facts is None or table in state.left:
+            if entry is None or facts is None or former is None or table in state.left:
                 continue
-            if not tables.can_fill(entry) or not plans.fills_of(self._config, table, entry):
+            if not plans.can_fill(self._config, table, entry):
                 continue
-            if can_fill(before.tables.get(table), facts, several):
-                fills = self._values(facts, several, positions.pack(len(state.epochs), now.lsn, 0))
+            if self._policies.outcome(table, "add-column") is not Outcome.FOLLOW:
+                continue
+            if are_fills(former, facts, several):
+                upto = positions.pack(len(state.epochs), now.lsn, 0)
+                fills = self._values(former, facts, several, upto)
                 if fills:
                     found[table] = fills
         return found
 
     def _values(
-        self, facts: TableFacts, changes: Sequence[Difference], upto: bytes
+        self, former: TableFacts, facts: TableFacts, changes: Sequence[Difference], upto: bytes
     ) -> list[Fill] | None:
-        """What the columns' older rows have; None if any of it is nothing that events have."""
+        """What the columns' older rows have; None if any of it is not what events would bring."""
         lacking = [change for change in changes if change.action is Action.READ_AGAIN]
-        missing = {
-            one.column: one.fill for one in lacking if not one.other and one.fill is not None
-        }
+        missing = {c.column: c.fill for c in lacking if not c.other and c.fill is not None}
         settings, database = self._connector.settings, self._config.database
-        if database is None:
+        columns = [column.name for column in facts.columns]
+        if database is None or refusals(settings, facts.name, columns):
             return None
+        modes = HandlingModes.from_connector(settings)
         try:
-            values = read_values(
-                database,
-                facts.name,
-                facts.oid,
-                missing,
-                HandlingModes.from_connector(settings),
-                settings=settings,
-            )
+            values = read_values(database, facts.name, facts.oid, missing, modes, settings=settings)
         except LakemarkError as error:
             log.warning("catalog.no_values", table=facts.name, code=error.code)
             return None
         fills = []
+        known = tuple(column.name for column in former.columns)
         for one in lacking:
-            if not one.other and one.column not in values:
+            cell = values.get(one.column)
+            value = "" if one.other or cell is None else packed(cell)
+            is_told = one.column in values and bool(one.other or value)
+            if not is_told or len(value) > LONGEST_VALUE:
                 return None
-            value = "" if one.other else packed(values[one.column])
-            fills.append(Fill(one.column, upto.hex(), value, one.other))
+            fills.append(Fill(one.column, upto.hex(), known, value, one.other))
         return fills
 
     def _say(

@@ -216,6 +216,13 @@ def _fill(state: PipelineState, table: str, more: _More) -> None:
         entry.fills += [msgspec.structs.replace(f, batch=state.batch) for f in more.fills]
 
 
+def make_up_for(record: Mapping[str, Any], state: PipelineState) -> None:
+    """What a command that is left out was to mend is mended by reading the table again."""
+    table = record.get("table")
+    if record.get("type") == "table-fill" and isinstance(table, str):
+        _doubt(state, table, _More(reason="older rows lack columns"))
+
+
 def _stop(
     state: PipelineState, table: str, more: _More, *, start: Offsets, before: PipelineState
 ) -> None:

@@ -8,7 +8,7 @@ and batches come in: one without the column gets the value, one that has it, nul
 what it has. A column that is dropped is not in images either: so only those older than the look at
 the catalog that found the column get something.
 
-Where that cannot be proved the table is read again, see `catalog_policies.can_fill`.
+Where that cannot be proved the table is read again, see `catalog_policies.are_fills`.
 """
 
 import base64
@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,6 +36,8 @@ class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         column: the source's name of it.
         upto: hex position: images at or above it are newer than the column.
+        known: the columns that the table had before. An image with any other one has a column by a
+            name that it had in between: nobody knows what the image lacks.
         value: what they have, see `packed`; empty if it is what they have in `source`.
         source: what the column was called before; empty for a new one.
         batch: whose beginning the table's rows get it at.
@@ -42,6 +45,7 @@ class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
 
     column: str
     upto: str
+    known: tuple[str, ...] = ()
     value: str = ""
     source: str = ""
     batch: int = -1
@@ -58,9 +62,18 @@ class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ValueError("a fill has one value")
         return column.combine_chunks()
 
+    def lacks(self, names: Collection[str]) -> bool:
+        """Whether images with these columns are older than the column, and it is known by which."""
+        is_told = not self.source or self.source in names
+        return self.column not in names and is_told and {*names} <= {*self.known}
+
+    def doubts(self, names: Collection[str]) -> bool:
+        """Whether nobody knows what older images with these columns have in it."""
+        return self.column not in names and not self.lacks(names)
+
     def is_sound(self) -> bool:
         """Whether it says what it must; control records may hold anything."""
-        if not self.column or bool(self.value) == bool(self.source):
+        if not self.column or not self.known or bool(self.value) == bool(self.source):
             return False
         try:
             bytes.fromhex(self.upto)
@@ -80,8 +93,8 @@ def packed(cell: pa.Array) -> str:
 
 def shapes(
     images: Mapping[int, bytes | None], schema: TableSchema, fills: Sequence[Fill]
-) -> Iterator[tuple[list[int], TableSchema]]:
-    """Neighbouring records whose images have the same of the columns, each group with its schema.
+) -> Iterator[tuple[list[int], TableSchema, list[Fill]]]:
+    """Neighbouring records whose images have the same columns, each group with its schema.
 
     For records that carry no schema of their own: what an image lacks says which one it had.
 
@@ -89,78 +102,98 @@ def shapes(
         images: raw JSON by the records' indices, in their order.
         schema: of the newest records.
         fills: the columns that older images lack.
+
+    Returns:
+        and those of the fills of which nobody knows what older images of the group have.
     """
     known = [one for one in fills if one.column in schema.by_name]
-    before: list[int] = []
-    shape: frozenset[str] | None = None
+    group: list[int] = []
+    shape: Collection[str] = ()
     for index, image in images.items():
         names = _members(image)
-        lacks = frozenset(
-            name
-            for one in known
-            if one.column not in names
-            for name in ((one.column, one.source) if one.source in names else (one.column,))
-        )
-        if before and lacks != shape:
-            yield before, _older(schema, known, shape)
-            before = []
-        before.append(index)
-        shape = lacks
-    if before:
-        yield before, _older(schema, known, shape)
+        if group and names != shape:
+            yield group, *_older(schema, known, shape)
+            group = []
+        group.append(index)
+        shape = names
+    if group:
+        yield group, *_older(schema, known, shape)
 
 
-def _members(image: bytes | None) -> Collection[str]:
+def _members(image: bytes | None) -> frozenset[str]:
     try:
-        return msgspec.json.decode(image or b"{}", type=dict[str, msgspec.Raw])
+        return frozenset(msgspec.json.decode(image or b"{}", type=dict[str, msgspec.Raw]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ()  # whoever reads the image says what is wrong with it
+        return frozenset()  # whoever reads the image says what is wrong with it
 
 
 def _older(
-    schema: TableSchema, fills: Sequence[Fill], lacks: Collection[str] | None
-) -> TableSchema:
-    """The schema without columns, or with their former names where images have those."""
-    if not lacks:
-        return schema
-    former = {one.column: one.source for one in fills if one.source in lacks}
+    schema: TableSchema, fills: Sequence[Fill], names: Collection[str]
+) -> tuple[TableSchema, list[Fill]]:
+    """The schema of images with these columns; and what of them nobody knows."""
+    lacking = {one.column: one.source for one in fills if one.column not in names}
+    if not lacking:
+        return schema, []
+    former = {column: source for column, source in lacking.items() if source in names}
     columns = [
         replace(column, name=former.get(column.name, column.name))
         for column in schema.columns
-        if column.name not in lacks or column.name in former
+        if column.name in former or column.name not in {*lacking, *former.values()}
     ]
-    return replace(schema, columns=tuple(columns))
+    return replace(schema, columns=tuple(columns)), [one for one in fills if one.doubts(names)]
 
 
-def filled(packet: pa.Table, fills: Sequence[Fill]) -> tuple[pa.Table, frozenset[bytes]]:
+def filled(packet: pa.Table, fills: Sequence[Fill]) -> pa.Table:
     """A packet whose images have what older rows have in columns that they lack.
 
     Args:
         packet: see `packets`.
         fills: in the order in which they were found.
-
-    Returns:
-        the packet, and the keys of images of which nobody knows the value: these have neither the
-        column nor the one that it was.
     """
-    doubt: set[bytes] = set()
     for fill in fills:
         image = packet.schema.field("row").type
-        if not image.num_fields or image.get_field_index(fill.column) >= 0:
-            continue
-        older = pc.less(packet.column("position"), pa.scalar(bytes.fromhex(fill.upto)))
-        older = pc.fill_null(older, pa.scalar(value=False)).combine_chunks()
-        if fill.source and image.get_field_index(fill.source) < 0:
+        if image.num_fields and fill.lacks([field.name for field in image]):
+            older = _older_rows(packet, fill)
+            packet = _with(packet, fill, older) if pc.any(older).as_py() else packet
+    return packet
+
+
+def doubted(packet: pa.Table, names: Collection[str], fills: Sequence[Fill]) -> set[bytes]:
+    """Keys of the rows of which nobody knows what they have in a column.
+
+    Args:
+        packet: see `packets`.
+        names: columns of its images, wherever these are.
+        fills: the columns.
+    """
+    found: set[bytes] = set()
+    for fill in fills:
+        if names and fill.doubts(names):
             is_row = pc.is_in(packet.column("action"), pa.array([changes.UPSERT, changes.INSERT]))
-            keys = packet.column("key").filter(pc.and_(is_row, older)).to_pylist()
-            doubt.update(key for key in keys if key)
-            continue
-        if pc.any(older).as_py():
-            packet = _with(packet, fill, older)
-    return packet, frozenset(doubt)
+            which = pc.and_(is_row, _older_rows(packet, fill))
+            found.update(key for key in packet.column("key").filter(which).to_pylist() if key)
+    return found
 
 
-def _with(packet: pa.Table, fill: Fill, older: pa.BooleanArray) -> pa.Table:
+def _older_rows(packet: pa.Table, fill: Fill) -> pa.ChunkedArray:
+    """Records below the look; not deletes that have only a key: those say nothing of a column."""
+    older = pc.less(packet.column("position"), pa.scalar(bytes.fromhex(fill.upto)))
+    older = pc.fill_null(older, pa.scalar(value=False))
+    is_delete = pc.fill_null(
+        pc.equal(packet.column("action"), changes.DELETE), pa.scalar(value=False)
+    )
+    if not pc.any(is_delete).as_py():
+        return older
+    key = {*packets.key_columns_of(packet).names}
+    rows = packet.column("row").combine_chunks()
+    has_more = np.zeros(len(rows), bool)
+    for at, field in enumerate(rows.type):
+        if field.name not in key:
+            has_more |= pc.is_valid(pc.struct_field(rows, [at])).to_numpy(zero_copy_only=False)
+    return pc.and_(older, pc.or_(pc.invert(is_delete), pa.array(has_more)))
+
+
+def _with(packet: pa.Table, fill: Fill, older: pa.ChunkedArray) -> pa.Table:
     rows = pa.chunked_array(packet.column("row").chunks, packet.schema.field("row").type)
     whole = rows.combine_chunks()
     cells = [pc.struct_field(whole, [at]) for at in range(whole.type.num_fields)]
@@ -168,22 +201,28 @@ def _with(packet: pa.Table, fill: Fill, older: pa.BooleanArray) -> pa.Table:
         given = cells[whole.type.get_field_index(fill.source)]
     else:
         given = fill.cell().take(pa.array([0] * len(whole), pa.int32()))
-    cells.append(pc.if_else(older, given, pa.scalar(None, given.type)))
+    cells.append(pc.if_else(older.combine_chunks(), given, pa.scalar(None, given.type)))
     fields = [*whole.type, pa.field(fill.column, given.type)]
     made = pa.StructArray.from_arrays(cells, fields=fields, mask=whole.is_null())
     packet = packets.with_column(packet, "row", made)
     for name in ("unavailable", "missing") if fill.source else ():
         lists = packet.column(name)
         if lists.null_count < len(lists):
-            packet = packets.with_column(
-                packet, name, pa.array(_renamed(lists.to_pylist(), fill), lists.type)
-            )
+            both = by_both_names(lists.to_pylist(), {fill.source: fill.column})
+            packet = packets.with_column(packet, name, pa.array(both, lists.type))
     return packet
 
 
-def _renamed(lists: Iterable[list[str] | None], fill: Fill) -> list[list[str] | None]:
-    """A value that is not known is known by neither name."""
+def by_both_names(
+    lists: Iterable[Sequence[str] | None], former: Mapping[str, str]
+) -> list[list[str] | None]:
+    """Lists of unavailable columns: what is not known is known by neither of a column's names.
+
+    Args:
+        lists: each of a row; None where the row has all.
+        former: the new names by the former ones.
+    """
     return [
-        sorted({*names, fill.column}) if names and fill.source in names else names
+        None if names is None else sorted({*names, *(former[n] for n in names if n in former)})
         for names in lists
     ]

@@ -64,6 +64,25 @@ PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose second
 
 
 @dataclass(slots=True)
+class FillBudget:
+    """How much of tables is written anew in one batch, while all others wait.
+
+    Attributes:
+        done: tables that had their turn.
+        bytes: of their data files.
+    """
+
+    done: set[str] = field(default_factory=set)
+    bytes: int = 0
+
+    def takes(self, table: str, entry: TableState) -> bool:
+        """Whether one more table is written anew."""
+        self.done.add(table)
+        self.bytes += entry.bytes
+        return self.bytes <= tables.FILL_BYTES
+
+
+@dataclass(slots=True)
 class Pipeline:
     """One pipeline's query and what its batches need.
 
@@ -180,9 +199,7 @@ class Pipeline:
         self.checkpoint.check_owner()
         self.checkpoint.save(state)
         self.publish(state)
-        if left.refresh or any(
-            one.changes or one.code in {*catalog_policies.CODES, UNSEEN} for one in results.outcomes
-        ):
+        if left.refresh or _asks(state, results.outcomes):
             self.forms_change()
         self.snapshots(state, news)
         marks.append(monotonic())
@@ -203,7 +220,6 @@ class Pipeline:
         self._control(state, before, start, ends)
         self._refuse_namesakes(state, before, start)
         self._replace(state, before)
-        self._fill(state, before)
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
@@ -222,17 +238,23 @@ class Pipeline:
         end = next((e[topic][0] for e in ends if topic in e), 0)
         state.control = max(before.control, end)
         records = self.controls(before.control, end)
+        tables.end_fills(state, partial(plans.passed, before))
+        budget = FillBudget()
+
+        def carry(some: Sequence[dict[str, Any]]) -> None:
+            control_records.carry_out(some, state, before=before, start=start, refresh=self.refresh)
+            self._fill(state, budget)
+
         left = control_records.guarded(
             records,
-            lambda some: control_records.carry_out(
-                some, state, before=before, start=start, refresh=self.refresh
-            ),
+            carry,
             first=before.control,
             mark=self.checkpoint.handling,
             note=self.checkpoint.note_handling,
         )
         for record in left:
             self.left_out(record)
+            control_records.make_up_for(record, state)
         for name, entry in state.tables.items():
             if self.refresh.is_back(name, entry):
                 tables.resnapshot(entry, refresh.MADE_ANEW, state.batch)
@@ -294,22 +316,23 @@ class Pipeline:
         else:  # the source has no row
             rebuild.empty(path, entry.rebuild, storage_options=options)
 
-    def _fill(self, state: PipelineState, before: PipelineState) -> None:
+    def _fill(self, state: PipelineState, budget: FillBudget) -> None:
         """Older rows get what they have in new columns, before any row that brings these itself.
 
         Done in every repetition, and only the first time something happens. Where it cannot be done
         the table is read again.
         """
-        tables.end_fills(state, partial(plans.passed, before))
         for name, entry in state.tables.items():
             due = [one for one in entry.fills if one.batch == state.batch]
-            if due and not self._filled(name, entry, due, state.batch):
+            if not due or name in budget.done:
+                continue
+            if not budget.takes(name, entry) or not self._filled(name, entry, due, state.batch):
                 entry.fills = [one for one in entry.fills if one.batch != state.batch]
                 columns = ", ".join(one.column for one in due)
                 tables.resnapshot(entry, f"older rows lack columns: {columns}", state.batch)
 
     def _filled(self, table: str, entry: TableState, due: Sequence[Fill], batch: int) -> bool:
-        if not plans.fills_of(self.config, table, entry):
+        if not plans.can_fill(self.config, table, entry):
             return False
         query, columns = self.checkpoint.query_id(), [one.column for one in due]
         try:
@@ -467,7 +490,8 @@ class Pipeline:
             DependencyError: no table at all could be written: the whole batch is tried again.
         """
         away = [one for one in failed if one.code not in {chunk_files.MISSING, UNSEEN}]
-        waiting = [e.state == tables.ERRORED and e.retried for e in state.tables.values()]
+        entries = state.tables.values()
+        waiting = [e.state == tables.ERRORED and e.retried and e.code != UNSEEN for e in entries]
         if away and all(waiting):
             raise DependencyError(away[0].reason, code=away[0].code, hint=away[0].hint)
         for outcome in failed:
@@ -531,3 +555,10 @@ class Pipeline:
             **news.held(),
         )  # fmt: skip
         self.done(BatchDone(batch, events, rows, times, held=news.held()))
+
+
+def _asks(state: PipelineState, outcomes: Sequence[TableOutcome]) -> bool:
+    """Whether tables have changed, or wait, for a reason that the catalog may know more of."""
+    return any(entry.code == UNSEEN for entry in state.tables.values()) or any(
+        one.changes or one.code in catalog_policies.CODES for one in outcomes
+    )

@@ -84,16 +84,16 @@ def _seen(
     config: Config, table: str, entry: TableState, seen: Mapping[str, frozenset[str]]
 ) -> frozenset[str] | None:
     """The columns that a table may get without waiting; None for any."""
-    waits = not entry.asked and tables.can_fill(entry) and fills_of(config, table, entry)
-    return seen.get(table) if waits else None
+    return seen.get(table) if not entry.asked and can_fill(config, table, entry) else None
 
 
-def fills_of(config: Config, table: str, entry: TableState) -> bool:
-    """Whether older rows of a table may get values without being read again.
+def can_fill(config: Config, table: str, entry: TableState) -> bool:
+    """Whether older rows of a table can get values without being read again.
 
     Not where an output topic tells of rows: they would be in no event there.
     """
-    return config.output is None and engine_of(config, table, entry) in tables.FILLED_ENGINES
+    is_written_here = engine_of(config, table, entry) in tables.FILLED_ENGINES
+    return config.output is None and is_written_here and tables.can_fill(entry)
 
 
 def passed(state: PipelineState, entry: TableState) -> bytes | None:

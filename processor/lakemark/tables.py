@@ -26,7 +26,7 @@ from lakemark.fills import UNSEEN, Fill
 from lakemark.namesakes import Name
 from lakemark.positions import LOWEST
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 EARLIEST: Final = -2  # Kafka's word for a partition's first offset
 REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that a whole snapshot is better
 FILL_BYTES: Final = 256 << 20  # of data files: they are written anew while all tables wait
@@ -429,6 +429,7 @@ def _begin_rebuild(state: PipelineState, entry: TableState, command: str, why: s
     entry.rebuild_old = old
     made = blake2s(command.encode(errors="replace"), digest_size=6).hexdigest()
     entry.rebuild, entry.rebuild_why = f"rebuild-{made}-{state.batch}", why
+    entry.fills = []  # of its rows the snapshot brings the newest, whatever older images say
     _forget_files(entry)
 
 

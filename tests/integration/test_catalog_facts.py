@@ -16,7 +16,7 @@ from stack.postgres import Postgres, binaries_of
 
 pytestmark = pytest.mark.integration
 
-NOTHING, READ_AGAIN, REBUILD, STOP, GONE = Action
+NOTHING, _, READ_AGAIN, REBUILD, STOP, GONE = Action
 PUBLICATION, SLOT = "changes", "changes"
 LISTS = 15  # the first version with row filters and column lists
 

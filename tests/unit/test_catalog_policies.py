@@ -10,7 +10,7 @@ import pytest
 
 from lakemark.catalog_changes import Action, Difference, differences
 from lakemark.catalog_facts import ColumnFacts, TableFacts, UniqueKey
-from lakemark.catalog_policies import CODES, can_fill, judged, outcome_of
+from lakemark.catalog_policies import CODES, are_fills, judged, outcome_of
 from lakemark.catalog_watch import has_to_wait, records
 from lakemark.config import Config
 from lakemark.connector import parse
@@ -275,12 +275,18 @@ def test_settings_of_one_table_go_before_those_of_all():
 
 # -- values that older rows have -------------------------------------------------------------------
 
+ALTER = 9  # the transaction that did it
+
 
 def table(*columns, width=None, oid=1, kind="r", **more):
-    """Columns by number; one without a name is dropped."""
-    found = tuple(ColumnFacts(n, c, "text") for n, c in enumerate(columns, 1) if c)
+    """Columns by number: names, or name, xmin and xmin of the default; "" is dropped."""
+    found = []
+    for number, given in enumerate(columns, 1):
+        name, xmin, default_xmin = (given, 1, 0) if isinstance(given, str) else (*given, 0)[:3]
+        if name:
+            found.append(ColumnFacts(number, name, "text", xmin=xmin, default_xmin=default_xmin))
     return TableFacts(
-        oid=oid, name=T, kind=kind, columns=found,
+        oid=oid, name=T, kind=kind, columns=tuple(found),
         width=len(columns) if width is None else width, **more,
     )  # fmt: skip
 
@@ -288,34 +294,44 @@ def table(*columns, width=None, oid=1, kind="r", **more):
 ADDED = Difference(T, "column-added", Action.READ_AGAIN, "w came", column="w", fill="11")
 NAMED = Difference(T, "column-renamed", Action.READ_AGAIN, "", column="w", other="v")
 NOTHING = Difference(T, "column-dropped", Action.NOTHING, "x went", column="x")
+W, X = ("w", ALTER, ALTER), ("x", ALTER, ALTER)
+RENAMED = ("w", ALTER)
 
 
 @pytest.mark.parametrize(
     ("before", "now", "changes", "expected"),
     [
-        (table("id"), table("id", "w"), [ADDED], True),
-        (table("id", "v"), table("id", "w"), [NAMED], True),
-        (table("id", "x"), table("id", None, "w"), [ADDED, NOTHING], True),
-        (table("id", "v"), table("id", "w", "x"), [NAMED, replace(ADDED, column="x")], True),
+        (table("id"), table("id", W), [ADDED], True),
+        (table("id"), table("id", W, X), [ADDED, replace(ADDED, column="x")], True),
+        (table("id", "v"), table("id", RENAMED), [NAMED], True),
+        (table("id", "x"), table("id", "", W), [ADDED, NOTHING], True),
+        (table("id", "v"), table("id", RENAMED, X), [NAMED, replace(ADDED, column="x")], True),
         # nothing to do, or something else
-        (table("id"), table("id", "w"), [replace(ADDED, action=Action.NOTHING)], False),
-        (table("id"), table("id", "w"), [ADDED, replace(ADDED, kind="rewritten")], False),
-        (table("id"), table("id", "w"), [ADDED, replace(NOTHING, action=Action.STOP)], False),
-        (table("id"), table("id", "w"), [replace(ADDED, action=Action.REBUILD)], False),
-        (table("id"), table("id", "w"), [replace(ADDED, fill=None)], False),
-        (table("id", "v"), table("id", "w"), [replace(NAMED, other="")], False),
-        (table("id", "v"), table("id", "w"), [replace(NAMED, kind="column-replaced")], False),
+        (table("id"), table("id", W), [replace(ADDED, action=Action.NOTHING)], False),
+        (table("id"), table("id", W), [ADDED, replace(ADDED, kind="rewritten")], False),
+        (table("id"), table("id", W), [ADDED, replace(NOTHING, action=Action.STOP)], False),
+        (table("id"), table("id", W), [replace(ADDED, action=Action.REBUILD)], False),
+        (table("id"), table("id", W), [replace(ADDED, fill=None)], False),
+        (table("id", "v"), table("id", RENAMED), [replace(NAMED, other="")], False),
+        (table("id", "v"), table("id", RENAMED), [replace(NAMED, kind="column-replaced")], False),
         # a column came and went: events may have had it by the name of this one
-        (table("id"), table("id", None, "w"), [ADDED], False),
-        (table("id", "v"), table("id", "w", None), [NAMED], False),
-        (table("id", "v"), table("id", "w", width=3), [NAMED], False),
+        (table("id"), table("id", "", W), [ADDED], False),
+        (table("id", "v"), table("id", RENAMED, ""), [NAMED], False),
+        (table("id", "v"), table("id", RENAMED, width=3), [NAMED], False),
+        # it was written since it was made, or another one was: by another name in between
+        (table("id"), table("id", ("w", ALTER, 7)), [ADDED], False),
+        (table("id"), table("id", ("w", ALTER)), [ADDED], False),
+        (table("id", "u"), table("id", ("u", 8), W), [ADDED], False),
+        (table("id", "v", "u"), table("id", RENAMED, ("u", ALTER)), [NAMED], False),
+        (table("id"), table("id", W, ("x", 8, 8)), [ADDED, replace(ADDED, column="x")], False),
+        (table("id", "v"), table("id", ("w", 8), X), [NAMED, replace(ADDED, column="x")], False),
         # nobody knows, or another table
-        (None, table("id", "w"), [ADDED], False),
-        (table("id", width=0), table("id", "w"), [ADDED], False),
-        (table("id", oid=2), table("id", "w"), [ADDED], False),
-        (table("id", kind="p"), table("id", "w", kind="p"), [ADDED], False),
-        (table("id"), table("id", "w", column_list=("id", "w")), [ADDED], False),
+        (None, table("id", W), [ADDED], False),
+        (table("id", width=0), table("id", W), [ADDED], False),
+        (table("id", oid=2), table("id", W), [ADDED], False),
+        (table("id", kind="p"), table("id", W, kind="p"), [ADDED], False),
+        (table("id"), table("id", W, column_list=("id", "w")), [ADDED], False),
     ],
 )
 def test_where_a_value_or_a_name_is_all_that_rows_lack(before, now, changes, expected):
-    assert can_fill(before, now, changes) is expected
+    assert are_fills(before, now, changes) is expected

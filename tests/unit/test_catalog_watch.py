@@ -617,7 +617,7 @@ def wide(missing="11", **more):
     """Table a with one column more, which older rows have a value in."""
     after = facts(columns=("id", "v", "w"), width=3, **more)
     *old, new = after.columns
-    new = msgspec.structs.replace(new, missing=missing)
+    new = msgspec.structs.replace(new, missing=missing, xmin=9, default_xmin=9)
     return source(msgspec.structs.replace(after, columns=(*old, new)), lsn=800)
 
 
@@ -627,7 +627,10 @@ def whole(looks, monkeypatch):
 
     def read_values(_database, table, oid, missing, _modes, **_):
         assert (table, oid) == (T, 1)
-        return {name: pa.array([text]) for name, text in missing.items() if text != "odd"}
+        given = {n: None if text == "odd" else pa.array([text]) for n, text in missing.items()}
+        return {"id": None, "v": None} | dict.fromkeys(columns) | given
+
+    columns = ["w"]
 
     monkeypatch.setattr(catalog_watch, "read_values", read_values)
     looks.state = state(a=WHOLE)
@@ -635,6 +638,14 @@ def whole(looks, monkeypatch):
     looks.watched = looks.watch()
     looks.watched.look()
     return looks
+
+
+def called_otherwise():
+    """Its second column has another name."""
+    after = facts(columns=("id", "w"), width=2)
+    one, two = after.columns
+    columns = (one, msgspec.structs.replace(two, xmin=9))
+    return source(msgspec.structs.replace(after, columns=columns), lsn=800)
 
 
 def then(looks, now):
@@ -654,7 +665,7 @@ def test_older_rows_get_the_value_that_the_catalog_has(whole):
 
 
 def test_a_renamed_column_takes_its_values_along(whole):
-    ((kind, (given,)),) = then(whole, source(facts(columns=("id", "w"), width=2), lsn=800))
+    ((kind, (given,)),) = then(whole, called_otherwise())
     assert (kind, given["column"], given["source"]) == ("table-fill", "w", "v")
     assert "value" not in given
 
@@ -669,6 +680,7 @@ def test_positions_are_of_the_epoch_of_now(whole):
     ("entry", "now"),
     [
         (WHOLE, wide("odd")),  # no event could bring that value
+        (WHOLE, wide("long" * 20_000)),
         (WHOLE, wide(filenode=11)),
         (WHOLE, wide(column_list=("id", "v", "w"))),
         (msgspec.structs.replace(WHOLE, complete=""), wide()),
@@ -734,3 +746,28 @@ def test_nobody_waits_for_a_database_that_does_not_answer(whole, monkeypatch):
 def test_only_tables_with_rows_and_columns_of_their_own_wait(whole):
     then(whole, source(facts(kind="p"), facts(U, oid=2, column_list=("id", "v"))))
     assert whole.watched.columns() == {}
+
+
+def test_values_that_the_connector_writes_in_its_own_way_are_read_by_nobody(whole):
+    settings = {**SETTINGS, "column.mask.with.5.chars": "public.a.w"}
+    connector = parse(settings, config=CONFIG)
+    whole.watched = CatalogWatch(CONFIG, connector, whole.store, lambda: whole.state)
+    assert [kind for kind, _ in then(whole, wide())] == ["table-resnapshot"]
+
+
+def test_a_column_that_the_connector_leaves_out_takes_no_values_along(whole, monkeypatch):
+    monkeypatch.setattr(catalog_watch, "read_values", lambda *_, **__: {"id": None})
+    assert [kind for kind, _ in then(whole, called_otherwise())] == ["table-resnapshot"]
+
+
+def test_a_renamed_column_is_a_new_one_for_the_policy(whole, monkeypatch):
+    lake = {"path": "/nowhere/lake", "schema_changes": {"exclude": ["add-column"]}}
+    config = Config.model_validate({**CONFIG.model_dump(), "lake": lake})
+    whole.watched = CatalogWatch(config, CONNECTOR, whole.store, lambda: whole.state)
+    assert [kind for kind, _ in then(whole, called_otherwise())] == ["table-resnapshot"]
+
+
+def test_a_log_that_goes_on_is_no_reason_to_keep_a_look(whole):
+    kept = whole.store.kept
+    then(whole, source(facts(width=2), lsn=900))
+    assert whole.store.kept is kept

@@ -40,7 +40,7 @@ HEADER: Final = (
 CHANGES: Final = 5  # of the catalog
 DONE: Final = {
     "nothing": "nothing to do",
-    "fill": "older rows got the values",
+    "fill": "older rows get the values",
     "read-again": "snapshotted by itself",
     "rebuild": "rebuilt by itself",
     "stop": "the table stops until it is mended",

@@ -33,6 +33,7 @@ import structlog
 from lakemark import chunk_rows, crashpoints, fills, packets
 from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import LakemarkError, TableError
+from lakemark.fills import Fill
 from lakemark.sink import (
     commits,
     delta,
@@ -51,7 +52,7 @@ from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, Ta
 from lakemark.sink.failures import told
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.sink.log_table import LogTable, Opened
-from lakemark.sink.names import CDC, OWN
+from lakemark.sink.names import CDC, OWN, sources_of
 from lakemark.sink.pending import Halves
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
@@ -206,6 +207,7 @@ class _Work:
             halves.remove(own.pending_over, own.pending_over_step)
         waiting = halves.load(own.pending, own.pending_step) if own.pending >= 0 else None
         outcome.lost = own.pending >= 0 and waiting is None
+        outcome.reread = _texts(_doubted(parts, own.fills))
         return cls(parts, plan, publish, own, outcome, halves, waiting)
 
     def is_done(self) -> bool:
@@ -222,7 +224,8 @@ class _Work:
         if earlier is not None and not own.written:
             outcome.rows_before = max(0, self._size(earlier).rows)
         if batch == plan.batch:
-            outcome.reread = _texts(_in_doubt(self.parts, self.waiting))
+            again = _texts(_in_doubt(self.parts, self.waiting))
+            outcome.reread = sorted({*outcome.reread, *again})
         outcome.version = self._version(recorded)
         if recorded != outcome.version:
             return False
@@ -390,20 +393,18 @@ class _Work:
         self._narrow()
 
     def _fill(self) -> None:
-        """Images that are older than a column get what such rows have in it."""
-        own = self.own
-        if not own.fills:
+        """Images that are older than a column get what such rows have in it.
+
+        Where the table has it: one that was made anew may have begun without.
+        """
+        there = set() if self.schema is None else {*self.schema.names}
+        if self.own.fills and self.opened is not None:
+            there |= {*sources_of(pa.schema(self.opened.schema().to_arrow())).values()}
+        given = [one for one in self.own.fills if one.column in there]
+        if not given:
             return
-        doubt: set[bytes] = set()
-
-        def full(packet: pa.Table) -> pa.Table:
-            whole, unknown = fills.filled(packet, own.fills)
-            doubt.update(unknown)
-            return whole
-
-        self.parts = [replace(part, packet=full(part.packet)) for part in self.parts]
-        self.waiting = None if self.waiting is None else full(self.waiting)
-        self.outcome.reread = sorted({*self.outcome.reread, *_texts(frozenset(doubt))})
+        self.parts = [replace(part, packet=fills.filled(part.packet, given)) for part in self.parts]
+        self.waiting = None if self.waiting is None else fills.filled(self.waiting, given)
 
     def _narrow(self) -> None:
         """Nothing after this sees what the table leaves out: its rows do not have it either.
@@ -537,6 +538,17 @@ def _in_doubt(parts: Sequence[Part], waiting: pa.Table | None) -> frozenset[byte
         for key in packet.column(name).to_pylist()
         if key
     )
+
+
+def _doubted(parts: Sequence[Part], given: Sequence[Fill]) -> frozenset[bytes]:
+    """Keys of rows of which nobody knows what they have in a new column."""
+    found: set[bytes] = set()
+    for part in parts if given else ():
+        names = [field.name for field in chunk_rows.image_type(part.packet)]
+        found |= fills.doubted(part.packet, names, given)
+        if part.filed is not None:
+            found |= fills.doubted(part.filed.packet(), part.filed.file.columns.names, given)
+    return frozenset(found)
 
 
 def _texts(keys: frozenset[bytes]) -> list[str]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 
 from lakemark.errors import TableError
-from lakemark.fills import Fill
+from lakemark.fills import Fill, by_both_names
 from lakemark.sink import table_log
 from lakemark.sink.commits import (
     TASK_MERGE,
@@ -253,14 +253,16 @@ def fill(
             target = open_table(path, storage_options)
             if target is None:
                 return False
+            store = TableStore(path, dict(storage_options or {}))
             if target.transaction_version(app_id) is not None:
+                table_log.keep(store, [target.version()])
                 return True
             target = existing(path, storage_options, target, engine=engine)
             old = pa.schema(target.schema().to_arrow())
             columns = _filled_columns(old, fills)
             if columns is None:
                 return False
-            added = plan(target, path, pa.schema(list(columns)), table).added
+            added = plan(target, path, pa.schema([field for field, _ in columns]), table).added
             if len(added) < len(columns):
                 return False
 
@@ -269,14 +271,13 @@ def fill(
             def with_values(batch: pa.RecordBatch) -> pa.RecordBatch:
                 batch = _unknown_by_both(batch, former) if former else batch
                 cells = [
-                    make(batch).cast(f.type)
-                    for make, f in zip(columns.values(), added, strict=True)
+                    make(batch).cast(f.type) for (_, make), f in zip(columns, added, strict=True)
                 ]
                 return pa.RecordBatch.from_arrays([*batch.columns, *cells], schema=new)
 
             new, version = pa.schema([*old, *added]), target.version()
             _rewrite(target, new, with_values, conditional(app_id, 0))
-            table_log.keep(TableStore(path, dict(storage_options or {})), [version + 1])
+            table_log.keep(store, [version + 1])
             return True
 
     return retried(path, attempt)
@@ -285,19 +286,19 @@ def fill(
 _Cells = Callable[[pa.RecordBatch], pa.Array]
 
 
-def _filled_columns(old: pa.Schema, fills: Sequence[Fill]) -> dict[pa.Field, _Cells] | None:
+def _filled_columns(old: pa.Schema, fills: Sequence[Fill]) -> list[tuple[pa.Field, _Cells]] | None:
     """The new columns under the source's names, and what the rows of a batch have in them."""
     known = {source: name for name, source in sources_of(old).items()}
-    columns: dict[pa.Field, _Cells] = {}
+    columns: list[tuple[pa.Field, _Cells]] = []
     for one in fills:
         if one.column in known:
             return None
         if one.value:
             cell = one.cell()
-            columns[pa.field(one.column, cell.type)] = partial(_repeated, cell)
+            columns.append((pa.field(one.column, cell.type), partial(_repeated, cell)))
         elif one.source in known:
             kind = old.field(known[one.source]).type
-            columns[pa.field(one.column, kind)] = partial(_column, known[one.source])
+            columns.append((pa.field(one.column, kind), partial(_column, known[one.source])))
         else:
             return None
     return columns
@@ -310,10 +311,7 @@ def _unknown_by_both(batch: pa.RecordBatch, former: Mapping[str, str]) -> pa.Rec
     lists = pc.struct_field(cdc, "unavailable")
     if lists.null_count == len(lists):
         return batch
-    named = [
-        None if names is None else sorted({*names, *(former[n] for n in names if n in former)})
-        for names in lists.to_pylist()
-    ]
+    named = by_both_names(lists.to_pylist(), former)
     cells = [
         pa.array(named, field.type) if field.name == "unavailable" else pc.struct_field(cdc, [n])
         for n, field in enumerate(cdc.type)

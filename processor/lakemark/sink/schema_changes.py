@@ -102,8 +102,8 @@ def require_seen(table: str, added: Collection[str], seen: Collection[str] | Non
     unseen = sorted({*added} - {*seen}) if seen is not None else []
     if unseen:
         raise TableError(
-            f"columns of {table} came: {', '.join(unseen)}; the database is asked what older rows "
-            "have in them",
+            f"columns of {table} are new: {', '.join(unseen)}; the database is asked what older "
+            "rows have in them",
             code=UNSEEN,
             hint="it goes on by itself",
             retried=True,

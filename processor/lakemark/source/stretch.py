@@ -398,13 +398,20 @@ class _Work:
             young = self.plan.fills.get(table) if heads.schema[run[0]] is None else None
             if isinstance(schema, TableSchema) and young:
                 images = {i: heads.after[i] or heads.before[i] for i in run}
-                for alike, older in fills.shapes(images, schema, young):
+                for alike, older, odd in fills.shapes(images, schema, young):
                     self._add(table, report, fold(alike, self.raw, older, self.plan.modes))
+                    self._doubt(table, report, alike, odd)
             elif isinstance(schema, TableSchema):
                 self._add(table, report, fold(run, self.raw, schema, self.plan.modes))
             else:
                 report.stop = schema
                 return
+
+    def _doubt(self, table: str, report: TableReport, run: list[int], odd: Sequence[Fill]) -> None:
+        """Rows of which nobody knows what older images lack are read again."""
+        upto = max((bytes.fromhex(one.upto) for one in odd), default=b"")
+        older = [index for index in run if self.heads.position[index] < upto]
+        report.reread += [key.decode("utf-8", "replace") for key, _ in self._missing(table, older)]
 
     def _schema(self, table: str, run: list[int]) -> TableSchema | tuple[str, str]:
         """The schema of a run, or the code and reason to stop its table."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lakemark import positions
 from lakemark.fills import UNSEEN, Fill, packed
+from tests.kit.log_model import COLUMNS
 from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, Alter
 from tests.kit.simulation.connector import TOPIC, Connector, Place
 from tests.kit.simulation.coordinator import Coordinator
@@ -325,7 +326,7 @@ class History(Writes, Reads):
         assert how is not None
         upto = positions.pack(0, self.source.end_of_log(), 0).hex()
         value = packed(pa.array([DEFAULT], how.type)) if how.kind == ADD else ""
-        fill = Fill(NEW, upto, value, "" if how.kind == ADD else OLD)
+        fill = Fill(NEW, upto, COLUMNS, value, "" if how.kind == ADD else OLD)
         self.coordinator.say(type="table-fill", fills=[msgspec.to_builtins(fill)])
         self.pipeline.seen = True
 

@@ -399,8 +399,7 @@ class Pipeline:
                 parts, self._load, may_stay=self._may_stay, pending=state.pending, floor=floor,
                 fills=partial,
             )  # fmt: skip
-            parts, waiting, doubt = self._filled(parts, state)
-            done.reread |= doubt
+            parts, waiting = self._filled(parts, state)
             result = resolving.resolve(
                 parts, floor=self.floor(state), pending=waiting,
                 read_rows=self.lake.read_rows, deletes=self.deletes,
@@ -410,7 +409,6 @@ class Pipeline:
             if not early and result.truncate is not None:
                 self.lake.truncate(result.truncate, version=version)
             pending, reread = result.pending, set(result.reread)
-            reread |= doubt
             self._saved = pending, reread
             self._maybe_die()
             self.lake.merge(self._together(result.write_set, stay), version=version)
@@ -465,23 +463,14 @@ class Pipeline:
         """`schema_changes.require_seen`."""
         return not (self.order or self.seen or NEW in self.lake.added) and _has_new(parts)
 
-    def _filled(
-        self, parts: list[Part], state: State
-    ) -> tuple[list[Part], pa.Table | None, set[bytes]]:
-        doubt: set[bytes] = set()
-
-        def full(packet: pa.Table) -> pa.Table:
-            whole, keys = fills.filled(packet, state.fills)
-            doubt.update(keys)
-            return whole
-
-        how = self.connector.source.altered
-        parts = [replace(part, packet=full(part.packet)) for part in parts]
+    def _filled(self, parts: list[Part], state: State) -> tuple[list[Part], pa.Table | None]:
+        how, given = self.connector.source.altered, state.fills
+        parts = [replace(part, packet=fills.filled(part.packet, given)) for part in parts]
         if how is not None and _has_new(parts):
             self.lake.added.setdefault(NEW, how.type)
             for row in self.lake.table.values():
                 row.setdefault(NEW, None)
-        return parts, None if state.pending is None else full(state.pending), doubt
+        return parts, None if state.pending is None else fills.filled(state.pending, given)
 
     def _may_stay(self, file: ChunkFile) -> bool:
         is_whole = {*file.columns.names} == {*SCHEMAS[TABLE].by_name, *self.lake.added}

@@ -424,15 +424,15 @@ def _fills_by_the_look(patch: Patch) -> None:
     """What is older than the look counts as older than the column."""
     real = fills.filled
 
-    def filled(packet: pa.Table, given: Any) -> tuple[pa.Table, frozenset[bytes]]:
-        packet, doubt = real(packet, given)
+    def filled(packet: pa.Table, given: Any) -> pa.Table:
+        packet = real(packet, given)
         rows = packet.column("row").to_pylist()
         for one in given:
             for row, position in zip(rows, packet.column("position").to_pylist(), strict=True):
                 if row is not None and NEW in row and row[NEW] is None:
                     row[NEW] = DEFAULT if position < bytes.fromhex(one.upto) else None
         kind = packet.schema.field("row").type
-        return packets.with_column(packet, "row", pa.array(rows, kind)), doubt
+        return packets.with_column(packet, "row", pa.array(rows, kind))
 
     patch.setattr(fills, "filled", filled)
 
@@ -448,17 +448,17 @@ def _only_files(patch: Patch) -> None:
 
 def _late_images(patch: Patch) -> None:
     """Only rows that are there get the value, not those that come later in older images."""
-    patch.setattr(fills, "filled", lambda packet, _: (packet, frozenset()))
+    patch.setattr(fills, "filled", lambda packet, _: packet)
 
 
 def _no_shapes(patch: Patch) -> None:
     """Images have all columns of the catalog."""
-    patch.setattr(fills, "shapes", lambda images, schema, _: [(list(images), schema)])
+    patch.setattr(fills, "shapes", lambda images, schema, _: [(list(images), schema, [])])
 
 
 def _known_by_one_name(patch: Patch) -> None:
     """What is unknown in a column is known in the one that it is called now."""
-    patch.setattr(fills, "_renamed", lambda lists, _: lists)
+    patch.setattr(fills, "by_both_names", lambda lists, _: lists)
 
 
 def _rows_known_by_one_name(patch: Patch) -> None:

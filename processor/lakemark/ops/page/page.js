@@ -11,7 +11,7 @@ const ORDER = ["errored", "paused", "catching_up", "snapshotting", "streaming", 
 const NAMED = 3; // tables named where several have the same trouble
 const STAGES = { arming: "about to start", waiting: "waits for its turn", cutting: "being cut into chunks", checking: "being checked", sweeping: "old rows are being removed" };
 const STATES = { read: "waits for a window" };
-const DONE = { nothing: "nothing to do", fill: "older rows got the values", "read-again": "snapshotted by itself", rebuild: "rebuilt by itself", stop: "the table stops", gone: "table kept as it is" };
+const DONE = { nothing: "nothing to do", fill: "older rows get the values", "read-again": "snapshotted by itself", rebuild: "rebuilt by itself", stop: "the table stops", gone: "table kept as it is" };
 const CHUNKS = 12; // chunks in flight shown one by one, by table
 const ACTIVE = new Set(["running", "paused", "asked"]);
 

@@ -44,7 +44,7 @@ _CONTROL: Final = """
 SELECT s.system_identifier::text, c.timeline_id
 FROM pg_catalog.pg_control_system() s, pg_catalog.pg_control_checkpoint() c
 """
-# Read after the moment of the others: no change that they do not show is above it.
+# Read after the moment of the others: every change that they show is below it.
 _LSN: Final = "SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8"
 _SLOT: Final = """
 SELECT coalesce(restart_lsn - '0/0', 0)::int8, coalesce(confirmed_flush_lsn - '0/0', 0)::int8
@@ -98,7 +98,7 @@ _ATTACHED: Final = "AND NOT i.inhdetachpending"
 _COLUMNS: Final = """
 SELECT a.attrelid::int8, a.attnum::int, a.attname::text, format_type(a.atttypid, NULL),
        a.atttypmod, array_to_string(a.attmissingval, ''), coalesce(d.oid, 0)::int8,
-       a.attgenerated::text, a.xmin::text::int8
+       a.attgenerated::text, a.xmin::text::int8, coalesce(d.xmin::text, '0')::int8
 FROM pg_catalog.pg_attribute a
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
@@ -312,8 +312,9 @@ def _columns(rows: Iterable[Row], parts: Iterable[Iterable[Row]]) -> tuple[Colum
             default=default,
             generated=generated,
             xmin=xmin,
+            default_xmin=default_xmin,
         )
-        for number, name, kind, modifier, value, default, generated, xmin in rows
+        for number, name, kind, modifier, value, default, generated, xmin, default_xmin in rows
     )
 
 

@@ -28,7 +28,7 @@ def read_values(
     modes: HandlingModes,
     *,
     settings: Mapping[str, str],
-) -> dict[str, pa.Array]:
+) -> dict[str, pa.Array | None]:
     """Read values of columns as a chunk's rows, and events, have them.
 
     Args:
@@ -40,8 +40,8 @@ def read_values(
         settings: the connector's configuration.
 
     Returns:
-        arrays of one row; columns are left out that the connector leaves out, and values that no
-        event could bring.
+        by column of events an array of one row; None for those without a value in `missing`, or
+        with one that no event could bring. Columns that the connector leaves out are left out.
 
     Raises:
         DependencyError, LoginRefused, InvalidConfig: as `postgres.read_schemas` says.
@@ -57,7 +57,7 @@ def read_values(
         if known is None:
             return {}
         schema, columns = known
-        values = {}
+        values: dict[str, pa.Array | None] = dict.fromkeys(schema.by_name)
         for column, target in zip(columns, schema.columns, strict=True):
             row = session.execute(_TYPE, [oid, column.name]).fetchone()
             if column.name not in missing or row is None:
