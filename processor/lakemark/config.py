@@ -225,6 +225,11 @@ class SnapshotConfig(Section):
         description="a captured table whose rows have never all been brought is read by itself "
         "(`auto`: with `database`), or waits for a signal",
     )
+    repair_interval: Duration = Field(
+        timedelta(minutes=1),
+        description="a table that asks for a snapshot, or for some of its rows, again and again is "
+        "read by itself so seldom; longer where reading it takes longer",
+    )
 
 
 class StreamConfig(Section):

@@ -317,6 +317,7 @@ class Supervisor:
             parallelism=config.snapshot.parallelism,
             delay=config.snapshot.chunk_delay.total_seconds(),
             interval=config.snapshot.window_interval.total_seconds(),
+            rest=config.snapshot.repair_interval.total_seconds(),
             ordered=config.output is not None,
             completes=config.snapshot.incomplete == "auto" and config.database is not None,
             own_rows=pipeline.connector.reads_rows,

@@ -4,12 +4,13 @@ import pytest
 
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
-from lakemark.snapshot.coordinator import BEGINS_AGAIN
+from lakemark.snapshot.coordinator import BEGINS_AGAIN, Settings
 from lakemark.snapshot.cutting import REPAIRS
-from lakemark.snapshot.desk import REPAIR_AGAIN_S
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")
+
+REST_S = Settings("any", 1).rest
 
 
 def test_incomplete_rows_are_read_again_before_the_sweep():
@@ -170,7 +171,7 @@ def test_a_table_is_not_swept_while_more_keys_are_in_doubt_than_are_listed():
     assert world.run("r1").tables[0].begun // 2 == BEGINS_AGAIN
     assert not world.stream.sweeps
     assert world.stream.tables[ITEMS].reread_missed > 0
-    world.go(REPAIR_AGAIN_S * 2)
+    world.go(REST_S * 2)
     assert world.stream.tables[ITEMS].reread_missed == -1
     assert len(world.stream.sweeps) == 1
 
@@ -230,7 +231,7 @@ def test_tables_that_need_rows_get_a_run_of_their_own_once(what):
         "keys": {"reread": {"[1]": 1, "[9]": 1}},
     }[what]
     world.stream.table(ITEMS, **changes)
-    world.go(REPAIR_AGAIN_S * 3)
+    world.go(REST_S * 3)
     (start,) = world.records("run-start")
     name = "reread" if what == "keys" else "resnapshot"
     assert start["run"] == f"{name}-{ITEMS}-1"
@@ -250,7 +251,7 @@ def test_a_key_that_cannot_be_asked_for_is_not_answered_by_reading_others():
     world.finish("r1")
     assert set(world.stream.tables[ITEMS].reread) == {"unreadable"}
     assert not world.stream.sweeps
-    world.go(REPAIR_AGAIN_S * 2)
+    world.go(REST_S * 2)
     assert not world.stream.tables[ITEMS].reread
     assert len(world.stream.sweeps) == 1
 
@@ -260,7 +261,7 @@ def test_no_run_of_its_own_while_another_covers_the_table_nor_right_after():
     world = with_settings(chunk_rows=1)
     world.stream.table(ITEMS, streaming=False)
     world.execute("r1", ITEMS)
-    world.go(REPAIR_AGAIN_S * 2)
+    world.go(REST_S * 2)
     world.stream.table(ITEMS, resnapshot_since=0)
     world.stream.table(ITEMS, streaming=True)
     world.finish("r1")
@@ -269,7 +270,17 @@ def test_no_run_of_its_own_while_another_covers_the_table_nor_right_after():
     world.start()
     world.go(5)
     assert [record["run"] for record in world.records("run-start")] == ["r1"]
-    world.go(REPAIR_AGAIN_S, until=lambda: len(world.records("run-start")) == 2)
+    world.go(REST_S, until=lambda: len(world.records("run-start")) == 2)
+
+
+@pytest.mark.parametrize(("rest", "runs_of_its_own"), [(10.0, 1), (40.0, 0)])
+def test_how_long_a_table_rests_is_set(rest, runs_of_its_own):
+    world = with_settings(rest=rest)
+    world.execute("r1", ITEMS)
+    world.finish("r1")
+    world.stream.table(ITEMS, resnapshot_since=world.stream.number)
+    world.go(25)
+    assert len(world.records("run-start")) == 1 + runs_of_its_own
 
 
 def test_a_table_that_misses_changes_all_the_time_holds_up_no_run():
@@ -282,7 +293,7 @@ def test_a_table_that_misses_changes_all_the_time_holds_up_no_run():
     items = [at for at, spec in enumerate(world.reads) if spec.table == ITEMS]
     assert items[-1] - items[0] == len(items) - 1, "no other table comes between"
     assert world.stream.tables[ORDERS].resnapshot_since > 0
-    world.go(REPAIR_AGAIN_S * 2)
+    world.go(REST_S * 2)
     assert world.stream.tables[ORDERS].resnapshot_since == -1
     assert not world.wrong
 
@@ -291,19 +302,19 @@ def test_after_a_start_a_table_waits_no_longer_than_it_would_have_without():
     world = FakeWorld()
     world.execute("r1", ITEMS)
     world.finish("r1")
-    world.go(REPAIR_AGAIN_S * 2)
+    world.go(REST_S * 2)
     world.start()
     world.stream.table(ITEMS, resnapshot_since=0)
-    world.go(REPAIR_AGAIN_S / 4)
+    world.go(REST_S / 4)
     assert len(world.records("run-start")) == 2
 
 
 def test_a_table_that_takes_long_waits_as_long():
     world = with_settings(chunk_rows=1)
     world.execute("r1", ITEMS, delay="30s")
-    world.finish("r1", seconds=REPAIR_AGAIN_S * 10)
+    world.finish("r1", seconds=REST_S * 10)
     took = world.run("r1").tables[0].seconds
-    assert took > REPAIR_AGAIN_S * 1.5
+    assert took > REST_S * 1.5
     world.stream.table(ITEMS, resnapshot_since=0)
     world.go(took * 0.9)
     assert len(world.records("run-start")) == 1
@@ -315,10 +326,10 @@ def test_a_run_of_its_own_that_failed_is_repeated_after_a_pause():
     world = FakeWorld()
     world.answers[ITEMS] = [ChunkError(code="table-gone", message="gone", hint="look")]
     world.stream.table(ITEMS, resnapshot_since=0)
-    world.go(REPAIR_AGAIN_S / 2)
+    world.go(REST_S / 2)
     assert [note.type for note in world.notes][-1] == "ABORTED"
     assert world.note(world.notes[-1].id, "ABORTED")["code"] == "table-gone"
-    world.go(REPAIR_AGAIN_S)
+    world.go(REST_S)
     assert len(world.records("run-start")) == 2
     assert world.notes[-1].type == "COMPLETED"
 
@@ -444,12 +455,12 @@ def test_a_rebuild_that_somebody_waits_for_waits_for_no_run_before_it():
     world.execute("r1", ITEMS)
     world.finish("r1")
     world.stream.table(ITEMS, resnapshot_since=world.stream.number, rebuild="rebuild-a-1")
-    world.go(REPAIR_AGAIN_S / 4)
+    world.go(REST_S / 4)
     assert len(world.records("run-start")) == 2
     assert {spec.rebuild for spec in world.reads if spec.run != "r1"} == {
         world.stream.tables[ITEMS].rebuild
     }
-    world.go(REPAIR_AGAIN_S / 4)
+    world.go(REST_S / 4)
     world.stream.table(ITEMS, resnapshot_since=world.stream.number)
-    world.go(REPAIR_AGAIN_S / 4)
+    world.go(REST_S / 4)
     assert len(world.records("run-start")) == 2, "once"

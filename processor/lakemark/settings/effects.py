@@ -97,6 +97,7 @@ RULES: Final = (
     Rule("snapshot.parallelism", _LIVE, _RUN.format("--parallelism N")),
     Rule("snapshot.chunk_delay", _LIVE, _RUN.format("--delay TIME")),
     Rule("snapshot.window_interval", _RESTART),
+    Rule("snapshot.repair_interval", _RESTART),
     Rule("snapshot.incomplete", _RESTART),
     Rule(
         "stream.shards",

@@ -59,6 +59,7 @@ class Settings:
         chunk_rows, parallelism, delay: of runs that do not say otherwise; parallelism is also the
             most that all runs together get.
         interval: seconds between window rows, at most.
+        rest: seconds after a run in which its tables get none by themselves, at least.
         ordered: whether chunks wait for the fence: where there are output topics.
         completes: whether tables that have never been complete are read by themselves.
         own_rows: whether the connector reads tables itself as it begins.
@@ -71,6 +72,7 @@ class Settings:
     parallelism: int = 4
     delay: float = 0.0
     interval: float = 1.0
+    rest: float = 60.0
     ordered: bool = False
     completes: bool = False
     own_rows: bool = False

@@ -43,9 +43,6 @@ log = structlog.get_logger(__name__)
 
 HANDLING_KEY: Final = b"_handling"
 
-# After a run over a table; what it has answered may still stand in the stream's state.
-REPAIR_AGAIN_S: Final = 60.0
-
 
 class Desk:
     """Signals in, answers out."""
@@ -293,12 +290,12 @@ class Desk:
     def rest(self, run: Run) -> None:
         """A run has ended, perhaps before this start: for some time its tables get none.
 
-        For as long as the table took, if that is longer: one that needs a run all the time is read
-        for half of the time at most.
+        What a run has answered may still stand in the stream's state. For as long as the table
+        took, if that is longer: one that needs a run all the time is read for half of the time.
         """
         passed = max(0, self.outside.now_ms() - run.ended) / 1000
         for table in run.tables:
-            left = max(REPAIR_AGAIN_S, table.seconds) - passed
+            left = max(self.settings.rest, table.seconds) - passed
             until = self.outside.monotonic() + left
             self._repairs[table.table] = max(until, self._repairs.get(table.table, until))
 
@@ -326,7 +323,7 @@ class Desk:
 
         If not, the table gets a run now, and none for some time.
         """
-        self._repairs[name] = self.outside.monotonic() + REPAIR_AGAIN_S
+        self._repairs[name] = self.outside.monotonic() + self.settings.rest
         try:
             reason = acceptance.against(name, self.outside.reasons_against)
         except LakemarkError as error:
