@@ -21,25 +21,40 @@ settings.register_profile("default", derandomize=True, deadline=HANGS)
 settings.register_profile("nightly", derandomize=False, deadline=HANGS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Tests of one group run one after the other in one worker: they share what is slow to start. Those on
-# servers wait a lot; all others fill the gaps.
-GROUPS = {"integration": "servers", "faults": "faults", "spark": "spark", "browser": "browser"}
-SPLIT = {
-    **dict.fromkeys(
-        (f"faults/test_{name}.py" for name in ("gaps", "passwords", "rebuild_crashes", "snapshot_faults", "two_runs")),
-        "more faults",
-    ),
-    **dict.fromkeys(
-        (
-            f"integration/test_{name}.py"
-            for name in ("catalog", "chunk_contract", "chunk_jobs", "conditions", "examples", "ranges",
-                         "reader", "rebuild", "spark_cluster", "spark_snapshots", "types", "windows")
-        ),
-        "more servers",
-    ),
-    "integration/test_demo.py": "demo",  # has servers of its own
-    "faults/test_soak.py": "soak",  # has, too
-}  # fmt: skip
+# Tests of one group run one after the other in one worker: those of a file that needs servers, which
+# it may share, and those that share a browser or a JVM. All others are shared out one by one.
+BY_FILE = ("integration", "faults")
+TOGETHER = ("spark", "browser")
+# What takes longest begins first, or a worker is busy with it when all others are done.
+LONG = (
+    "faults/test_rebuild_crashes.py", "integration/test_silent_changes.py", "spark",
+    "faults/test_two_runs.py", "integration/test_demo.py", "faults/test_soak.py",
+    "faults/test_tables.py", "faults/test_dependencies.py", "faults/test_passwords.py",
+    "integration/test_end_to_end.py", "faults/test_outputs.py", "faults/test_poison.py",
+    "faults/test_crash_points.py", "faults/test_gaps.py", "integration/test_schema_policies.py",
+    "integration/test_snapshots_more.py", "integration/test_snapshots.py",
+)  # fmt: skip
+
+
+def group_of(nodeid: str) -> str:
+    """Return the group of a test: its file, its folder, or itself."""
+    file = nodeid.removeprefix("tests/").partition("::")[0]
+    folder = file.partition("/")[0]
+    if folder in TOGETHER:
+        return folder
+    return file if folder in BY_FILE else nodeid
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest groups first, then what needs servers."""
+    ranks = {group: rank for rank, group in enumerate(LONG)}
+
+    def rank(item: pytest.Item) -> int:
+        group = group_of(item.nodeid)
+        alone = group == item.nodeid
+        return ranks.get(group, len(ranks) + alone)
+
+    items.sort(key=rank)
 
 
 def pytest_sessionstart() -> None:
@@ -49,14 +64,14 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share the tests out with `-n 3`: a group as a whole, all others one by one."""
+    """Share the tests out with `-n`, in their order: a group as a whole."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.removeprefix("tests/").partition("::")[0]
-            return SPLIT.get(file) or GROUPS.get(file.partition("/")[0], nodeid)
+            return group_of(nodeid)
 
+    config.option.loadscopereorder = False
     return ByGroup(config, log)
 
 
