@@ -83,6 +83,7 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     checked = check()
     command = [sys.executable, "-m", "pytest", "-n", "4"]
     if quick:
+        os.environ.setdefault("HYPOTHESIS_PROFILE", "quick")
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
     else:
         ensure_servers(say, newest=True)

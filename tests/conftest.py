@@ -11,6 +11,7 @@ from hypothesis import settings
 from lakemark.source import plain
 from stack.local import Database, LocalStack
 from stack.postgres import BUNDLED, Postgres, binaries_of
+from tests.kit.nightly import examples
 from tests.kit.running import Running
 from tests.kit.snapshots import Snapshots
 
@@ -19,6 +20,7 @@ from tests.kit.snapshots import Snapshots
 HANGS = timedelta(seconds=10)
 settings.register_profile("default", derandomize=True, deadline=HANGS)
 settings.register_profile("nightly", derandomize=False, deadline=HANGS)
+settings.register_profile("quick", derandomize=True, deadline=HANGS, max_examples=examples())
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Tests of one group run one after the other in one worker: those of a file that needs servers, which

@@ -42,14 +42,7 @@ from lakemark.snapshot.readers.postgres_facts import look
 from lakemark.snapshot.readers.postgres_fills import read_values
 from lakemark.snapshot.refusals import refusals
 from lakemark.source.modes import HandlingModes
-from lakemark.tables import (
-    CATCHING_UP,
-    ERRORED,
-    PAUSED,
-    STREAMING,
-    PipelineState,
-    TableState,
-)
+from lakemark.tables import ERRORED, PAUSED, PipelineState, TableState, runs
 
 log = structlog.get_logger(__name__)
 
@@ -57,14 +50,14 @@ KEPT: Final = 50  # changes
 AT_MOST_EVERY_S: Final = 1.0
 LONGEST_VALUE: Final = 64 << 10  # letters: it is in a record, and in the state of each batch
 LONGEST_S: Final = 3600.0  # between two rebuilds of a table for the same reason
-Word = Literal["nothing", "fill", "read-again", "rebuild", "stop", "gone"]
+Word = Literal["nothing", "fill", "read-again", "rebuild", "stop", "dropped"]
 WORDS: Final[Mapping[Action, Word]] = {
     Action.NOTHING: "nothing",
     Action.FILL: "fill",
     Action.READ_AGAIN: "read-again",
     Action.REBUILD: "rebuild",
     Action.STOP: "stop",
-    Action.GONE: "gone",
+    Action.GONE: "dropped",
 }
 STOP: Final = "table-stop"
 REBUILD: Final = "table-rebuild"
@@ -283,7 +276,7 @@ def has_to_wait(change: Difference, entry: TableState | None, *, is_left: bool =
         is_left: whether the configuration leaves it out.
     """
     is_word = change.refused or (change.action is Action.REBUILD and change.kind not in CODES)
-    stands = entry is not None and entry.state not in {STREAMING, CATCHING_UP}
+    stands = entry is not None and not runs(entry)
     return is_word and (is_left or stands)
 
 

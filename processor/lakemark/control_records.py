@@ -189,7 +189,7 @@ def _runs(entry: TableState | None, more: _More) -> bool:
     """Whether a table may be made anew without a person's word."""
     if more.code:
         return _is_meant(entry, more)
-    return entry is not None and entry.state in {tables.STREAMING, tables.CATCHING_UP}
+    return entry is not None and tables.runs(entry)
 
 
 def _doubt(state: PipelineState, table: str, more: _More) -> None:

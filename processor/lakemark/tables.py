@@ -412,6 +412,8 @@ def rebuild(
     entry = state.tables.get(table)
     if entry is None:
         return False
+    if entry.code == UNSEEN:
+        _resume(entry, state.batch)
     if entry.state in (PAUSED, ERRORED):
         if not skip(state, table, upto=upto):
             return False
@@ -530,17 +532,22 @@ def note_reread(entry: TableState, keys: Iterable[str], *, batch: int) -> None:
             entry.reread_missed = batch
 
 
+def runs(entry: TableState) -> bool:
+    """Whether a table goes on by itself, perhaps after a look at the catalog."""
+    return entry.state in {STREAMING, CATCHING_UP} or (
+        entry.state == ERRORED and entry.code == UNSEEN
+    )
+
+
 def can_fill(entry: TableState) -> bool:
     """Whether a table's rows can get values that no event tells, instead of being read again.
 
     Not one that a person or an error has stopped, nor one that is to be read again anyway. Those
     of Spark's engine are large: reading them again keeps nobody waiting.
     """
-    waits = entry.state == ERRORED and entry.code == UNSEEN
-    runs = waits or entry.state in {STREAMING, CATCHING_UP}
     is_whole = bool(entry.complete) and not entry.resnapshot and not entry.rebuild
     is_small = entry.engine in FILLED_ENGINES and entry.bytes <= FILL_BYTES
-    return runs and is_whole and is_small
+    return runs(entry) and is_whole and is_small
 
 
 def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark import changes, positions
+from tests.kit.nightly import examples
 from tests.kit.row_model import COLUMNS, Event, Row, apply, happen, net_of
 
 _TOASTED = st.frozensets(st.sampled_from(["b", "c"]), max_size=2)
@@ -46,7 +47,7 @@ def _compose(nets, splits):
 
 
 @given(events=_events(), row=_rows(), seed=st.integers(0, 2**16))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_stretch_is_the_sum_of_its_events(events, row, seed):
     pool = []
     net = _compose([net_of(e, pool) for e in events], random.Random(seed))
@@ -69,7 +70,7 @@ def _visible(net):
 
 
 @given(events=_events(), one=st.integers(0, 2**16), other=st.integers(0, 2**16))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_composition_is_associative(events, one, other):
     nets = [net_of(e, []) for e in events]
     nets = [n if n.row < 0 else replace(n, row=at) for at, n in enumerate(nets)]
@@ -87,7 +88,7 @@ def test_none_is_the_unit(events):
 
 
 @given(events=_events(), row=_rows())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
     """`advance` from the table's row, event by event, against the same events composed."""
     pool = [dict(row.values)] if row else [{}]

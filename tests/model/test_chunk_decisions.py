@@ -8,6 +8,7 @@ from lakemark import chunk_rows, packets, positions
 from lakemark.packets import KeyColumns
 from lakemark.reconcile import chunks
 from lakemark.reconcile.remembered import REMEMBERED
+from tests.kit.nightly import examples
 
 KEY = KeyColumns(("id",))
 LO = positions.pack(0, 100, 1)
@@ -47,7 +48,7 @@ moments = st.integers(98, 103)
 newest = st.dictionaries(st.integers(0, 12), st.tuples(moments, moments), max_size=8)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(parts=st.lists(part, min_size=1, max_size=4), touches=newest, floor=st.none() | moments)
 def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
     seen: set[int] = set()

@@ -26,6 +26,7 @@ from lakemark.sink.resolve import Part
 from lakemark.sink.upkeep import forget
 from tests.kit.delta_table import actions, content
 from tests.kit.log_model import PLACEHOLDER, TABLE, Entry, table_schema
+from tests.kit.nightly import examples
 from tests.unit.test_resolve import at, parts, row
 
 KEY = KeyColumns(("id",))
@@ -147,7 +148,7 @@ def batches(draw):
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(batches(), st.sampled_from(["hard", "soft"]))
 def test_both_ways_make_the_same_table(found, deletes):
     with TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
 from lakemark.snapshot.runs import PAGE_PREFIX
 from tests.kit.fake_world import ITEMS, ORDERS, CrashError, FakeWorld, Fault, away, with_settings
+from tests.kit.nightly import examples
 
 TABLES = (ORDERS, ITEMS)
 AWAY = (
@@ -177,7 +178,7 @@ class History:
         return {name for name, now in self.world.stream.tables.items() if now.reread}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_every_run_ends_and_no_row_is_lost(data):
     def draw(choices):

@@ -60,6 +60,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [False, True], ids=["nobody-writes", "somebody-writes"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_the_run_reads_after_the_damage(tmp_path, damage, held):
@@ -88,6 +89,7 @@ def test_the_run_reads_after_the_damage(tmp_path, damage, held):
         assert (now.reread_keys, now.reread_missed, now.resnapshot) == ({}, -1, "")
 
 
+@pytest.mark.slow
 def test_what_shards_remember_of_a_paused_run_is_bounded(tmp_path):
     """Its windows are turned, if slowly: what was changed before the last ones is forgotten."""
     world = World(tmp_path, {ORDERS: {key: f"o{key}" for key in range(4)}})

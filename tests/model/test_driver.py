@@ -18,7 +18,7 @@ from lakemark.sink import apply, commits, names
 from tests.kit.log_model import TABLE, TOPIC, Database, Shape, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import examples
 from tests.kit.table_model import DeltaLake
 from tests.model.test_table_task import differences
 
@@ -118,7 +118,7 @@ def history(seed, shape, root, monkeypatch):
 
 
 @given(seed=st.integers(0, 2**40), shape=_SHAPES)
-@settings(max_examples=300 if NIGHTLY else 12, deadline=None, print_blob=True)
+@settings(max_examples=examples(12, nightly=300), deadline=None, print_blob=True)
 def test_the_table_equals_the_source_whatever_happens_to_the_pipeline(
     seed, shape, tmp_path_factory
 ):
@@ -132,6 +132,7 @@ def test_the_table_equals_the_source_whatever_happens_to_the_pipeline(
         assert {key for key, _ in unknown} <= listed
 
 
+@pytest.mark.slow
 def test_batches_told_by_their_number_alone_would_be_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(commits, "version_of", lambda batch, *_: (batch + 1) << 32)
     shape = Shape(partitions=2, transactions=12, keys=4)

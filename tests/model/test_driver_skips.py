@@ -17,7 +17,7 @@ from lakemark.sink import names
 from tests.kit.log_model import TABLE, TOPIC, Database, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import examples
 
 _SHAPES = shapes(transactions=10, keys=6)
 
@@ -85,7 +85,7 @@ def outcome(world):
 
 
 @given(seed=st.integers(0, 2**40), shape=_SHAPES)
-@settings(max_examples=200 if NIGHTLY else 6, deadline=None, print_blob=True)
+@settings(max_examples=examples(6, nightly=200), deadline=None, print_blob=True)
 def test_a_skip_holds_however_often_its_batch_is_repeated(seed, shape, tmp_path_factory):
     topic = recorded(seed, shape)
     calm = played(topic, seed, tmp_path_factory.mktemp("calm"), deaths=False)

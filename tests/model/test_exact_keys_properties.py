@@ -19,6 +19,7 @@ from lakemark.source.catalog import CatalogColumn
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import from_catalog
 from tests.kit.handling_modes import MODES
+from tests.kit.nightly import examples
 
 TABLE = "public.t"
 LATE, EARLY = "infinity", "-infinity"
@@ -164,7 +165,7 @@ def by_chunk(columns, modes, rows):
 
 @pytest.mark.parametrize("name", KINDS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_moments_are_exact_or_refused(name, data):
     kind = Kind(name)
     values = data.draw(st.lists(kind.values(), min_size=1, max_size=6, unique=True))
@@ -207,7 +208,7 @@ def told_apart(chunk, keys):
 
 
 @given(data=st.data(), texts=st.lists(st.sampled_from([LATE, "2932896", ',"infinity",', "a"])))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @example(data=None, texts=[LATE, "2932896"])
 def test_an_infinity_is_found_in_its_own_column(data, texts):
     """Not in a text that reads the same."""

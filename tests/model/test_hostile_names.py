@@ -26,6 +26,7 @@ from lakemark.source.modes import HandlingModes
 from lakemark.source.record import unwrapped
 from lakemark.source.schema import TableSchema, from_catalog, from_connect, from_envelope
 from lakemark.source.stretch import Plan
+from tests.kit.nightly import examples
 
 MODES = HandlingModes()
 IDENTITY = SourceIdentity("postgresql", "shop")
@@ -145,7 +146,7 @@ def rows_of(done):
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(tables(), st.data())
 def test_whatever_the_columns_are_called(made, data):
     table, columns, key = made

@@ -17,6 +17,7 @@ from lakemark.keys import canonical_from_columns, canonical_keys
 from lakemark.source import civil
 from lakemark.source.rows import decode_rows
 from lakemark.source.schema import HandlingModes, from_connect
+from tests.kit.nightly import examples
 
 TIME = "io.debezium.time."
 MODES = HandlingModes()
@@ -114,7 +115,7 @@ def both_ways(schema, fields, records):
 
 @pytest.mark.parametrize("kind", list(KINDS))
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_one_column(kind, data):
     _, values, forms, identity = KINDS[kind]
     schema, fields = schema_of(kind)
@@ -131,7 +132,7 @@ def test_one_column(kind, data):
 
 
 @given(data=st.data(), kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=2, max_size=3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_composite_keys(data, kinds):
     schema, fields = schema_of(*kinds)
     rows = data.draw(st.lists(st.tuples(*[KINDS[k][1] for k in kinds]), min_size=2, max_size=4))
@@ -153,7 +154,7 @@ def test_composite_keys(data, kinds):
         max_size=8,
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_bytes_give_a_key_or_none_each_for_itself(raw):
     for kind in ("int64", "string", "decimal"):
         schema, _ = schema_of(kind)

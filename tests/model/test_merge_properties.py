@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from lakemark.sink import delta
+from tests.kit.nightly import examples
 from tests.kit.write_sets import (
     Change,
     Model,
@@ -80,7 +81,7 @@ news = st.lists(created(), max_size=4).map(one_per_key)  # taken without a join 
 steps = st.lists(st.one_of(batches, batches, news, places), min_size=1, max_size=7)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=steps, deletes=st.sampled_from(["hard", "soft"]), repeat=st.booleans())
 def test_the_table_equals_the_dict_after_every_merge(steps, deletes, repeat):
     model = Model(COLUMNS, KEY, deletes)
@@ -106,7 +107,7 @@ def test_the_table_equals_the_dict_after_every_merge(steps, deletes, repeat):
             assert content(shown, KEY) == model.content()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rows=st.lists(changes(), max_size=15).map(one_per_key), cut=st.integers(0, 15))
 def test_disjoint_halves_of_a_batch_commute(rows, cut):
     """Keys do not touch each other: a batch may be cut anywhere and applied in any order."""

@@ -13,7 +13,7 @@ from lakemark import namesakes, tables
 from lakemark.sink import dead_letter
 from lakemark.sink.names import table_path
 from tests.kit.memory_pipeline import Broker
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import examples
 from tests.kit.shop import Shop, compact, event, schema_of
 
 PARTS = st.sampled_from(["a", "b", "a.b", "b.a", "a.a", "a.b.a", ".", "a."])
@@ -27,7 +27,7 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=150 if NIGHTLY else 15, deadline=None)
+@settings(max_examples=examples(15, nightly=150), deadline=None)
 @given(BATCHES, st.booleans())
 def test_no_two_tables_are_written_under_one_text(batches, known):
     names = {name for events, _ in batches for name, _, _ in events}

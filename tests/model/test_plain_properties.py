@@ -17,6 +17,7 @@ from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import from_catalog
 from lakemark.source.stretch import Plan
+from tests.kit.nightly import examples
 
 TABLE, TOPIC = "public.orders", "shop.public.orders"
 MODES = HandlingModes()
@@ -156,7 +157,7 @@ def test_however_a_stretch_is_cut(records, at):
         assert_same(quick, general)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(stretches(), st.data())
 def test_whatever_bytes_come_it_never_says_something_else(records, data):
     at = data.draw(st.integers(0, len(records) - 1))
@@ -344,6 +345,7 @@ def test_a_delete_within_a_transaction_that_goes_on_is_for_the_general_way():
         assert (read([gone], plan) is not None) == taken
 
 
+@pytest.mark.slow
 def test_keys_that_are_made_to_meet_do_not_hold_it_up():
     # FNV-1a forgets nothing of its end: of these keys the lowest bits of the hash are the same.
     records, at = [], 0

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lakemark import crashpoints, tables
 from lakemark.sink import names, rebuild, upkeep
 from tests.kit.memory_pipeline import Broker, DiedError
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import examples
 from tests.kit.shop import ORDERS, Shop, schema_of
 
 TOPIC = f"shop.{ORDERS}"
@@ -170,7 +170,7 @@ class Histories:
         assert (entry.state, entry.code, entry.rebuild) == (tables.STREAMING, "", "")
 
 
-@settings(max_examples=300 if NIGHTLY else 20, deadline=None, print_blob=True)
+@settings(max_examples=examples(20, nightly=300), deadline=None, print_blob=True)
 @given(STEPS)
 def test_the_table_equals_its_source(steps):
     with TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:

@@ -27,6 +27,7 @@ from lakemark.tasks import Publishing
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.memory_topics import MemoryTopics
+from tests.kit.nightly import examples
 from tests.kit.shop import ORDERS, Shop, event, schema_of
 
 SCHEMA = schema_of(ORDERS, id="int8", v="text")
@@ -73,7 +74,7 @@ def shuffled(found: list[tuple[str, int, bytes]], dice: random.Random) -> pa.Rec
     return pa.RecordBatch.from_pylist(rows, ROWS)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     dies=st.lists(st.integers(0, 12), max_size=4),
     seed=st.integers(0, 1 << 16),

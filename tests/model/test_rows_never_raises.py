@@ -14,6 +14,7 @@ from lakemark.source.rows import decode_rows, may_have_placeholder
 from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog
 from lakemark.source.values import codec
 from tests.kit.images import assert_same_or_left
+from tests.kit.nightly import examples
 
 TYPES = ["bool", "int2", "int4", "int8", "float4", "float8", "text", "bytea", "numeric", "json", "uuid", "date", "time", "timestamp", "timestamptz", "timetz", "interval", "hstore", "point", "circle", "bit", "money", "sparsevec", "vector"]  # fmt: skip
 PRECISIONS = st.sampled_from(
@@ -122,7 +123,7 @@ def images(draw, schema):
 
 
 @given(data=st.data(), table=tables())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_image_is_a_row_or_a_reason_and_never_an_exception(data, table):
     schema, modes = table
     batch = data.draw(st.lists(images(schema), max_size=6))
@@ -140,7 +141,7 @@ def test_any_image_is_a_row_or_a_reason_and_never_an_exception(data, table):
 
 
 @given(data=st.data(), table=tables())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_row_reads_the_same_alone_and_in_any_company(data, table):
     schema, modes = table
     batch = data.draw(st.lists(images(schema), min_size=2, max_size=5))
@@ -157,7 +158,7 @@ def test_a_row_reads_the_same_alone_and_in_any_company(data, table):
 
 
 @given(data=st.data(), table=tables())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_vectors_agree_with_the_scalars(data, table):
     schema, modes = table
     column = schema.columns[0]
@@ -181,7 +182,7 @@ def test_the_vectors_agree_with_the_scalars(data, table):
 
 
 @given(data=st.data(), table=tables())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_images_in_a_buffer_are_the_same_rows_or_left(data, table):
     schema, modes = table
     names = st.sampled_from([column.name for column in schema.columns])

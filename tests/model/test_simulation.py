@@ -32,6 +32,7 @@ def test_the_lake_equals_the_source(number):
         assert wrong is None, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_wrong_reconciler_is_found(name, monkeypatch):
     VARIANTS[name].apply(monkeypatch)

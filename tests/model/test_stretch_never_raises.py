@@ -16,6 +16,7 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.modes import HandlingModes
 from tests.kit.log_model import TABLE, Database, Shape, table_schema
 from tests.kit.log_records import Connector
+from tests.kit.nightly import examples
 from tests.kit.table_model import DictLake, kafka
 
 _PIECES = [b"null", b"{}", b"[]", b'"', b"}", b"-1", b"1e400", b"\xff", b'{"id":', b'"x"', b""]
@@ -31,7 +32,7 @@ def _damaged(raw, dice):
 
 
 @given(seed=st.integers(0, 2**32), wrapped=st.booleans(), known=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_damaged_records_never_raise(seed, wrapped, known):
     dice = random.Random(seed)
     shape = Shape(partitions=1, wrapped=wrapped, transactions=3)

@@ -25,10 +25,10 @@ from lakemark.source import stretch
 from lakemark.source.gate import Gated, HighWater
 from tests.kit.log_model import Database, Shape, shapes
 from tests.kit.log_records import Connector
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import NIGHTLY, examples
 from tests.kit.table_model import DeltaLake, DictLake, TableTask
 
-EXAMPLES = 5000 if NIGHTLY else 50
+EXAMPLES = examples(50, nightly=5000)
 
 
 def history(seed, shape, *, deletes="hard", start=None, crashes=0.2, lake=None):
@@ -270,6 +270,7 @@ _MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _MUTANTS)
 def test_mutants_are_caught(name, monkeypatch):
     """Each rule switched off must show within 400 histories."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lakemark.sink import commits, delta, key_index, roaring, upkeep, vectors
 from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from tests.kit.nightly import examples
 from tests.kit.write_sets import content, table_schema, write_set
 from tests.model.test_merge_properties import COLUMNS, KEY, batches, news, places
 
@@ -52,7 +53,7 @@ def between(path: str, what: str) -> None:
 EAGER = upkeep.Policy(spare_files=1, dirty_share=0.0, dirty_bytes=0)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=steps, deletes=st.sampled_from(["hard", "soft"]))
 def test_both_engines_leave_the_same_table(steps, deletes):
     with tempfile.TemporaryDirectory() as folder:

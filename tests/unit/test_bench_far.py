@@ -9,6 +9,7 @@ from bench import far
 pytestmark = pytest.mark.usefixtures("cache")
 
 
+@pytest.mark.slow
 def test_all_are_right_and_ours_asks_less(tmp_path):
     file = tmp_path / "far.json"
     assert (
@@ -21,6 +22,7 @@ def test_all_are_right_and_ours_asks_less(tmp_path):
     assert rows["lakemark-deletion-vectors"]["requests"] <= 5
 
 
+@pytest.mark.slow
 def test_a_table_that_lacks_a_batch_is_wrong(tmp_path, monkeypatch):
     real = far.delta_rs.merge
     calls = []

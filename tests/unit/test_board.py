@@ -494,7 +494,7 @@ def test_a_table_that_the_source_has_no_more_is_gone_until_it_is_back(board, clo
     board.tables(at(10, a=left, b=entry(topics=["t.b"])))
     board.ends(ends(10))
     board.gone([A, "public.c"])
-    assert states(board) == {A: "gone", B: "streaming"}, "of c nothing is left to show"
+    assert states(board) == {A: "dropped", B: "streaming"}, "of c nothing is left to show"
     found = of(board, A)
     assert (found.code, found.retried, found.resnapshot, found.rereads) == (
         "table-gone",
@@ -521,7 +521,7 @@ def test_what_nobody_can_read_of_a_table_that_is_gone_holds_up_nothing(board, cl
     other = entry(state="errored", code="schema-incompatible")
     board.tables(PipelineState(tables={A: stopped, B: other}, offsets={"t": {0: 5}}))
     board.gone([A, B])
-    assert states(board) == {A: "gone", B: "errored"}
+    assert states(board) == {A: "dropped", B: "errored"}
     board.gone([])
     assert states(board) == {A: "errored", B: "errored"}
 

@@ -28,6 +28,7 @@ def names_in(path: str) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [CASES, ATTACKS], ids=["cases", "attacks"])
 def test_every_test_that_is_named_is_there(page):
     found, path = 0, ""

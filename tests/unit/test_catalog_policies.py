@@ -114,6 +114,7 @@ def test_what_is_left_out_of_a_table_that_has_a_column_of_that_name_is_read_agai
     [
         (TableState(), "rb"),
         (TableState(state=CATCHING_UP), "rb"),
+        (TableState(state=ERRORED, code="columns-unseen", retried=True), "rb"),
         (TableState(state=PAUSED, code="paused"), ""),
         (TableState(state=PAUSED, code="skipping"), ""),
         (TableState(state=ERRORED, code="too-many-bad-records"), ""),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from lakemark import catch_up, new_partitions, settle, tables
 from lakemark.tables import PipelineState, TableState, Water
+from tests.kit.nightly import examples
 from tests.unit.test_tables import TOPIC, T, streaming
 
 
@@ -146,7 +147,7 @@ def backlogs(draw) -> PipelineState:
 @given(
     state=backlogs(), limit=st.integers(20, 200), most=st.integers(1, 4), grows=st.integers(0, 9)
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
     state: PipelineState, limit: int, most: int, grows: int
 ) -> None:

@@ -119,6 +119,7 @@ def test_what_binds_tighter_is_as_in_postgresql():
     assert condition("id - 1 - 2 = 0").sql == f'((("id" - {INT4}) - {INT4}) = {INT4})'
 
 
+@pytest.mark.slow
 def test_many_terms_and_values():
     terms = " or ".join(f"id={n}" for n in range(5000))
     assert len(condition(terms).parameters) == 5000

@@ -71,6 +71,7 @@ def possible(many: int) -> int:
     return many if soft == resource.RLIM_INFINITY else min(many, soft - 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "many"),
     [

@@ -189,6 +189,7 @@ def test_a_paused_table_stays_so_under_a_new_checkpoint_and_then_has_everything(
         (TableState(state=tables.PAUSED, code="skipping"), "", False),
         (TableState(state=tables.ERRORED, code="too-many-bad-records"), "", False),
         (TableState(state=tables.ERRORED, code="key-changed"), "key-changed", True),
+        (TableState(state=tables.ERRORED, code="columns-unseen"), "", True),
         (TableState(state=tables.ERRORED, code="null-key"), "key-changed", False),
         (TableState(state=tables.PAUSED, code="paused"), "key-changed", False),
         (TableState(), "key-changed", False),

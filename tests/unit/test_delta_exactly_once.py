@@ -43,6 +43,7 @@ def meet(path: str, changes, version: int, app_id: str, barrier, results, calls:
     results.put((done.skipped, done.inserted, done.updated))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filled", [False, True], ids=["append", "merge"])
 def test_two_processes_with_the_same_version(path, filled):
     if filled:
@@ -57,6 +58,7 @@ def test_two_processes_with_the_same_version(path, filled):
     assert ids(path) == [*"012345"][0 if filled else 1 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filled", [False, True], ids=["append", "merge"])
 def test_two_steps_adding_the_same_keys(path, filled):
     """Different app ids are both to land, but a key must not become two rows."""
@@ -114,6 +116,7 @@ def die(path: str, changes, version: int, when: str) -> None:
     merge(path, changes, version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_around_the_commit_and_repeated(path, when):
     merge(path, [upsert(row(str(i)), at(1)) for i in range(4)], 1)
@@ -134,6 +137,7 @@ def write_until_killed(path: str, started) -> None:
     merge(path, changes, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1])
 def test_killed_at_any_moment_and_repeated(path, delay):
     merge(path, [upsert(row("first"), at(1))], 1)
@@ -169,6 +173,7 @@ def disturb(path: str, stop, count) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_other_writers_in_a_loop_are_survived(path):
     stop, count = SPAWN.Event(), SPAWN.Value("i", 0)
     process = in_process(disturb, path, stop, count)
@@ -226,6 +231,7 @@ def create(path: str, barrier, results) -> None:
     results.put(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exists", [False, True], ids=["creating", "evolving"])
 def test_two_processes_ensure_at_once(tmp_path, exists):
     path = str(tmp_path / "t")

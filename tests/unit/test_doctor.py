@@ -36,6 +36,7 @@ def away(tmp_path, **changes):
     return config(**settings | changes)
 
 
+@pytest.mark.slow
 def test_everybody_away_makes_errors_of_their_own_checks_only(tmp_path):
     found = doctor.examine(away(tmp_path))
     assert "is away" in of(found, "brokers")[0].reason
@@ -51,6 +52,7 @@ def test_everybody_away_makes_errors_of_their_own_checks_only(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_output_topics_are_not_taken_for_sound_when_nobody_can_be_asked(tmp_path):
     found = doctor.examine(away(tmp_path, output={"topic_prefix": "clean"}))
     (finding,) = of(found, "output topic")
@@ -67,6 +69,7 @@ def mute():
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_nobody_who_hangs_holds_it_up(tmp_path, mute):
     hanging = away(
         tmp_path,
@@ -82,6 +85,7 @@ def test_nobody_who_hangs_holds_it_up(tmp_path, mute):
         assert of(found, check)[0].reason == f"{whom} did not answer everything within 1 s"
 
 
+@pytest.mark.slow
 def test_an_error_nobody_foresaw_is_a_finding(tmp_path, monkeypatch):
     def broken(_):
         raise RuntimeError("odd")

@@ -45,6 +45,7 @@ pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 # --- codes, events, settings -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_code_has_its_line_in_the_failures_and_no_other_has():
     told = Counter(documents.first_cells(DOCS / "failures.md"))
     codes = error_codes().keys()
@@ -107,6 +108,7 @@ def logged() -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_events_of_the_log_are_those_of_the_code():
     events = logged()
     _, _, text = (DOCS / "operations.md").read_text().partition("\n## Log\n")

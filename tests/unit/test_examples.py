@@ -45,6 +45,7 @@ def test_settings_are_accepted_without_a_word(folder):
     assert list(check(loaded.config)) == []
 
 
+@pytest.mark.slow
 @configs
 def test_validate_says_that_they_can_be_started(folder):
     done = subprocess.run(
@@ -117,6 +118,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SAID)
 def test_readers_show_the_tables(lake, script):
     (line,) = [

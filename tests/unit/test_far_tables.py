@@ -152,6 +152,7 @@ def only_delta_rs(monkeypatch):
     monkeypatch.setattr(object_client, "client", lambda *_: Refused())
 
 
+@pytest.mark.slow
 def test_tables_of_task_merge_need_delta_rs_alone(far, store, only_delta_rs):
     """Merges, compaction, checkpoints."""
     more = {"storage_options": store.options}
@@ -225,6 +226,7 @@ def test_a_table_that_is_refused_is_alone(far, engine, sick):
     assert values(far, sick) == {0: "b0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_table_that_was_made_anew_takes_the_place_of_the_old_one(far, engine):
     more = {"storage_options": far.options}

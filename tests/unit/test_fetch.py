@@ -13,6 +13,7 @@ from lakemark.errors import DependencyError
 from lakemark.source import fetch, librdkafka, plain
 from lakemark.source.ranges import Range
 from lakemark.tables import EARLIEST
+from tests.kit.nightly import examples
 
 TOPIC, PARTITIONS, COUNT = "shop.public.orders", 4, 40
 
@@ -71,7 +72,7 @@ RANGE = st.tuples(st.integers(0, COUNT - 1), st.integers(1, COUNT)).map(
     ahead=st.sampled_from([0, 20, COUNT, 1000]),
     compiled=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_range_is_read_to_its_end_whatever_the_pieces(broker, wanted, most, ahead, compiled):
     """It is whole with its last record, not with the first piece of it."""
     with pytest.MonkeyPatch.context() as patch:

@@ -411,6 +411,22 @@ def test_a_rebuild_has_nothing_to_fill(shop):
     assert not shop.entry.fills
 
 
+def test_a_table_that_waits_is_rebuilt_where_its_policy_says_so_and_loses_nothing(shop):
+    shop.alter(**RENAMED)
+    shop.put("u", 120, 1, w="x")
+    shop.run()
+    shop.run()
+    assert shop.entry.code == UNSEEN
+    rebuild = {"type": "table-rebuild", "table": ORDERS, "id": "x", "code": "", "automatic": True}
+    resume = {"type": "table-resume", "table": ORDERS, "code": UNSEEN}
+    shop.records += [{**rebuild, "offsets": shop.broker.ends()}, resume]
+    shop.run()
+    shop.run()
+    assert shop.entry.rebuild
+    assert shop.entry.state == STREAMING
+    assert shop.entry.events == 3, "the one that it waited with is applied, and not left out"
+
+
 def test_a_table_that_is_made_anew_begins_with_what_comes(shop, engine):
     shop.alter(**WIDE)
     shop.look(fill())

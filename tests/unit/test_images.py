@@ -38,6 +38,7 @@ def alone(schema, modes, image):
     return left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(TYPES["modes"]))
 def test_every_type_in_every_mode(mode):
     read = 0

@@ -78,6 +78,7 @@ def commit_is_empty(shop):
 WAYS = [put_back, put_back_and_used, commit_is_gone, commit_is_empty]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("older", "restarts"),
     [*((way, True) for way in WAYS), (put_back, False), (commit_is_gone, False)],

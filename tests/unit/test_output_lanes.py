@@ -107,6 +107,7 @@ def test_a_mark_that_is_not_taken_in_time_is_sent_by_another_producer(producers)
     assert producers.waiting == 1
 
 
+@pytest.mark.slow
 def test_one_whose_successor_is_stuck_too_is_a_broker_that_is_away(producers):
     producers.stuck = 2
     with pytest.raises(DependencyError, match="coordinator of group") as found:

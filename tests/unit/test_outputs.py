@@ -16,6 +16,7 @@ from lakemark.sink import delta, topics
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.memory_topics import MemoryTopics
+from tests.kit.nightly import examples
 from tests.kit.shop import ITEMS, ORDERS, Shop, event, schema_of
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -138,7 +139,7 @@ def consume(out: MemoryTopics, *, ordered: bool = True) -> dict[int, tuple[int, 
     return rows
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @example(
     steps=[("write", 1), ("write", 4), ("batch",), ("delete", 4), ("move", 1), ("batch",)], seed=0
 )
@@ -170,7 +171,7 @@ def test_what_arrives_is_what_was_sent_in_order_and_once(steps, seed):
         assert len(records) == len(set(records))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     steps=st.lists(st.one_of(STEPS, st.just(("column",))), min_size=5, max_size=60),
     seed=st.integers(0, 1 << 16),

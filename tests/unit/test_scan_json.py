@@ -30,6 +30,7 @@ def files(folder):
     return {file: file.stat().st_mtime_ns for file in found}
 
 
+@pytest.mark.slow
 def test_it_is_compiled_once_for_all_processes_and_again_where_it_is_damaged(tmp_path):
     folder, ready = kept(tmp_path)
     assert ready
@@ -47,6 +48,7 @@ def test_it_is_compiled_once_for_all_processes_and_again_where_it_is_damaged(tmp
     assert len(files(tmp_path)) == len(compiled)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_it_works_all_the_same():
     beside = Path(scan_json.__file__).parent
     before = files(beside)

@@ -313,6 +313,7 @@ def moved(steps, first):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HISTORIES)
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 def test_rows_that_change_their_keys_are_the_same_with_columns_left_out(name, deletes, engine, tmp_path):  # fmt: skip

@@ -135,6 +135,7 @@ def test_lag_is_what_kafka_has_beyond_the_checkpoint(folder, kafka):
     assert "3 records unread" in text
 
 
+@pytest.mark.slow
 def test_brokers_that_are_away_are_the_usual_error(folder):
     text = SMALL.replace("localhost:9092", f"127.0.0.1:{free_port()}")
     (folder / "lakemark.yaml").write_text(text.replace('"}\nsource', '", timeout: 1s}\nsource'))
@@ -429,7 +430,7 @@ def test_only_the_newest_changes_of_the_catalog_are_listed(board, clock, capsys)
     board.tables(at(10, a=entry()))
     now = round(clock.now * 1000)
     board.catalog(
-        CatalogNow(now, changes=tuple(change("gone", now, reason=f"c{n}") for n in range(9)))
+        CatalogNow(now, changes=tuple(change("dropped", now, reason=f"c{n}") for n in range(9)))
     )
     text = output(board, capsys)
     assert ("c4" in text, "c5" in text) == (True, False)

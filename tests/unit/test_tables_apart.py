@@ -134,6 +134,7 @@ def away(monkeypatch: pytest.MonkeyPatch, *names: str, tried: list[str] | None =
     monkeypatch.setattr(tasks.apply, "apply", apply)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False], ids=["known tables", "tables just created"])
 def test_many_tables_that_begin_at_once_hold_up_no_other(tmp_path, monkeypatch, known):
     """Each batch takes some of them, and what has come of a table that was there before."""

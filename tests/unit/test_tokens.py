@@ -45,6 +45,7 @@ def test_a_token_is_asked_for_by_id_secret_and_scope(tokens):
     assert set(tokens.asked) == {SCOPE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [{"sasl_oauthbearer_client_secret": "hush-hush"}, {"sasl_oauthbearer_ca_location": None}],

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 EAGER = Policy(spare_files=3, dirty_bytes=0, checkpoint_every=4)
 
 
+@pytest.mark.slow
 def test_files_and_deleted_rows_stay_few(path):
     expected = {}
     for version in range(1, 30):
@@ -39,6 +40,7 @@ def test_files_and_deleted_rows_stay_few(path):
     assert len(names) >= 5
 
 
+@pytest.mark.slow
 def test_indexes_of_files_that_are_joined_go(path, cache):
     for version in range(1, 30):
         merge(path, version, *numbered(range(version, version + 9), version, version))

@@ -61,6 +61,7 @@ def filled(path, merge) -> str:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theirs", [*COMPACTIONS, *CHANGES])
 def test_who_is_overtaken_by_our_compaction_fails(filled, merge, maintain, theirs):
     stale = DeltaTable(filled)
@@ -125,6 +126,7 @@ def test_delta_rs_compacts_where_it_alone_can_commit(filled, merge, maintain, se
 # -- what is left of older versions ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_files_of_a_table_that_only_changes_rows_are_deleted(path, merge, engine, monkeypatch):
     """Its files never become many, so nothing but the number of commits says that it is time."""
     monkeypatch.setattr(table_actions, "RETENTION", "interval 0 days")
@@ -142,6 +144,7 @@ def test_files_of_a_table_that_only_changes_rows_are_deleted(path, merge, engine
     assert values(path) == {str(n): 24 for n in range(20)}
 
 
+@pytest.mark.slow
 def test_workers_that_take_turns_look_for_them_once(path, merge, engine, monkeypatch):
     """Each has its own memory of when it looked last."""
     policy, workers = Policy(vacuum_every=6), [dict[str, int]() for _ in range(4)]

@@ -27,6 +27,7 @@ def counted(path):
     return len(ids), sum(file.records for file in known.files.values()), len(set(ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["task-merge", "deletion-vectors"])
 def test_a_truncate_alone_makes_compaction_due(tmp_path, monkeypatch, engine):
     monkeypatch.setitem(upkeep.maintain.__kwdefaults__, "policy", SMALL)

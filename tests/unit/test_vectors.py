@@ -264,6 +264,7 @@ def test_the_oldest_indexes_make_room(cache, most, most_files, left):
     assert "".join(sorted(p.name for p in cache.iterdir())) == left
 
 
+@pytest.mark.slow
 def test_rows_of_a_file_beyond_its_first_group(path):
     count = 70_000
     merge(path, 1, *numbered(range(count), 1))

@@ -40,6 +40,7 @@ def meet(path: str, app_id: str, barrier, results) -> None:
     results.put((done.skipped, done.inserted, done.updated, done.deleted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [("q/t/s", "q/t/s"), ("q/t/s", "q/t/catchup")])
 def test_two_processes_that_commit_at_once(path, steps):
     barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
@@ -65,6 +66,7 @@ def die(path: str, when: str) -> None:
     merge(path, CHANGES, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_around_the_commit_and_repeated(path, when):
     process = in_process(die, path, when)

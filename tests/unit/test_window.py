@@ -14,6 +14,7 @@ from lakemark.reconcile import state, window
 from lakemark.reconcile.state import Run, State, Window, decode_state, encode_state
 from lakemark.source import touches
 from lakemark.source.touches import Mark
+from tests.kit.nightly import examples
 
 A, B = "public.a", "public.b"
 
@@ -381,7 +382,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.tuples(EVENTS, st.integers(0, 60)), max_size=8))
 def test_equals_a_plain_dict(batches):
     """Whatever the batches, what is remembered is the newest of everything not forgotten."""

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lakemark.snapshot.visibility import Server, Snapshot, Watermark
 from lakemark.snapshot.windows import Windows
+from tests.kit.nightly import examples
 
 SERVER = Server("2026-01-01T00:00:00Z", 1)
 
@@ -219,4 +220,4 @@ class Chunks(RuleBasedStateMachine):
 
 
 TestChunks = Chunks.TestCase
-TestChunks.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestChunks.settings = settings(max_examples=examples(200), stateful_step_count=50, deadline=None)

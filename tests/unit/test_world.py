@@ -85,6 +85,7 @@ def test_the_owner_says_what_it_has_to_say_and_is_asked_once_for_a_step(
     assert (len(written), owner.asked) == (6, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", range(3))
 def test_a_process_that_slept_says_nothing_once_another_has_taken_over(
     ours, owner, clock, written, which

@@ -81,6 +81,7 @@ def ask(request: pytest.FixtureRequest) -> Iterator[Ask]:
     process.join(DEADLINE_S)
 
 
+@pytest.mark.slow
 def test_a_source_has_the_same_process_whichever_worker_asks(ask: Ask):
     sources = [(partition, "") for partition in range(8)]
     first, *by_first = ask(*sources)
@@ -91,6 +92,7 @@ def test_a_source_has_the_same_process_whichever_worker_asks(ask: Ask):
     assert {first, second}.isdisjoint(by_first)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_told_to_the_worker_and_the_next_one_is(ask: Ask):
     _, error, defect, pid = ask((0, "refused"), (0, "defect"), (0, ""))
     assert isinstance(error, TableError)
@@ -100,17 +102,20 @@ def test_what_cannot_be_written_is_told_to_the_worker_and_the_next_one_is(ask: A
     assert isinstance(pid, int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [1], indirect=True)
 def test_where_the_process_is_gone_the_worker_writes_itself(ask: Ask):
     assert len({*ask((0, "killed"), (0, ""))}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [0], indirect=True)
 def test_without_such_processes_the_worker_writes_itself(ask: Ask):
     worker, pid = ask((0, ""))
     assert pid == worker
 
 
+@pytest.mark.slow
 def test_they_end_with_the_daemon(ask: Ask):
     _, *pids = ask(*((partition, "") for partition in range(8)))
     found = [Identity(pid, watchdog.started(pid)) for pid in {*pids}]

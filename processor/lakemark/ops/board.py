@@ -275,7 +275,7 @@ class Board:
         seen = time.strftime("%Y-%m-%d %H:%M", time.gmtime(self._gone[name] / 1000))
         return msgspec.structs.replace(
             shown,
-            state="gone",
+            state="dropped",
             code="table-gone",
             reason=f"the source has no table {name} any more, as was seen at {seen} UTC",
             hint="its Delta table stays as it is; leave it out of source.tables to show it no more",

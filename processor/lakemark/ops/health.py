@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
-from lakemark.ops.status import ERRORED, GONE, PAUSED, STANDBY, STREAMING, Status
+from lakemark.ops.status import DROPPED, ERRORED, PAUSED, STANDBY, STREAMING, Status
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,7 +61,7 @@ def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:
             yield Reason(table.code or "errored", table.reason, table.hint, table.name)
         elif problems:
             continue  # they are why all tables are behind
-        elif table.state not in {PAUSED, GONE} and (table.lag.seconds or 0.0) > seconds:
+        elif table.state not in {PAUSED, DROPPED} and (table.lag.seconds or 0.0) > seconds:
             yield Reason(
                 "lagging",
                 f"{table.lag.seconds:.0f} s behind the source, more than {seconds:g} s",

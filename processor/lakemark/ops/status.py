@@ -27,8 +27,8 @@ CATCHING_UP: Final = "catching_up"
 STREAMING: Final = "streaming"
 PAUSED: Final = "paused"
 ERRORED: Final = "errored"
-GONE: Final = "gone"
-TABLE_STATES: Final = (WAITING, SNAPSHOTTING, CATCHING_UP, STREAMING, PAUSED, ERRORED, GONE)
+DROPPED: Final = "dropped"
+TABLE_STATES: Final = (WAITING, SNAPSHOTTING, CATCHING_UP, STREAMING, PAUSED, ERRORED, DROPPED)
 
 STARTING: Final = "starting"
 STANDBY: Final = "standby"
@@ -37,7 +37,7 @@ STOPPED: Final = "stopped"
 PIPELINE_STATES: Final = (STARTING, STANDBY, STREAMING, DEGRADED, STOPPED)
 
 TableWord = Literal[
-    "waiting", "snapshotting", "catching_up", "streaming", "paused", "errored", "gone"
+    "waiting", "snapshotting", "catching_up", "streaming", "paused", "errored", "dropped"
 ]
 PipelineWord = Literal["starting", "standby", "streaming", "degraded", "stopped"]
 
@@ -127,12 +127,12 @@ class CatalogChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `action` is nothing (the table is right as it is), fill (its older rows get the values),
     read-again (it is snapshotted), rebuild (it is made anew), stop (it waits until what `hint` says
-    is done) or gone (its Delta table stays as it is).
+    is done) or dropped (its Delta table stays as it is).
     """
 
     table: str
     kind: str
-    action: Literal["nothing", "fill", "read-again", "rebuild", "stop", "gone"]
+    action: Literal["nothing", "fill", "read-again", "rebuild", "stop", "dropped"]
     reason: str
     hint: str
     at_ms: int

@@ -17,7 +17,7 @@ from lakemark.ops.findings import named, without
 from lakemark.ops.overview import Overview
 from lakemark.ops.status import (
     DEGRADED,
-    GONE,
+    DROPPED,
     PAUSED,
     Lag,
     RunNow,
@@ -44,7 +44,7 @@ DONE: Final = {
     "read-again": "snapshotted by itself",
     "rebuild": "rebuilt by itself",
     "stop": "the table stops until it is mended",
-    "gone": "its Delta table stays as it is",
+    "dropped": "its Delta table stays as it is",
 }
 _DAY_MS: Final = 86_400_000
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
@@ -276,7 +276,7 @@ def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
     """What is to be known of one table, and what to do."""
     if table.reason:
         again = "it is retried" if table.retried else "it is not retried"
-        stands = table.state in {PAUSED, GONE}
+        stands = table.state in {PAUSED, DROPPED}
         said = table.code if stands else f"{table.code or 'no code'}; {again}"
         yield f"{table.reason} ({said})", table.hint
     if table.resnapshot:

@@ -7,11 +7,11 @@ const FRESH_MS = 15000; // after this without an answer, what is shown is called
 const TOKEN = "lakemark-token";
 const SVG = "http://www.w3.org/2000/svg";
 const WORDS = { catching_up: "catching up" };
-const ORDER = ["errored", "paused", "catching_up", "snapshotting", "streaming", "waiting", "gone"];
+const ORDER = ["errored", "paused", "catching_up", "snapshotting", "streaming", "waiting", "dropped"];
 const NAMED = 3; // tables named where several have the same trouble
 const STAGES = { arming: "about to start", waiting: "waits for its turn", cutting: "being cut into chunks", checking: "being checked", sweeping: "old rows are being removed" };
 const STATES = { read: "waits for a window" };
-const DONE = { nothing: "nothing to do", fill: "older rows get the values", "read-again": "snapshotted by itself", rebuild: "rebuilt by itself", stop: "the table stops", gone: "table kept as it is" };
+const DONE = { nothing: "nothing to do", fill: "older rows get the values", "read-again": "snapshotted by itself", rebuild: "rebuilt by itself", stop: "the table stops", dropped: "table kept as it is" };
 const CHUNKS = 12; // chunks in flight shown one by one, by table
 const ACTIVE = new Set(["running", "paused", "asked"]);
 
@@ -175,7 +175,7 @@ function trouble() {
   found.push(...gathered(errored.map((table) => [table.name, table.code, table.reason, table.hint, table.retried]), (names, count) => names + (count === 1 ? " has stopped" : " have stopped")));
   const doubts = [];
   for (const table of now.tables) {
-    if (table.state === "gone")
+    if (table.state === "dropped")
       doubts.push([table.name, table.code, table.reason, table.hint, null, true]);
     if (table.resnapshot)
       doubts.push([table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "with `database` set lakemark takes a snapshot of it by itself; else take one", null, true]);
@@ -223,7 +223,7 @@ function actions(table) {
   const made = button(stopped ? "Resume" : "Pause",
     () => act(table.name, path, {}, table.name + " will " + verb + " with the next batch"),
     (stopped ? "Resume " : "Pause ") + table.name);
-  made.disabled = busy.has(table.name) || table.state === "waiting" || table.state === "gone" || (table.state === "snapshotting" && !table.events && !table.rows);
+  made.disabled = busy.has(table.name) || table.state === "waiting" || table.state === "dropped" || (table.state === "snapshotting" && !table.events && !table.rows);
   return made;
 }
 
@@ -327,7 +327,7 @@ function catalog() {
   $("changes").replaceChildren(...changes.map((change) => el("li", "",
     el("span", "when quiet", ago(change.at_ms)),
     el("span", "what", el("b", "", change.table || "the server"), " ", prose(change.reason), " ", el("span", "quiet", change.kind)),
-    el("span", "badge " + (change.action === "stop" ? "errored" : change.action === "gone" ? "gone" : "streaming"), DONE[change.action]),
+    el("span", "badge " + (change.action === "stop" ? "errored" : change.action === "dropped" ? "dropped" : "streaming"), DONE[change.action]),
     change.action === "stop" ? el("div", "why", "→ ", prose(change.hint)) : null)));
 }
 
