@@ -34,7 +34,7 @@ SPARK = {
 # Several pipelines share two cores: with back-to-back batches they would only wait for each other.
 STREAM = {"trigger": "1s", "shards": 2}
 # A table that is read again and again need not rest in a test; a run's answer is in the state by then.
-REPAIR = "5s"
+SNAPSHOT = {"repair_interval": "5s"}
 
 _TABLES = (
     "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname = 'public'"
@@ -60,10 +60,10 @@ class Running:
     lakemark: LakemarkProcess = field(init=False)
 
     def __post_init__(self) -> None:
-        sections = {"spark": SPARK, "stream": STREAM, **self.overrides}
+        own = {"spark": SPARK, "stream": STREAM, **self.overrides}
+        sections = {**own, "snapshot": SNAPSHOT | own.get("snapshot", {})}
         config = write_config(self.database, self.directory, sections)
         self.lakemark = LakemarkProcess(config)
-        self.lakemark.environment["LAKEMARK_SNAPSHOT__REPAIR_INTERVAL"] = REPAIR
         if not self.spark:
             self.lakemark.environment[RUNNER] = LOCAL
 
