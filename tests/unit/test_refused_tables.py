@@ -5,9 +5,9 @@ import pytest
 from lakemark.errors import TableError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import ChunkError
-from lakemark.snapshot.desk import REPAIR_AGAIN_S
 from lakemark.snapshot.signals import Rejection
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld
+from tests.unit.test_coordinator_tables import REST_S
 
 pytestmark = pytest.mark.usefixtures("logs")
 
@@ -70,17 +70,17 @@ def test_why_a_table_is_not_read_again_is_said_once_for_each_cause(logs):
     world = FakeWorld()
     world.stream.table(ORDERS, resnapshot_since=0)
     world.against[ORDERS] = MASKED
-    world.go(REPAIR_AGAIN_S * 5)
+    world.go(REST_S * 5)
     assert said() == ["column-masked"]
     world.against[ORDERS] = GONE
-    world.go(REPAIR_AGAIN_S * 5)
+    world.go(REST_S * 5)
     assert said() == ["column-masked", "table-gone"]
     del world.against[ORDERS]
-    world.go(REPAIR_AGAIN_S * 5)
+    world.go(REST_S * 5)
     assert world.reads, "it is asked all the same"
     world.against[ORDERS] = GONE
     world.stream.table(ORDERS, resnapshot_since=world.stream.number)
-    world.go(REPAIR_AGAIN_S * 5)
+    world.go(REST_S * 5)
     assert said() == ["column-masked", "table-gone", "table-gone"], "it was well in between"
 
 
@@ -116,7 +116,7 @@ def test_keys_that_rows_cannot_be_looked_up_by_make_it_the_whole_table():
     world = FakeWorld()
     world.answers[ITEMS] = [BY_NO_KEY]
     world.stream.table(ITEMS, reread={"[1]": 0})
-    world.go(REPAIR_AGAIN_S * 3)
+    world.go(REST_S * 3)
     assert [one["run"].partition("-")[0] for one in world.records("run-start")] == [
         "reread",
         "resnapshot",
@@ -124,7 +124,7 @@ def test_keys_that_rows_cannot_be_looked_up_by_make_it_the_whole_table():
     assert world.notes[-1].type == "COMPLETED"
     assert (world.stream.tables[ITEMS].reread, len(world.stream.sweeps)) == ({}, 1)
     world.stream.table(ITEMS, reread={"[1]": world.stream.number})
-    world.go(REPAIR_AGAIN_S * 3)
+    world.go(REST_S * 3)
     assert world.records("run-start")[-1]["run"].startswith("reread"), "others may be looked up"
 
 

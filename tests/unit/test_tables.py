@@ -89,8 +89,11 @@ def test_what_was_read_again_is_asked_for_no_more() -> None:
     assert entry.reread_missed == -1
 
 
+FORMAT = b'"format":%d' % tables.FORMAT
+
+
 def test_a_newer_state_is_refused_by_name() -> None:
-    blob = tables.encode(PipelineState()).replace(b'"format":2', b'"format":99')
+    blob = tables.encode(PipelineState()).replace(FORMAT, b'"format":99')
     with pytest.raises(StateVersionError) as caught:
         tables.decode(blob)
     assert "99" in caught.value.message
@@ -102,7 +105,7 @@ def test_tables_of_a_state_that_did_not_note_it_count_as_complete() -> None:
     old = tables.encode(
         PipelineState(tables={"public.a": TableState()}, left={"public.b": LeftOut(TableState())})
     )
-    state = tables.decode(old.replace(b'"format":2', b'"format":1'))
+    state = tables.decode(old.replace(FORMAT, b'"format":1'))
     assert [entry.complete for entry in state.entries()] == [tables.BEFORE] * 2
     state.tables["public.c"] = TableState()
     again = tables.decode(tables.encode(state))
