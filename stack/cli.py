@@ -81,7 +81,7 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     The exit code is pytest's; 1 if only the checks failed.
     """
     checked = check()
-    command = [sys.executable, "-m", "pytest", "-n", "4"]
+    command = [sys.executable, "-m", "pytest", "-n", "2" if quick else "4"]
     if quick:
         os.environ.setdefault("HYPOTHESIS_PROFILE", "quick")
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
