@@ -75,13 +75,13 @@ def run_demo(*, keep: bool, scale: float) -> int:
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     """Run the checks, then pytest, whose closing line comes last.
 
-    Four workers share them, on two cores: those with servers wait a lot. See `tests/conftest.py`.
+    Three workers share them, on two cores: more are no faster. See `tests/conftest.py`.
     Most pipelines under test are killed: none would leave Java's archive of classes to the next.
 
     The exit code is pytest's; 1 if only the checks failed.
     """
     checked = check()
-    command = [sys.executable, "-m", "pytest", "-n", "2" if quick else "4"]
+    command = [sys.executable, "-m", "pytest", "-n", "2" if quick else "3"]
     if quick:
         os.environ.setdefault("HYPOTHESIS_PROFILE", "quick")
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
