@@ -5,7 +5,7 @@ of its form any more, the catalog is looked at, and compared with what was seen 
 (`catalog_changes`). A look has this order of effects:
 
 1. the catalog is read, in one moment;
-2. what follows is said in control records: a table has to be read again, stops, or goes on;
+2. what follows is said in control records: a table gets values, is read again, stops, or goes on;
 3. what was seen is kept in the checkpoint, and the next look compares with it.
 
 After a crash between 2 and 3 the same is said once more: a table may be read twice. What changed

@@ -10,11 +10,12 @@ import structlog
 from lakemark import client_errors, connect_rest
 from lakemark.sink import dead_letter, index_cache, upkeep
 from tests.kit import delta_table
+from tests.kit.catalog_looks import looks
 from tests.kit.command_line import folder, kafka
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 
-__all__ = ["folder", "kafka"]
+__all__ = ["folder", "kafka", "looks"]
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from lakemark.schema_policy import BEHAVIORS, SchemaPolicy
 from lakemark.sink import delta, rebuild
 from lakemark.sink.names import folder_of
 from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, PipelineState, TableState
+from tests.kit.catalog_looks import CONFIG, SETTINGS, T, U, facts, source, state
 from tests.kit.write_sets import table_schema
-from tests.unit.test_catalog_watch import CONFIG, SETTINGS, T, U, facts, source, state
 
 CAPTURES = parse({**SETTINGS, "signal.data.collection": "public.signals"}, config=CONFIG)
 BEFORE = facts(columns=("id", "v", "w"))

@@ -5,17 +5,15 @@ import threading
 from itertools import pairwise
 
 import msgspec
-import pyarrow as pa
 import pytest
 
-from lakemark import catalog_watch, control, positions
+from lakemark import catalog_watch
 from lakemark.catalog_changes import Action, Difference
-from lakemark.catalog_facts import ColumnFacts, PartFacts, SourceFacts, TableFacts, UniqueKey
+from lakemark.catalog_facts import PartFacts, SourceFacts
 from lakemark.catalog_watch import CatalogWatch, Seen, named, records
 from lakemark.config import Config
 from lakemark.connector import parse
 from lakemark.errors import DependencyError, PipelineError
-from lakemark.fills import UNSEEN, Fill
 from lakemark.ops.status import CatalogChange
 from lakemark.tables import (
     CATCHING_UP,
@@ -26,43 +24,18 @@ from lakemark.tables import (
     PipelineState,
     TableState,
 )
+from tests.kit.catalog_looks import (
+    CONFIG,
+    SETTINGS,
+    T,
+    U,
+    facts,
+    source,
+    state,
+    told,
+)
 
 pytestmark = pytest.mark.usefixtures("logs")
-
-T, U = "public.a", "public.b"
-CONFIG = Config.model_validate({
-    "name": "shop",
-    "kafka": {"bootstrap_servers": "localhost:9092"},
-    "source": {"connect": {"url": "http://localhost:8083", "connector": "shop"}},
-    "database": {"url": "postgresql://lakemark@localhost/shop"},
-    "lake": {"path": "/nowhere/lake"},
-    "checkpoint": "/nowhere/checkpoint",
-})  # fmt: skip
-SETTINGS = {
-    "topic.prefix": "shop", "plugin.name": "pgoutput", "publication.name": "p", "slot.name": "s",
-}  # fmt: skip
-CONNECTOR = parse(SETTINGS, config=CONFIG)
-
-
-def facts(name=T, *, oid=1, filenode=10, columns=("id", "v"), **more):
-    found = tuple(ColumnFacts(n, c, "pg_catalog.text", xmin=7) for n, c in enumerate(columns, 1))
-    key = {
-        "key": (1,),
-        "unique_keys": (UniqueKey("pk", (1,), not_null=True),),
-        "identity_columns": (1,),
-    }
-    return TableFacts(oid=oid, name=name, filenode=filenode, columns=found, **(key | more))
-
-
-def source(*tables, **more):
-    return SourceFacts(
-        slot="s", slot_present=True, publication="p", publication_present=True,
-        tables={table.name: table for table in tables}, **more,
-    )  # fmt: skip
-
-
-def state(**tables):
-    return PipelineState(tables={f"public.{name}": entry for name, entry in tables.items()})
 
 
 def difference(action, kind="rewritten", table=T, what="it was rewritten"):
@@ -169,65 +142,11 @@ def test_changes_come_under_one_name():
 # -- looks ----------------------------------------------------------------------------------------
 
 
-class Store:
-    def __init__(self):
-        self.kept = None
-        self.owner = True
-
-    def catalog(self):
-        return self.kept
-
-    def note_catalog(self, seen):
-        self.kept = seen
-
-    def check_owner(self):
-        if not self.owner:
-            raise PipelineError("another process runs it", code="superseded")
-
-
-@pytest.fixture
-def looks(monkeypatch):
-    """A watch whose database says what `now` says, and the control records that it has written."""
-
-    class Looks:
-        now = source(facts())
-        said = []
-        records = []
-        away = False
-        store = Store()
-        state = state(a=TableState())
-
-        def watch(self):
-            tell = self.told.append
-            return CatalogWatch(CONFIG, CONNECTOR, self.store, lambda: self.state, tell)
-
-    def look(_, wanted, **asked):
-        assert asked["publication"] == "p"
-        assert asked["slot"] == "s"
-        assert wanted(T)
-        return Looks.now
-
-    def say(_, said):
-        if Looks.away:
-            raise DependencyError("the brokers are away")
-        Looks.said += [(kind, table) for kind, table, _ in said]
-        Looks.records += said
-
-    Looks.said, Looks.store, Looks.told, Looks.records = [], Store(), [], []
-    monkeypatch.setattr(catalog_watch, "look", look)
-    monkeypatch.setattr(control, "say", say)
-    return Looks()
-
-
 REWRITTEN = facts(filenode=11, columns=("id", "v"))
 
 
 def renamed():
     return source(facts(columns=("id", "w")))
-
-
-def told(looks):
-    return [(one.table, one.kind, one.action) for one in looks.told[-1].changes]
 
 
 def test_people_are_told_of_changes_also_by_the_next_process(looks):
@@ -606,168 +525,3 @@ def test_how_it_is_kept_is_read_by_the_next_version_of_it(looks):
     type(looks).now = renamed()
     looks.watch().look()
     assert looks.said == [("table-resnapshot", T)]
-
-
-# -- values that older rows have -------------------------------------------------------------------
-
-WHOLE = TableState(complete="snapshot", engine="task-merge")
-
-
-def wide(missing="11", **more):
-    """Table a with one column more, which older rows have a value in."""
-    after = facts(columns=("id", "v", "w"), width=3, **more)
-    *old, new = after.columns
-    new = msgspec.structs.replace(new, missing=missing, xmin=9, default_xmin=9)
-    return source(msgspec.structs.replace(after, columns=(*old, new)), lsn=800)
-
-
-@pytest.fixture
-def whole(looks, monkeypatch):
-    """A table that is whole, and of which one look was taken."""
-
-    def read_values(_database, table, oid, missing, _modes, **_):
-        assert (table, oid) == (T, 1)
-        given = {n: None if text == "odd" else pa.array([text]) for n, text in missing.items()}
-        return {"id": None, "v": None} | dict.fromkeys(columns) | given
-
-    columns = ["w"]
-
-    monkeypatch.setattr(catalog_watch, "read_values", read_values)
-    looks.state = state(a=WHOLE)
-    looks.now = type(looks).now = source(facts(width=2))
-    looks.watched = looks.watch()
-    looks.watched.look()
-    return looks
-
-
-def called_otherwise():
-    """Its second column has another name."""
-    after = facts(columns=("id", "w"), width=2)
-    one, two = after.columns
-    columns = (one, msgspec.structs.replace(two, xmin=9))
-    return source(msgspec.structs.replace(after, columns=columns), lsn=800)
-
-
-def then(looks, now):
-    type(looks).now = now
-    looks.watched.look()
-    return [(kind, more.get("fills")) for kind, _, more in looks.records]
-
-
-def test_older_rows_get_the_value_that_the_catalog_has(whole):
-    ((kind, (given,)),) = then(whole, wide())
-    assert kind == "table-fill"
-    assert whole.records[0][2]["reason"] == "column w was added to public.a, and older rows have its default"  # fmt: skip
-    one = msgspec.convert(given, Fill)
-    assert (one.column, one.source, one.cell()[0].as_py()) == ("w", "", "11")
-    assert one.upto == positions.pack(0, 800, 0).hex()
-    assert told(whole)[0] == (T, "column-added", "fill")
-
-
-def test_a_renamed_column_takes_its_values_along(whole):
-    ((kind, (given,)),) = then(whole, called_otherwise())
-    assert (kind, given["column"], given["source"]) == ("table-fill", "w", "v")
-    assert "value" not in given
-
-
-def test_positions_are_of_the_epoch_of_now(whole):
-    whole.state.epochs = [{}, {}]
-    ((_, (given,)),) = then(whole, wide())
-    assert given["upto"] == positions.pack(2, 800, 0).hex()
-
-
-@pytest.mark.parametrize(
-    ("entry", "now"),
-    [
-        (WHOLE, wide("odd")),  # no event could bring that value
-        (WHOLE, wide("long" * 20_000)),
-        (WHOLE, wide(filenode=11)),
-        (WHOLE, wide(column_list=("id", "v", "w"))),
-        (msgspec.structs.replace(WHOLE, complete=""), wide()),
-        (msgspec.structs.replace(WHOLE, engine="spark-merge"), wide()),
-        (msgspec.structs.replace(WHOLE, state=PAUSED), wide()),
-    ],
-)
-def test_where_that_is_not_all_the_table_is_read_again(whole, entry, now):
-    whole.state = state(a=entry)
-    if now.tables[T].filenode == 11:
-        now.tables[T] = msgspec.structs.replace(now.tables[T], columns=(
-            *(msgspec.structs.replace(c, xmin=8) for c in now.tables[T].columns[:2]),
-            now.tables[T].columns[2],
-        ))  # fmt: skip
-    kinds = [kind for kind, _ in then(whole, now)]
-    assert kinds == ["table-resnapshot"]
-    assert told(whole)[0][2] == "read-again"
-
-
-def test_where_rows_go_to_an_output_topic_too_the_table_is_read_again(whole, monkeypatch):
-    output = Config.model_validate({**CONFIG.model_dump(), "output": {"topic_prefix": "clean"}})
-    monkeypatch.setattr(whole.watched, "_config", output)
-    assert [kind for kind, _ in then(whole, wide())] == ["table-resnapshot"]
-
-
-def test_a_table_whose_policy_leaves_columns_out_gets_no_value(whole, monkeypatch):
-    lake = {"path": "/nowhere/lake", "schema_changes": {"behavior": "ignore"}}
-    config = Config.model_validate({**CONFIG.model_dump(), "lake": lake})
-    whole.watched = CatalogWatch(config, CONNECTOR, whole.store, lambda: whole.state, lambda _: 0)
-    monkeypatch.setattr(whole.watched._policies, "_has_column", lambda *_: False)
-    assert then(whole, wide()) == []
-
-
-def test_a_table_that_waits_for_a_look_goes_on_with_the_one_that_began_afterwards(whole):
-    waits = msgspec.structs.replace(WHOLE, state=ERRORED, code=UNSEEN, retried=True)
-    whole.state = state(a=waits)
-    assert [kind for kind, _ in then(whole, wide())] == ["table-fill", "table-resume"]
-
-
-def test_a_look_that_had_begun_before_lets_nobody_go_on(whole, monkeypatch):
-    waits = msgspec.structs.replace(WHOLE, state=ERRORED, code=UNSEEN, retried=True)
-    look = catalog_watch.look
-
-    def look_meanwhile(*asked, **more):
-        whole.state = state(a=waits)
-        return look(*asked, **more)
-
-    monkeypatch.setattr(catalog_watch, "look", look_meanwhile)
-    assert then(whole, source(facts(width=2))) == []
-
-
-def test_nobody_waits_for_a_database_that_does_not_answer(whole, monkeypatch):
-    assert whole.watched.columns() == {T: frozenset({"id", "v"})}
-
-    def away(*_, **__):
-        raise DependencyError("away", code="database-unavailable")
-
-    monkeypatch.setattr(catalog_watch, "look", away)
-    whole.watched.try_to_look()
-    assert whole.watched.columns() == {}
-
-
-def test_only_tables_with_rows_and_columns_of_their_own_wait(whole):
-    then(whole, source(facts(kind="p"), facts(U, oid=2, column_list=("id", "v"))))
-    assert whole.watched.columns() == {}
-
-
-def test_values_that_the_connector_writes_in_its_own_way_are_read_by_nobody(whole):
-    settings = {**SETTINGS, "column.mask.with.5.chars": "public.a.w"}
-    connector = parse(settings, config=CONFIG)
-    whole.watched = CatalogWatch(CONFIG, connector, whole.store, lambda: whole.state)
-    assert [kind for kind, _ in then(whole, wide())] == ["table-resnapshot"]
-
-
-def test_a_column_that_the_connector_leaves_out_takes_no_values_along(whole, monkeypatch):
-    monkeypatch.setattr(catalog_watch, "read_values", lambda *_, **__: {"id": None})
-    assert [kind for kind, _ in then(whole, called_otherwise())] == ["table-resnapshot"]
-
-
-def test_a_renamed_column_is_a_new_one_for_the_policy(whole, monkeypatch):
-    lake = {"path": "/nowhere/lake", "schema_changes": {"exclude": ["add-column"]}}
-    config = Config.model_validate({**CONFIG.model_dump(), "lake": lake})
-    whole.watched = CatalogWatch(config, CONNECTOR, whole.store, lambda: whole.state)
-    assert [kind for kind, _ in then(whole, called_otherwise())] == ["table-resnapshot"]
-
-
-def test_a_log_that_goes_on_is_no_reason_to_keep_a_look(whole):
-    kept = whole.store.kept
-    then(whole, source(facts(width=2), lsn=900))
-    assert whole.store.kept is kept

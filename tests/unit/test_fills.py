@@ -469,6 +469,11 @@ def test_few_tables_are_written_anew_in_a_batch(shop, monkeypatch):
     budget = FillBudget()
     assert budget.takes("public.a", shop.entry)
     assert not budget.takes("public.b", shop.entry)
+    shop.alter(**WIDE)
+    shop.look(fill())
+    monkeypatch.setattr(FillBudget, "takes", lambda *_: False)
+    shop.run()
+    assert shop.entry.resnapshot == "older rows lack columns: w"
 
 
 def test_a_process_that_ends_over_it_twice_has_the_table_read_again(shop, monkeypatch):

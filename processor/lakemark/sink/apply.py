@@ -5,7 +5,8 @@
 2. Create or evolve the table (idempotent).
    Rows of snapshots, and deletes of what a truncate removes, go to the output topic.
 3. Truncate, as a commit of its own.
-4. Resolve the packets to a write set, reading the rows that key changes need.
+4. Resolve the packets to a write set, reading the rows that key changes need. Images that are
+   older than a column have got what such rows have in it (`fills`).
 5. Write the halves of key changes that still wait beside the table, under this batch's number.
 6. Merge: one Delta commit that records (app id, batch) and a digest of the content.
 7. Join small files and vacuum, once there are many: changes no row.

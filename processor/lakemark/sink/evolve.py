@@ -269,6 +269,7 @@ def fill(
             former = {one.source: one.column for one in fills if one.source}
 
             def with_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+                batch = _checked(batch, old)
                 batch = _unknown_by_both(batch, former) if former else batch
                 cells = [
                     make(batch).cast(f.type) for (_, make), f in zip(columns, added, strict=True)
@@ -347,11 +348,10 @@ def _rewrite(
     properties: CommitProperties,
 ) -> None:
     """The whole table with every batch of its rows changed to another schema, as one commit."""
-    old = pa.schema(table.schema().to_arrow())
 
     def changed() -> Iterator[pa.RecordBatch]:
         for batch in pa.RecordBatchReader.from_stream(table.scan()):
-            yield change(batch.select(old.names).cast(old))
+            yield change(batch)
 
     with closing(_elsewhere(changed)) as batches:
         write_deltalake(
@@ -364,7 +364,7 @@ def _rewrite(
 
 
 def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in the wider types; a value that does not fit raises."""
+    """The batch in the types of a schema; a value that does not fit raises."""
     return batch.select(schema.names).cast(schema)
 
 

@@ -127,6 +127,19 @@ def _alter(h: "History") -> None:
         h.alter()
 
 
+def _lose_to_an_update(h: "History", key: int) -> Script:
+    """A chunk has a row that changes before the window is closed."""
+    run = yield from _armed(h)
+    attempts = _read(h, run)
+    yield
+    _write(h, partial(h.source.update_at, key=key))
+    h.turn(run.chain)
+    _hand_over(h, attempts)
+    yield
+    h._deliver_all()
+    h.batch(everything=True)
+
+
 # -- plots -----------------------------------------------------------------------------------------
 
 
@@ -441,15 +454,7 @@ def unread_before_a_chunk(h: "History") -> Script:
     h._deliver_all()
     h.batch(everything=True)
     yield
-    run = yield from _armed(h)
-    attempts = _read(h, run)
-    yield
-    _write(h, lambda to: h.source.update_at(to, key=one))
-    h.turn(run.chain)
-    _hand_over(h, attempts)
-    yield
-    h._deliver_all()
-    h.batch(everything=True)
+    yield from _lose_to_an_update(h, one)
 
 
 def altered_beside_late_events(h: "History") -> Script:
@@ -495,15 +500,7 @@ def renamed_before_it_is_known(h: "History") -> Script:
     h.looked or h.look()
     h.batch(everything=True)
     yield
-    run = yield from _armed(h)
-    attempts = _read(h, run)
-    yield
-    _write(h, partial(h.source.update_at, key=one))
-    h.turn(run.chain)
-    _hand_over(h, attempts)
-    yield
-    h._deliver_all()
-    h.batch(everything=True)
+    yield from _lose_to_an_update(h, one)
 
 
 PLOTS: dict[str, Callable[["History"], Script]] = {
