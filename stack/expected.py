@@ -228,17 +228,9 @@ def _plain(text: str) -> str:
     return "0" if plain in ("-0", "") else plain
 
 
-_SPECIAL: Final = {
-    "NaN": "NAN",
-    "Infinity": "POSITIVE_INFINITY",
-    "-Infinity": "NEGATIVE_INFINITY",
-}
-"""Debezium's own texts."""
-
-
 def _numeric(column: Column, modes: HandlingModes) -> Parser:
     if modes.decimal == "string":
-        return lambda text: _SPECIAL.get(text, text)
+        return lambda text: text
     if modes.decimal == "double":
         return _double
     return Decimal if 0 < column.precision <= _MAX_PRECISION else _plain

@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass
 from enum import Enum
@@ -53,6 +54,17 @@ _REFUSED: Final = frozenset(
         KafkaError.INVALID_REPLICATION_FACTOR,
     }
 )
+_OF_TOPIC: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+"""What a broker that answers may say of a topic."""
+_LONGER_S: Final = 1.0
+"""A request ends by itself before we stop to wait: one that is answered while its client ends may
+end the whole process."""
 LOOK_S: Final = 0.1
 """How often a client that waits for its first answer is polled."""
 _log = structlog.get_logger("lakemark.kafka")
@@ -118,8 +130,12 @@ class Cluster:
 
     def _meet(self) -> None:
         """Waits for the first answer; every question after it has a time limit of its own."""
+        # Of a topic there is always an answer. Of the cluster there is none as long as a broker
+        # that has just started, or that hung, knows of no broker: librdkafka 2.16 then ends the
+        # process.
+        topics = TopicCollection([self._config.topics.control])
         # A second more than we wait, so that it is not this request which says that time is over.
-        asked = self._admin.describe_cluster(request_timeout=self._timeout + 1)
+        [asked] = self._admin.describe_topics(topics, request_timeout=self._timeout + 1).values()
 
         def answered() -> bool:
             self._admin.poll(0)
@@ -127,9 +143,21 @@ class Cluster:
                 asked.result(LOOK_S)
             except NotYetError:
                 return False
+            except KafkaException as error:
+                if error.args[0].code() not in _OF_TOPIC:
+                    raise
             return True
 
-        await_first_answer(self._config, self._last, answered, self._over)
+        try:
+            await_first_answer(self._config, self._last, answered, self._over)
+        finally:
+            if not asked.done():
+                threading.Thread(
+                    target=_keep_until_answered,
+                    args=(self._admin, asked),
+                    name="kafka",
+                    daemon=True,
+                ).start()
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
@@ -174,7 +202,7 @@ class Cluster:
             futures = self._admin.create_topics(new, request_timeout=self._timeout)
             for name, future in futures.items():
                 try:
-                    future.result(self._timeout)
+                    future.result(self._timeout + _LONGER_S)
                 except KafkaException as error:
                     cause = error.args[0]
                     if cause.code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -221,7 +249,7 @@ class Cluster:
             answers = self._admin.describe_configs(asked, request_timeout=self._timeout)
             for resource, future in answers.items():
                 try:
-                    entries = future.result(self._timeout)
+                    entries = future.result(self._timeout + _LONGER_S)
                 except KafkaException as error:
                     if error.args[0].code() not in _REFUSED | {KafkaError.UNKNOWN_TOPIC_OR_PART}:
                         raise
@@ -247,7 +275,7 @@ class Cluster:
             )
             for name, future in asked.items():
                 try:
-                    found[name] = future.result(self._timeout)
+                    found[name] = future.result(self._timeout + _LONGER_S)
                 except KafkaException as error:
                     code = error.args[0].code()
                     if operations and code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -281,7 +309,8 @@ class Cluster:
             )
             for name, future in asked.items():
                 try:
-                    found[name] = _names(future.result(self._timeout).authorized_operations)
+                    group = future.result(self._timeout + _LONGER_S)
+                    found[name] = _names(group.authorized_operations)
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                         raise
@@ -291,9 +320,10 @@ class Cluster:
     def brokers(self) -> Brokers:
         """The cluster as it describes itself."""
         with self._asking():
+            self._admin.list_topics(timeout=self._timeout)  # it fails where there are none: `_meet`
             found = self._admin.describe_cluster(
                 include_authorized_operations=True, request_timeout=self._timeout
-            ).result(self._timeout)
+            ).result(self._timeout + _LONGER_S)
         settings: dict[str, str] = {}
         for node in found.nodes[:1]:
             settings = self._settings([ConfigResource(ResourceType.BROKER, str(node.id))]).get(
@@ -379,7 +409,7 @@ class Cluster:
                 asked, isolation_level=level, request_timeout=self._timeout
             )
             return {
-                (where.topic, where.partition): future.result(self._timeout)
+                (where.topic, where.partition): future.result(self._timeout + _LONGER_S)
                 for where, future in answers.items()
             }
 
@@ -390,6 +420,12 @@ class Cluster:
                 wait=wait_fixed(0.1),
                 reraise=True,
             )(ask)
+
+
+def _keep_until_answered(_: AdminClient, asked: "Future[Any]") -> None:
+    """A client does not end while a broker may still answer: see `_LONGER_S`."""
+    with contextlib.suppress(KafkaException):
+        asked.result()
 
 
 def end_offsets(config: Config, topics: Iterable[str]) -> Offsets:

@@ -71,6 +71,8 @@ def numbers(scan: Scan) -> str:
     parts.append(f"{scan.rows:,}{estimate} rows")
     if scan.rows_per_second is not None:
         parts.append(f"{scan.rows_per_second:,} rows/s")
+    if scan.inexact:
+        parts.append(f"{scan.inexact:,} values not exact")
     if scan.status:
         parts.append(scan.status)
     elif scan.eta_seconds is not None:

@@ -175,7 +175,7 @@ def test_numbers_that_are_none_are_keys_and_boundaries(source: Database, mode):
         chunks = [read_chunk(opened, span=span) for span in spans]
     assert [chunk.rows.num_rows for chunk in chunks] == [1] * 21
     keys = [key for chunk in chunks for key in chunk.keys.to_pylist()]
-    special = [b'["%s"]' % text.encode() for text in SPECIAL.values()]
+    special = [b'["%s"]' % text.encode() for text in SPECIAL]
     plain = [b'["%d"]' % n for n in range(1, 19)]
     assert keys == [special[0], *plain, *special[1:]]
     events = [b'{"k":"%s"}' % text.encode() for text in SPECIAL.values()]
@@ -187,8 +187,8 @@ def test_numbers_that_are_none_are_keys_and_boundaries(source: Database, mode):
         open_table(session, "public.t", modes, settings={}) as opened,
     ):
         again = read_chunk(opened, keys=texts)
-        assert sorted(again.keys.to_pylist()) == [b'["NAN"]', b'["NEGATIVE_INFINITY"]']
-        assert absent_keys(opened, texts, again).keys.to_pylist() == [b'["POSITIVE_INFINITY"]']
+        assert sorted(again.keys.to_pylist()) == [b'["-Infinity"]', b'["NaN"]']
+        assert absent_keys(opened, texts, again).keys.to_pylist() == [b'["Infinity"]']
 
 
 @pytest.mark.parametrize("most", [2_000_000, 3_000])

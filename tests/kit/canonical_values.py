@@ -36,6 +36,8 @@ def value(column):
         return moments(column)
     if column.encoding == DECIMAL:
         return decimals(column)
+    if column.is_numeric_text:
+        return st.sampled_from(["NaN", "Infinity", "-Infinity"]) | _PLAIN
     return nested(column)
 
 

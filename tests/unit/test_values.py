@@ -2,15 +2,18 @@
 
 import base64
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
+from lakemark.keys import canonical_keys
 from lakemark.source import civil
+from lakemark.source.columns import describe
 from lakemark.source.numerals import EXACT, plain, plain_decimal
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import HandlingModes
+from lakemark.source.schema import HandlingModes, TableSchema
 from tests.kit.row_images import (
     DECIMAL,
     FIRST,
@@ -161,10 +164,36 @@ def test_special_numbers():
     _, row = decode_one("double", "nan_num2", "r2")
     assert row["n"] == float("inf")
     _, row = decode_one("string", "nan_num2", "r3")
-    assert (row["n"], row["n2"]) == ("1.25", "NAN")  # Debezium's own word
+    assert (row["n"], row["n2"]) == ("1.25", "NaN")
     assert str(value_of(field("f", "float"), "NaN")) == "nan"
     assert value_of(field("f", "double"), "-Infinity") == -float("inf")
     assert value_of(field("f", "double"), 5) == 5.0
+
+
+NUMERIC_TEXT = replace(describe("n", {"type": "string", "optional": True}), source_type="numeric")
+
+
+def test_words_are_numbers_only_in_columns_of_numerics():
+    """Equal schemas may differ in it: one decoder is not taken for the other's."""
+    images = [b'{"n":"NAN"}', b'{"n":"POSITIVE_INFINITY"}', b'{"n":"NEGATIVE_INFINITY"}', b"{}"]
+    for columns, expected in [
+        ([replace(NUMERIC_TEXT, source_type="")], ["NAN", "POSITIVE_INFINITY", "NEGATIVE_INFINITY"]),
+        ([NUMERIC_TEXT], ["NaN", "Infinity", "-Infinity"]),
+        ([replace(NUMERIC_TEXT, source_type="numeric(9)")], ["NaN", "Infinity", "-Infinity"]),
+        ([replace(NUMERIC_TEXT, source_type="text")], ["NAN", "POSITIVE_INFINITY", "NEGATIVE_INFINITY"]),
+    ]:  # fmt: skip
+        schema = TableSchema("s.t", tuple(columns), ("n",))
+        rows = decode_rows(images, schema, HandlingModes(decimal="string"))
+        assert rows.columns.field("n").to_pylist() == [*expected, None]
+        keys = canonical_keys(images[:3], schema)
+        assert keys == [b'["%s"]' % text.encode() for text in expected]
+
+
+def test_a_schema_keeps_the_types_that_the_catalog_does_not_know():
+    schema = TableSchema("s.t", (NUMERIC_TEXT, replace(NUMERIC_TEXT, name="m")))
+    known = TableSchema("s.t", (replace(NUMERIC_TEXT, name="m", source_type="text"),))
+    noted = schema.with_notes_of(known)
+    assert [column.source_type for column in noted.columns] == ["numeric", "text"]
 
 
 def test_decimal_numbers_are_exact_in_numeric_format():

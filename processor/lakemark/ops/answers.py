@@ -161,6 +161,7 @@ def _scan(table: str, scan: Scan, stage: str, chunks: tuple[ChunkNow, ...]) -> S
         scan.total_rows,
         scan.rows_per_second,
         scan.eta_seconds,
+        scan.inexact,
         stage,
         chunks,
     )

@@ -309,6 +309,7 @@ class Board:
             entry.committed_ms or None,
             behind,
             round(pace.now(self._clock()), 3) if (pace := self._paces.get(name)) else None,
+            entry.clamped,
         )
 
     def _now_ms(self) -> int:

@@ -48,6 +48,7 @@ TABLE_BYTES: Final = "lakemark_table_size_bytes"
 TABLE_EVENTS: Final = "lakemark_table_events"
 TABLE_REPLAYS: Final = "lakemark_table_replays"
 TABLE_DEAD_LETTERS: Final = "lakemark_table_dead_letters"
+TABLE_INEXACT: Final = "lakemark_table_inexact_values"
 TABLE_REREADS: Final = "lakemark_table_rereads_outstanding"
 TABLE_SOURCE_TIME: Final = "lakemark_table_newest_source_timestamp_seconds"
 TABLE_COMMIT_TIME: Final = "lakemark_table_last_commit_timestamp_seconds"
@@ -173,6 +174,7 @@ _OF_TABLES: Final[tuple[tuple[str, str, _Reading], ...]] = (
     (TABLE_LAG_RECORDS, "Records of a table that were not applied", lambda t: t.lag.records),
     (TABLE_ROWS, "Rows of a table", lambda t: t.rows),
     (TABLE_BYTES, "Size of a table's files", lambda t: t.bytes),
+    (TABLE_INEXACT, "Dates and times of events that the lake cannot hold", lambda t: t.inexact),
     (TABLE_REREADS, "Rows to be read again from the source", lambda t: t.rereads),
     (
         TABLE_SOURCE_TIME,

@@ -10,7 +10,7 @@ Times ending in `_ms` are milliseconds since the epoch. A number that is not kno
 | streaming | each batch applies its events |
 | paused | asked for: nothing is applied, nothing is lost |
 | errored | `reason` says why, `hint` what to do, `retried` whether it is tried again |
-| gone | the source has no such table any more, and nothing of it is unread |
+| dropped | the source has no such table any more, and nothing of it is unread |
 """
 
 import json
@@ -68,6 +68,7 @@ class Lag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table; `rereads` are rows to be read again, `more_rereads` says that not all are known.
 
+    `inexact` counts dates and times of its events that became the first or last one of the lake.
     `resnapshot` says why it may hold rows that the source no longer has. `events_per_second` is of
     the last minute, and null where only the topics were asked.
     """
@@ -91,6 +92,7 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committed_ms: int | None = None
     lag: Lag = Lag()
     events_per_second: float | None = None
+    inexact: int = 0
 
 
 class SourceProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -215,8 +217,10 @@ class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ScanNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a table of a run has come; `status` is empty while it goes on.
 
-    `stage` (arming, waiting, cutting, reading, checking, sweeping) and `in_flight` are known to the
-    process that runs the snapshot alone: elsewhere they are empty.
+    `inexact` counts values that the lake gets otherwise than the database has them: null where
+    Debezium cannot carry one, the first or last date of the lake. `stage` (arming, waiting,
+    cutting, reading, checking, sweeping) and `in_flight` are known to the process that runs the
+    snapshot alone: elsewhere they are empty.
     """
 
     table: str
@@ -228,6 +232,7 @@ class ScanNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_rows: int | None
     rows_per_second: int | None
     eta_seconds: int | None
+    inexact: int = 0
     stage: str = ""
     in_flight: tuple[ChunkNow, ...] = ()
 

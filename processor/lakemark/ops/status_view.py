@@ -286,6 +286,9 @@ def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
         rows = "row" if table.rereads == 1 else "rows"
         counted = f"{many}{table.rereads} {rows}" if table.rereads else rows
         yield f"{counted} to be read again from the source", REREADS
+    if table.inexact:
+        values = "value" if table.inexact == 1 else "values"
+        yield f"{table.inexact:,} {values} before year 1 or after 9999: the lake has its ends", ""
 
 
 def _newest(runs: tuple[RunNow, ...]) -> list[RunNow]:
@@ -306,6 +309,7 @@ def _of_run(run: RunNow) -> Iterator[str]:
             scan.total_rows,
             scan.rows_per_second,
             scan.eta_seconds,
+            scan.inexact,
         )
         yield f"  {scan.table}: {numbers(counts)}{_flying(scan)}"
     if run.reason:

@@ -37,6 +37,8 @@ def writer(column: Column, modes: HandlingModes, digits: int = USUAL_DIGITS) -> 
         return Writer(_each(n.variable_text))
     if (column.wire, column.encoding) == ("bytes", c.DECIMAL):
         return Writer(_decimal(column, modes))
+    if column.is_numeric_text:
+        return Writer(_numeric_text)
     nested = _NESTED.get(column.wire)
     return nested(column, modes, digits) if nested else Writer(_BY_WIRE[column.wire])
 
@@ -47,6 +49,14 @@ def _each(text: Callable[[Any], str]) -> Texts:
         return pa.array(written, pa.string())
 
     return texts
+
+
+def _numeric_text(array: pa.Array) -> pa.Array:
+    for word, text in c.SPECIAL_NUMBERS.items():
+        found = pc.equal(array, text)
+        if pc.any(found).as_py():
+            array = pc.if_else(found, word, array)
+    return j.strings(array)
 
 
 def _decimal(column: Column, modes: HandlingModes) -> Texts:

@@ -369,6 +369,7 @@ class Book:
             chunks=sum(table.settled for table in tables),
             total_chunks=sum(table.chunks for table in tables),
             rows=sum(table.rows for table in tables),
+            inexact=sum(table.inexact for table in tables),
             seconds=tables[0].seconds if len(tables) == 1 else run.seconds,
             total_rows=None if min(totals, default=-1) < 0 else sum(totals),
             known=sum(known) / len(known),

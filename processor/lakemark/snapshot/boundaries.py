@@ -23,7 +23,7 @@ import pyarrow as pa
 from lakemark.errors import TableError
 from lakemark.snapshot.cells import quoted
 from lakemark.source import civil
-from lakemark.source.columns import TIMESTAMP, TIMESTAMP_UTC, Column
+from lakemark.source.columns import SPECIAL_NUMBERS, TIMESTAMP, TIMESTAMP_UTC, Column
 
 Boundary = tuple[str, ...]
 
@@ -41,7 +41,6 @@ _MOST_EXACT: Final = 20_000_000
 # Some minutes of a disk with 5,000 reads a second; with fewer blocks a chunk, chunks differ more.
 _MOST_BLOCKS: Final = 1_000_000
 _ROWS_PER_BLOCK: Final = 100  # of a table that was never analysed
-_INFINITE: Final = {"POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENDS: Final = {
     pa.date32(): (civil.FIRST_DAY, civil.LAST_DAY),
@@ -262,8 +261,8 @@ def _given(columns: Sequence[str], parts: Sequence[KeyPart], keys: Sequence[Boun
 
 
 def _spelt(part: KeyPart, texts: list[str]) -> list[str]:
-    """As the database spells them: infinite decimals have the connector's words."""
-    return [_INFINITE.get(t, t) for t in texts] if part.type == "numeric" else texts
+    """As the database spells them: a key of an older run has the connector's words."""
+    return [SPECIAL_NUMBERS.get(t, t) for t in texts] if part.type == "numeric" else texts
 
 
 def all_of(*conditions: Condition | None) -> Condition:

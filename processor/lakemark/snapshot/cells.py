@@ -132,27 +132,14 @@ def _boolean(texts: pa.Array, _: Tally) -> pa.Array:
 
 
 def _numeric(target: Column, modes: HandlingModes, *, select: str = "{}") -> Cell:
-    if target.type != pa.string():
+    if target.type != pa.string() or modes.decimal == "string":
         return Cell(select, _cast(target.type), target.type)
-    return Cell(select, _spoken if modes.decimal == "string" else _plain, target.type)
+    return Cell(select, _plain, target.type)
 
 
 def _money(target: Column, modes: HandlingModes) -> Cell:
     select = f"round({{}}::numeric, {modes.money_fraction_digits})"
     return _numeric(target, modes, select=select)
-
-
-def _spoken(texts: pa.Array, _: Tally) -> pa.Array:
-    """Decimals as they are, special values in Debezium's words."""
-    for ours, theirs in (
-        ("NaN", "NAN"),
-        ("Infinity", "POSITIVE_INFINITY"),
-        ("-Infinity", "NEGATIVE_INFINITY"),
-    ):
-        found = pc.equal(texts, ours)
-        if pc.any(found).as_py():
-            texts = pc.if_else(found, theirs, texts)
-    return texts
 
 
 def _plain(texts: pa.Array, _: Tally) -> pa.Array:

@@ -161,6 +161,11 @@ class ChunkResult:
     read_seconds: float = 0.0
     error: ChunkError | None = None
 
+    @property
+    def inexact(self) -> int:
+        """Values that the lake gets otherwise than the database has them; of a bad row one."""
+        return self.bad_rows + self.clamped
+
 
 MAX_BAD: Final = 1000  # a result travels to the driver
 

@@ -49,6 +49,7 @@ class Scan:
         total_rows: the database's estimate.
         rows_per_second: since the table was begun.
         eta_seconds: to go at that pace.
+        inexact: values that the lake gets otherwise than the database has them.
     """
 
     status: str = ""
@@ -58,6 +59,7 @@ class Scan:
     total_rows: int | None = None
     rows_per_second: int | None = None
     eta_seconds: int | None = None
+    inexact: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ def _scan(data: Mapping[str, str]) -> Scan:
         total_rows=_number(data, "total_rows"),
         rows_per_second=_number(data, "rows_per_second"),
         eta_seconds=_number(data, "eta_seconds"),
+        inexact=_number(data, "inexact_values") or 0,
     )
 
 

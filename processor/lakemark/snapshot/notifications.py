@@ -97,6 +97,7 @@ class Progress:
         rows: read in settled chunks.
         seconds: spent on them, pauses left out.
         total_rows: the database's estimate of all rows; None if it has none.
+        inexact: values among them that the lake gets otherwise than the database has them.
         known: share of the tables whose chunks are known by now, from 0 to 1.
     """
 
@@ -105,6 +106,7 @@ class Progress:
     rows: int
     seconds: float
     total_rows: int | None = None
+    inexact: int = 0
     known: float = 1.0
 
     def percent(self) -> int:
@@ -254,6 +256,7 @@ def _numbers(progress: Progress | None, *, paused: bool = False) -> dict[str, st
         "total_chunks": progress.total_chunks,
         "total_rows_scanned": progress.rows,
         "total_rows": progress.total_rows,
+        "inexact_values": progress.inexact or None,
         "percent": progress.percent(),
         "rows_per_second": progress.rows_per_second(),
         "eta_seconds": None if paused else progress.eta_seconds(),

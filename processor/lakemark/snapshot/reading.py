@@ -418,6 +418,7 @@ class Reading:
         chunk.done, chunk.rows, chunk.lo = True, attempt.rows, attempt.low
         table.settled += 1
         table.rows += attempt.rows
+        table.inexact += 0 if attempt.result is None else attempt.result.inexact
         table.first_lo = min(table.first_lo or attempt.low, attempt.low)
         self.book.touch(attempt.run, table, [attempt.chunk])
 
@@ -444,7 +445,7 @@ class Reading:
         table.begun += 1  # what is under way for it is of no use any more
         self.since[run.id] = self.windows.begun
         table.state = runs.WAITING
-        table.rows = table.settled = table.chunks = table.repairs = 0
+        table.rows = table.settled = table.chunks = table.inexact = table.repairs = 0
         table.first_lo = table.fingerprint = ""
         table.seconds = 0.0
         self.chunks[run.id, table.table] = []

@@ -109,6 +109,7 @@ class TableRun(msgspec.Struct, omit_defaults=True):
         total: rows that the database estimates; -1 = not known.
         rows, settled: rows and chunks settled so far.
         chunks: number of chunks, as far as it is cut.
+        inexact: values of settled chunks that are not what the database has, see `ChunkResult`.
         first_lo: hex position of the lowest open row of its settled chunks.
         seconds: spent on it since it was begun, pauses left out.
         repairs: how often keys were read again that the reading had left incomplete.
@@ -129,6 +130,7 @@ class TableRun(msgspec.Struct, omit_defaults=True):
     rows: int = 0
     settled: int = 0
     chunks: int = 0
+    inexact: int = 0
     first_lo: str = ""
     seconds: float = 0.0
     repairs: int = 0

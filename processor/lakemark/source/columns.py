@@ -16,6 +16,12 @@ UUID: Final = "io.debezium.data.Uuid"
 ENUM: Final = "io.debezium.data.Enum"
 BITS: Final = "io.debezium.data.Bits"
 JSON: Final = "io.debezium.data.Json"
+SPECIAL_NUMBERS: Final[Mapping[str, str]] = {
+    "NAN": "NaN",
+    "POSITIVE_INFINITY": "Infinity",
+    "NEGATIVE_INFINITY": "-Infinity",
+}
+"""What Debezium writes where numerics are texts, and the database's own text."""
 MAX_PRECISION: Final = 38  # of an Arrow decimal128 and of a Delta decimal
 TIMESTAMP: Final = pa.timestamp("us")
 TIMESTAMP_UTC: Final = pa.timestamp("us", "UTC")
@@ -98,6 +104,15 @@ class Column:
     padded: bool = field(default=False, compare=False)
     modifier: int | None = field(default=None, compare=False)
     source_type: str = field(default="", compare=False)
+
+    @property
+    def is_numeric_text(self) -> bool:
+        """Whether values are numbers of the database as text: decimal.handling.mode is string.
+
+        False also where nobody says so: the database's type must be known.
+        """
+        base = self.source_type.partition("(")[0]
+        return base == "numeric" and self.wire == "string" and not self.encoding
 
     def parameter(self, name: str) -> str | None:
         """Value of one schema parameter, or None."""

@@ -140,9 +140,13 @@ def _member_decoders(one: Codec) -> list[Callable[[msgspec.Raw], Any]]:
     return [msgspec.json.Decoder(wire).decode for wire in wires]
 
 
-@lru_cache(maxsize=512)
 def layout(schema: TableSchema, modes: HandlingModes) -> Layout:
     """How images of this schema are read."""
+    return _layout(schema, schema.numeric_texts, modes)
+
+
+@lru_cache(maxsize=512)
+def _layout(schema: TableSchema, _: frozenset[str], modes: HandlingModes) -> Layout:
     return Layout(schema, modes)
 
 

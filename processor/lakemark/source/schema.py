@@ -80,6 +80,11 @@ class TableSchema:
         """
         return self.by_name[name]
 
+    @cached_property
+    def numeric_texts(self) -> frozenset[str]:
+        """Columns with `Column.is_numeric_text`: schemas that are equal may differ in them."""
+        return frozenset(column.name for column in self.columns if column.is_numeric_text)
+
     def key_fault(self, modes: HandlingModes = _DEFAULTS) -> KeyFault | None:
         """Return why rows cannot be told apart by the key, where there is one; None if they can.
 
@@ -101,9 +106,9 @@ class TableSchema:
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
     def with_notes_of(self, other: "TableSchema") -> "TableSchema":
-        """This schema with what only the catalog's, `other`, knows: char(n), modifiers, types."""
+        """This schema with what the catalog's, `other`, knows of its columns: char(n), types."""
         noted = {c.name: _notes(c) for c in other.columns}
-        notes = [noted.get(c.name, _NO_NOTES) for c in self.columns]
+        notes = [noted.get(c.name, _notes(c)) for c in self.columns]
         if all(_notes(c) == n for c, n in zip(self.columns, notes, strict=True)):
             return self
         columns = tuple(replace(c, **n) for c, n in zip(self.columns, notes, strict=True))

@@ -123,7 +123,19 @@ def _boolean(column: Column, _: HandlingModes) -> Codec:
 
 
 def _string(column: Column, _: HandlingModes) -> Codec:
-    return _direct(column, str)
+    return _numeric_text(column) if column.is_numeric_text else _direct(column, str)
+
+
+def _numeric_text(column: Column) -> Codec:
+    def vector(values: Sequence[Any], _: Tally) -> pa.Array:
+        texts = pa.array(values, pa.string())
+        for word, text in c.SPECIAL_NUMBERS.items():
+            found = pc.equal(texts, word)
+            if pc.any(found).as_py():
+                texts = pc.if_else(found, text, texts)
+        return texts
+
+    return Codec(column.type, str, vector, lambda value, _: c.SPECIAL_NUMBERS.get(value, value))
 
 
 def _bytes(column: Column, _: HandlingModes) -> Codec:

@@ -181,6 +181,8 @@ function trouble() {
       doubts.push([table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "with `database` set lakemark takes a snapshot of it by itself; else take one", null, true]);
     if (table.rereads || table.more_rereads)
       doubts.push([table.name, "", unread(table) + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
+    if (table.inexact)
+      doubts.push([table.name, "", counted(table.inexact, "value") + " before year 1 or after 9999: the lake has its ends", "", null, true]);
   }
   if (now.catalog && now.catalog.reason)
     found.push(problem("The database's catalog cannot be looked at", "", now.catalog.reason, now.catalog.looked_ms ? "it was seen last " + ago(now.catalog.looked_ms) : "", true, true));
@@ -262,6 +264,7 @@ function scan(table) {
   if (table.total_chunks) bar.style.setProperty("--flying", Math.min(100, (100 * (table.chunks + table.in_flight.length)) / table.total_chunks) + "%");
   const of = table.status || table.total_rows === null ? "" : " of about " + number(table.total_rows);
   const parts = table.total_chunks === null ? [] : [table.percent + " %", number(table.chunks) + "/" + number(table.total_chunks) + " chunks", number(table.rows) + of + " rows"];
+  if (table.inexact) parts.push(counted(table.inexact, "value") + " not exact");
   if (table.rows_per_second !== null) parts.push(number(table.rows_per_second) + " rows/s");
   if (table.status) parts.push(table.status.toLowerCase().replaceAll("_", " "));
   else if (STAGES[table.stage]) parts.push(STAGES[table.stage]);
