@@ -31,8 +31,10 @@ What is in doubt is read again. What the catalog cannot tell:
 - a partition that was attached without rows from one that brought some: read again. One that was
   made as a partition is known as such, unless it was truncated or altered since
 - a table that was dropped before one look and is there anew at the next: it is new then
-- a slot that was dropped and made again between two looks, once the connector has gone on with it;
-  a slot that is made for the first time from one that was gone: read again
+- a slot that was dropped and made again between two looks, and has sent at least half as many
+  transactions as the former had; before PostgreSQL 14, and where the server has crashed or its
+  statistics were reset between the two, any such slot
+- a slot that is made for the first time from one that was gone: read again
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,25 +100,20 @@ def differences(
     now: SourceFacts,
     *,
     source_key: SourceKeys = _NO_KEYS,
-    committed: int | None = None,
 ) -> list[Difference]:
     """Return what has changed, the server's first, then by table.
 
     Some entries are about a state and not about a change: they come with every look as long as it
-    lasts. These are `identity-without-key` and `not-published`, also at the first look; and
-    `slot-made-anew` until the connector has stored that it is further.
+    lasts. These are `identity-without-key` and `not-published`, also at the first look.
 
     Args:
         before: the last look; None for none.
         now: the look of now, at the same tables.
         source_key: by table the key's columns as the connector sends them. Of a table that is not
             there it is the primary key, else the unique index that Debezium takes.
-        committed: the LSN that the connector itself has stored last, read after `now`; None if it
-            is not known, or if the connector lets its driver confirm more than that
-            (`lsn.flush.mode`).
     """
     looks = _Looks(before or SourceFacts(), now, source_key, is_first=before is None)
-    entries = [] if before is None else [*_server(before, now), *_slot(before, now, committed)]
+    entries = [] if before is None else [*_server(before, now), *_slot(before, now)]
     of_all = [entry for entry in entries if entry.action is Action.READ_AGAIN]
     changes = [entry for entry in entries if entry.action is Action.NOTHING]
     for name in sorted({*looks.before.tables, *now.tables}):
@@ -160,12 +157,8 @@ def _server(before: SourceFacts, now: SourceFacts) -> Iterator[Difference]:
         )
 
 
-def _slot(before: SourceFacts, now: SourceFacts, committed: int | None) -> Iterator[Difference]:
-    """The slot by name; that a slot of this name is another one shows in how far it is.
-
-    A connector stores how far it is before it confirms that to the slot. So a slot that is further
-    than the connector was made after it, or was moved: nobody has read the changes between.
-    """
+def _slot(before: SourceFacts, now: SourceFacts) -> Iterator[Difference]:
+    """The slot by name; that a slot of this name is another one shows in what it has sent."""
     if before.slot != now.slot:
         return
     if before.slot_present and not now.slot_present:
@@ -179,18 +172,16 @@ def _slot(before: SourceFacts, now: SourceFacts, committed: int | None) -> Itera
     elif now.slot_present and not before.slot_present:
         what = f"the replication slot {now.slot} was gone and is there again: "
         yield _read_again("", "slot-made-anew", f"{what}changes between were lost")
-    elif now.slot_present and committed is not None and now.confirmed_flush_lsn > committed:
+    elif (
+        before.slot_counted_since == now.slot_counted_since
+        and -1 < now.slot_sent < before.slot_sent
+    ):
         yield _read_again(
             "",
             "slot-made-anew",
-            f"the replication slot {now.slot} begins at {_lsn(now.confirmed_flush_lsn)}, and the "
-            f"connector has read up to {_lsn(committed)} only: changes between were lost",
+            f"the replication slot {now.slot} has sent fewer transactions than it had: it was "
+            "dropped and made again, and changes between were lost",
         )
-
-
-def _lsn(position: int) -> str:
-    """Return a position as PostgreSQL writes it."""
-    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 # --- which table is which -----------------------------------------------------------------------

@@ -157,8 +157,9 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         lsn: where the log ended after all of this was seen.
         slot: its name.
         slot_present: whether it is there.
-        restart_lsn: of the slot; 0 for none.
-        confirmed_flush_lsn: of the slot; 0 for none.
+        slot_sent: so many transactions the slot has sent at least, a power of two or 0; -1 = not
+            known.
+        slot_counted_since: from when that is counted; another text after a crash or a reset.
         publication: its name; "" if the connector needs none: then every table counts as published.
         publication_present: whether it is there.
         via_root: publish_via_partition_root.
@@ -174,8 +175,8 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     lsn: int = 0
     slot: str = ""
     slot_present: bool = False
-    restart_lsn: int = 0
-    confirmed_flush_lsn: int = 0
+    slot_sent: int = -1
+    slot_counted_since: str = ""
     publication: str = ""
     publication_present: bool = False
     via_root: bool = False

@@ -120,7 +120,7 @@ class Seen(msgspec.Struct, frozen=True):
         known = {*state.tables, *state.left}
         captured = {name for name, left in state.left.items() if left.captured}
         return Seen(
-            msgspec.structs.replace(now, lsn=0, restart_lsn=0, confirmed_flush_lsn=0),
+            msgspec.structs.replace(now, lsn=0),
             {
                 name: facts if name in captured else msgspec.structs.replace(facts, oid=0)
                 for name, facts in were.items()

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from stack.local import Database
+from stack.local import Database, LocalStack
+from tests.kit.broken import forget
 from tests.kit.nightly import nightly
 from tests.kit.running import Running
 
@@ -131,3 +132,30 @@ def test_a_table_of_another_name_takes_its_rows_along(source: Database, tmp_path
         running.wait_equal("public.renamed")
         events = running.lakemark.events("catalog.changed")
         assert {e["kind"] for e in events if e["table"] == "public.vacuumed"} == {"table-renamed"}
+
+
+def test_a_slot_that_was_dropped_and_made_again_while_it_is_down(
+    database: Database, stack: LocalStack, tmp_path
+):
+    """Nothing that is captured has changed since: the slot's own facts alone tell."""
+    database.execute(TABLE.replace("mood mood", "mood text").format("lost"))
+    database.execute(FILL.format("lost"))
+    database.start_connector({"snapshot.mode": "no_data"})
+    config = dict(database.config)
+    with Running(database, tmp_path, SETTINGS) as running:
+        started(running)
+        settled(running)
+        for n in range(40):
+            database.execute(f"UPDATE lost SET price = price + 1 WHERE id = {n}")
+        running.wait_equal()
+        database.execute("VACUUM FULL lost")
+        running.lakemark.wait_for_event("catalog.changed", 60)
+        running.lakemark.kill()
+        forget(running, stack)
+        database.execute("DELETE FROM lost WHERE id % 2 = 0")
+        database.execute("UPDATE lost SET a = 'unseen' WHERE id % 3 = 0")
+        database.start_connector(config)
+        running.lakemark.start()
+        running.wait_equal()
+        kinds = {e["kind"] for e in running.lakemark.events("catalog.changed")}
+        assert "slot-made-anew" in kinds

@@ -35,8 +35,6 @@ SOURCE = SourceFacts(
     timeline=1,
     slot="s",
     slot_present=True,
-    restart_lsn=50,
-    confirmed_flush_lsn=60,
     publication="pub",
     publication_present=True,
 )
@@ -502,7 +500,7 @@ def test_another_timeline():
 
 
 def test_a_slot_that_is_gone_and_comes_again():
-    without = source(T, U, slot_present=False, restart_lsn=0, confirmed_flush_lsn=0)
+    without = source(T, U, slot_present=False)
     (found,) = between(source(T, U), without)
     assert (found.table, found.kind, found.action) == ("", "slot-gone", NOTHING)
     assert kinds(without, without) == []
@@ -512,14 +510,29 @@ def test_a_slot_that_is_gone_and_comes_again():
     ]
 
 
-def test_a_slot_beyond_what_the_connector_has_read():
-    now = source(T, restart_lsn=70, confirmed_flush_lsn=(1 << 32) + 80)
-    assert kinds(source(T), now) == []
-    assert kinds(source(T), now, committed=(1 << 32) + 80) == []
-    (found,) = between(source(T), now, committed=65)
-    assert (found.kind, found.action) == ("slot-made-anew", READ_AGAIN)
-    assert "1/50" in found.what
-    assert "0/41" in found.what
+@pytest.mark.parametrize(
+    ("sent", "since", "expected"),
+    [
+        (8, "1 2", ["slot-made-anew"]),
+        (0, "1 2", ["slot-made-anew"]),
+        (16, "1 2", []),
+        (32, "1 2", []),
+        (8, "1 3", []),  # the server has crashed, or its statistics were reset
+        (-1, "1 2", []),  # nothing counts: before PostgreSQL 14
+    ],
+)
+def test_a_slot_that_was_made_anew_between_two_looks_has_sent_less(sent, since, expected):
+    before = source(T, slot_sent=16, slot_counted_since="1 2")
+    assert kinds(before, source(T, slot_sent=sent, slot_counted_since=since)) == [
+        (kind, READ_AGAIN) for kind in expected
+    ]
+    other = source(T, slot="another", slot_sent=sent, slot_counted_since=since)
+    assert kinds(before, other) == []
+
+
+def test_a_slot_of_which_nothing_was_known_is_the_same():
+    assert kinds(source(T), source(T, slot_sent=0)) == []
+    assert kinds(source(T, slot_sent=0), source(T, slot_sent=0)) == []
 
 
 # --- a copy that goes by the differences --------------------------------------------------------

@@ -321,12 +321,12 @@ def test_a_slot_that_comes_for_the_first_time_was_not_gone(looks):
     assert looks.said == [("table-resnapshot", T)]
 
 
-def test_how_far_the_slot_is_is_not_kept(looks):
+def test_how_far_the_log_is_is_not_kept(looks):
     """Else the look would be written every time."""
     watch = looks.watch()
     watch.look()
     kept = looks.store.kept
-    type(looks).now = msgspec.structs.replace(looks.now, confirmed_flush_lsn=7, restart_lsn=5)
+    type(looks).now = msgspec.structs.replace(looks.now, lsn=7)
     watch.look()
     assert looks.store.kept == kept
 

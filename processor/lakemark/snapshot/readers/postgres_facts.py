@@ -47,9 +47,19 @@ FROM pg_catalog.pg_control_system() s, pg_catalog.pg_control_checkpoint() c
 # Read after the moment of the others: every change that they show is below it.
 _LSN: Final = "SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8"
 _SLOT: Final = """
-SELECT coalesce(restart_lsn - '0/0', 0)::int8, coalesce(confirmed_flush_lsn - '0/0', 0)::int8
-FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+SELECT {sent}::int8, {since}
+FROM pg_catalog.pg_replication_slots s {counts} WHERE s.slot_name = %s
 """
+# A slot that is made counts from zero; so does every slot after a crash of the server, which makes
+# all of its statistics anew.
+_COUNTS: Final = {
+    "sent": "c.total_txns",
+    "since": "concat_ws(' ', extract(epoch FROM b.stats_reset), extract(epoch FROM c.stats_reset))",
+    "counts": "LEFT JOIN pg_catalog.pg_stat_replication_slots c ON c.slot_name = s.slot_name"
+    " CROSS JOIN pg_catalog.pg_stat_bgwriter b",
+}
+_NO_COUNTS: Final = {"sent": "NULL", "since": "''", "counts": ""}
+_COUNTS_VERSION: Final = 140_000
 _PUBLICATION: Final = """
 SELECT oid::int8, puballtables, pubviaroot, {generated}
 FROM pg_catalog.pg_publication WHERE pubname = %s
@@ -218,7 +228,8 @@ def read_facts(
         names = set(tables)
         asked = {row[0]: row for row in relations if row[1] in names and row[2] in {"r", "p"}}
         system, timeline = _control(session)
-        slot_row = session.execute(_SLOT, [slot]).fetchone()
+        counts = _COUNTS if session.info.server_version >= _COUNTS_VERSION else _NO_COUNTS
+        slot_row = session.execute(_SLOT.format(**counts), [slot]).fetchone()
         (lsn,) = session.execute(_LSN).fetchone() or (0,)
         published = _Published(session, publication, list(asked))
         return SourceFacts(
@@ -228,8 +239,8 @@ def read_facts(
             lsn=lsn,
             slot=slot,
             slot_present=slot_row is not None,
-            restart_lsn=slot_row[0] if slot_row else 0,
-            confirmed_flush_lsn=slot_row[1] if slot_row else 0,
+            slot_sent=-1 if slot_row is None else _at_least(slot_row[0]),
+            slot_counted_since=slot_row[1] if slot_row else "",
             publication=publication,
             publication_present=published.present,
             via_root=published.via_root,
@@ -237,6 +248,13 @@ def read_facts(
             elsewhere={row[0]: row[1] for row in relations if row[0] not in asked},
             tables=_tables(session, asked, published),
         )
+
+
+def _at_least(count: int | None) -> int:
+    """A number that seldom changes, below a count that grows; -1 for none."""
+    if not count:
+        return -1 if count is None else 0
+    return int(1 << (count.bit_length() - 1))
 
 
 def _control(session: Session) -> tuple[str, int]:
