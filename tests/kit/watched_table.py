@@ -1,23 +1,51 @@
-"""A table that two engines read over and over: at every moment it is whole, and of one kind."""
+"""A table that several engines read over and over: at every moment it is whole, and of one kind."""
 
+import importlib.util
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 ENDS_S = 60.0
 
+Read = Callable[[str, int], list[object]]
+"""From a table's path and a version to the values of its column `id`."""
+
+
+def with_duckdb(path: str, version: int) -> list[object]:
+    """DuckDB reads Delta by an extension of its own, which comes as a package here."""
+    spec = importlib.util.find_spec("duckdb_extension_delta")
+    assert spec is not None
+    assert spec.origin is not None
+    (extension,) = Path(spec.origin).parent.rglob("delta.duckdb_extension")
+    with duckdb.connect() as database:
+        database.execute(f"LOAD '{extension}'")
+        rows = database.execute(f"SELECT id FROM delta_scan('{path}', version => {version})")
+        return [value for (value,) in rows.fetchall()]
+
+
+def with_polars(path: str, version: int) -> list[object]:
+    return pl.read_delta(path, version=version).get_column("id").to_list()
+
+
+READERS: Mapping[str, Read] = {"duckdb": with_duckdb, "polars": with_polars}
+
 
 @contextmanager
-def read_all_the_while(path: str, *, at_least: int) -> Iterator[set[str]]:
-    """Delta-rs and Polars read while the block runs; the types of the column `v` that they saw.
+def read_all_the_while(
+    path: str, *, at_least: int, readers: Mapping[str, Read] = READERS
+) -> Iterator[set[str]]:
+    """Several engines read while the block runs; the types of the column `v` that delta-rs saw.
 
     Args:
         path: of the table.
         at_least: so many rows it has at every moment, each `id` once.
+        readers: what reads beside delta-rs, each time the version that it has just read.
     """
     seen: set[str] = set()
     wrong: list[object] = []
@@ -27,11 +55,13 @@ def read_all_the_while(path: str, *, at_least: int) -> Iterator[set[str]]:
         table = DeltaTable(path)
         rows = QueryBuilder().register("t", table).execute("SELECT id, v FROM t")
         found = pa.table(rows.read_all())
-        polars = pl.read_delta(path, version=table.version())
         seen.add(str(found.schema.field("v").type))
-        ids = found.column("id").to_pylist()
-        if len(ids) < at_least or len(set(ids)) != len(ids) or polars.height != len(ids):
-            wrong.append((table.version(), len(ids), polars.height))
+        ids = sorted(found.column("id").to_pylist())
+        if len(ids) < at_least or len(set(ids)) != len(ids):
+            wrong.append((table.version(), len(ids)))
+        for name, read in readers.items():
+            if sorted(read(path, table.version())) != ids:
+                wrong.append((table.version(), name))
 
     def read() -> None:
         while not over.is_set():
