@@ -64,6 +64,26 @@ def pytest_sessionstart() -> None:
     assert plain.ready()
 
 
+CPU_S = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Notes what this process and its ended children have used so far."""
+    item.stash[CPU_S] = sum(os.times()[:4])
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """With `--junitxml`, `cpu_s` says what a test has used; the session's servers are not in it."""
+    try:
+        return (yield)
+    finally:
+        used = sum(os.times()[:4]) - item.stash[CPU_S]
+        item.user_properties.append(("cpu_s", round(used, 2)))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Share the tests out with `-n`, in their order: a group as a whole."""

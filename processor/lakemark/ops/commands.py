@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from lakemark.ops.status import PAUSED, Status
-from lakemark.snapshot import conditions, signals
+from lakemark.snapshot import signals
 from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection
 
@@ -60,8 +60,10 @@ def signal_record(body: bytes, *, pipeline: str) -> SignalRecord:
     if isinstance(found, Rejection):
         raise RefusedError(found.message, code=found.code, hint=found.hint)
     if isinstance(found, ExecuteSnapshot):
+        from lakemark.snapshot.conditions import check  # noqa: PLC0415 - slow, and seldom needed
+
         for condition in found.conditions:
-            conditions.check(condition.filter)
+            check(condition.filter)
     return SignalRecord(found.id, value)
 
 

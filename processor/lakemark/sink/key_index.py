@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -131,9 +130,11 @@ def _parts(column: pa.Array) -> tuple[Words, ...]:
         halves = np.frombuffer(column.buffers()[1], np.uint64).reshape(-1, 2)
         halves = halves[column.offset : column.offset + len(column)]
         return halves[:, 0], halves[:, 1]
+    from pandas.util import hash_array  # noqa: PLC0415 - slow, and most processes hash nothing
+
     cells = column.to_numpy(zero_copy_only=False)
     cells = np.where(pc.is_null(column).to_numpy(zero_copy_only=False), "", cells)
-    one, two = (pd.util.hash_array(cells, hash_key=secret, categorize=False) for secret in _SECRETS)
+    one, two = (hash_array(cells, hash_key=secret, categorize=False) for secret in _SECRETS)
     return one, two
 
 

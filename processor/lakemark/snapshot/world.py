@@ -24,7 +24,7 @@ from lakemark.connector import read as read_connector
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import Cluster
 from lakemark.signal_skip import SIGNALS_KEY
-from lakemark.snapshot import conditions, table_cut
+from lakemark.snapshot import table_cut
 from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
@@ -282,10 +282,12 @@ class World:
 
     def condition(self, table: str, text: str) -> Condition:
         """See `Outside`."""
+        from lakemark.snapshot.conditions import rebuilt  # noqa: PLC0415 - slow, and seldom needed
+
         types = self._types.get(table)
         if types is None:
             types = self._types[table] = column_types(self._session.get(), table)
-        condition = conditions.rebuilt(text, table=table, types=types)
+        condition = rebuilt(text, table=table, types=types)
         if (table, text) not in self._tried:
             try_condition(self._session.get(), table, condition)
             self._tried.add((table, text))
