@@ -18,6 +18,7 @@ from stack.connect import connector_config
 from stack.import_rule import violations
 from stack.local import CONNECTOR, LocalStack
 from stack.processes import StackError
+from stack.structure import show
 
 ROOT = Path(__file__).parents[1]
 QUICK_TESTS = ("tests/unit", "tests/model")
@@ -38,10 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     test.add_argument("--quick", action="store_true", help="no Java, no servers")
     bench = commands.add_parser("bench", help="a benchmark", add_help=False)
     bench.add_argument("name", nargs="?", default="")
+    checks = commands.add_parser("check", help="lint, format, types, import rule")
+    checks.add_argument("--structure", action="store_true", help="how the package is laid out")
     for name, help_ in (
         ("up", "start Kafka, Connect and PostgreSQL and leave them running"),
         ("down", "end exactly those"),
-        ("check", "lint, format, types, import rule"),
         ("lock", "make the requirement locks anew"),
     ):
         commands.add_parser(name, help=help_)
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         "bench": lambda: run_bench(options.name, rest),
         "up": up,
         "down": down,
-        "check": check,
+        "check": lambda: structure() if options.structure else check(),
         "lock": lock,
     }
     return actions[options.command]()
@@ -128,6 +130,12 @@ def check() -> int:
     if failed:
         say(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def structure() -> int:
+    """Print how the package is laid out."""
+    show()
+    return 0
 
 
 def up() -> int:

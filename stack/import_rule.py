@@ -75,13 +75,7 @@ Imports = dict[str, set[str]]
 
 def violations(package: Path = PACKAGE) -> list[str]:
     """Return one line for each import that breaks the rule, empty if none does."""
-    paths = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
-    ours: Imports = {}
-    libraries: Imports = {}
-    for name, path in paths.items():
-        found = _imports(ast.parse(path.read_text(encoding="utf-8")))
-        ours[name] = {m for i in found if (m := _module(i, set(paths)))} - {name}
-        libraries[name] = {imported.partition(".")[0] for imported in found} - {"lakemark"}
+    ours, libraries = imports_of(package)
     return [
         *_cycles(ours),
         *_words(ours),
@@ -91,13 +85,30 @@ def violations(package: Path = PACKAGE) -> list[str]:
     ]
 
 
+def imports_of(package: Path = PACKAGE, *, typed: bool = False) -> tuple[Imports, Imports]:
+    """Return by module which of our modules it imports, and which libraries.
+
+    Args:
+        package: folder of the sources.
+        typed: count also what is imported for the type checker alone.
+    """
+    paths = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
+    ours: Imports = {}
+    libraries: Imports = {}
+    for name, path in paths.items():
+        found = _imports(ast.parse(path.read_text(encoding="utf-8")), typed=typed)
+        ours[name] = {m for i in found if (m := _module(i, set(paths)))} - {name}
+        libraries[name] = {imported.partition(".")[0] for imported in found} - {"lakemark"}
+    return ours, libraries
+
+
 def _name(path: Path, package: Path) -> str:
     """Return a module's name without `lakemark.`; a folder's is that of its `__init__`."""
     name = ".".join(path.relative_to(package).with_suffix("").parts)
     return name.removesuffix(".__init__")
 
 
-def _imports(node: ast.AST) -> set[str]:
+def _imports(node: ast.AST, *, typed: bool) -> set[str]:
     """Return everything imported; `from a import b` counts as `a.b`."""
     found: set[str] = set()
     for child in ast.iter_child_nodes(node):
@@ -105,8 +116,8 @@ def _imports(node: ast.AST) -> set[str]:
             found.update(alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             found.update(f"{child.module}.{alias.name}" for alias in child.names)
-        elif not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)):
-            found |= _imports(child)
+        elif typed or not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)):
+            found |= _imports(child, typed=typed)
     return found
 
 

@@ -1,0 +1,69 @@
+"""The figures of the package's layout do not grow, and would be seen to."""
+
+import pytest
+
+from stack import structure
+from stack.structure import LIMITS, doubled, in_cycles, measured, mutual
+from tests.kit.record_way import modules_entered
+
+WAY = "modules that an update of a row enters"
+
+
+def test_no_figure_grows_and_what_shrinks_is_written_down():
+    now = {name: count for name, count in measured().items() if name in LIMITS}
+    assert now == {name: limit for name, limit in LIMITS.items() if name != WAY}, (
+        "it grew: put the new in its room; it shrank: lower stack.structure.LIMITS"
+    )
+
+
+def test_the_way_of_a_row_does_not_grow(shop):
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.put("u", 11, 1, v="b")
+    way = modules_entered(shop.run)
+    assert shop.values() == {1: "b"}
+    assert len(way) <= LIMITS[WAY], way
+
+
+def package(tmp_path, **sources):
+    for name, text in sources.items():
+        path = tmp_path / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lakemark.{} import X\n"
+
+
+def test_a_circle_of_types_counts(tmp_path):
+    made = package(tmp_path, a="from lakemark.b import X", b=TYPED.format("a"), c="import json")
+    ours, _ = structure.imports_of(made, typed=True)
+    assert in_cycles(ours) == ["a", "b"]
+    assert in_cycles(structure.imports_of(made)[0]) == []
+
+
+def test_groups_that_import_each_other_count_once(tmp_path):
+    made = package(
+        tmp_path,
+        sink__a="from lakemark.source.b import X",
+        source__c="from lakemark.sink.d import X",
+        source__b="",
+        sink__d="",
+        top="from lakemark.sink.a import X",
+    )
+    figures = measured(made)
+    assert figures["pairs of groups that import each other"] == 1
+    assert figures["modules in cycles"] == 0
+    assert (figures["modules at the top"], figures["groups"]) == (1, 3)
+    assert figures["imports between groups"] == 3
+    assert mutual({("a", "b"), ("b", "a"), ("a", "c")}) == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("b", "found"),
+    [("class X: ...", ["X"]), ("class _X: ...", []), ("class Y:\n    class X: ...", [])],
+)
+def test_a_name_of_two_classes_is_found(tmp_path, b, found):
+    made = package(tmp_path, a="class X: ...\nclass _X: ...", b=b)
+    assert doubled(made) == found
