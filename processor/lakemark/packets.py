@@ -266,11 +266,6 @@ def decode(blob: bytes) -> pa.Table:
     return pa.ipc.open_stream(blob).read_all()
 
 
-def table_of(packet: pa.Table) -> str:
-    """Id of the packet's table."""
-    return str((packet.schema.metadata or {})[b"lakemark.table"], "utf-8")
-
-
 def key_columns_of(packet: pa.Table) -> KeyColumns:
     """The columns of the table's key; none in a packet of truncates only."""
     key = json.loads((packet.schema.metadata or {})[b"lakemark.key"])

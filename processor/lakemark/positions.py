@@ -58,11 +58,6 @@ def epoch_of(position: bytes) -> bytes:
     return position[:4]
 
 
-def major_of(position: bytes) -> bytes:
-    """Epoch and major: equal for all changes of one transaction."""
-    return position[:12]
-
-
 def one_transaction(before: bytes, after: bytes) -> bool:
     """Whether two positions may be of one transaction: equal majors, or a slot's first one."""
     one, other = unpack(before), unpack(after)

@@ -65,7 +65,7 @@ def test_every_row_is_an_upsert_at_no_position_in_the_shard_of_its_key():
     assert sorted(part.shards[0] for part in parts) == [0, 1, 2, 3]
     for part in parts:
         packet = chunk_rows.decode(part.value)
-        assert packets.table_of(packet) == TABLE
+        assert packet.schema.metadata[b"lakemark.table"] == TABLE.encode()
         assert packets.key_columns_of(packet) == packets.KeyColumns(
             ("id", "code"), frozenset({"code"})
         )
@@ -180,7 +180,7 @@ def test_a_chunk_without_rows_is_one_empty_part_of_shard_0_with_the_schema():
     packet = chunk_rows.decode(part.value)
     assert (part.shards[0], json.loads(part.key)["part"], packet.num_rows) == (0, 0, 0)
     assert [f.name for f in packet.schema.field("row").type] == ["id", "code", "note"]
-    assert packets.table_of(packet) == TABLE
+    assert packet.schema.metadata[b"lakemark.table"] == TABLE.encode()
 
 
 def test_absent_keys_are_deletes_with_the_key_alone_after_the_rows_of_their_shard():

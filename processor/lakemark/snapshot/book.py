@@ -74,7 +74,6 @@ class Book:
     def begin(self, run: Run) -> None:
         """A run is accepted: the shards are told, and it is kept."""
         run.number = 1 + max((one.number for one in self.runs.values()), default=0)
-        run.accepted = self.outside.now_ms()
         self.runs[run.id] = run
         self._disarmed.discard(run.id)
         self.changed(run)

@@ -161,7 +161,7 @@ class Run(msgspec.Struct, omit_defaults=True):
         chunk_rows, parallelism, delay: as the signal or set-snapshot says; None = as configured.
         surrogate: column that orders the chunks.
         unmatched: patterns of the signal that chose no table.
-        accepted, ended: milliseconds since the epoch.
+        ended: milliseconds since the epoch.
         seconds: spent reading, pauses left out, up to `since` (not kept).
     """
 
@@ -178,7 +178,6 @@ class Run(msgspec.Struct, omit_defaults=True):
     priority: int = 0
     surrogate: str | None = None
     unmatched: list[str] = []
-    accepted: int = 0
     ended: int = 0
     seconds: float = 0.0
     code: str = ""
