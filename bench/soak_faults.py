@@ -183,7 +183,9 @@ def _hostile_rows(soak: "Soak") -> None:
                 "INSERT INTO hostile (schema, payload, document, moment, bytes, texts)"
                 " VALUES (%s, %s, %s, %s, %s, %s)", [*row, *extra],
             )  # fmt: skip
-        connection.execute("UPDATE hostile SET payload = %s WHERE id %% 3 = 0", [rng.choice(TEXTS)])
+        # Set by an UPDATE, the placeholder cannot be told from a column that was left alone.
+        text = rng.choice([text for text in TEXTS if text != PLACEHOLDER])
+        connection.execute("UPDATE hostile SET payload = %s WHERE id %% 3 = 0", [text])
         connection.execute("DELETE FROM hostile WHERE id %% 7 = %s", [rng.randrange(7)])
         for text in rng.sample(TEXTS, 6):
             connection.execute(

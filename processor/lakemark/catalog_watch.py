@@ -320,7 +320,7 @@ class CatalogWatch:
         self._standing: set[tuple[str, str, str]] | None = None
         self._tables: frozenset[str] = frozenset()
         self._columns: Mapping[str, frozenset[str]] = {}
-        self._changed: set[str] = set()
+        self._numerics: Mapping[str, frozenset[str]] = {}
         self._said: tuple[int, set[str]] = (-1, set())
         self._failure = ""
         self._soon = threading.Event()
@@ -342,12 +342,9 @@ class CatalogWatch:
         """
         return self._columns
 
-    def take_changed(self) -> set[str]:
-        """Return tables of which looks have found something since this was called last."""
-        taken = set()
-        while self._changed:  # another thread may add to it
-            taken.add(self._changed.pop())
-        return taken
+    def numerics(self) -> Mapping[str, frozenset[str]]:
+        """Columns of type numeric by table, as the newest look that succeeded has found them."""
+        return self._numerics
 
     def look(self) -> list[Difference]:
         """Look once, have said what follows, and keep what was seen.
@@ -388,7 +385,10 @@ class CatalogWatch:
         late = [] if seen is None else [*self._policies.late(seen.waiting, state)]
         every = sorted([*late, *changes], key=lambda change: change.table)
         self._log(changes)
-        self._changed.update(change.table for change in changes)
+        self._numerics = {
+            name: frozenset(column.name for column in facts.columns if column.type == "numeric")
+            for name, facts in now.tables.items()
+        }
         self._say(every, now, state, fills, waiting)
         wait = [
             change

@@ -8,7 +8,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass
 from enum import Enum
@@ -148,16 +147,7 @@ class Cluster:
                     raise
             return True
 
-        try:
-            await_first_answer(self._config, self._last, answered, self._over)
-        finally:
-            if not asked.done():
-                threading.Thread(
-                    target=_keep_until_answered,
-                    args=(self._admin, asked),
-                    name="kafka",
-                    daemon=True,
-                ).start()
+        await_first_answer(self._config, self._last, answered, self._over)
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
@@ -320,7 +310,8 @@ class Cluster:
     def brokers(self) -> Brokers:
         """The cluster as it describes itself."""
         with self._asking():
-            self._admin.list_topics(timeout=self._timeout)  # it fails where there are none: `_meet`
+            if not self._admin.list_topics(timeout=self._timeout).brokers:  # see `_meet`
+                raise away(self._config, "it knows of no broker yet")
             found = self._admin.describe_cluster(
                 include_authorized_operations=True, request_timeout=self._timeout
             ).result(self._timeout + _LONGER_S)
@@ -420,12 +411,6 @@ class Cluster:
                 wait=wait_fixed(0.1),
                 reraise=True,
             )(ask)
-
-
-def _keep_until_answered(_: AdminClient, asked: "Future[Any]") -> None:
-    """A client does not end while a broker may still answer: see `_LONGER_S`."""
-    with contextlib.suppress(KafkaException):
-        asked.result()
 
 
 def end_offsets(config: Config, topics: Iterable[str]) -> Offsets:

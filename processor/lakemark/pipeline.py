@@ -98,7 +98,7 @@ class Pipeline:
         names: of the captured tables, see `Catalog.names`.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
         seen_columns: columns of tables that the newest look at the catalog has found.
-        changed_tables: tables of which looks have found something since this was called last.
+        numerics: columns of type numeric by table, as it has found them.
         pace: when the next batch begins.
     """
 
@@ -121,7 +121,7 @@ class Pipeline:
     forms_change: Callable[[], None] = lambda: None
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     seen_columns: Callable[[], Mapping[str, frozenset[str]]] = dict
-    changed_tables: Callable[[], Collection[str]] = tuple
+    numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
     pace: Pace = field(default_factory=Pace)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     forms: Forms = field(default_factory=Forms)
@@ -213,7 +213,6 @@ class Pipeline:
     def _begin(self, before: PipelineState, batch: int) -> PipelineState:
         """The state that the batch makes, as it is before any task runs."""
         self.refresh.learn(self.read_schemas())
-        self.refresh.note(self.changed_tables(), is_wrapped=self.connector.wraps)
         ends = self.checkpoint.offsets(batch)
         state = msgspec.json.decode(tables.encode(before), type=PipelineState)
         state.batch = batch
@@ -386,6 +385,7 @@ class Pipeline:
                 identity=self.identity,
                 modes=self.modes,
                 schemas=self.schemas,
+                numerics=self.numerics(),
                 ignorable={t: frozenset(names) for t, names in state.ignorable.items()},
                 high_waters=waters,
                 max_event_bytes=config.stream.max_event_bytes,

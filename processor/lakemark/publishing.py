@@ -111,6 +111,7 @@ def forward(
     *,
     schemas: Mapping[str, TableSchema],
     modes: HandlingModes,
+    numerics: key_schema.Numerics = key_schema.NO_NUMERICS,
 ) -> None:
     """Writes a stretch's events that count; a table whose topic does not take them stops.
 
@@ -121,13 +122,14 @@ def forward(
         plan: of the batch.
         schemas: tables known from catalog or file.
         modes: the connector's settings.
+        numerics: as for `key_schema.schema_of`.
 
     Raises:
         DependencyError: the brokers are away.
     """
     source = Source(records.topic, records.partition, plan.topic_ids.get(records.topic, ""))
     for table, indices in done.applied.items():
-        known = _Known(table, plan, schemas, modes, records, heads)
+        known = _Known(table, plan, schemas, modes, records, heads, numerics)
         try:
             found = _events(known, indices, resolve=plan.resolve and not done.dead)
             writers.write(plan.target(table, records.topic), source, done.last + 1, found)
@@ -167,6 +169,7 @@ class _Known:
     modes: HandlingModes
     records: Records
     heads: Headers
+    numerics: key_schema.Numerics
     _of: dict[bytes | None, TableSchema | None] = field(default_factory=dict)
     _newest: TableSchema | None = None
 
@@ -175,7 +178,11 @@ class _Known:
         raw = self.heads.schema[at]
         if raw not in self._of:
             self._of[raw] = key_schema.schema_of(
-                self.table, raw_schema=raw, raw_key=self.records.keys[at], schemas=self.schemas
+                self.table,
+                raw_schema=raw,
+                raw_key=self.records.keys[at],
+                schemas=self.schemas,
+                numerics=self.numerics,
             )
         self._newest = self._of[raw] or self._newest
         return self._of[raw]

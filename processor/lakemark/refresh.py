@@ -7,7 +7,7 @@ Any other table that is retried waits as well between two tries: each reads a sl
 again, while all tables wait for the batch.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, Protocol
@@ -72,7 +72,6 @@ class Refresh:
     _failure: LakemarkError | None = None
     _not_before: float = 0.0
     _held: dict[str, float] = field(default_factory=dict)
-    _changed: set[str] = field(default_factory=set)
     _waits_s: dict[str, float] = field(default_factory=dict)
 
     def retries(self, table: str, entry: TableState) -> bool:
@@ -164,32 +163,6 @@ class Refresh:
         if new:
             self.forms.seen(new)
             self.schemas.update(new)
-
-    def note(self, changed: Collection[str], *, is_wrapped: bool) -> None:
-        """Tables whose columns may have other types now, which their records do not tell.
-
-        Asked again with the next batch if the catalog cannot be asked.
-
-        Args:
-            changed: what a look at the catalog has found.
-            is_wrapped: records carry their schemas: those say which columns there are. Of others
-                the catalog does, and only a record that does not fit makes it do so: what comes
-                before may be older.
-        """
-        self._changed |= self.schemas.keys() & changed
-        if not self._changed or not self.catalog.live:
-            return
-        try:
-            found = self._ask(sorted(self._changed))
-        except LakemarkError as failure:
-            log.warning("table.types_unread", code=failure.code, reason=failure.message)
-            return
-        self._changed.clear()
-        if is_wrapped:
-            self.forms.seen(found)
-        for table, schema in found.items():
-            known = self.schemas[table]
-            self.schemas[table] = schema if is_wrapped else known.with_notes_of(schema)
 
     def again(self, table: str) -> None:
         """Before a table goes on because a person says so: its columns may have been mended.

@@ -295,7 +295,7 @@ class Supervisor:
             yield catalog
             return
         pipeline.forms_change, pipeline.seen_columns = catalog.look_soon, catalog.columns
-        pipeline.changed_tables = catalog.take_changed
+        pipeline.numerics = catalog.numerics
         with (
             feeds.running(config, self.board, connector, self.stopping),
             Watch(config, connector, pipeline.forms).running() as self.connector,

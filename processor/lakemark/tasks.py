@@ -172,7 +172,13 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
             dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
             if output is not None:
                 publishing.forward(
-                    records, heads, done, output, schemas=now.schemas, modes=now.modes
+                    records,
+                    heads,
+                    done,
+                    output,
+                    schemas=now.schemas,
+                    modes=now.modes,
+                    numerics=now.numerics,
                 )
             crashpoints.reach(crashpoints.AFTER_DECODE)
             decoding = _after(decoding, done)
@@ -285,7 +291,9 @@ def _packets(
 
 def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
     """What the shards must know of a stretch: never raises, a bad record is a dead letter."""
-    canonical = key_schema.canonical(heads, records.keys, schemas=plan.stretch.schemas)
+    canonical = key_schema.canonical(
+        heads, records.keys, schemas=plan.stretch.schemas, numerics=plan.stretch.numerics
+    )
     packed = touches.pack_touches(heads, canonical, shards=plan.shards)
     source, first = f"{records.topic}/{records.partition}", records.offsets[0]
     rows: list[_Row] = [

@@ -91,6 +91,7 @@ class FakeWorld:
         tick_error: raised by ticks.
         answers: by table: what the next reads answer instead of rows.
         connect: how far the connector has committed, or why Connect does not tell.
+        inexact: of each chunk, rows with a value that nothing carries, and values that were clamped.
         partial: by table: keys of incomplete rows, until they are read; if `stubborn` for ever.
     """
 
@@ -117,6 +118,7 @@ class FakeWorld:
         self.answers: dict[str, list[ChunkError]] = {}
         self.bytes = 100
         self.connect: Committed | Exception = Committed(b"", {})
+        self.inexact = (0, 0)
         self.partial: dict[str, list[str]] = {}
         self.stubborn: set[str] = set()
         self.reads: list[ChunkSpec] = []
@@ -402,6 +404,8 @@ class FakeWorld:
             snapshot=self.database.snapshot(),
             fingerprint=self.database.fingerprints[spec.table],
             bytes=self.bytes,
+            bad_rows=self.inexact[0],
+            clamped=self.inexact[1],
         )
         self.stream.read(spec, rows=len(keys))
         return result

@@ -9,7 +9,7 @@ import pytest
 
 from lakemark import catalog_watch
 from lakemark.catalog_changes import Action, Difference
-from lakemark.catalog_facts import PartFacts, SourceFacts
+from lakemark.catalog_facts import ColumnFacts, PartFacts, SourceFacts
 from lakemark.catalog_watch import CatalogWatch, Seen, named, records
 from lakemark.config import Config
 from lakemark.connector import parse
@@ -319,6 +319,19 @@ def test_a_slot_that_comes_for_the_first_time_was_not_gone(looks):
     type(looks).now = here
     watch.look()
     assert looks.said == [("table-resnapshot", T)]
+
+
+def test_columns_that_are_numerics_are_those_of_the_newest_look_that_succeeded(looks, monkeypatch):
+    watch = looks.watch()
+    assert watch.numerics() == {}
+    kinds = ("integer", "numeric", "numeric[]", "lake.price")
+    columns = tuple(ColumnFacts(n, f"c{n}", kind) for n, kind in enumerate(kinds))
+    type(looks).now = source(msgspec.structs.replace(facts(), columns=columns))
+    watch.look()
+    assert watch.numerics() == {T: {"c1"}}
+    monkeypatch.setattr(catalog_watch, "look", lambda *_, **__: 1 / 0)
+    watch.try_to_look()
+    assert watch.numerics() == {T: {"c1"}}
 
 
 def test_how_far_the_log_is_is_not_kept(looks):

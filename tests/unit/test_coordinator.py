@@ -76,6 +76,21 @@ def test_chunks_cover_every_key_once():
     assert world.note("r1", "COMPLETED")["total_rows_scanned"] == "45"
 
 
+def test_values_that_the_lake_cannot_hold_are_counted_once():
+    world = FakeWorld()
+    world.inexact = (1, 2)
+    world.partial[ITEMS] = ["[1]"]  # is read again by its key: what was counted is not counted anew
+    world.execute("r1", ".*")
+    world.finish("r1")
+    ranges = [spec for spec in world.reads if spec.keys is None]
+    assert len(ranges) < len(world.reads)
+    assert world.note("r1", "COMPLETED")["inexact_values"] == str(3 * len(ranges))
+    world.inexact = (0, 0)
+    world.execute("r2", ITEMS)
+    world.finish("r2")
+    assert "inexact_values" not in world.note("r2", "COMPLETED")
+
+
 def test_a_run_of_higher_priority_goes_first():
     world = with_settings(parallelism=1)
     world.start()

@@ -1,14 +1,19 @@
 """Both lanes give a row the same canonical key."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from lakemark.source import envelope, key_schema, stretch
+from lakemark.source.columns import UUID
 from lakemark.source.envelope import Kind, SourceIdentity
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema, from_envelope
+from lakemark.source.schema import TableSchema, from_connect, from_envelope
 from tests.kit.golden import Golden, case, cases, samples
+from tests.kit.memory_pipeline import Broker
+from tests.kit.shop import ORDERS, Shop
+from tests.kit.shop import event as shop_event
 
 IDENTITY = SourceIdentity("", "", None, "offset")
 TOPIC = "t"
@@ -112,3 +117,47 @@ def test_the_record_says_which_columns_its_key_has():
     )
     assert same is schema
     assert key_schema.schema_of("x", raw_schema=b"{]", raw_key=None, schemas={}) is None
+
+
+ROW = {
+    "type": "struct",
+    "optional": True,
+    "fields": [
+        {"field": "id", "type": "string", "optional": False},
+        {"field": "n", "type": "string", "optional": True},
+        {"field": "t", "type": "string", "optional": True},
+    ],
+}
+
+
+def test_numerics_that_only_the_catalog_knows_are_told_by_their_names(tmp_path):
+    """A record's own schema calls them texts; a look at the catalog has found the new ones."""
+    shop = Shop(tmp_path, Broker(), {})
+    fields = [{**ROW, "field": "before"}, {**ROW, "field": "after"}]
+    schema = {"type": "struct", "optional": False, "fields": fields}
+    event = json.loads(shop_event("c", 10, {"id": "NAN", "n": "NAN", "t": "NAN"}))
+    event["after"] = {"id": "NAN", "n": "NEGATIVE_INFINITY", "t": "NAN"}
+    value = json.dumps({"schema": schema, "payload": event}, separators=(",", ":")).encode()
+    key_schema_ = {"type": "struct", "optional": False, "fields": ROW["fields"][:1]}
+    key = json.dumps(
+        {"schema": key_schema_, "payload": {"id": "NAN"}}, separators=(",", ":")
+    ).encode()
+    shop.pipeline.numerics = lambda: {ORDERS: frozenset({"id", "n"})}
+    shop.broker.put(f"shop.{ORDERS}", 0, key, value, None)
+    shop.run()
+    (row,) = [(key, row["n"], row["t"]) for key, row in shop.rows().items()]
+    assert row == ("NaN", "-Infinity", "NAN")
+    heads = envelope.decode([value], [key], identity=SourceIdentity("postgresql", "shop"), epoch=0)
+    for numerics, expected in (({}, b'["NAN"]'), (shop.pipeline.numerics(), b'["NaN"]')):
+        assert key_schema.canonical(heads, [key], schemas={}, numerics=numerics) == [expected]
+
+
+def test_only_texts_become_numerics():
+    numbers = {"field": "i", "type": "int64"}, {"field": "u", "type": "string", "name": UUID}
+    fields = [*ROW["fields"], *numbers]
+    columns = from_connect("", {"type": "struct", "fields": fields}, None).columns
+    first, *others = columns
+    known = TableSchema("", (replace(first, source_type="numeric(9)"), *others))
+    named = known.with_numerics(["id", "n", "i", "u"])
+    assert [c.source_type for c in named.columns] == ["numeric(9)", "numeric", "", "", ""]
+    assert named == known

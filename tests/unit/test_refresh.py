@@ -164,26 +164,3 @@ def test_the_hints_of_a_schema_file_lead_on(shop, letters):
     assert shop.values(column="w") == {1: 5}
     assert shop.values(ITEMS) == {7: 1}
     assert letters == []
-
-
-@pytest.mark.parametrize("is_wrapped", [True, False])
-def test_types_are_read_again_when_a_look_has_found_a_change(shop, clock, is_wrapped):
-    """Records that carry schemas say which columns there are; of others only the types are taken."""
-    ours = shop.pipeline.refresh
-    ours.schemas[ORDERS] = schema_of(ORDERS, id="int8", v="text")
-    shop.catalog.schemas[ORDERS] = schema_of(ORDERS, id="int8", v="varchar", w="numeric")
-    ours.note([ITEMS], is_wrapped=is_wrapped)
-    assert ours.schemas[ORDERS].column("v").source_type == "text"
-
-    shop.catalog.away = AWAY
-    ours.note([ORDERS, "shop.unknown"], is_wrapped=is_wrapped)
-    assert ours.schemas[ORDERS].column("v").source_type == "text"
-
-    shop.catalog.away = None
-    clock.now += AGAIN_S
-    ours.note([], is_wrapped=is_wrapped)
-    assert ours.schemas[ORDERS].column("v").source_type == "varchar"
-    assert ("w" in ours.schemas[ORDERS].by_name) is is_wrapped
-    asked = shop.catalog.asked
-    ours.note([], is_wrapped=is_wrapped)
-    assert shop.catalog.asked == asked

@@ -174,7 +174,6 @@ _OF_TABLES: Final[tuple[tuple[str, str, _Reading], ...]] = (
     (TABLE_LAG_RECORDS, "Records of a table that were not applied", lambda t: t.lag.records),
     (TABLE_ROWS, "Rows of a table", lambda t: t.rows),
     (TABLE_BYTES, "Size of a table's files", lambda t: t.bytes),
-    (TABLE_INEXACT, "Dates and times of events that the lake cannot hold", lambda t: t.inexact),
     (TABLE_REREADS, "Rows to be read again from the source", lambda t: t.rereads),
     (
         TABLE_SOURCE_TIME,
@@ -190,6 +189,7 @@ _OF_TABLES: Final[tuple[tuple[str, str, _Reading], ...]] = (
 _COUNTED: Final[tuple[tuple[str, str, _Reading], ...]] = (
     (TABLE_EVENTS, "Change events of a table that were applied", lambda t: t.events),
     (TABLE_REPLAYS, "Events that had been applied before and came again", lambda t: t.replays),
+    (TABLE_INEXACT, "Dates and times of events that the lake cannot hold", lambda t: t.inexact),
     (TABLE_DEAD_LETTERS, "Records of a table that became dead letters", lambda t: t.dead_letters),
 )
 

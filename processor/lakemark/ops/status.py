@@ -68,7 +68,7 @@ class Lag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table; `rereads` are rows to be read again, `more_rereads` says that not all are known.
 
-    `inexact` counts dates and times of its events that became the first or last one of the lake.
+    `inexact` counts dates and times of its events so far that the lake cannot hold.
     `resnapshot` says why it may hold rows that the source no longer has. `events_per_second` is of
     the last minute, and null where only the topics were asked.
     """

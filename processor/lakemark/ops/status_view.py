@@ -49,6 +49,7 @@ DONE: Final = {
 _DAY_MS: Final = 86_400_000
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
 RESNAPSHOT: Final = "with `database` set lakemark takes a snapshot of it by itself; else take one"
+ENDS: Final = "dates and times before year 1 or after 9999 are the first or last one there is"
 REREADS: Final = (
     "with `database` set lakemark reads them by itself, a table at most once a minute; their keys "
     "are in `lakemark status --output json`"
@@ -287,8 +288,8 @@ def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
         counted = f"{many}{table.rereads} {rows}" if table.rereads else rows
         yield f"{counted} to be read again from the source", REREADS
     if table.inexact:
-        values = "value" if table.inexact == 1 else "values"
-        yield f"{table.inexact:,} {values} before year 1 or after 9999: the lake has its ends", ""
+        values = "value has" if table.inexact == 1 else "values have"
+        yield f"{table.inexact:,} {values} come that the lake cannot hold: {ENDS}", ""
 
 
 def _newest(runs: tuple[RunNow, ...]) -> list[RunNow]:

@@ -418,7 +418,8 @@ class Reading:
         chunk.done, chunk.rows, chunk.lo = True, attempt.rows, attempt.low
         table.settled += 1
         table.rows += attempt.rows
-        table.inexact += 0 if attempt.result is None else attempt.result.inexact
+        if attempt.result is not None and not (chunk.keys and table.whole):  # not read before
+            table.inexact += attempt.result.inexact
         table.first_lo = min(table.first_lo or attempt.low, attempt.low)
         self.book.touch(attempt.run, table, [attempt.chunk])
 

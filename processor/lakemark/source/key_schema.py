@@ -7,6 +7,8 @@ not meet its chunk row; so they ask here.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -17,6 +19,10 @@ from lakemark.source.modes import HandlingModes
 from lakemark.source.record import NULL, unwrapped
 from lakemark.source.schema import TableSchema, from_envelope
 
+Numerics = Mapping[str, frozenset[str]]
+"""Columns of type numeric, by table."""
+NO_NUMERICS: Final[Numerics] = MappingProxyType({})
+
 
 def schema_of(
     table: str,
@@ -24,6 +30,7 @@ def schema_of(
     raw_schema: bytes | None,
     raw_key: bytes | None,
     schemas: Mapping[str, TableSchema],
+    numerics: Numerics = NO_NUMERICS,
 ) -> TableSchema | None:
     """The schema of a table's records: their own, else the one known of the table.
 
@@ -32,6 +39,7 @@ def schema_of(
         raw_schema: schema of the value's wrapper; None for plain records.
         raw_key: key of one of the records: it says which columns the key has.
         schemas: tables known from catalog or file.
+        numerics: columns of type numeric, which a record's own schema does not tell.
 
     Returns:
         None if nobody knows it, or the wrapper's schema cannot be read.
@@ -39,13 +47,16 @@ def schema_of(
     if raw_schema is not None:
         schema = _wrapped(table, raw_schema, _key_schema(raw_key))
         known = schemas.get(table)  # only a catalog knows which columns are char(n)
-        return schema.with_notes_of(known) if schema is not None and known else schema
+        if schema is None:
+            return None
+        noted = schema.with_notes_of(known) if known else schema
+        return noted.with_numerics(numerics.get(table, ()))
     schema = schemas.get(table)
     if schema is not None and raw_key is not None:
         names = key_names(raw_key)
         if names and names != schema.key:
-            return replace(schema, key=names)
-    return schema
+            schema = replace(schema, key=names)
+    return None if schema is None else schema.with_numerics(numerics.get(table, ()))
 
 
 def schema_for(
@@ -56,6 +67,7 @@ def schema_for(
     schemas: Mapping[str, TableSchema],
     keyed: bool,
     modes: HandlingModes,
+    numerics: Numerics = NO_NUMERICS,
 ) -> TableSchema | tuple[str, str]:
     """The schema of a table's records (`schema_of`), or the code and reason to stop the table.
 
@@ -66,9 +78,12 @@ def schema_for(
         schemas: tables known from catalog or file.
         keyed: whether the table has rows that are told apart by a key: a record without one is bad.
         modes: the connector's settings.
+        numerics: as for `schema_of`.
     """
     try:
-        schema = schema_of(table, raw_schema=raw_schema, raw_key=raw_key, schemas=schemas)
+        schema = schema_of(
+            table, raw_schema=raw_schema, raw_key=raw_key, schemas=schemas, numerics=numerics
+        )
     except TableError as error:
         return error.code, error.message
     if schema is None:
@@ -92,7 +107,11 @@ def schema_for(
 
 
 def canonical(
-    heads: Headers, raw_keys: Sequence[bytes | None], *, schemas: Mapping[str, TableSchema]
+    heads: Headers,
+    raw_keys: Sequence[bytes | None],
+    *,
+    schemas: Mapping[str, TableSchema],
+    numerics: Numerics = NO_NUMERICS,
 ) -> list[bytes | None]:
     """Canonical keys of the change events among decoded records; None elsewhere. Never raises.
 
@@ -100,6 +119,7 @@ def canonical(
         heads: headers of the records.
         raw_keys: their Kafka keys.
         schemas: tables known from catalog or file.
+        numerics: as for `schema_of`.
     """
     out: list[bytes | None] = [None] * len(heads)
     change = int(Kind.CHANGE)
@@ -112,7 +132,9 @@ def canonical(
     for (table, raw_schema), places in groups.items():
         found = [raw_keys[at] for at in places]
         first = next((key for key in found if key), None)
-        schema = schema_of(table, raw_schema=raw_schema, raw_key=first, schemas=schemas)
+        schema = schema_of(
+            table, raw_schema=raw_schema, raw_key=first, schemas=schemas, numerics=numerics
+        )
         for at, key in zip(places, keys.canonical_keys(found, schema), strict=True):
             out[at] = key
     return out

@@ -119,6 +119,7 @@ def process(
             schemas=plan.schemas,
             keyed=bool(plan.known_keys.get(table)),
             modes=plan.modes,
+            numerics=plan.numerics,
         )
         if not isinstance(schema, TableSchema):
             return None

@@ -5,7 +5,7 @@ writes down the Connect schema that Debezium would send for the row, and then re
 `from_connect`, as `from_envelope` does with the row's schema in a record.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -80,6 +80,16 @@ class TableSchema:
         """
         return self.by_name[name]
 
+    def with_numerics(self, names: Collection[str]) -> "TableSchema":
+        """This schema with `numeric` as the type of its texts of these names."""
+        if not names:
+            return self
+        columns = tuple(
+            replace(c, source_type="numeric") if c.name in names and _is_other_text(c) else c
+            for c in self.columns
+        )
+        return TableSchema(self.table, columns, self.key)
+
     @cached_property
     def numeric_texts(self) -> frozenset[str]:
         """Columns with `Column.is_numeric_text`: schemas that are equal may differ in them."""
@@ -133,6 +143,10 @@ class TableSchema:
     def _data(self) -> dict[str, Any]:
         columns = [c.to_data() for c in self.columns]
         return {"table": self.table, "columns": columns, "key": list(self.key)}
+
+
+def _is_other_text(column: Column) -> bool:
+    return column.wire == "string" and not column.encoding and not column.is_numeric_text
 
 
 _NO_NOTES: Final[dict[str, Any]] = {"padded": False, "modifier": None, "source_type": ""}

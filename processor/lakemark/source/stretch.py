@@ -6,7 +6,7 @@ becomes a dead letter with its original bytes; nothing here raises on any input.
 """
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -57,6 +57,7 @@ class Plan:
         outputs: whether records of output topics, of whatever pipeline, are events as any.
         names: what the texts of tables stand for that another table may have, as far as known.
         fills: by table, columns that images which are older than they lack, see `fills`.
+        numerics: by table, columns of type numeric, which a record's own schema does not tell.
     """
 
     identity: SourceIdentity
@@ -79,6 +80,7 @@ class Plan:
     outputs: bool = False
     names: dict[str, Name] = field(default_factory=dict)
     fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
+    numerics: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +424,7 @@ class _Work:
             schemas=self.plan.schemas,
             keyed=bool(self.plan.known_keys.get(table)),
             modes=self.plan.modes,
+            numerics=self.plan.numerics,
         )
 
     def _missed(

@@ -181,8 +181,6 @@ function trouble() {
       doubts.push([table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "with `database` set lakemark takes a snapshot of it by itself; else take one", null, true]);
     if (table.rereads || table.more_rereads)
       doubts.push([table.name, "", unread(table) + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
-    if (table.inexact)
-      doubts.push([table.name, "", counted(table.inexact, "value") + " before year 1 or after 9999: the lake has its ends", "", null, true]);
   }
   if (now.catalog && now.catalog.reason)
     found.push(problem("The database's catalog cannot be looked at", "", now.catalog.reason, now.catalog.looked_ms ? "it was seen last " + ago(now.catalog.looked_ms) : "", true, true));
