@@ -7,7 +7,10 @@ from types import FrameType
 
 
 def modules_entered(action: Callable[[], object]) -> list[str]:
-    """Return the modules of lakemark of which a function is called while `action` runs."""
+    """Return the modules of lakemark of which a function is called while `action` runs.
+
+    Those of `ops` are left out: which of them write the log depends on what ran before.
+    """
     entered: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -21,4 +24,5 @@ def modules_entered(action: Callable[[], object]) -> list[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    return sorted(name for name in entered if name.startswith("lakemark."))
+    ours = {name for name in entered if name.startswith("lakemark.")}
+    return sorted(name for name in ours if not name.startswith("lakemark.ops."))
