@@ -131,21 +131,21 @@ def _module(imported: str, names: set[str]) -> str:
     return name
 
 
-def _reached(start: str, imports: Imports) -> set[str]:
+def reached(start: str, imports: Imports) -> set[str]:
     """Return the modules that `start` imports, itself or through others."""
-    reached: set[str] = set()
+    found: set[str] = set()
     waiting = [start]
     while waiting:
-        for target in imports[waiting.pop()] - reached:
-            reached.add(target)
+        for target in imports[waiting.pop()] - found:
+            found.add(target)
             waiting.append(target)
-    return reached
+    return found
 
 
 def _cycles(ours: Imports) -> Iterator[str]:
     for name in ours:
-        if name in (reached := _reached(name, ours)):
-            through = sorted(m for m in reached if m != name and name in _reached(m, ours))
+        if name in (found := reached(name, ours)):
+            through = sorted(m for m in found if m != name and name in reached(m, ours))
             yield f"{name} imports itself through {', '.join(through)}"
 
 
@@ -157,9 +157,9 @@ def _words(ours: Imports) -> Iterator[str]:
 
 def _edges(ours: Imports, libraries: Imports) -> Iterator[str]:
     outside = {name for name in ours if libraries[name] & OUTSIDE}
-    edges = {name for name in ours if name in outside or _reached(name, ours) & outside}
+    edges = {name for name in ours if name in outside or reached(name, ours) & outside}
     for name in sorted(PURE & edges):
-        reasons = sorted(({name} | _reached(name, ours)) & outside)
+        reasons = sorted(({name} | reached(name, ours)) & outside)
         yield f"{name} is no longer pure: it reaches the outside in {', '.join(reasons)}"
     for name in sorted(set(ours) - JOINS):
         folder = name.partition(".")[0]

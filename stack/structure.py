@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from stack.import_rule import PACKAGE, Imports, imports_of
+from stack.import_rule import PACKAGE, Imports, imports_of, reached
 
 ROOT: Final = PACKAGE.parents[1]
 LIMITS: Final[Mapping[str, int]] = {
@@ -71,17 +71,7 @@ def mutual(pairs: set[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def in_cycles(ours: Imports) -> list[str]:
     """Return the modules that import themselves through others."""
-    return [name for name in ours if name in _reached(name, ours)]
-
-
-def _reached(start: str, ours: Imports) -> set[str]:
-    reached: set[str] = set()
-    waiting = [start]
-    while waiting:
-        for target in ours[waiting.pop()] - reached:
-            reached.add(target)
-            waiting.append(target)
-    return reached
+    return [name for name in ours if name in reached(name, ours)]
 
 
 def doubled(package: Path = PACKAGE) -> list[str]:

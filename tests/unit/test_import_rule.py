@@ -1,16 +1,7 @@
 """The import rule holds, and its check would notice if it did not."""
 
-from pathlib import Path
-
 from stack.import_rule import violations
-
-
-def package(tmp_path: Path, **sources: str) -> Path:
-    for name, text in sources.items():
-        path = tmp_path / (name.replace("__", "/") + ".py")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path
+from tests.kit.sources import package
 
 
 def test_the_rule_holds():

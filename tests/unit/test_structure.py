@@ -5,6 +5,7 @@ import pytest
 from stack import structure
 from stack.structure import LIMITS, doubled, in_cycles, measured, mutual
 from tests.kit.record_way import modules_entered
+from tests.kit.sources import package
 
 WAY = "modules that an update of a row enters"
 
@@ -23,14 +24,6 @@ def test_the_way_of_a_row_does_not_grow(shop):
     way = modules_entered(shop.run)
     assert shop.values() == {1: "b"}
     assert len(way) <= LIMITS[WAY], way
-
-
-def package(tmp_path, **sources):
-    for name, text in sources.items():
-        path = tmp_path / (name.replace("__", "/") + ".py")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    return tmp_path
 
 
 TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lakemark.{} import X\n"

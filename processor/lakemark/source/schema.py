@@ -82,13 +82,11 @@ class TableSchema:
 
     def with_numerics(self, names: Collection[str]) -> "TableSchema":
         """This schema with `numeric` as the type of its texts of these names."""
-        if not names:
+        new = {c.name for c in self.columns if c.name in names and _is_other_text(c)}
+        if not new:  # as nearly always: a schema is the key of caches, and has its hash
             return self
-        columns = tuple(
-            replace(c, source_type="numeric") if c.name in names and _is_other_text(c) else c
-            for c in self.columns
-        )
-        return TableSchema(self.table, columns, self.key)
+        columns = (replace(c, source_type="numeric") if c.name in new else c for c in self.columns)
+        return TableSchema(self.table, tuple(columns), self.key)
 
     @cached_property
     def numeric_texts(self) -> frozenset[str]:
