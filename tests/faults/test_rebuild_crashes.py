@@ -10,7 +10,8 @@ from lakemark.config import load
 from lakemark.sink.names import folder_of
 from stack.local import Database
 from tests.kit.running import Running
-from tests.kit.watched_table import read_all_the_while
+from tests.kit.spark_session import session
+from tests.kit.watched_table import READERS, read_all_the_while, with_spark
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -36,17 +37,18 @@ def write(database: Database) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("engines", [("task-merge", "deletion-vectors")], ids="-and-".join)
-def test_a_crash_at_each_point(database: Database, tmp_path, engines):
+def test_a_crash_at_each_point(database: Database, tmp_path, engines, java_home):
     database.execute(f"CREATE TABLE {TABLE} (id int PRIMARY KEY, v text)")
     database.execute(f"INSERT INTO {TABLE} SELECT i, 'o' FROM generate_series(1, {ROWS}) i")
     database.start_connector({"snapshot.mode": "no_data"})
-    with Running(database, tmp_path, SETTINGS) as running:
+    with Running(database, tmp_path, SETTINGS) as running, session() as spark:
         lakemark = running.lakemark
         lakemark.start()
         running.wait_equal()
         path = folder_of(load(lakemark.config).lake, TABLE)
         lakemark.stop()
-        with read_all_the_while(path, at_least=ROWS):
+        readers = {**READERS, "spark": with_spark(spark)}
+        with read_all_the_while(path, at_least=ROWS, readers=readers):
             for number, point in enumerate(POINTS):
                 lakemark.environment["LAKEMARK_LAKE__ENGINE"] = engines[(number + 1) % 2]
                 write(database)

@@ -5,11 +5,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ENDS_S = 60.0
 
@@ -31,6 +35,16 @@ def with_duckdb(path: str, version: int) -> list[object]:
 
 def with_polars(path: str, version: int) -> list[object]:
     return pl.read_delta(path, version=version).get_column("id").to_list()
+
+
+def with_spark(spark: "SparkSession") -> Read:
+    """Delta's own reader, in a session."""
+
+    def read(path: str, version: int) -> list[object]:
+        rows = spark.read.format("delta").option("versionAsOf", version).load(path)
+        return [row.id for row in rows.select("id").collect()]
+
+    return read
 
 
 READERS: Mapping[str, Read] = {"duckdb": with_duckdb, "polars": with_polars}

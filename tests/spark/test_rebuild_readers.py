@@ -8,7 +8,7 @@ from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.names import rebuild_path
 from stack.processes import wait_for
 from tests.kit.delta_table import merged
-from tests.kit.watched_table import READERS, read_all_the_while
+from tests.kit.watched_table import READERS, read_all_the_while, with_spark
 from tests.kit.write_sets import at, delete, table_schema, upsert
 
 pytestmark = pytest.mark.spark
@@ -33,12 +33,8 @@ def test_tables_are_whole_to_all_readers_while_they_are_rebuilt(spark, tmp_path,
     monkeypatch.setattr(index_cache, "_folder", lambda: tmp_path / "cache")
     path = str(tmp_path / "t")
 
-    def with_spark(path, version):
-        rows = spark.read.format("delta").option("versionAsOf", version).load(path)
-        return [row.id for row in rows.select("id").collect()]
-
     write(vectors, path, "string", version=1, app_id="q/t/s")
-    readers = {**READERS, "spark": with_spark}
+    readers = {**READERS, "spark": with_spark(spark)}
     with read_all_the_while(path, at_least=ROWS, readers=readers) as seen:
         for number, engine in enumerate([delta, vectors, vectors, delta, delta, vectors]):
             kind = list(KINDS)[(number + 1) % 2]
