@@ -24,8 +24,8 @@ from deltalake import DeltaTable, write_deltalake
 from bench.checks import read_delta
 from bench.events import ARROW, COLUMNS, SCHEMA
 from bench.runs import Batch, Run, Task, execute
+from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import HandlingModes
 from lakemark.source.schema_file import schemas_from_file
 
 LAKE: Final = "lake"

@@ -37,7 +37,8 @@ from lakemark import tasks
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.fetch import HEADERS
-from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
 from lakemark.source.schema_file import schemas_from_file
 from lakemark.source.stretch import Plan
 from stack.object_store import Address, serving

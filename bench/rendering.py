@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from lakemark.sink.envelopes import EnvelopeTemplate, Reading
 from lakemark.sink.rendering import Rendering
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog
 
 ROUNDS: Final = 5
 BEGUN: Final = 1_767_225_600_000_000  # 2026-01-01 in microseconds

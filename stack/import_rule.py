@@ -38,8 +38,8 @@ PURE = {
     *("ops.source_side", "ops.connector_trace"),
     *("refresh", "selection", "gaps", "catalog_facts", "catalog_changes"),
     *("catalog_policies", "schema_policy", "fills"),
-    *("ops.planned", "ops.progress", "settings_record", "settings.effects"),
-    *("backoff", "namesakes", "decoding", "source.circuit", "causes", "chunk_rows"),
+    *("ops.planned", "state.progress", "settings_record", "settings.effects"),
+    *("backoff", "namesakes", "decoding", "causes", "chunk_rows"),
     *("catch_up", "new_partitions", "control_records", "handling", "signal_skip"),
     *("settings.patterns", "settings.java_syntax", "settings.character_sets"),
 }

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from lakemark.jars import cache_dir
+from lakemark.settings.cache import cache_dir
 from stack.processes import StackError
 from stack.trust import java_key_store, machine_certificates
 

@@ -7,7 +7,8 @@ from lakemark.config import Config, DatabaseConfig
 from lakemark.connector import Connector, TableChoice
 from lakemark.namesakes import Names
 from lakemark.snapshot.readers import postgres
-from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
 from lakemark.source.schema_file import schemas_from_file
 
 

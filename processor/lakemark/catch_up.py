@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lakemark import tables
-from lakemark.tables import CATCHING_UP, EARLIEST, Offsets, PipelineState, TableState, Water
+from lakemark.model.offsets import EARLIEST, Offsets
+from lakemark.tables import CATCHING_UP, PipelineState, TableState, Water
 
 TABLES_A_SLOT: Final = 8
 """Tables of a merge task that begin, or that have a turn, in one batch: 50 ms for each new one."""

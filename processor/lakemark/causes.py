@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, ParamSpec, TypeVar
 
 from lakemark import errors
-from lakemark.errors import DependencyError, LakemarkError
-from lakemark.gaps import lost
+from lakemark.errors import DependencyError, LakemarkError, lost
 from lakemark.settings.masking import foreign
 
 P = ParamSpec("P")

@@ -15,8 +15,9 @@ from lakemark import handling, ownership, tables
 from lakemark.checkpoint_files import Files
 from lakemark.errors import PipelineError
 from lakemark.handling import Mark
+from lakemark.model.offsets import Offsets
 from lakemark.ownership import Owner
-from lakemark.tables import Offsets, PipelineState
+from lakemark.tables import PipelineState
 
 FORMAT: Final = 1
 KEPT: Final = 20  # states kept: a repeated batch needs one, a person looking back some more

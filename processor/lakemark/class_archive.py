@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from lakemark import jars, own_files
+from lakemark.settings import cache
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +87,7 @@ def class_archive(classpath: Sequence[Path]) -> ClassArchive:
     said = [str(home), release.read_text(errors="replace") if release.exists() else ""]
     said += [str(jars.pyspark_jars()), *map(str, classpath)]
     name = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
-    return ClassArchive(jars.cache_dir() / jars.CLASSES / f"{name}.jsa")
+    return ClassArchive(cache.cache_dir() / cache.CLASSES / f"{name}.jsa")
 
 
 def _alive(pid: int) -> bool:

@@ -431,8 +431,8 @@ def recover(
 
 def _commands_lost(config: Config) -> int:
     from lakemark import control, table_skip  # noqa: PLC0415
-    from lakemark.ops.progress import PIPELINE  # noqa: PLC0415
     from lakemark.records import read_compacted  # noqa: PLC0415
+    from lakemark.state.progress import PIPELINE  # noqa: PLC0415
 
     control.require(config, config.topics.control)
     kept = read_compacted(config, config.topics.progress)
@@ -508,9 +508,9 @@ def _progress_of(table: str, config: Config) -> bytes:
 def _seen(config: Config) -> set[str]:
     """Tables of which the progress topic or, where that is new, the checkpoint knows."""
     from lakemark import control  # noqa: PLC0415
-    from lakemark.ops.progress import is_own  # noqa: PLC0415
     from lakemark.ops.stored_state import newest_state  # noqa: PLC0415
     from lakemark.records import read_compacted  # noqa: PLC0415
+    from lakemark.state.progress import is_own  # noqa: PLC0415
 
     control.require(config, config.topics.control)
     kept = read_compacted(config, config.topics.progress)

@@ -15,8 +15,8 @@ from typing import Any, Final
 from lakemark import namesakes, output_names
 from lakemark.config import Config
 from lakemark.connect_rest import ATTEMPTS, ConnectRest
+from lakemark.model.wanted import Wanted
 from lakemark.namesakes import Name
-from lakemark.selection import Wanted
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.names import quoted, split_list, table_name, topic_regex, topic_safe
 from lakemark.settings.patterns import JavaPattern, compile_java

@@ -30,7 +30,8 @@ from lakemark.config import Config
 from lakemark.connector import Connector
 from lakemark.decoding import Forms
 from lakemark.errors import LakemarkError, PipelineError
-from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
 from lakemark.tables import PipelineState
 
 log = structlog.get_logger(__name__)

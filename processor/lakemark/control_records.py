@@ -26,9 +26,10 @@ import structlog
 from lakemark import gaps, handling, tables
 from lakemark.fills import Fill
 from lakemark.handling import Mark
+from lakemark.model.offsets import Offsets
 from lakemark.reconcile import window
 from lakemark.refresh import Refresh
-from lakemark.tables import PAUSED, Offsets, PipelineState, TableState
+from lakemark.tables import PAUSED, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 

@@ -5,10 +5,20 @@
     ├── TableError                one table cannot go on; the others do (shown as `errored`)
     ├── PipelineError             the whole pipeline cannot go on
     │   └── StateVersionError     the checkpoint was written by another version
+    ├── RefusedError              a signal cannot be carried out; its sender is told so
     └── DependencyError           broker, lake, Connect or database is away: tried again; `degraded`
 
 Each can be pickled: errors cross from Python workers to the driver.
 """
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+EXPIRED: Final = "source-data-expired"
+
+_COMPARED: Final = 200  # characters of a name that is compared with all that are known
+_SHOWN: Final = 60  # characters of a name that are shown: enough to recognise a mistake
 
 
 class LakemarkError(Exception):
@@ -69,6 +79,30 @@ class DependencyError(LakemarkError):
 
     code = "dependency-down"
     retried = True
+
+
+class RefusedError(LakemarkError):
+    """A signal that cannot be carried out; its sender is told so."""
+
+
+def lost(what: str) -> DependencyError:
+    """Kafka no longer has what was not read yet; the next start says which tables miss events."""
+    return DependencyError(
+        f"Kafka no longer has records that were not read yet: {what}",
+        code=EXPIRED,
+        hint="it starts again, and says then what is missing; raise the topic's retention",
+    )
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint with the known name that is most like this one; the other hint if none is."""
+    near = difflib.get_close_matches(name[:_COMPARED], list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else otherwise
+
+
+def cut(text: str) -> str:
+    """So much of a text as is shown."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _rebuild(

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark import tables
-from lakemark.errors import DependencyError
-from lakemark.tables import Offsets, PipelineState, TableState
+from lakemark.errors import EXPIRED
+from lakemark.model.offsets import Offsets
+from lakemark.tables import PipelineState, TableState
 
 RESNAPSHOT: Final = "table-resnapshot"
 ANEW: Final = "it was left out while its topic was made anew: events of it may be missing"
 DELETED: Final = "topic-deleted"
 RECREATED: Final = "topic-recreated"
 CONTROL_LOST: Final = "control-lost"
-EXPIRED: Final = "source-data-expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,6 @@ class Gap:
     code: str
     reason: str
     tables: tuple[str, ...]
-
-
-def lost(what: str) -> DependencyError:
-    """Kafka no longer has what was not read yet; the next start says which tables miss events."""
-    return DependencyError(
-        f"Kafka no longer has records that were not read yet: {what}",
-        code=EXPIRED,
-        hint="it starts again, and says then what is missing; raise the topic's retention",
-    )
 
 
 def gaps(state: PipelineState, known: Mapping[str, str], held: Held) -> list[Gap]:

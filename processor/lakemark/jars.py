@@ -24,16 +24,15 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from xml.sax.saxutils import quoteattr
 
-from lakemark import own_files
 from lakemark.errors import LakemarkError
 from lakemark.maven import MavenSettingsError, ivy_settings, proxy_options, read_maven_settings
+from lakemark.settings.cache import cache_dir
 
 RUNTIME_LIST = Path(__file__).with_name("jars.json")
 """The list of `runtime_jars`: Delta, Spark's Kafka source and what they need."""
@@ -188,35 +187,6 @@ def read_list(jar_list: Path) -> list[Jar]:
             hint="install lakemark again; the list is part of the package",
         )
     return [Jar.parse(coordinates, sha256) for coordinates, sha256 in entries.items()]
-
-
-def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where lakemark keeps what it fetches.
-
-    The first of `$LAKEMARK_CACHE`, `$XDG_CACHE_HOME/lakemark` and `~/.cache/lakemark`.
-    """
-    if own := environ.get("LAKEMARK_CACHE"):
-        return Path(own).expanduser().absolute()
-    if xdg := environ.get("XDG_CACHE_HOME"):
-        return Path(xdg).absolute() / "lakemark"
-    return Path.home() / ".cache" / "lakemark"
-
-
-CLASSES: Final = "classes"
-COMPILED: Final = "compiled"
-"""Folders of the cache whose files are run: see `class_archive` and `source.scan_json`."""
-
-
-def trust() -> Iterator[tuple[Path, str]]:
-    """Return the folders whose files are run, and why somebody else may have written them."""
-    for name in (CLASSES, COMPILED):
-        with suppress(FileNotFoundError, RuntimeError):  # it is not there yet, or there is no home
-            folder = cache_dir() / name
-            try:
-                inner = [folder, *(one for one in folder.iterdir() if one.is_dir())]
-                yield folder, next(filter(None, map(own_files.distrust, inner)), "")
-            except PermissionError as error:
-                yield folder, f"it cannot be looked at: {error.strerror}"
 
 
 def _silent(_: str) -> None:

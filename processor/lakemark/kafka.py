@@ -35,11 +35,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from lakemark.client_errors import LastError, await_first_answer, away, refused_settings
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
+from lakemark.model.offsets import Offsets
 from lakemark.own_topics import create_command, topic_plan, unusable
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.masking import foreign
 from lakemark.settings.patterns import compile_java
-from lakemark.tables import Offsets
 
 __all__ = ["Cluster", "end_offsets", "java_options", "librdkafka_options", "topic_plan"]
 

@@ -34,6 +34,7 @@ from lakemark.config import Config
 from lakemark.control import PARTITION
 from lakemark.draining import QueryStoppedError
 from lakemark.errors import TableError
+from lakemark.model.offsets import Offsets
 from lakemark.reconcile import window
 from lakemark.settle import Results
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
@@ -42,7 +43,6 @@ from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.source import fetch, plain, ranges
 from lakemark.source.ranges import Range
 from lakemark.source.schema import TableSchema
-from lakemark.tables import Offsets
 from lakemark.tasks import BatchPlan
 
 log = structlog.get_logger(__name__)

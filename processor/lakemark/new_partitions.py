@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from lakemark import tables
-from lakemark.tables import Offsets, PipelineState, TableState
+from lakemark.model.offsets import Offsets
+from lakemark.tables import PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from lakemark.settings.names import topic_safe
 
+ID: Final = "lakemark.id"  # header of every record: the same when it is written again
 TRANSACTION_MS: Final = 300_000  # a stretch of one partition is one transaction
 
 _PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")

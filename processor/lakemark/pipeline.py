@@ -40,6 +40,7 @@ from lakemark.decoding import Forms
 from lakemark.draining import Draining
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.fills import UNSEEN, Fill
+from lakemark.model.offsets import Offsets
 from lakemark.namesakes import Names
 from lakemark.ops.status import BatchDone
 from lakemark.pace import Pace
@@ -52,10 +53,11 @@ from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
 from lakemark.source import ranges
 from lakemark.source.envelope import SourceIdentity
+from lakemark.source.modes import HandlingModes
 from lakemark.source.ranges import Range
-from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.schema import TableSchema
 from lakemark.source.stretch import Plan
-from lakemark.tables import Offsets, PipelineState, TableState
+from lakemark.tables import PipelineState, TableState
 from lakemark.tasks import BatchPlan, DecodePlan
 
 log = structlog.get_logger(__name__)

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.sink.forwarding import ID
+from lakemark.model.offsets import Offsets
+from lakemark.output_names import ID
 from lakemark.source import record, stretch
 from lakemark.source.stretch import Records
-from lakemark.tables import Offsets
 
 
 def by_partition(

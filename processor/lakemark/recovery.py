@@ -23,12 +23,14 @@ from lakemark import control, control_records, gaps, kafka, selection, tables
 from lakemark.checkpoint import Checkpoint
 from lakemark.config import Config
 from lakemark.connector import Connector
-from lakemark.errors import PipelineError
+from lakemark.errors import EXPIRED, PipelineError
 from lakemark.gaps import Gap, Held
-from lakemark.ops import progress
+from lakemark.model.offsets import Offsets
+from lakemark.model.wanted import Wanted
 from lakemark.records import read_compacted
-from lakemark.selection import Changed, Wanted
-from lakemark.tables import Offsets, PipelineState
+from lakemark.selection import Changed
+from lakemark.state import progress
+from lakemark.tables import PipelineState
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +73,7 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
     if why := gaps.before_anything(begun, held):
         raise PipelineError(
             f"the first batch was never completed, and Kafka lost events of it: {why}",
-            code=gaps.EXPIRED,
+            code=EXPIRED,
             hint=f"empty {config.checkpoint} and start again; then, for the rows from before: "
             "lakemark snapshot start '.*'",
         )
@@ -110,7 +112,7 @@ class _Work:
     def change(self, state: PipelineState) -> None:
         """The state after a batch, as the query goes on from it."""
         selection.select(state, self.wanted)
-        anew = {gap.topic for gap in self.found if gap.code != gaps.EXPIRED}
+        anew = {gap.topic for gap in self.found if gap.code != EXPIRED}
         gaps.begin_again(state, self._first(*self.found), anew=anew)
         for gap in self.found:
             for name in set(gap.tables).intersection(self.changed.back, state.tables):

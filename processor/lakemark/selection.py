@@ -13,33 +13,16 @@ it comes in another topic   from the first event there; it is snapshotted again:
                             had left is not read
 """
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 
 from lakemark import tables
-from lakemark.tables import CATCHING_UP, STREAMING, LeftOut, Offsets, PipelineState, TableState
+from lakemark.model.offsets import Offsets
+from lakemark.model.wanted import Wanted
+from lakemark.tables import CATCHING_UP, STREAMING, LeftOut, PipelineState
 
 MOVED = "its events come in another topic: those that the old one had left are not read"
 NOT_CAPTURED = "the connector left it out for a while: events of it may be missing"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the configuration names.
-
-    Attributes:
-        topic: whether the change topic of this name is read.
-        tables: the tables whose events count.
-        captured: whether the connector's own lists let this table through.
-    """
-
-    topic: Callable[[str], bool]
-    tables: Container[str]
-    captured: Callable[[str], bool]
-
-    def table(self, name: str, entry: TableState) -> bool:
-        """Whether anything is to come of a table."""
-        return name in self.tables and (not entry.topics or any(map(self.topic, entry.topics)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +57,13 @@ class Changed:
 def select(state: PipelineState, wanted: Wanted) -> Changed:
     """Makes the state's tables and topics those that are wanted. Again, it changes nothing."""
     topics_back = _topics_back(state, wanted)
-    back = [name for name, one in state.left.items() if wanted.table(name, one.entry)]
+    back = [name for name, one in state.left.items() if wanted.table(name, one.entry.topics)]
     for name in back:
         _take_back(state, name)
     uncaptured = [n for n, one in state.left.items() if one.captured and not wanted.captured(n)]
     for name in uncaptured:
         state.left[name].captured = False
-    left = [name for name, entry in state.tables.items() if not wanted.table(name, entry)]
+    left = [name for name, entry in state.tables.items() if not wanted.table(name, entry.topics)]
     for name in left:
         _leave(state, name, captured=wanted.captured(name))
     topics_left = [topic for topic in state.offsets if not wanted.topic(topic)]

@@ -9,13 +9,14 @@ import msgspec
 
 from lakemark import namesakes, positions, refresh, selection, tables
 from lakemark.fills import UNSEEN
+from lakemark.model.offsets import EARLIEST, Offsets
 from lakemark.namesakes import Name
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
-from lakemark.sink.lake_plan import TableOutcome
-from lakemark.tables import Offsets, PipelineState, TableState, Water
-from lakemark.tasks import OUTCOME, REPORT, Report
+from lakemark.sink.lake_plan import OUTCOME, TableOutcome
+from lakemark.source.reports import REPORT, Report
+from lakemark.tables import PipelineState, TableState, Water
 
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({refresh.UNKNOWN, "schema-check"})
@@ -447,7 +448,7 @@ def start_offsets(
     start: Offsets = {}
     for topic, partitions in end.items():
         known = before.offsets.get(topic, {})
-        earliest = 0 if known else tables.EARLIEST
+        earliest = 0 if known else EARLIEST
         for partition, offset in partitions.items():
             unseen = earliest if reports is None else offset
             begin = known.get(partition, first.get((topic, partition), unseen))

@@ -12,10 +12,9 @@ import msgspec
 
 from lakemark import snapshot_view
 from lakemark.config import Config
-from lakemark.errors import PipelineError
+from lakemark.errors import PipelineError, RefusedError, cut
 from lakemark.presentation import error_console
-from lakemark.snapshot import fields, notifications, signals
-from lakemark.snapshot.fields import RefusedError
+from lakemark.snapshot import notifications, signals
 from lakemark.snapshot.following import Run, then
 
 _MOST_BYTES: Final = 1_000_000  # brokers take 1 MiB of a record unless they are told otherwise
@@ -143,7 +142,7 @@ def _no_answer(config: Config, signal: Request) -> PipelineError:
         " and whether another run goes first (`lakemark snapshot status`)"
     )
     return PipelineError(
-        f"no pipeline has answered the signal {fields.cut(signal.id)} in time",
+        f"no pipeline has answered the signal {cut(signal.id)} in time",
         code="no-answer",
         hint=hint,
     )

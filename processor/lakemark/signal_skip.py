@@ -10,9 +10,8 @@ from typing import Final
 
 import msgspec
 
-from lakemark.errors import PipelineError
+from lakemark.errors import PipelineError, cut, nearest
 from lakemark.snapshot import runs
-from lakemark.snapshot.fields import cut, nearest
 from lakemark.snapshot.signals import id_of
 
 CODE: Final = "skipped"

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from lakemark import snapshot_view
 from lakemark.config import Config
-from lakemark.errors import PipelineError
+from lakemark.errors import PipelineError, RefusedError, cut
 from lakemark.invocation import (
     FAILED,
     OK,
@@ -29,7 +29,6 @@ from lakemark.invocation import (
 )
 from lakemark.signal_exchange import Request, exchange
 from lakemark.snapshot import fields, notifications
-from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.following import newest_of_runs
 
 app = typer.Typer(no_args_is_help=True, help="Read tables again while the log goes on.")
@@ -175,7 +174,7 @@ def status(
     shown = [n for n in found if n.id == run_id][-1:] if run_id else newest_of_runs(found)
     if run_id is not None and not shown:
         raise PipelineError(
-            f"nothing is known of a run {fields.cut(run_id)}",
+            f"nothing is known of a run {cut(run_id)}",
             code="unknown-run",
             hint="`lakemark snapshot status` lists the runs of the last month",
         )

@@ -34,7 +34,6 @@ from lakemark.errors import ConfigError, DependencyError, LakemarkError, Pipelin
 from lakemark.ops import feeds, server
 from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
-from lakemark.ops.progress import CAPTURED, Captured, record_of
 from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.ownership import SUPERSEDED, Owner, Turn
 from lakemark.pace import Pace
@@ -48,8 +47,9 @@ from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.signals import Rejection
 from lakemark.snapshot.world import World
-from lakemark.source.schema import HandlingModes
+from lakemark.source.modes import HandlingModes
 from lakemark.starting import Starting
+from lakemark.state.progress import CAPTURED, Captured, record_of
 from lakemark.stopping import Stop
 from lakemark.tables import CATCHING_UP, ERRORED, PipelineState
 from lakemark.takeover import StoppedError, Takeover

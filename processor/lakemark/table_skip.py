@@ -11,9 +11,8 @@ from typing import Final
 
 import msgspec
 
-from lakemark.errors import PipelineError
+from lakemark.errors import PipelineError, nearest
 from lakemark.gaps import CONTROL_LOST
-from lakemark.snapshot.fields import nearest
 from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, TableState
 
 STANDING: Final = (PAUSED, ERRORED)

@@ -23,11 +23,11 @@ import msgspec
 
 from lakemark.errors import StateVersionError
 from lakemark.fills import UNSEEN, Fill
+from lakemark.model.offsets import Offsets
 from lakemark.namesakes import Name
 from lakemark.positions import LOWEST
 
 FORMAT: Final = 3
-EARLIEST: Final = -2  # Kafka's word for a partition's first offset
 REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that a whole snapshot is better
 FILL_BYTES: Final = 256 << 20  # of data files: they are written anew while all tables wait
 FILLED_ENGINES: Final = frozenset({"task-merge", "deletion-vectors"})
@@ -38,9 +38,6 @@ BY_SNAPSHOT: Final = "snapshot"
 BEFORE: Final = "before"
 PAUSED: Final = "paused"
 ERRORED: Final = "errored"
-
-Offsets = dict[str, dict[int, int]]
-"""Kafka offsets by topic and partition."""
 
 
 class Water(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,23 +18,22 @@ import pyarrow as pa
 
 from lakemark import causes, chunk_rows, crashpoints, packets, publishing, raw_records
 from lakemark.errors import LakemarkError
+from lakemark.model.offsets import Offsets
 from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.settings.masking import foreign
 from lakemark.sink import apply, dead_letter, envelopes, table_store
 from lakemark.sink.failures import told
-from lakemark.sink.lake_plan import LakePlan, TableOutcome
+from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
 from lakemark.sink.resolve import Part
 from lakemark.source import key_schema, stretch, touches
 from lakemark.source.envelope import Headers, Kind
 from lakemark.source.modes import HandlingModes
-from lakemark.source.stretch import Plan, Records, Stretch, TableReport
-from lakemark.tables import Offsets
+from lakemark.source.reports import REPORT, Report
+from lakemark.source.stretch import Plan, Records, Stretch
 
-REPORT: Final = "report"
 PACKET: Final = "packet"
 STOP: Final = "stop"  # a stretch stops the table: nothing of the batch is applied to it
-OUTCOME: Final = "outcome"
 
 # What leaves the first stage: packets and reports for the tables, touches and marks for the
 # shards of the operator, which lets the former pass. `source` and `first` give rows an order.
@@ -120,29 +119,6 @@ class Publishing:
         """What writes one table's rows."""
         packets_of = [part.packet for part in parts]
         return Rows(table, self.plan.told(self.kafka), self.modes, survivors, packets_of)
-
-
-class Report(msgspec.Struct):
-    """What a stretch tells the driver: `Stretch` without its packets.
-
-    For the output topics also `sample`, an event without images, and `wrappers`, the schemas of
-    wrapped keys and values by table.
-    """
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-    position: bytes
-    source_ts: int
-    tables: dict[str, TableReport]
-    kinds: dict[int, int]
-    dead: int
-    regressed: int = -1
-    creates: bool = False
-    sample: bytes = b""
-    wrappers: dict[str, tuple[bytes, bytes]] = {}
-    first_times: list[int] = []
 
 
 @causes.carrying

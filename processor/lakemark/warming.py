@@ -24,6 +24,7 @@ from lakemark.config import Config
 from lakemark.errors import LakemarkError
 from lakemark.reconcile import operator
 from lakemark.session import session
+from lakemark.settings import cache
 from lakemark.source import plain, scan_json
 
 LONGEST_S: Final = 120.0
@@ -50,7 +51,7 @@ def warm() -> tuple[Path, bool]:
     """
     if not plain.ready() or scan_json.KEPT is None:
         raise ArchiveError(
-            f"what lakemark compiles cannot be kept in {jars.cache_dir()}",
+            f"what lakemark compiles cannot be kept in {cache.cache_dir()}",
             hint="see that this folder can be written and has 200 MB, or set LAKEMARK_CACHE",
         )
     found = jars.runtime_jars()

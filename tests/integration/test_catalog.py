@@ -8,7 +8,8 @@ from pydantic import SecretStr
 from lakemark.config import DatabaseConfig
 from lakemark.errors import ConfigError, DependencyError
 from lakemark.snapshot.readers.postgres import conninfo, read_schemas, table_names
-from lakemark.source.schema import HandlingModes, from_envelope
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import from_envelope
 from stack.local import Database
 from stack.processes import free_port
 

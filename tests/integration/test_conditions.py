@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakemark.config import DatabaseConfig
+from lakemark.errors import RefusedError
 from lakemark.snapshot.boundaries import Condition
 from lakemark.snapshot.conditions import rebuilt
-from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.readers.postgres_chunks import boundaries, open_table, read_chunk
 from lakemark.snapshot.readers.postgres_session import Session, connect
 from lakemark.source.modes import HandlingModes

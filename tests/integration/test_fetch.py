@@ -16,10 +16,10 @@ from confluent_kafka.admin import (
 from lakemark.client_settings import by_offset
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka import Cluster
+from lakemark.model.offsets import EARLIEST
 from lakemark.settings.layers import InvalidConfig
 from lakemark.source import fetch, plain
 from lakemark.source.ranges import Range
-from lakemark.tables import EARLIEST
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import free_port

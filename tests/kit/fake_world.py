@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from lakemark.errors import ConfigError, DependencyError, LakemarkError
+from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
 from lakemark.signal_skip import SIGNALS_KEY
 from lakemark.snapshot import runs
 from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.coordinator import Coordinator, Settings
 from lakemark.snapshot.fence import Committed
-from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.readers.postgres_windows import Window

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,10 +13,13 @@ from lakemark import handover, tasks
 from lakemark.reconcile import operator, window
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.fetch import SCHEMA
-from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan
 from lakemark.source.touches import shard_of
 from tests.kit.golden import samples
+
+if TYPE_CHECKING:
+    from lakemark.source.schema import TableSchema
 
 SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
 SHARDS = 3

@@ -17,12 +17,14 @@ from lakemark.config import Config
 from lakemark.connector import parse
 from lakemark.errors import LakemarkError
 from lakemark.handling import Mark
+from lakemark.model.offsets import Offsets
 from lakemark.namesakes import Name, Names
 from lakemark.pipeline import Pipeline, Results
 from lakemark.source import fetch
 from lakemark.source.envelope import SourceIdentity
-from lakemark.source.schema import HandlingModes, TableSchema
-from lakemark.tables import Offsets, PipelineState
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
+from lakemark.tables import PipelineState
 from lakemark.tasks import BatchPlan
 
 Message = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog, from_connect
+from lakemark.source.schema import from_connect
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TYPES = json.loads((GOLDEN / "postgres_types.json").read_text(), parse_float=Decimal)

@@ -6,8 +6,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakemark.sink import names
-from lakemark.source.catalog import CatalogColumn
-from lakemark.source.schema import HandlingModes, from_catalog
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import World
 

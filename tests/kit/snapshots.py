@@ -15,6 +15,7 @@ from lakemark.config import load
 from lakemark.snapshot import notifications, runs
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.runs import Chunk, Run
+from lakemark.state.progress import PAGE_PREFIX
 from stack.kafka import Kafka
 from stack.local import Database
 from stack.processes import StackError, wait_for
@@ -285,8 +286,8 @@ def _take(newest: dict[bytes, bytes], record: Message) -> None:
 
 
 def _is_of(run: str, key: bytes) -> bool:
-    if key.startswith(runs.PAGE_PREFIX):
-        return bool(json.loads(key.removeprefix(runs.PAGE_PREFIX))[0] == run)
+    if key.startswith(PAGE_PREFIX):
+        return bool(json.loads(key.removeprefix(PAGE_PREFIX))[0] == run)
     return key == runs.run_key(run)
 
 

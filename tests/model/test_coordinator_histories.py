@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
-from lakemark.snapshot.runs import PAGE_PREFIX
+from lakemark.state.progress import PAGE_PREFIX
 from tests.kit.fake_world import ITEMS, ORDERS, CrashError, FakeWorld, Fault, away, with_settings
 from tests.kit.nightly import examples
 

@@ -15,9 +15,8 @@ from lakemark.snapshot.boundaries import key_texts
 from lakemark.snapshot.cells import cell
 from lakemark.snapshot.readers.postgres_chunks import OpenTable, _parsed, _typed
 from lakemark.source import civil
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_catalog
 from tests.kit.handling_modes import MODES
 from tests.kit.nightly import examples
 

@@ -19,12 +19,12 @@ from lakemark.replays import planned
 from lakemark.sink import forwarding
 from lakemark.sink.envelopes import wrapper_schema
 from lakemark.source import fetch, plain, stretch
-from lakemark.source.catalog import CatalogColumn, connect_field
+from lakemark.source.catalog import CatalogColumn, connect_field, from_catalog
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.key_schema import key_names, schema_of
 from lakemark.source.modes import HandlingModes
 from lakemark.source.record import unwrapped
-from lakemark.source.schema import TableSchema, from_catalog, from_connect, from_envelope
+from lakemark.source.schema import TableSchema, from_connect, from_envelope
 from lakemark.source.stretch import Plan
 from tests.kit.nightly import examples
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from lakemark.keys import canonical_from_columns, canonical_keys
 from lakemark.source import civil
+from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import HandlingModes, from_connect
+from lakemark.source.schema import from_connect
 from tests.kit.nightly import examples
 
 TIME = "io.debezium.time."

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from lakemark import positions, raw_records
 from lakemark.source import fetch, plain, stretch
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_catalog
 from lakemark.source.stretch import Plan
 from tests.kit.nightly import examples
 

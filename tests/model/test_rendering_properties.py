@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.sink.rendering import Rendering
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog, from_connect
+from lakemark.source.schema import from_connect
 from tests.kit import canonical_values
 from tests.kit.row_images import field
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
 from lakemark.source.moments import Tally
 from lakemark.source.rows import decode_rows, may_have_placeholder
-from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog
 from lakemark.source.values import codec
 from tests.kit.images import assert_same_or_left
 from tests.kit.nightly import examples

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pytest
 
-from lakemark.errors import ConfigError, DependencyError, LakemarkError, TableError
+from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError, TableError
 from lakemark.snapshot import signals
 from lakemark.snapshot.acceptance import Known, accept
 from lakemark.snapshot.boundaries import Condition
-from lakemark.snapshot.fields import PrimaryKey, RefusedError
+from lakemark.snapshot.fields import PrimaryKey
 from lakemark.snapshot.runs import FAILED, WAITING, Run
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection
 from lakemark.source.schema import TableSchema

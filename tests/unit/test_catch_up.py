@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark import catch_up, new_partitions, settle, tables
+from lakemark.model.offsets import EARLIEST
 from lakemark.tables import PipelineState, TableState, Water
 from tests.kit.nightly import examples
 from tests.unit.test_tables import TOPIC, T, streaming
@@ -133,7 +134,7 @@ def backlogs(draw) -> PipelineState:
         own, shared = f"shop.own{number}", draw(st.sets(st.sampled_from(TOPICS), max_size=2))
         topics = [own, *sorted(shared)] if draw(st.booleans()) or not shared else sorted(shared)
         state.offsets[own] = {0: 60}
-        begin = draw(st.sampled_from([tables.EARLIEST, 0, 17, 40, 60]))
+        begin = draw(st.sampled_from([EARLIEST, 0, 17, 40, 60]))
         state.tables[f"public.t{number}"] = TableState(
             state=tables.CATCHING_UP,
             topics=topics,
@@ -181,7 +182,7 @@ def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
             for p, begin in partitions.items()
         ]
         # A partition has at least one record of a slice, one without a known place is read whole.
-        bounded = [size for begin, size in sizes if begin != tables.EARLIEST]
+        bounded = [size for begin, size in sizes if begin != EARLIEST]
         assert sum(bounded) <= limit + len(bounded)
         for name in turn.tables:
             waits[name] = batch

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.snapshot.cells import Cell, cell, quoted, selected
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
 from lakemark.source.moments import Tally
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_catalog
 
 MODES = HandlingModes()
 

@@ -4,9 +4,8 @@ import shutil
 
 from lakemark import tables
 from lakemark.sink import names
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_catalog
 from tests.kit.shop import ITEMS, ORDERS, event
 
 

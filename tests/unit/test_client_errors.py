@@ -15,7 +15,7 @@ from lakemark.settings.check import check
 from lakemark.settings.layers import InvalidConfig, LoginRefused
 from lakemark.snapshot.readers.postgres import read_schemas
 from lakemark.snapshot.readers.postgres_session import connect
-from lakemark.source.schema import HandlingModes
+from lakemark.source.modes import HandlingModes
 from stack.processes import free_port
 from tests.kit.connector_settings import config as settings
 from tests.unit.test_kafka_settings import config

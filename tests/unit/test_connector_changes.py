@@ -10,8 +10,8 @@ from lakemark.connector import parse, read
 from lakemark.connector_changes import ChangedError, Watch, agree
 from lakemark.decoding import Forms
 from lakemark.errors import DependencyError, PipelineError
-from lakemark.source.catalog import CatalogColumn
-from lakemark.source.schema import HandlingModes, from_catalog
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
 from lakemark.supervisor import Supervisor
 from lakemark.tables import PipelineState, TableState
 from stack.processes import wait_for

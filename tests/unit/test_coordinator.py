@@ -8,6 +8,7 @@ from lakemark.snapshot.boundaries import WHOLE
 from lakemark.snapshot.chunks import TOO_LARGE, ChunkError
 from lakemark.snapshot.following import Run, newest_of_runs, then
 from lakemark.snapshot.signals import Rejection
+from lakemark.state.progress import RUN_PREFIX
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings, wrong_table
 
 pytestmark = pytest.mark.usefixtures("logs")
@@ -442,7 +443,7 @@ def test_the_oldest_runs_are_forgotten(monkeypatch):
     for number in range(4):
         world.execute(f"r{number}", ITEMS)
         world.finish(f"r{number}")
-    assert [key for key in world.progress if key.startswith(runs.RUN_PREFIX)] == [
+    assert [key for key in world.progress if key.startswith(RUN_PREFIX)] == [
         runs.run_key("r2"),
         runs.run_key("r3"),
     ]

@@ -6,7 +6,7 @@ from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
 from lakemark.snapshot.reading import STUCK_S
-from lakemark.snapshot.runs import PAGE_PREFIX
+from lakemark.state.progress import PAGE_PREFIX
 from tests.kit.fake_world import (
     ITEMS,
     ORDERS,

@@ -11,8 +11,8 @@ from lakemark.config import DatabaseConfig
 from lakemark.connector import TableChoice
 from lakemark.snapshot.readers import postgres
 from lakemark.source import catalog as words
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import CatalogColumn, from_catalog
 
 GOOD, ODD = "public.good", "public.odd"
 MODES = HandlingModes()

@@ -7,8 +7,9 @@ import pytest
 
 from lakemark.sink.envelopes import EnvelopeTemplate, Reading, wrapped_keys, wrapper_schema
 from lakemark.sink.rendering import Rendering
+from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import HandlingModes, from_envelope
+from lakemark.source.schema import from_envelope
 from tests.kit.golden import samples
 from tests.kit.rendered_rows import with_modifiers
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
+from lakemark.model.offsets import EARLIEST
 from lakemark.source import fetch, librdkafka, plain
 from lakemark.source.ranges import Range
-from lakemark.tables import EARLIEST
 from tests.kit.nightly import examples
 
 TOPIC, PARTITIONS, COUNT = "shop.public.orders", 4, 40

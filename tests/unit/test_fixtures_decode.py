@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from lakemark.keys import canonical_keys
+from lakemark.source.modes import HandlingModes
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import HandlingModes, from_connect, from_envelope
+from lakemark.source.schema import from_connect, from_envelope
 
 REPO = Path(__file__).parents[2]
 SHARED = REPO.parent / "shared" / "fixtures"

@@ -3,8 +3,10 @@
 import pytest
 
 from lakemark import gaps
-from lakemark.gaps import DELETED, EXPIRED, RECREATED, Held
-from lakemark.tables import EARLIEST, PipelineState, TableState, Water
+from lakemark.errors import EXPIRED
+from lakemark.gaps import DELETED, RECREATED, Held
+from lakemark.model.offsets import EARLIEST
+from lakemark.tables import PipelineState, TableState, Water
 
 TOPIC, OTHER = "shop.public.orders", "shop.public.things"
 TABLE = "public.orders"

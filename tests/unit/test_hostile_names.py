@@ -13,10 +13,10 @@ from lakemark.ops import doctor, plan, planned
 from lakemark.ops.findings import fine, warning, wrong
 from lakemark.ops.plan_view import Plan
 from lakemark.ops.planned import PlannedTable, PlannedTopic, Problem, Standing, Start, Target
-from lakemark.ops.progress import record_of
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
+from lakemark.state.progress import record_of
 from lakemark.tables import PipelineState, TableState
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, invoke

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from lakemark import tables
 from lakemark.control_records import carry_out, decoded, guarded
+from lakemark.errors import RefusedError
 from lakemark.ops.answers import Answers
 from lakemark.ops.commands import signal_record
 from lakemark.reconcile import window
 from lakemark.refresh import Refresh
 from lakemark.snapshot import conditions, fields, notifications, signals
-from lakemark.snapshot.fields import RefusedError
 from tests.kit.fake_world import FakeWorld
 from tests.kit.memory_pipeline import MemoryCatalog
 from tests.unit.test_control_records import START

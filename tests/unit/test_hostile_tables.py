@@ -6,9 +6,8 @@ from deltalake import DeltaTable
 
 from lakemark import publishing
 from lakemark.sink import names
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_catalog
 from stack.compare import whole
 from tests.kit.memory_pipeline import Broker, World
 from tests.kit.shop import ITEMS, compact, event, schema_of

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from lakemark import jars
 from lakemark.errors import LakemarkError
-from lakemark.jars import Jar, JarError, cache_dir, fetch, read_list
+from lakemark.jars import Jar, JarError, fetch, read_list
+from lakemark.settings.cache import cache_dir
 
 ONE = b"the first jar"
 TWO = b"the second jar"

@@ -23,13 +23,14 @@ from lakemark.client_settings import (
 )
 from lakemark.config import Config
 from lakemark.kafka import Cluster, topic_plan
+from lakemark.settings import cache
 from lakemark.settings.check import check
 from lakemark.settings.layers import InvalidConfig
 from lakemark.source import librdkafka
 from stack.processes import free_port
 from tests.kit.connector_settings import config as settings
 
-MSK_JAR = jars.read_list(jars.MSK_IAM_LIST)[0].path(jars.cache_dir() / "jars")
+MSK_JAR = jars.read_list(jars.MSK_IAM_LIST)[0].path(cache.cache_dir() / "jars")
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
 PLACES = {"ca": "ca", "certificate": "cert", "key": "key"}
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"

@@ -8,7 +8,9 @@ import pytest
 
 from lakemark import keys
 from lakemark.keys import canonical_from_columns, canonical_keys
-from lakemark.source.schema import CatalogColumn, HandlingModes, from_catalog, from_connect
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import from_connect
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SAMPLES_ON = json.loads((GOLDEN / "labelled_schemas_on.json").read_text())

@@ -3,8 +3,8 @@
 from lakemark import connector_changes, control, selection
 from lakemark.connector_changes import agree
 from lakemark.control_records import carry_out
+from lakemark.model.wanted import Wanted
 from lakemark.refresh import Refresh
-from lakemark.selection import Wanted
 from tests.kit.memory_pipeline import MemoryCatalog
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 from tests.unit.test_connector_changes import Kept, connector

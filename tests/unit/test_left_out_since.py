@@ -7,7 +7,7 @@ import pytest
 from lakemark import catch_up, gaps, selection, tables
 from lakemark.connector import TableChoice
 from lakemark.gaps import Held
-from lakemark.selection import Wanted
+from lakemark.model.wanted import Wanted
 from lakemark.sink import topics
 from lakemark.tables import PipelineState, TableState, Water
 from tests.kit.memory_pipeline import Broker

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lakemark import jars, own_files
+from lakemark import own_files
 from lakemark.class_archive import ClassArchive
 from lakemark.config import load
 from lakemark.ops import checks_machine
 from lakemark.ops.facts_machine import machine_facts
+from lakemark.settings import cache
 from lakemark.settings.check import check
 from lakemark.sink import index_cache
 from lakemark.source import scan_json
@@ -197,11 +198,11 @@ def test_a_secret_s_file_that_everybody_can_read_is_named(secret, bits, words):
 
 def test_a_cache_that_others_may_write_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKEMARK_CACHE", str(tmp_path))
-    assert list(jars.trust()) == []
-    own_files.make(tmp_path / jars.CLASSES)
-    own_files.make(tmp_path / jars.COMPILED)
-    (tmp_path / jars.COMPILED / "abc").mkdir(mode=0o700)
-    (tmp_path / jars.COMPILED / "abc").chmod(0o777)
+    assert list(cache.trust()) == []
+    own_files.make(tmp_path / cache.CLASSES)
+    own_files.make(tmp_path / cache.COMPILED)
+    (tmp_path / cache.COMPILED / "abc").mkdir(mode=0o700)
+    (tmp_path / cache.COMPILED / "abc").chmod(0o777)
     facts = machine_facts(config())
     ours, theirs = (f for f in checks_machine.findings(facts) if f.check == "cache")
     assert (ours.verdict.value, theirs.verdict) == ("ok", WARNING)

@@ -9,9 +9,8 @@ import pytest
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, Rows
 from lakemark.snapshot.coordinator import Settings
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_catalog
 from tests.kit.fake_world import PIPELINE
 from tests.kit.shop import ORDERS, event
 from tests.kit.whole_pipeline import Change, World

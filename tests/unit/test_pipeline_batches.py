@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from lakemark import positions, tables
 from lakemark.errors import DependencyError
 from lakemark.sink import apply, lake_plan, names
-from lakemark.source.catalog import CatalogColumn
-from lakemark.source.schema import HandlingModes, from_catalog
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 

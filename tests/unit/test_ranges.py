@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
+from lakemark.model.offsets import EARLIEST
 from lakemark.source.ranges import Range, between, shared
-from lakemark.tables import EARLIEST
 
 
 def test_what_stands_between_two_offsets_of_each_partition():

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark import signal_skip
-from lakemark.ops.progress import is_own
 from lakemark.records import Record
 from lakemark.snapshot.runs import COMPLETED, READING, Run, TableRun, run_key
+from lakemark.state.progress import is_own
 from lakemark.tables import PipelineState, TableState, encode
 from tests.kit.command_line import invoke
 

@@ -8,9 +8,9 @@ from lakemark import replays
 from lakemark.dead_letters import Letter
 from lakemark.snapshot import acceptance
 from lakemark.snapshot.signals import ExecuteSnapshot, read
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema, from_catalog
+from lakemark.source.schema import TableSchema
 
 ORDERS, PARTS, ODD = "public.orders", "public.parts", "public.o d+"
 

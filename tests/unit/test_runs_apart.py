@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.snapshot import acceptance, cutting, runs
-from lakemark.snapshot.chunks import CUT_TIMEOUT, ChunkError
+from lakemark.snapshot.boundaries import CUT_TIMEOUT
+from lakemark.snapshot.chunks import ChunkError
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")

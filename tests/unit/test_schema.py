@@ -9,17 +9,11 @@ import pyarrow as pa
 import pytest
 
 from lakemark.errors import ConfigError, TableError
-from lakemark.source.catalog import connect_field
-from lakemark.source.schema import (
-    CatalogColumn,
-    Column,
-    HandlingModes,
-    TableSchema,
-    compare,
-    from_catalog,
-    from_connect,
-    from_envelope,
-)
+from lakemark.source.catalog import CatalogColumn, connect_field, from_catalog
+from lakemark.source.columns import Column
+from lakemark.source.evolution import compare
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema, from_connect, from_envelope
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TYPES = json.loads((GOLDEN / "postgres_types.json").read_text())

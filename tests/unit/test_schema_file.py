@@ -5,7 +5,7 @@ import pytest
 
 from lakemark.settings.layers import InvalidConfig
 from lakemark.source.catalog import CatalogColumn
-from lakemark.source.schema import HandlingModes
+from lakemark.source.modes import HandlingModes
 from lakemark.source.schema_file import read_schema_file, schemas_from_file
 
 

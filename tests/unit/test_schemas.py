@@ -13,10 +13,11 @@ from lakemark.reconcile.chunks import Header
 from lakemark.reconcile.state import Run, decode_state
 from lakemark.sink.dead_letter import headers
 from lakemark.snapshot.boundaries import KeyRange
-from lakemark.snapshot.runs import PAGE_PREFIX, RUN_PREFIX, Chunk, TableRun, page_value
+from lakemark.snapshot.runs import Chunk, TableRun, page_value
 from lakemark.snapshot.runs import Run as SnapshotRun
 from lakemark.source.stretch import DeadLetter
 from lakemark.source.touches import WindowRow, window_row
+from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
 from lakemark.tables import TableState
 from tests.kit.golden import samples
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lakemark import selection, tables
 from lakemark.checkpoint import amended
 from lakemark.connector import TableChoice
-from lakemark.selection import Wanted
+from lakemark.model.wanted import Wanted
 from lakemark.snapshot.outside import TableNow
 from lakemark.snapshots import Snapshots
 from lakemark.tables import (

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from lakemark import positions, settle, tables
+from lakemark.model.offsets import EARLIEST
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
-from lakemark.sink.lake_plan import TableOutcome
-from lakemark.source.stretch import TableReport
+from lakemark.sink.lake_plan import OUTCOME, TableOutcome
+from lakemark.source.reports import REPORT, Report, TableReport
 from lakemark.tables import LeftOut, PipelineState, TableState, Water
-from lakemark.tasks import OUTCOME, REPORT, Report
 
 T, OTHER, TOPIC = "public.orders", "public.items", "shop.public.orders"
 
@@ -437,7 +437,7 @@ def test_where_a_batch_begins():
     end = {TOPIC: {0: 9, 1: 4, 2: 3}, "new": {0: 7}}
     assert settle.start_offsets(before, end) == {
         TOPIC: {0: 5, 1: 0, 2: 0},
-        "new": {0: tables.EARLIEST},
+        "new": {0: EARLIEST},
     }
     seen = [report(2, 1), report(1, 1), report(8, 0), report(6, 0, topic="new")]
     assert settle.start_offsets(before, end, seen) == {TOPIC: {0: 5, 1: 1, 2: 3}, "new": {0: 6}}

@@ -7,7 +7,7 @@ import pytest
 
 from lakemark.sink.rendering import Rendering
 from lakemark.sink.splicing import spliced
-from lakemark.source.schema import HandlingModes
+from lakemark.source.modes import HandlingModes
 from tests.kit.golden import samples
 from tests.kit.row_images import field, table
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from lakemark.errors import DependencyError
+from lakemark.model.offsets import Offsets
 from lakemark.pipeline import Pipeline
 from lakemark.source.ranges import Range
 from lakemark.stages import QUIET_S, OtherStagesError, Stages
-from lakemark.tables import Offsets
 
 CONTROL: Offsets = {"control": {0: 9}}
 

@@ -17,13 +17,13 @@ from lakemark.ops import overview, served, status_view
 from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.overview import Lookout, Overview
-from lakemark.ops.progress import kept
 from lakemark.ops.server import serving
 from lakemark.ops.status import BatchDone, CatalogChange, CatalogNow, SourceNow, SourceProblem
 from lakemark.settings import masking
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, Subject
+from lakemark.state.progress import kept
 from lakemark.tables import PipelineState, TableState, encode
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, Kept, invoke

@@ -12,9 +12,9 @@ from lakemark import causes, connector, kafka, recovery, settings_record, tables
 from lakemark.causes import cause, root_cause
 from lakemark.config import load
 from lakemark.errors import ConfigError, DependencyError, PipelineError, StateVersionError
-from lakemark.ops.progress import Kept
 from lakemark.pace import Pace
 from lakemark.settings.layers import LoginRefused, Problem
+from lakemark.state.progress import Kept
 from lakemark.supervisor import Supervisor
 from lakemark.tables import CATCHING_UP, PAUSED, LeftOut, PipelineState, TableState
 from lakemark.takeover import StoppedError

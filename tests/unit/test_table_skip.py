@@ -8,8 +8,8 @@ import pytest
 
 from lakemark import gaps, tables
 from lakemark.sink import names
-from lakemark.source.catalog import CatalogColumn
-from lakemark.source.schema import HandlingModes, from_catalog
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
 from lakemark.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, schema_of

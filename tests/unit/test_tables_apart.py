@@ -9,9 +9,8 @@ from lakemark import catch_up, plans, tables, tasks
 from lakemark.errors import DependencyError
 from lakemark.refresh import RETRY_S
 from lakemark.sink.failures import classified
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_catalog
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 

@@ -16,9 +16,10 @@ from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.source import stretch
 from lakemark.source.envelope import SourceIdentity
 from lakemark.source.modes import HandlingModes
+from lakemark.source.reports import Report
 from lakemark.source.stretch import Plan
 from lakemark.tables import PipelineState, TableState
-from lakemark.tasks import DecodePlan, Report
+from lakemark.tasks import DecodePlan
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 

@@ -11,9 +11,8 @@ from lakemark.snapshot.cells import cell
 from lakemark.snapshot.chunks import ChunkResult, Rows
 from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.readers.postgres_chunks import OpenTable, _parsed, _typed
-from lakemark.source.catalog import CatalogColumn
+from lakemark.source.catalog import CatalogColumn, from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_catalog
 from tests.kit.fake_world import PIPELINE
 from tests.kit.shop import ORDERS
 from tests.kit.whole_pipeline import Change, World

@@ -11,9 +11,10 @@ import pytest
 from lakemark.keys import canonical_keys
 from lakemark.source import civil
 from lakemark.source.columns import describe
+from lakemark.source.modes import HandlingModes
 from lakemark.source.numerals import EXACT, plain, plain_decimal
 from lakemark.source.rows import decode_rows
-from lakemark.source.schema import HandlingModes, TableSchema
+from lakemark.source.schema import TableSchema
 from tests.kit.row_images import (
     DECIMAL,
     FIRST,

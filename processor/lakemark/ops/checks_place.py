@@ -11,10 +11,12 @@ import msgspec
 
 from lakemark import namesakes
 from lakemark.config import Config
-from lakemark.gaps import EXPIRED, Held, gaps
+from lakemark.errors import EXPIRED
+from lakemark.gaps import Held, gaps
+from lakemark.model.offsets import Offsets
 from lakemark.ops.findings import Finding, fine, warning, wrong
 from lakemark.own_topics import alter_command
-from lakemark.tables import Offsets, PipelineState
+from lakemark.tables import PipelineState
 
 CHECKS: Final = ("place in the log",)
 

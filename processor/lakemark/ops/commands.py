@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from lakemark.errors import RefusedError
 from lakemark.ops.status import PAUSED, Status
 from lakemark.snapshot import signals
-from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection
 
 MOST_BYTES: Final = 1_000_000  # brokers take 1 MiB of a record unless they are told otherwise

@@ -9,6 +9,7 @@ from lakemark.connector import Connector
 from lakemark.errors import DependencyError, StateVersionError
 from lakemark.gaps import Held
 from lakemark.kafka import Cluster
+from lakemark.model.offsets import Offsets
 from lakemark.ops.checks_outputs import tables_of
 from lakemark.ops.checks_place import PlaceFacts
 from lakemark.ops.checks_topics import KafkaFacts, OutputFacts, Topic
@@ -16,7 +17,6 @@ from lakemark.ops.stored_state import Stored, newest_state, paused_tables
 from lakemark.output_names import group_of, topic_of
 from lakemark.own_topics import owner_group, topic_plan
 from lakemark.selection import select
-from lakemark.tables import Offsets
 
 
 def kafka_facts(

@@ -17,6 +17,7 @@ from lakemark import jars, own_files
 from lakemark.config import Config
 from lakemark.ops.checks_machine import Cache, Folder, Interpreter, Java, MachineFacts
 from lakemark.ops.stored_state import local
+from lakemark.settings import cache
 from lakemark.settings.masking import foreign
 from lakemark.settings.security import AWS_MSK_IAM
 from lakemark.version import __version__
@@ -46,7 +47,7 @@ def machine_facts(config: Config) -> MachineFacts:
         java=_java(),
         jars=count,
         absent=absent,
-        cache=str(jars.cache_dir()),
+        cache=str(cache.cache_dir()),
         jars_error=error,
         own=own,
         workers=_workers(config, own),
@@ -55,7 +56,7 @@ def machine_facts(config: Config) -> MachineFacts:
             _folder("checkpoint", config.checkpoint, config),
             _folder("lake.path", config.lake.path, config),
         ),
-        caches=tuple(Cache(str(folder), why) for folder, why in jars.trust()),
+        caches=tuple(Cache(str(folder), why) for folder, why in cache.trust()),
         bared=tuple((str(file), why) for file, why in own_files.bared(config.secret_files())),
     )
 

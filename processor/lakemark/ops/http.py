@@ -31,7 +31,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from lakemark.errors import LakemarkError
+from lakemark.errors import LakemarkError, RefusedError
 from lakemark.ops import commands, health, metrics
 from lakemark.ops.board import Board
 from lakemark.ops.commands import PAUSE, RESUME, Commands
@@ -39,7 +39,6 @@ from lakemark.ops.gate import Gate, refused
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.status import as_told
 from lakemark.settings import masking
-from lakemark.snapshot.fields import RefusedError
 
 log = structlog.get_logger(__name__)
 

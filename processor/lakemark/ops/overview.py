@@ -20,16 +20,17 @@ from lakemark import settings_record
 from lakemark.config import Config
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka import Cluster
+from lakemark.model.offsets import Offsets
 from lakemark.ops import lag, source_watch
 from lakemark.ops.board import Board
-from lakemark.ops.progress import PIPELINE, Kept, kept
 from lakemark.ops.question import Question
 from lakemark.ops.served import served_status
 from lakemark.ops.status import PipelineNow, PipelineWord, Status
 from lakemark.ops.stored_state import newest_state
 from lakemark.records import read_all
 from lakemark.snapshot import notifications
-from lakemark.tables import Offsets, PipelineState
+from lakemark.state.progress import PIPELINE, Kept, kept
+from lakemark.tables import PipelineState
 
 DEADLINE_S: Final = 60.0
 """For everything that the brokers have to say; each call has `kafka.timeout` of its own."""

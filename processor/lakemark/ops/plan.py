@@ -32,8 +32,9 @@ from lakemark.ops.planned import Plan, PlannedTable, Problem, Standing, Target
 from lakemark.ops.question import Question
 from lakemark.settings_record import Change
 from lakemark.snapshot.readers.postgres_chunks import MAX_CHUNK_BYTES
+from lakemark.source.catalog import from_catalog
 from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema, from_catalog
+from lakemark.source.schema import TableSchema
 from lakemark.version import __version__
 
 DEADLINE_S: Final = 60.0

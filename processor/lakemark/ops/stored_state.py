@@ -17,10 +17,11 @@ from lakemark import tables
 from lakemark.checkpoint import Identity
 from lakemark.config import Config
 from lakemark.errors import DependencyError
-from lakemark.ops.progress import tables_of
+from lakemark.model.offsets import Offsets
 from lakemark.records import read_compacted
 from lakemark.settings.masking import foreign
-from lakemark.tables import Offsets, PipelineState, TableState
+from lakemark.state.progress import tables_of
+from lakemark.tables import PipelineState, TableState
 
 _OWN: Final = "lakemark"
 _STATES: Final = "lakemark/state"

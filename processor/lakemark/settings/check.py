@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from lakemark import connector, jars, own_files
+from lakemark import connector, own_files
 from lakemark.client_settings import java_options, librdkafka_options
 from lakemark.config import Config
+from lakemark.settings import cache
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.source.schema_file import read_schema_file
 
@@ -43,7 +44,7 @@ def _rights(config: Config) -> Iterator[Problem]:
     for file, why in own_files.bared(config.secret_files()):
         message = f"a secret stands in {file}, and {why}"
         yield Problem("", message, f"chmod 600 {file}", warning=True)
-    for folder, why in jars.trust():
+    for folder, why in cache.trust():
         if not why:
             continue
         message = f"{folder} of the cache is not used: {why}"

@@ -20,6 +20,7 @@ rows that miss an event, nobody knows; such a placeholder passes as it came.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from lakemark.output_names import ID
 from lakemark.sink import splicing
 from lakemark.source import rows
 from lakemark.source.envelope import Headers, Kind
@@ -28,7 +29,6 @@ from lakemark.source.placeholders import may_have_placeholder, stands_in
 from lakemark.source.schema import TableSchema
 from lakemark.source.stretch import Records
 
-ID: Final = "lakemark.id"
 POSITION: Final = "lakemark.position"
 SOURCE: Final = "lakemark.source"
 TOMBSTONE: Final = "/tombstone"

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from lakemark.jars import cache_dir
 from lakemark.own_files import is_ours
+from lakemark.settings.cache import cache_dir
 from lakemark.sink import key_index
 from lakemark.sink.key_index import KeyIndex
 

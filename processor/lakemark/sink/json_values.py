@@ -17,8 +17,7 @@ from lakemark.sink import json_texts as j
 from lakemark.sink.json_moments import moment_writer
 from lakemark.sink.json_texts import Rows, Texts, Writer
 from lakemark.source import columns as c
-from lakemark.source.catalog import USUAL_DIGITS
-from lakemark.source.columns import Column
+from lakemark.source.columns import USUAL_DIGITS, Column
 from lakemark.source.modes import HandlingModes
 
 

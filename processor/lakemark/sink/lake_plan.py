@@ -19,6 +19,7 @@ from lakemark.source.evolution import Evolution
 
 STREAM: Final = "stream"
 CUT: Final = "truncate"
+OUTCOME: Final = "outcome"  # kind of a row of a batch's results
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from lakemark.sink import json_texts as j
 from lakemark.sink.json_values import writer
-from lakemark.source.catalog import USUAL_DIGITS
+from lakemark.source.columns import USUAL_DIGITS
 from lakemark.source.modes import HandlingModes
 from lakemark.source.schema import TableSchema
 

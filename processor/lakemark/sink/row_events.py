@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from lakemark import changes, packets, positions
 from lakemark.errors import TableError
+from lakemark.output_names import ID
 from lakemark.sink.envelopes import EnvelopeTemplate, Reading, wrapped_keys
-from lakemark.sink.forwarding import ID, POSITION, TOMBSTONE, Message, identity
+from lakemark.sink.forwarding import POSITION, TOMBSTONE, Message, identity
 from lakemark.sink.names import CDC
 from lakemark.sink.rendering import Rendering, default_texts
 from lakemark.source.modes import HandlingModes

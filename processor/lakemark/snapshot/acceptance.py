@@ -10,10 +10,10 @@ from decimal import Decimal
 from typing import Final
 
 from lakemark import namesakes
-from lakemark.errors import LakemarkError
+from lakemark.errors import LakemarkError, RefusedError, nearest
 from lakemark.snapshot.boundaries import Condition
 from lakemark.snapshot.chunks import is_of_a_table
-from lakemark.snapshot.fields import PrimaryKey, RefusedError, Scalar, nearest
+from lakemark.snapshot.fields import PrimaryKey, Scalar
 from lakemark.snapshot.runs import FAILED, Run, TableRun
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, matching
 from lakemark.source.schema import TableSchema

@@ -25,6 +25,8 @@ from lakemark.snapshot.cells import quoted
 from lakemark.source import civil
 from lakemark.source.columns import SPECIAL_NUMBERS, TIMESTAMP, TIMESTAMP_UTC, Column
 
+CUT_TIMEOUT: Final = "cut-timeout"  # of looking for boundaries
+
 Boundary = tuple[str, ...]
 
 # Rows of one block have similar keys, so the number of blocks decides: with so many a chunk, chunks

@@ -22,7 +22,7 @@ from lakemark import chunk_rows, packets
 from lakemark.chunk_rows import ChunkFile
 from lakemark.errors import LakemarkError, TableError
 from lakemark.packets import KeyColumns
-from lakemark.snapshot.boundaries import WHOLE, Boundary, Condition, KeyRange
+from lakemark.snapshot.boundaries import CUT_TIMEOUT, WHOLE, Boundary, Condition, KeyRange
 from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.source.schema import TableSchema
 
@@ -33,7 +33,6 @@ _RECORD_OVERHEAD: Final = 1024
 
 # Codes of `ChunkError` that the coordinator looks at.
 STATEMENT_TIMEOUT: Final = "statement-timeout"
-CUT_TIMEOUT: Final = "cut-timeout"
 TABLE_LOCKED: Final = "table-locked"
 TOO_LARGE: Final = "chunk-too-large"
 ROW_TOO_LARGE: Final = "row-too-large"

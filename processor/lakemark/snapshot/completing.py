@@ -20,8 +20,8 @@ from lakemark.snapshot.outside import TableNow
 from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
 
 if TYPE_CHECKING:
+    from lakemark.model.offsets import Offsets
     from lakemark.snapshot.coordinator import Coordinator
-    from lakemark.tables import Offsets
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from lakemark.snapshot.fields import RefusedError, cut
+from lakemark.errors import RefusedError, cut
 
 MAX_LENGTH: Final = 65_536  # characters; the parser takes two seconds for the worst of them
 # Each is a parameter; PostgreSQL takes 65,535, and a condition stands up to three times in a query.

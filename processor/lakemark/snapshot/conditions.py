@@ -29,9 +29,9 @@ from typing import Final
 
 from sqlglot import exp
 
+from lakemark.errors import RefusedError, cut, nearest
 from lakemark.snapshot.boundaries import Condition, escaped
 from lakemark.snapshot.condition_text import HINT, bad, not_allowed, too_deep, tree
-from lakemark.snapshot.fields import RefusedError, cut, nearest
 
 _MAX_TREE: Final = 100  # operators in a row, such as a + b + c; AND and OR do not count
 

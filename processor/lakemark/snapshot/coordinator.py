@@ -34,6 +34,7 @@ from lakemark.snapshot.reading import Reading
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.snapshot.windows import Windows
+from lakemark.state.progress import PAGE_PREFIX
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ class Coordinator:
         self.reading.next_attempt = life << 32
         self.book.say({"type": "attempts", "attempt": self.reading.next_attempt})
         self.desk.take_up(kept)
-        pages = {key for key in kept if key.startswith(runs.PAGE_PREFIX)}
+        pages = {key for key in kept if key.startswith(PAGE_PREFIX)}
         for run, chunks in runs.loaded(kept):
             self.book.runs[run.id] = run
             if run.over:

@@ -9,8 +9,8 @@ import structlog
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.boundaries import Condition, KeyRange
-from lakemark.snapshot.chunks import CUT_TIMEOUT, STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
+from lakemark.snapshot.boundaries import CUT_TIMEOUT, Condition, KeyRange
+from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
 from lakemark.snapshot.outside import Cut
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 

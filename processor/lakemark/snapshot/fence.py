@@ -20,7 +20,7 @@ import structlog
 
 from lakemark import positions
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.tables import Offsets
+from lakemark.model.offsets import Offsets
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator

@@ -4,7 +4,6 @@ A reader takes the field's name, for its message, and the value. It raises `Refu
 value is of a wrong type or makes no sense, and never shows what a key or a filter says.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +12,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from lakemark.errors import LakemarkError
+from lakemark.errors import RefusedError, cut, nearest
 from lakemark.settings.java_syntax import PatternError
 from lakemark.settings.patterns import compile_java
 from lakemark.settings.units import parse_duration
@@ -28,9 +27,6 @@ MAX_PATTERN_LENGTH: Final = 1000  # characters; a table's name has 127 at most
 # Instructions of the patterns of a list, for each byte of a name; 1,000 plain names: 64,000.
 MAX_COST: Final = 100_000
 _MOST_DIGITS: Final = 4000  # Python writes no whole number of more than 4,300
-
-_COMPARED: Final = 200  # characters of a name that is compared with all that are known
-_SHOWN: Final = 60  # characters of a name that are shown: enough to recognise a mistake
 
 # Numbers with a fraction keep every digit: a key of type numeric must be found again.
 _decode: Final = msgspec.json.Decoder(float_hook=Decimal).decode
@@ -73,10 +69,6 @@ class PrimaryKey:
 
     values: tuple[Scalar, ...]
     columns: tuple[str, ...] = ()
-
-
-class RefusedError(LakemarkError):
-    """A signal that cannot be carried out; its sender is told so."""
 
 
 def json_object(value: object, what: str) -> dict[str, Any]:
@@ -252,12 +244,6 @@ def check_names(found: Iterable[str], known: Sequence[str], where: str) -> None:
             )
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint with the known name that is most like this one; the other hint if none is."""
-    near = difflib.get_close_matches(name[:_COMPARED], list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else otherwise
-
-
 def missing(name: str, wanted: str) -> RefusedError:
     """A field that must be there is not."""
     return RefusedError(f"{name} is missing", code="missing-field", hint=f"write {wanted}")
@@ -272,8 +258,3 @@ def wrong_type(name: str, wanted: str, value: Any) -> RefusedError:
     """A value is of another JSON type than the field."""
     found = next(word for kinds, word in _JSON_WORDS if isinstance(value, kinds))
     return RefusedError(f"{name} is {found}", code="wrong-type", hint=f"write {wanted}")
-
-
-def cut(text: str) -> str:
-    """So much of a text as is shown."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lakemark.model.offsets import Offsets
 from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.fence import Committed
@@ -12,7 +13,6 @@ from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.signals import Rejection, SignalRecord
 from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
 from lakemark.source.schema import TableSchema
-from lakemark.tables import Offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ import msgspec
 
 from lakemark.errors import StateVersionError
 from lakemark.snapshot.boundaries import WHOLE, KeyRange
+from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
 
 ARMING: Final = "arming"
 READING: Final = "reading"
@@ -47,8 +48,6 @@ CHECKING: Final = "checking"
 SWEEPING: Final = "sweeping"
 DONE: Final = "done"
 
-RUN_PREFIX: Final = b"_run/"
-PAGE_PREFIX: Final = b"_page/"
 PAGE: Final = 20  # chunks: some 2 kB to rewrite when one of them is settled, of keys up to 500 kB
 
 EVERYTHING: Final = WHOLE

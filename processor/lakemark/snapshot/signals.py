@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from lakemark.errors import RefusedError, cut, nearest
 from lakemark.settings.patterns import compile_java
 from lakemark.snapshot import fields
-from lakemark.snapshot.fields import AdditionalCondition, PrimaryKey, RefusedError
+from lakemark.snapshot.fields import AdditionalCondition, PrimaryKey
 
 _ANY: Final = ".*"
 # Bytes of a value: what brokers take of a record as they are set at first.
@@ -248,7 +249,7 @@ def _check_key(key: bytes | None, pipeline: str) -> None:
     hint = f"send it with the key {pipeline}, the pipeline's name, as plain text"
     if not key:
         raise RefusedError("the record has no key", code="no-key", hint=hint)
-    shown = fields.cut(key.decode(errors="replace"))
+    shown = cut(key.decode(errors="replace"))
     raise RefusedError(
         f"the record's key is {shown}, not {pipeline}", code="other-pipeline", hint=hint
     )
@@ -318,10 +319,10 @@ def _set(name: str, found: Mapping[str, Any]) -> SetSnapshot:
 
 
 def _unknown_type(kind: str) -> RefusedError:
-    hint = fields.nearest(kind, _TYPES, f"lakemark knows {', '.join(_TYPES)}")
+    hint = nearest(kind, _TYPES, f"lakemark knows {', '.join(_TYPES)}")
     if kind in _OF_CONNECTORS:
         hint = "send it to the connector's own signal channel: it is carried out there"
-    return RefusedError(f"{fields.cut(kind)} is not known here", code="unknown-type", hint=hint)
+    return RefusedError(f"{cut(kind)} is not known here", code="unknown-type", hint=hint)
 
 
 # Debezium's own, which only its connectors carry out.

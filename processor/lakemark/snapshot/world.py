@@ -44,7 +44,7 @@ from lakemark.source.schema import TableSchema
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-    from lakemark.tables import Offsets
+    from lakemark.model.offsets import Offsets
 
 log = structlog.get_logger(__name__)
 

@@ -4,13 +4,14 @@
 PostgresValueConverter and the JSON converter would, or says that Debezium leaves the column out.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from lakemark.source.columns import USUAL_DIGITS
 from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema, from_connect, readable
 
-USUAL_DIGITS: Final = 6  # of a second's fraction, where PostgreSQL's type says nothing else
 _WITH_FRACTION: Final = ("time", "timetz", "timestamp", "timestamptz")
 _INTERVAL_DIGITS: Final = 0xFFFF  # bits of an interval's typmod; all of them for none given
 _UNLIMITED: Final = 2147483647  # length that Debezium gives a varbit without one
@@ -388,3 +389,40 @@ def modifiers(catalog: Iterable[CatalogColumn]) -> dict[str, int]:
         elif kind == "bpchar" and given >= 0:
             found[column.name] = given - 4
     return found
+
+
+def from_catalog(
+    table: str, rows: Sequence[CatalogColumn], key: Sequence[str], modes: HandlingModes
+) -> TableSchema:
+    """The schema that `from_connect` would give for the same table and connector settings.
+
+    Args:
+        table: ``schema.table``.
+        rows: the table's columns in attnum order, as `POSTGRES_CATALOG_SQL` gives them.
+        key: names of the key columns in key order.
+        modes: the connector's settings.
+
+    Columns that the connector leaves out of its events (types it cannot write) are left out.
+
+    Raises:
+        TableError: ``schema-unreadable``: the rows are none that a catalog has.
+    """
+    with readable(f"what the catalog says of {table}", "please report it with the table's columns"):
+        pairs = [(row, field) for row in rows if (field := connect_field(row, modes)) is not None]
+        found = modifiers(row for row, _ in pairs)
+        schema = from_connect(
+            table,
+            {"type": "struct", "fields": [field for _, field in pairs]},
+            {"type": "struct", "fields": [{"field": name} for name in key]},
+        )
+    types = {row.name: type_of(row) for row, _ in pairs}
+    columns = tuple(
+        replace(
+            c,
+            padded=types[c.name] == "bpchar",
+            modifier=found.get(c.name),
+            source_type=types[c.name],
+        )
+        for c in schema.columns
+    )
+    return TableSchema(table, columns, schema.key)

@@ -22,6 +22,7 @@ SPECIAL_NUMBERS: Final[Mapping[str, str]] = {
     "NEGATIVE_INFINITY": "-Infinity",
 }
 """What Debezium writes where numerics are texts, and the database's own text."""
+USUAL_DIGITS: Final = 6  # of a second's fraction, where a type says nothing else
 MAX_PRECISION: Final = 38  # of an Arrow decimal128 and of a Delta decimal
 TIMESTAMP: Final = pa.timestamp("us")
 TIMESTAMP_UTC: Final = pa.timestamp("us", "UTC")

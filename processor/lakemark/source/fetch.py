@@ -19,8 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.client_errors import Admission, refused_settings
 from lakemark.client_settings import here
-from lakemark.errors import DependencyError
-from lakemark.gaps import lost
+from lakemark.errors import DependencyError, lost
 from lakemark.settings.masking import foreign
 from lakemark.source import librdkafka, plain, scan_messages
 from lakemark.source.ranges import Range

@@ -27,9 +27,10 @@ from lakemark.source.fold import key_columns
 from lakemark.source.gate import HighWater
 from lakemark.source.key_schema import schema_for
 from lakemark.source.modes import HandlingModes
+from lakemark.source.reports import TableReport
 from lakemark.source.scan_json import Bytes, Offsets, Whole
 from lakemark.source.schema import TableSchema
-from lakemark.source.stretch import Plan, Stretch, TableReport
+from lakemark.source.stretch import Plan, Stretch
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
 _CREATE, _DELETE = ord("c"), ord("d")

@@ -4,14 +4,14 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lakemark.gaps import lost
-from lakemark.tables import Offsets
+from lakemark.errors import lost
+from lakemark.model.offsets import Offsets
 
 
 class Range(NamedTuple):
     """The records of a Kafka partition from offset `start` to before `end`.
 
-    `start` may be `tables.EARLIEST`: from the first that is left.
+    `start` may be `offsets.EARLIEST`: from the first that is left.
     """
 
     topic: str

@@ -5,7 +5,7 @@ end, and return where they came to, or -1 for what they leave to the general way
 white space between tokens, escapes from \ud000 on (surrogates), nesting beyond 60 levels, long
 numbers.
 
-They are compiled when they are first called and kept in the cache (`jars.cache_dir`), for any
+They are compiled when they are first called and kept in the cache (`cache.cache_dir`), for any
 processor of the kind and wherever the package is, so that an image may bring them. Importing this
 takes a quarter of a second and 60 MB: only those import it that call it.
 """
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import structlog
 
 from lakemark import own_files
-from lakemark.jars import COMPILED, cache_dir
+from lakemark.settings.cache import COMPILED, cache_dir
 
 log = structlog.get_logger(__name__)
 

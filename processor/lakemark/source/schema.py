@@ -1,11 +1,11 @@
 """A source table's schema, from the message's own schema or from the database's catalog.
 
-Both give the same `TableSchema` for the same table and connector settings: `from_catalog` first
-writes down the Connect schema that Debezium would send for the row, and then reads it with
+Both give the same `TableSchema` for the same table and connector settings: `catalog.from_catalog`
+first writes down the Connect schema that Debezium would send for the row, and then reads it with
 `from_connect`, as `from_envelope` does with the row's schema in a record.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,30 +16,9 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.errors import TableError
-from lakemark.source.catalog import (
-    POSTGRES_CATALOG_SQL,
-    CatalogColumn,
-    connect_field,
-    modifiers,
-    type_of,
-)
 from lakemark.source.columns import Column, describe
-from lakemark.source.evolution import Evolution, compare
 from lakemark.source.key_types import KEY_NEEDED, KeyFault, type_fault
 from lakemark.source.modes import HandlingModes
-
-__all__ = [
-    "POSTGRES_CATALOG_SQL",
-    "CatalogColumn",
-    "Column",
-    "Evolution",
-    "HandlingModes",
-    "TableSchema",
-    "compare",
-    "from_catalog",
-    "from_connect",
-    "from_envelope",
-]
 
 _CONVERTER: Final = "the topic must hold what Debezium's JSON converter writes"
 _DEFAULTS: Final = HandlingModes()
@@ -172,7 +151,7 @@ def from_envelope(
     Raises:
         TableError: ``schema-unreadable``: this is no Connect schema of a change event.
     """
-    with _readable(f"the schema inside a record of {table}"):
+    with readable(f"the schema inside a record of {table}"):
         images = {f["field"]: f for f in value_schema["fields"] if f["type"] == "struct"}
         row = images.get("after") or images["before"]
         return from_connect(table, row, key_schema)
@@ -193,56 +172,18 @@ def from_connect(
     Raises:
         TableError: ``schema-unreadable``: these are no Connect schemas.
     """
-    with _readable(f"the schema inside a record of {table}"):
+    with readable(f"the schema inside a record of {table}"):
         columns = tuple(describe(str(f["field"]), f) for f in row_schema["fields"])
         key = tuple(str(f["field"]) for f in (key_schema or {}).get("fields") or ())
     return TableSchema(table, columns, key)
 
 
 @contextmanager
-def _readable(what: str, hint: str = _CONVERTER) -> Iterator[None]:
+def readable(what: str, hint: str = _CONVERTER) -> Iterator[None]:
+    """Raise `schema-unreadable` instead of what reading something else raises."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise TableError(
             f"{what} is no Connect schema with a row in it", code="schema-unreadable", hint=hint
         ) from None
-
-
-def from_catalog(
-    table: str, rows: Sequence[CatalogColumn], key: Sequence[str], modes: HandlingModes
-) -> TableSchema:
-    """The schema that `from_connect` would give for the same table and connector settings.
-
-    Args:
-        table: ``schema.table``.
-        rows: the table's columns in attnum order, as `POSTGRES_CATALOG_SQL` gives them.
-        key: names of the key columns in key order.
-        modes: the connector's settings.
-
-    Columns that the connector leaves out of its events (types it cannot write) are left out.
-
-    Raises:
-        TableError: ``schema-unreadable``: the rows are none that a catalog has.
-    """
-    with _readable(
-        f"what the catalog says of {table}", "please report it with the table's columns"
-    ):
-        pairs = [(row, field) for row in rows if (field := connect_field(row, modes)) is not None]
-        found = modifiers(row for row, _ in pairs)
-        schema = from_connect(
-            table,
-            {"type": "struct", "fields": [field for _, field in pairs]},
-            {"type": "struct", "fields": [{"field": name} for name in key]},
-        )
-    types = {row.name: type_of(row) for row, _ in pairs}
-    columns = tuple(
-        replace(
-            c,
-            padded=types[c.name] == "bpchar",
-            modifier=found.get(c.name),
-            source_type=types[c.name],
-        )
-        for c in schema.columns
-    )
-    return TableSchema(table, columns, schema.key)

@@ -21,8 +21,9 @@ from typing import Any, Final
 import yaml
 
 from lakemark.settings.layers import InvalidConfig, Problem
-from lakemark.source.catalog import CatalogColumn
-from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
+from lakemark.source.catalog import CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
 
 _TYPE: Final = re.compile(
     r"(?P<name>[a-z_][a-z0-9_]*(?: precision| varying)?)\s*(?:\((?P<args>[\d\s,-]+)\))?"

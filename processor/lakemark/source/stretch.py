@@ -16,17 +16,20 @@ from lakemark import fills, keys, namesakes, packets
 from lakemark.fills import Fill
 from lakemark.namesakes import Name
 from lakemark.positions import one_transaction
-from lakemark.source import circuit, envelope
+from lakemark.source import envelope
 from lakemark.source.envelope import Headers, Kind, SourceIdentity
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.gate import HighWater, first_times, gate
 from lakemark.source.key_schema import key_names, schema_for
 from lakemark.source.modes import HandlingModes
+from lakemark.source.reports import TableReport
 from lakemark.source.schema import TableSchema
 
 NEW_KEY: Final = envelope.NEW_KEY_HEADER
 OLD_KEY: Final = envelope.OLD_KEY_HEADER
 _BESIDE: Final = frozenset({int(Kind.TRUNCATE), int(Kind.INCREMENTAL)})  # may stand anywhere
+
+TYPE_REASONS: Final = frozenset({"wrong-type", "number-out-of-range"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,33 +98,6 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     table: str = ""
-
-
-@dataclass(slots=True)
-class TableReport:
-    """What a stretch held of one table.
-
-    Attributes:
-        bad: records that cannot be decoded.
-        unread: those of them of which not even the key can be read: any row may miss them.
-        reread: canonical keys whose rows miss an event.
-        stop: code and reason.
-        names: the tables of this text that came, where not only the one that is known.
-    """
-
-    events: int = 0
-    replays: int = 0
-    incremental_reads: int = 0
-    bad: int = 0
-    unread: int = 0
-    clamped: int = 0
-    newest_ts: int = 0
-    own_snapshots: set[int] = field(default_factory=set)
-    own_ends: bool = False
-    unknown_columns: set[str] = field(default_factory=set)
-    reread: list[str] = field(default_factory=list)
-    stop: tuple[str, str] | None = None
-    names: set[Name] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -222,10 +198,10 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
         work.regressed(gated.regressed)
     if records.topic in plan.stopped_topics:
         out.dead = []  # they are written when the table is read again
-    circuit.doubt_schemas(out, plan)
+    doubt_schemas(out, plan)
     if gated.replays:
         work.count_replays(gated.keep)
-    circuit.break_circuit(out, len(records.offsets), plan)
+    break_circuit(out, len(records.offsets), plan)
     stopped = out.stopped()
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
     dead = {letter.offset for letter in out.dead}
@@ -460,3 +436,47 @@ def _schema_runs(indices: list[int], schemas: Sequence[bytes | None]) -> list[li
             last = schemas[index]
         runs[-1].append(index)
     return runs
+
+
+# -- what is bad about a stretch and is no matter of dead letters: the table stops instead ---------
+
+
+def doubt_schemas(out: Stretch, plan: Plan) -> None:
+    """Values of another type may only mean that the catalog was read before the column changed."""
+    doubtful = {
+        letter.table
+        for letter in out.dead
+        if letter.reason in TYPE_REASONS
+        and letter.table in plan.schemas
+        and letter.table not in plan.verified
+    }
+    for table in doubtful:
+        report = out.tables[table]
+        report.stop = report.stop or ("schema-check", "values do not fit the catalog as last read")
+        _say_later(report)
+    out.dead = [letter for letter in out.dead if letter.table not in doubtful]
+
+
+def break_circuit(out: Stretch, records: int, plan: Plan) -> None:
+    """Stops the table rather than shovel a topic into the dead letters.
+
+    Records of which no table is known go there: there is nothing that could be stopped. A table is
+    also known by its topic: what came in it before, or where one of that name is known.
+    """
+    if out.tables and len(out.dead) > plan.max_bad and len(out.dead) > plan.max_bad_share * records:
+        reasons = sorted({letter.reason for letter in out.dead})
+        for report in out.tables.values():
+            report.stop = report.stop or (
+                "too-many-bad-records",
+                (
+                    f"{len(out.dead)} of {records} records of {out.topic}-{out.partition} cannot "
+                    f"be decoded ({', '.join(reasons)}); none was written to the dead letters"
+                ),
+            )
+            _say_later(report)
+        out.dead = []
+
+
+def _say_later(report: TableReport) -> None:
+    """What is said again, if it is still true, when the table is read again."""
+    report.reread, report.bad, report.unread = [], 0, 0

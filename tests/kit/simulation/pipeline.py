@@ -28,6 +28,7 @@ from lakemark import (
 )
 from lakemark.chunk_rows import ChunkFile
 from lakemark.fills import UNSEEN, Fill
+from lakemark.model.offsets import Offsets
 from lakemark.packets import KeyColumns
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
@@ -41,7 +42,7 @@ from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
 from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan, Records
-from lakemark.tables import Offsets, TableState, Water
+from lakemark.tables import TableState, Water
 from tests.kit.log_model import TABLE, Record, table_schema
 from tests.kit.simulation.alters import NEW, OLD, Alter
 from tests.kit.simulation.connector import SIGNAL_TABLE, TOPIC, Connector, Place

@@ -19,8 +19,9 @@ from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.namesakes import Name, Names
 from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
 from lakemark.settings.masking import foreign
-from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn
-from lakemark.source.schema import HandlingModes, TableSchema, from_catalog
+from lakemark.source.catalog import POSTGRES_CATALOG_SQL, CatalogColumn, from_catalog
+from lakemark.source.modes import HandlingModes
+from lakemark.source.schema import TableSchema
 
 log = structlog.get_logger(__name__)
 

@@ -22,6 +22,7 @@ import pyarrow.csv as pa_csv
 from lakemark.errors import DependencyError, TableError
 from lakemark.keys import canonical_from_columns
 from lakemark.snapshot.boundaries import (
+    CUT_TIMEOUT,
     WHOLE,
     Boundary,
     Condition,
@@ -36,7 +37,6 @@ from lakemark.snapshot.boundaries import (
     sampling,
 )
 from lakemark.snapshot.cells import Cell, cell, exact, quoted, selected
-from lakemark.snapshot.chunks import CUT_TIMEOUT
 from lakemark.snapshot.readers.postgres import refuse_namesakes, schemas_of
 from lakemark.snapshot.readers.postgres_copy import copied
 from lakemark.snapshot.readers.postgres_session import Session, current_snapshot, translated

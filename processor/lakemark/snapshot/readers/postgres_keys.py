@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import errors
 
-from lakemark.errors import TableError
+from lakemark.errors import RefusedError, TableError
 from lakemark.snapshot.boundaries import (
     WHOLE,
     Boundary,
@@ -18,7 +18,6 @@ from lakemark.snapshot.boundaries import (
     range_condition,
 )
 from lakemark.snapshot.cells import exact
-from lakemark.snapshot.fields import RefusedError
 from lakemark.snapshot.readers.postgres import schemas_of
 from lakemark.snapshot.readers.postgres_chunks import (
     PARTS,

@@ -6,11 +6,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from lakemark.snapshot.runs import PAGE_PREFIX, RUN_PREFIX
 from lakemark.tables import PipelineState, TableState
 
 PIPELINE: Final = b"_pipeline"
 CAPTURED: Final = b"_captured"
+RUN_PREFIX: Final = b"_run/"
+PAGE_PREFIX: Final = b"_page/"
 
 
 class Record(Protocol):

@@ -1,0 +1,1 @@
+"""The words of all others: values without effects."""
