@@ -24,9 +24,9 @@ from deltalake import DeltaTable, write_deltalake
 from bench.checks import read_delta
 from bench.events import ARROW, COLUMNS, SCHEMA
 from bench.runs import Batch, Run, Task, execute
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema_file import schemas_from_file
+from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
 
 LAKE: Final = "lake"
 WAIT_S: Final = 1.0

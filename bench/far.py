@@ -34,12 +34,12 @@ from bench.events import ARROW, COLUMNS, CONNECTOR, SCHEMA, Orders
 from bench.ours import ENGINES
 from bench.runs import topic_of
 from lakemark import tasks
+from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
-from lakemark.source.envelope import SourceIdentity
 from lakemark.source.fetch import HEADERS
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema
-from lakemark.source.schema_file import schemas_from_file
 from lakemark.source.stretch import Plan
 from stack.object_store import Address, serving
 

@@ -37,7 +37,7 @@ from rich.table import Table
 
 from bench.report import keep, machine
 from bench.runs import tree
-from lakemark.config import load
+from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import Database, LocalStack

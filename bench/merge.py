@@ -36,10 +36,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.report import machine
-from lakemark import positions
-from lakemark.sink import delta, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
-from lakemark.sink.evolve import TARGET_FILE_BYTES
+from lakemark.model import positions
+from lakemark.sink.delta import delta_rs, upkeep, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.evolve import TARGET_FILE_BYTES
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import cdc_type
 
@@ -73,7 +73,7 @@ class Contestant:
         begun = time.perf_counter()
         more: dict[str, Any] = {"key": ["id"], "deletes": "hard", "app_id": "bench"}
         if self.engine == TASK_MERGE:
-            merged = delta.merge(self.path, rows, version=version, **more)
+            merged = delta_rs.merge(self.path, rows, version=version, **more)
             due = upkeep.wants_upkeep(self.path, merged)
         else:
             vectors.merge(self.path, rows, version=version, **more)
@@ -131,7 +131,7 @@ def create(path: str, rows: int) -> None:
     """A table of so many rows, in random order, in files as compaction would leave them."""
     ids = np.random.default_rng(SEED).permutation(rows).astype(np.int64) * 2
     schema = pa.schema({n: a.type for n, a in rows_of(ids[:1], 0).items()})
-    delta.ensure(path, schema, key=["id"])
+    delta_rs.ensure(path, schema, key=["id"])
 
     def batches() -> Iterator[pa.RecordBatch]:
         for at in range(0, rows, SLICE):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import csv
 
-from lakemark.config import load
+from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.lakemark_process import LakemarkProcess
 from stack.local import Database

@@ -13,10 +13,10 @@ from deltalake import write_deltalake
 from bench.checks import read_delta
 from bench.events import COLUMNS, CONNECTOR, SCHEMA
 from bench.runs import Batch, Line, Run, Task, execute
-from lakemark import positions
-from lakemark.sink import delta
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
-from lakemark.sink.evolve import TARGET_FILE_BYTES
+from lakemark.model import positions
+from lakemark.sink.delta import delta_rs
+from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.evolve import TARGET_FILE_BYTES
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import cdc_type
 from stack.kafka import Kafka
@@ -59,7 +59,7 @@ class Lakemark:
 def fill(path: str, rows: pa.RecordBatchReader) -> None:
     """Writes the files as a snapshot leaves them, with a position before the first event's."""
     kind = rows.schema.append(pa.field(CDC, cdc_type(deletes="hard")))
-    delta.ensure(path, kind, key=["id"])
+    delta_rs.ensure(path, kind, key=["id"])
     marked = pa.RecordBatchReader.from_batches(kind, map(stamped, rows))
     write_deltalake(path, marked, mode="append", target_file_size=TARGET_FILE_BYTES)
 

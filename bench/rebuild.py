@@ -27,8 +27,8 @@ from rich.table import Table
 from bench.orders import busy_with, equal, fill
 from bench.report import keep, machine
 from bench.snapshot import LONGEST_S, Row, median, say, snapshot, worst
-from lakemark import control
-from lakemark.config import load
+from lakemark.settings.config import load
+from lakemark.state import control
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import Database, LocalStack
 from stack.processes import wait_for

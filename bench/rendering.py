@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemark.sink.envelopes import EnvelopeTemplate, Reading
-from lakemark.sink.rendering import Rendering
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.json.envelopes import EnvelopeTemplate, Reading
+from lakemark.converters.json.rendering import Rendering
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
 
 ROUNDS: Final = 5
 BEGUN: Final = 1_767_225_600_000_000  # 2026-01-01 in microseconds

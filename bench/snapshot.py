@@ -51,8 +51,8 @@ from rich.table import Table
 from bench.orders import busy_with, equal, fill, source_rows
 from bench.report import keep, machine
 from bench.where import as_table, looking
-from lakemark.config import load
-from lakemark.records import Tail, producer
+from lakemark.kafka.records import Tail, producer
+from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from lakemark.snapshot import notifications
 from stack.lakemark_process import LakemarkProcess, write_config

@@ -31,7 +31,7 @@ from pyspark.sql import functions as f
 from bench.checks import read_delta
 from bench.events import COLUMNS, zoned_batches
 from bench.runs import Batch, Line, Run, Task, execute
-from lakemark import jars
+from lakemark.spark import jars
 
 ROW = (
     "STRUCT<id: BIGINT, customer_id: BIGINT, status: STRING, quantity: INT, "

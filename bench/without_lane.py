@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
-from lakemark.cli import main
+from lakemark.cli.cli import main
 from lakemark.reconcile import operator
 
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from psycopg import sql
 
-from lakemark.config import Config, load
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import Config, load
 from lakemark.sink import names
-from lakemark.source.modes import HandlingModes
 from stack.expected import Column, Reading, columns_of, key_of, reading
 from stack.processes import StackError
 

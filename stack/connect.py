@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 
-from lakemark.jars import Progress, fetch, read_list
 from lakemark.settings.cache import cache_dir
+from lakemark.spark.jars import Progress, fetch, read_list
 from stack.java import java_command
 from stack.kafka import MAX_MESSAGE_BYTES, kafka_jars
 from stack.processes import Server, StackError, free_port, wait_for

@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.syntax import Syntax
 
-from lakemark.config import load
 from lakemark.errors import LakemarkError
+from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack import every_type, shop
 from stack.compare import Comparer, Comparison

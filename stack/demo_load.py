@@ -20,7 +20,7 @@ from typing import Final
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from lakemark.config import load
+from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.demo_view import Measured, Screen
 from stack.lakemark_process import LakemarkProcess

@@ -19,8 +19,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 
+from lakemark.cli.snapshot_view import Bars, numbers
 from lakemark.snapshot.following import Run
-from lakemark.snapshot_view import Bars, numbers
 from stack.compare import Comparison
 
 TOLD_S: Final = 5.0

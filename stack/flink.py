@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lakemark.jars import fetch, read_list
+from lakemark.spark.jars import fetch, read_list
 from stack.bench_packages import ensure_packages, locked
 
 JARS: Final = Path(__file__).with_name("paimon-jars.json")

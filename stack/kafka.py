@@ -12,8 +12,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lakemark.jars import Progress, fetch
 from lakemark.settings.cache import cache_dir
+from lakemark.spark.jars import Progress, fetch
 from stack.java import java_command
 from stack.processes import Server, StackError, free_port, wait_for
 

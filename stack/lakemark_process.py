@@ -19,8 +19,8 @@ from typing import Any, Final
 import yaml
 
 from lakemark import crashpoints
-from lakemark.config import load
-from lakemark.records import read_compacted
+from lakemark.kafka.records import read_compacted
+from lakemark.settings.config import load
 from stack.java import find_java
 from stack.local import Database
 from stack.processes import Server, StackError, wait_for

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from lakemark.config import Config
-from lakemark.records import Tail, publish, read_compacted
+from lakemark.kafka.records import Tail, publish, read_compacted
+from lakemark.settings.config import Config
 from lakemark.snapshot import notifications, runs
 from lakemark.snapshot.following import Run, then
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from lakemark.config import Config
+from lakemark.settings.config import Config
 from lakemark.settings.layers import NOT_SETTINGS, env_name
 from lakemark.settings.units import show_duration
 

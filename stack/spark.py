@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
-from lakemark.jars import pyspark_jars
+from lakemark.spark.jars import pyspark_jars
 from stack.java import find_java
 from stack.processes import Server, free_port, start_together
 

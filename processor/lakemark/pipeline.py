@@ -19,45 +19,44 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from lakemark import (
-    catalog_policies,
+from lakemark import crashpoints, plans
+from lakemark.connectors import catalog_policies
+from lakemark.connectors.connector import Connector
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.errors import DependencyError, LakemarkError
+from lakemark.model import namesakes
+from lakemark.model.fills import UNSEEN, Fill
+from lakemark.model.modes import HandlingModes
+from lakemark.model.namesakes import Names
+from lakemark.model.offsets import Offsets
+from lakemark.model.schema import TableSchema
+from lakemark.ops.status import BatchDone
+from lakemark.plans import Waters
+from lakemark.runners.batch_runner import BatchRunner, Query
+from lakemark.runners.draining import Draining
+from lakemark.runners.pace import Pace
+from lakemark.settings.config import Config
+from lakemark.sink.delta import chunk_files, evolve, rebuild
+from lakemark.sink.delta.commits import SPARK_MERGE
+from lakemark.sink.lake_plan import TableOutcome
+from lakemark.sink.names import folder_of
+from lakemark.source import ranges
+from lakemark.source.ranges import Range
+from lakemark.source.stretch import Plan
+from lakemark.state import (
     catch_up,
     control_records,
-    crashpoints,
-    namesakes,
     new_partitions,
-    plans,
     refresh,
     selection,
     settle,
     tables,
 )
-from lakemark.batch_runner import BatchRunner, Query
-from lakemark.checkpoint import Checkpoint
-from lakemark.config import Config
-from lakemark.connector import Connector
-from lakemark.decoding import Forms
-from lakemark.draining import Draining
-from lakemark.errors import DependencyError, LakemarkError
-from lakemark.fills import UNSEEN, Fill
-from lakemark.model.offsets import Offsets
-from lakemark.namesakes import Names
-from lakemark.ops.status import BatchDone
-from lakemark.pace import Pace
-from lakemark.plans import Waters
-from lakemark.refresh import Catalog, Refresh
-from lakemark.settle import Left, News, Results
-from lakemark.sink import chunk_files, evolve, rebuild
-from lakemark.sink.commits import SPARK_MERGE
-from lakemark.sink.lake_plan import TableOutcome
-from lakemark.sink.names import folder_of
-from lakemark.source import ranges
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.modes import HandlingModes
-from lakemark.source.ranges import Range
-from lakemark.source.schema import TableSchema
-from lakemark.source.stretch import Plan
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.checkpoint import Checkpoint
+from lakemark.state.decoding import Forms
+from lakemark.state.refresh import Catalog, Refresh
+from lakemark.state.settle import Left, News, Results
+from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import BatchPlan, DecodePlan
 
 log = structlog.get_logger(__name__)

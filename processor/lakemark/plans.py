@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from lakemark import tables
-from lakemark.catch_up import TABLES_A_SLOT
-from lakemark.config import Config
 from lakemark.model.offsets import Offsets
-from lakemark.publishing import OutputPlan, Row
-from lakemark.schema_policy import FOLLOWS
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import Config
+from lakemark.settings.schema_policy import FOLLOWS
 from lakemark.sink import names
-from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
+from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
+from lakemark.sink.output.publishing import OutputPlan, Row
 from lakemark.source.gate import HighWater
-from lakemark.source.schema import TableSchema
-from lakemark.tables import STREAMING, PipelineState, TableState, Water, stale
+from lakemark.state import tables
+from lakemark.state.catch_up import TABLES_A_SLOT
+from lakemark.state.tables import STREAMING, PipelineState, TableState, Water, stale
 
 # delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
 # rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.

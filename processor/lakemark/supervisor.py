@@ -20,44 +20,46 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from lakemark import connector as connectors
-from lakemark import control, handling, kafka, records, recovery, settings_record, snapshots, tables
 from lakemark.backoff import Backoff
-from lakemark.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesError, Query
-from lakemark.catalog_watch import CatalogWatch
-from lakemark.catalogs import catalog_of
 from lakemark.causes import cause
-from lakemark.checkpoint import DAMAGED, LOCAL, Checkpoint, Identity
-from lakemark.config import Config
-from lakemark.connector_changes import ChangedError, Watch, agree
+from lakemark.connectors import connector as connectors
+from lakemark.connectors.catalogs import catalog_of
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
-from lakemark.ops import feeds, server
+from lakemark.kafka import brokers, records
+from lakemark.model.modes import HandlingModes
+from lakemark.ops import feeds, settings_record
 from lakemark.ops.board import Board
+from lakemark.ops.catalog_watch import CatalogWatch
+from lakemark.ops.http import server
 from lakemark.ops.metrics import Metrics
+from lakemark.ops.starting import Starting
 from lakemark.ops.status import BatchDone, PipelineWord
-from lakemark.ownership import SUPERSEDED, Owner, Turn
-from lakemark.pace import Pace
 from lakemark.pipeline import Pipeline
-from lakemark.settle import News
-from lakemark.sink.chunk_files import ChunkFileWriter
+from lakemark.runners.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesError, Query
+from lakemark.runners.pace import Pace
+from lakemark.runners.stopping import Stop
+from lakemark.settings.config import Config
+from lakemark.sink.delta.chunk_files import ChunkFileWriter
+from lakemark.sink.delta.partial import partial_keys
 from lakemark.sink.names import folder_of
-from lakemark.sink.partial import partial_keys
-from lakemark.snapshot import notifications
+from lakemark.snapshot import notifications, snapshots
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.signals import Rejection
 from lakemark.snapshot.world import World
-from lakemark.source.modes import HandlingModes
-from lakemark.starting import Starting
+from lakemark.state import control, handling, recovery, tables
+from lakemark.state.checkpoint import DAMAGED, LOCAL, Checkpoint, Identity
+from lakemark.state.connector_changes import ChangedError, Watch, agree
+from lakemark.state.ownership import SUPERSEDED, Owner, Turn
 from lakemark.state.progress import CAPTURED, Captured, record_of
-from lakemark.stopping import Stop
-from lakemark.tables import CATCHING_UP, ERRORED, PipelineState
-from lakemark.takeover import StoppedError, Takeover
+from lakemark.state.settle import News
+from lakemark.state.tables import CATCHING_UP, ERRORED, PipelineState
+from lakemark.state.takeover import StoppedError, Takeover
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-    from lakemark.snapshots import Snapshots
+    from lakemark.snapshot.snapshots import Snapshots
 
 log = structlog.get_logger(__name__)
 
@@ -132,10 +134,10 @@ class Supervisor:
     def _runner(self) -> AbstractContextManager[BatchRunner]:
         # What one of them needs the other can do without: Spark's packages, a compiler.
         if os.environ.get(RUNNER) == LOCAL:
-            from lakemark.local_runner import LocalRunner  # noqa: PLC0415
+            from lakemark.runners.local_runner import LocalRunner  # noqa: PLC0415
 
             return nullcontext(LocalRunner(self.config))
-        from lakemark.spark_runner import spark_runner  # noqa: PLC0415
+        from lakemark.spark.spark_runner import spark_runner  # noqa: PLC0415
 
         return spark_runner(self.config, self._in_hurry)
 
@@ -214,7 +216,7 @@ class Supervisor:
     def _pipeline(self, runner: BatchRunner) -> Pipeline:
         config = self.config
         self.starting.step("kafka")
-        with kafka.Cluster(config) as cluster:
+        with brokers.Cluster(config) as cluster:
             created = cluster.ensure_topics()
         if created:
             log.info("topics.created", topics=created)
@@ -248,8 +250,8 @@ class Supervisor:
             modes=modes,
             checkpoint=checkpoint,
             catalog=catalog,
-            librdkafka=kafka.librdkafka_options(config),
-            end_offsets=lambda topics: kafka.end_offsets(config, topics),
+            librdkafka=brokers.librdkafka_options(config),
+            end_offsets=lambda topics: brokers.end_offsets(config, topics),
             controls=lambda start, end: control.read(config, start, end),
             publish=self._publish,
             planned=self._planned,

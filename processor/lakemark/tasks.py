@@ -16,19 +16,23 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from lakemark import causes, chunk_rows, crashpoints, packets, publishing, raw_records
+from lakemark import causes, crashpoints
+from lakemark.converters.json import envelopes
+from lakemark.converters.json.envelope import Headers, Kind
 from lakemark.errors import LakemarkError
+from lakemark.model import chunk_rows, packets
+from lakemark.model.modes import HandlingModes
 from lakemark.model.offsets import Offsets
-from lakemark.publishing import OutputPlan, Rows
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.settings.masking import foreign
-from lakemark.sink import apply, dead_letter, envelopes, table_store
-from lakemark.sink.failures import told
+from lakemark.sink import apply
+from lakemark.sink.delta import table_store
+from lakemark.sink.delta.failures import told
 from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
+from lakemark.sink.output import dead_letter, publishing
+from lakemark.sink.output.publishing import OutputPlan, Rows
 from lakemark.sink.resolve import Part
-from lakemark.source import key_schema, stretch, touches
-from lakemark.source.envelope import Headers, Kind
-from lakemark.source.modes import HandlingModes
+from lakemark.source import key_schema, raw_records, stretch, touches
 from lakemark.source.reports import REPORT, Report
 from lakemark.source.stretch import Plan, Records, Stretch
 

@@ -14,7 +14,7 @@ from lakemark.ops.status import CatalogChange, CatalogNow, SourceNow, SourceProb
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Progress, Subject
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 from stack.processes import wait_for
 from tests.kit.browser import PATIENCE_MS, browser, visit
 from tests.kit.lively import (

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from confluent_kafka import Message, TopicPartition
 
-from lakemark import crashpoints, records
-from lakemark.config import load
+from lakemark import crashpoints
+from lakemark.kafka import records
+from lakemark.settings.config import load
 from stack.local import LocalStack
 from stack.processes import wait_for
 from tests.kit.http_side import HttpSide

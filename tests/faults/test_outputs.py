@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakemark.config import load
-from lakemark.source.modes import HandlingModes
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import load
 from stack import every_type
 from stack.local import ROOT, Database, LocalStack
 from stack.processes import wait_for

@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
 )
 from psycopg import sql
 
-from lakemark.client_settings import librdkafka_options
-from lakemark.config import load
+from lakemark.kafka.client_settings import librdkafka_options
+from lakemark.settings.config import load
 from stack.kafka import Kafka
 from stack.lakemark_process import write_config
 from stack.local import Database, LocalStack

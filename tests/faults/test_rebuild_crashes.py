@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lakemark import crashpoints
-from lakemark.config import load
+from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.local import Database
 from tests.kit.running import Running

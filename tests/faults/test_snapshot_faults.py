@@ -16,15 +16,15 @@ from uuid import uuid4
 
 import pytest
 
-from lakemark.config import DatabaseConfig, load
+from lakemark.connectors.postgres.postgres_session import connect
+from lakemark.connectors.postgres.postgres_windows import Window, write_window
 from lakemark.errors import DependencyError
-from lakemark.ops.facts_database import database_facts
+from lakemark.model.modes import HandlingModes
+from lakemark.ops.doctor.facts_database import database_facts
+from lakemark.settings.config import DatabaseConfig, load
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkSpec
 from lakemark.snapshot.notifications import tables_of
-from lakemark.snapshot.readers.postgres_session import connect
-from lakemark.snapshot.readers.postgres_windows import Window, write_window
-from lakemark.source.modes import HandlingModes
 from stack import every_type, shop
 from stack.local import Database, LocalStack
 from stack.postgres import Standby

@@ -19,8 +19,8 @@ from confluent_kafka.admin import NewPartitions
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
-from lakemark.sink.upkeep import DEFAULT
+from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
+from lakemark.sink.delta.upkeep import DEFAULT
 from stack import every_type, shop, watchdog
 from stack.local import LocalStack
 from stack.processes import wait_for

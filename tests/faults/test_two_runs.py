@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lakemark import checkpoint
-from lakemark.config import load
-from lakemark.sink import commits
+from lakemark.settings.config import load
+from lakemark.sink.delta import commits
+from lakemark.state import checkpoint
 from stack import every_type, shop
 from stack.lakemark_process import LakemarkProcess
 from stack.local import Database

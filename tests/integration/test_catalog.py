@@ -5,11 +5,11 @@ import json
 import pytest
 from pydantic import SecretStr
 
-from lakemark.config import DatabaseConfig
+from lakemark.connectors.postgres.postgres import conninfo, read_schemas, table_names
 from lakemark.errors import ConfigError, DependencyError
-from lakemark.snapshot.readers.postgres import conninfo, read_schemas, table_names
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_envelope
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_envelope
+from lakemark.settings.config import DatabaseConfig
 from stack.local import Database
 from stack.processes import free_port
 

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from lakemark.catalog_changes import Action, Difference, differences
-from lakemark.catalog_facts import SourceFacts, TableFacts
-from lakemark.snapshot.readers.postgres_facts import read_facts
+from lakemark.connectors.catalog_changes import Action, Difference, differences
+from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.postgres.postgres_facts import read_facts
 from stack.postgres import Postgres, binaries_of
 from stack.processes import wait_for
 

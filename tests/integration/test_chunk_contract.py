@@ -10,15 +10,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from lakemark.config import DatabaseConfig
-from lakemark.keys import canonical_keys
-from lakemark.snapshot.boundaries import key_texts
-from lakemark.snapshot.readers.postgres_chunks import Chunk, open_table, read_chunk
-from lakemark.snapshot.readers.postgres_keys import absent_keys
-from lakemark.snapshot.readers.postgres_session import connect
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_envelope
+from lakemark.connectors.postgres.boundaries import key_texts
+from lakemark.connectors.postgres.postgres_chunks import Chunk, open_table, read_chunk
+from lakemark.connectors.postgres.postgres_keys import absent_keys
+from lakemark.connectors.postgres.postgres_session import connect
+from lakemark.converters.json.keys import canonical_keys
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_envelope
+from lakemark.settings.config import DatabaseConfig
 from stack import every_type
 from stack.local import Database
 from tests.integration.test_types import KEYED, MODES, insert_keyed

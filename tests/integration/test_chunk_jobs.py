@@ -11,14 +11,15 @@ from functools import partial
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lakemark import chunk_rows, kafka
-from lakemark.config import Config
+from lakemark.connectors.postgres.boundaries import Condition, KeyRange, halves, key_texts
+from lakemark.connectors.postgres.postgres import read_schemas
+from lakemark.kafka import brokers
+from lakemark.model import chunk_rows
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import Config
 from lakemark.snapshot import chunk_task, chunks, table_cut
-from lakemark.snapshot.boundaries import Condition, KeyRange, halves, key_texts
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.snapshot.readers.postgres import read_schemas
-from lakemark.source.modes import HandlingModes
 from lakemark.source.touches import shard_of
 from stack.local import CONNECTOR, Database, LocalStack
 
@@ -40,7 +41,7 @@ def servers() -> Iterator[LocalStack]:
                 "checkpoint": "/nowhere/checkpoint",
             }
         )
-        with kafka.Cluster(ours) as cluster:
+        with brokers.Cluster(ours) as cluster:
             cluster.ensure_topics()
         yield started
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakemark.config import DatabaseConfig
+from lakemark.connectors.postgres.boundaries import Condition
+from lakemark.connectors.postgres.conditions import rebuilt
+from lakemark.connectors.postgres.postgres_chunks import boundaries, open_table, read_chunk
+from lakemark.connectors.postgres.postgres_session import Session, connect
 from lakemark.errors import RefusedError
-from lakemark.snapshot.boundaries import Condition
-from lakemark.snapshot.conditions import rebuilt
-from lakemark.snapshot.readers.postgres_chunks import boundaries, open_table, read_chunk
-from lakemark.snapshot.readers.postgres_session import Session, connect
-from lakemark.source.modes import HandlingModes
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import DatabaseConfig
 from stack.local import LocalStack
 
 pytestmark = pytest.mark.integration

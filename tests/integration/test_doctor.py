@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.config import Config, load
-from lakemark.kafka import Cluster
-from lakemark.ops.facts_connector import connector_facts
-from lakemark.tables import PipelineState, TableState, encode
+from lakemark.kafka.brokers import Cluster
+from lakemark.ops.doctor.facts_connector import connector_facts
+from lakemark.settings.config import Config, load
+from lakemark.state.tables import PipelineState, TableState, encode
 from stack.java import java_command
 from stack.kafka import kafka_jars
 from stack.lakemark_process import write_config

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from lakemark.connectors.postgres.postgres_chunks import open_table
+from lakemark.connectors.postgres.postgres_publication import unpublished
+from lakemark.connectors.postgres.postgres_session import connect
+from lakemark.connectors.postgres.postgres_windows import Window, write_window
+from lakemark.connectors.postgres.visibility import Watermark
 from lakemark.errors import ConfigError
-from lakemark.snapshot.readers.postgres_chunks import open_table
-from lakemark.snapshot.readers.postgres_publication import unpublished
-from lakemark.snapshot.readers.postgres_session import connect
-from lakemark.snapshot.readers.postgres_windows import Window, write_window
-from lakemark.snapshot.visibility import Watermark
-from lakemark.source.modes import HandlingModes
+from lakemark.model.modes import HandlingModes
 from stack.local import ROOT, Database
 from stack.processes import wait_for
 from tests.integration.test_doctor import configured, doctor

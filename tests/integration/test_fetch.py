@@ -13,9 +13,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from lakemark.client_settings import by_offset
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.kafka import Cluster
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.client_settings import by_offset
 from lakemark.model.offsets import EARLIEST
 from lakemark.settings.layers import InvalidConfig
 from lakemark.source import fetch, plain

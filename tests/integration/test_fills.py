@@ -3,9 +3,9 @@
 import pytest
 from psycopg import sql
 
-from lakemark.snapshot.readers.postgres_facts import read_facts
-from lakemark.snapshot.readers.postgres_fills import read_values
-from lakemark.source.modes import HandlingModes
+from lakemark.connectors.postgres.postgres_facts import read_facts
+from lakemark.connectors.postgres.postgres_fills import read_values
+from lakemark.model.modes import HandlingModes
 from stack import every_type
 from stack.local import Database
 from tests.kit.handling_modes import MODES

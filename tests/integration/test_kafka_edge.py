@@ -20,13 +20,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from lakemark import recovery
-from lakemark.config import Config
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
-from lakemark.kafka import Cluster, librdkafka_options, topic_plan
-from lakemark.ownership import SESSION_MS, Turn
-from lakemark.records import producer, publish, read_all, read_compacted
-from lakemark.tables import PipelineState, TableState
+from lakemark.kafka.brokers import Cluster, librdkafka_options, topic_plan
+from lakemark.kafka.records import producer, publish, read_all, read_compacted
+from lakemark.settings.config import Config
+from lakemark.state import recovery
+from lakemark.state.ownership import SESSION_MS, Turn
+from lakemark.state.tables import PipelineState, TableState
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import free_port, wait_for

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lakemark import records
-from lakemark.client_settings import by_offset, here, java_options
-from lakemark.config import Config
-from lakemark.kafka import Cluster
-from lakemark.session import session
+from lakemark.kafka import records
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.client_settings import by_offset, here, java_options
+from lakemark.settings.config import Config
 from lakemark.settings.layers import LoginRefused
 from lakemark.source import librdkafka
+from lakemark.spark.session import session
 from stack.kafka import Kafka
 from stack.processes import free_port
 from tests.kit import token_server

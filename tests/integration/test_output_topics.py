@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
 )
 
 from lakemark.errors import DependencyError, TableError
-from lakemark.sink import topics
-from lakemark.sink.forwarding import Message
-from lakemark.sink.topics import Source, Target
+from lakemark.sink.output import topics
+from lakemark.sink.output.forwarding import Message
+from lakemark.sink.output.topics import Source, Target
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import wait_for

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from lakemark.config import load
-from lakemark.kafka import Cluster
+from lakemark.kafka.brokers import Cluster
+from lakemark.settings.config import load
 from stack.local import Database
 from stack.processes import free_port, wait_for
 from tests.kit.running import STATE_S, Running

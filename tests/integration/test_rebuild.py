@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakemark.config import load
+from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.local import Database
 from stack.processes import wait_for

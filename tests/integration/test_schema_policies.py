@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakemark.schema_policy import BEHAVIORS, KINDS
+from lakemark.settings.schema_policy import BEHAVIORS, KINDS
 from stack.local import Database
 from tests.kit.nightly import nightly
 from tests.kit.running import Running

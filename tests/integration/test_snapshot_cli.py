@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakemark.config import Config, load
-from lakemark.kafka import Cluster
-from lakemark.records import Tail, publish
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.records import Tail, publish
+from lakemark.settings.config import Config, load
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, Signal, StopSnapshot, read

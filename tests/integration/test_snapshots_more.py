@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakemark import positions
+from lakemark.model import positions
 from stack.local import Database, LocalStack
 from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.jars import runtime_jars
+from lakemark.spark.jars import runtime_jars
 from stack.local import Database
 from stack.processes import wait_for
 from stack.spark import QUICK, SparkCluster

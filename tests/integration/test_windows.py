@@ -11,20 +11,16 @@ import jsonschema
 import psycopg
 import pytest
 
-from lakemark.errors import ConfigError
-from lakemark.snapshot.readers.postgres_chunks import (
-    boundaries,
-    open_table,
-    read_chunk,
-)
-from lakemark.snapshot.readers.postgres_session import connect, current_snapshot
-from lakemark.snapshot.readers.postgres_windows import (
+from lakemark.connectors.postgres.postgres_chunks import boundaries, open_table, read_chunk
+from lakemark.connectors.postgres.postgres_session import connect, current_snapshot
+from lakemark.connectors.postgres.postgres_windows import (
     Window,
     blocker,
     require_published,
     write_window,
 )
-from lakemark.snapshot.visibility import Snapshot, Watermark, visible
+from lakemark.connectors.postgres.visibility import Snapshot, Watermark, visible
+from lakemark.errors import ConfigError
 from stack.local import ROOT, Database
 from stack.processes import wait_for
 from tests.kit.reader import DEFAULTS, config

@@ -6,9 +6,9 @@ import msgspec
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from lakemark.source import civil
-from lakemark.source.columns import DECIMAL, JSON, UUID, VARIABLE_DECIMAL
-from lakemark.source.numerals import EXACT, plain
+from lakemark.converters.json.numerals import EXACT, plain
+from lakemark.model import civil
+from lakemark.model.columns import DECIMAL, JSON, UUID, VARIABLE_DECIMAL
 
 TIME = "io.debezium.time."
 MILLIS = {TIME + "Time", TIME + "Timestamp"} | {

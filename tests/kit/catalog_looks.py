@@ -2,13 +2,14 @@
 
 import pytest
 
-from lakemark import catalog_watch, control
-from lakemark.catalog_facts import ColumnFacts, SourceFacts, TableFacts, UniqueKey
-from lakemark.catalog_watch import CatalogWatch
-from lakemark.config import Config
-from lakemark.connector import parse
+from lakemark.connectors.catalog_facts import ColumnFacts, SourceFacts, TableFacts, UniqueKey
+from lakemark.connectors.connector import parse
 from lakemark.errors import DependencyError, PipelineError
-from lakemark.tables import PipelineState, TableState
+from lakemark.ops import catalog_watch
+from lakemark.ops.catalog_watch import CatalogWatch
+from lakemark.settings.config import Config
+from lakemark.state import control
+from lakemark.state.tables import PipelineState, TableState
 
 T, U = "public.a", "public.b"
 CONFIG = Config.model_validate({

@@ -14,13 +14,14 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from lakemark.config import load
-from lakemark.session import session
-from lakemark.snapshot import jobs, table_cut
-from lakemark.snapshot.boundaries import Condition
+from lakemark.connectors.postgres.boundaries import Condition
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import load
+from lakemark.snapshot import table_cut
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkSpec
-from lakemark.source.modes import HandlingModes
+from lakemark.spark import jobs
+from lakemark.spark.session import session
 from stack.processes import wait_for
 
 SLEEPING = (
@@ -97,7 +98,9 @@ def daemons() -> int:
 
     def is_daemon(process: psutil.Process) -> bool:
         try:
-            return "lakemark.daemon" in process.cmdline() and process.parent().name() == "java"
+            return (
+                "lakemark.spark.daemon" in process.cmdline() and process.parent().name() == "java"
+            )
         except psutil.NoSuchProcess:  # a worker that ends, a zombie too
             return False
 

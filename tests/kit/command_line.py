@@ -9,9 +9,10 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-import lakemark
-from lakemark import cli, control
+import lakemark.kafka
+from lakemark.cli import cli
 from lakemark.ops import overview
+from lakemark.state import control
 
 SMALL = """\
 name: shop
@@ -58,7 +59,7 @@ def invoke(*arguments: str, **options):
 @pytest.fixture
 def kafka(monkeypatch):
     """Stands in for the modules that talk to the brokers."""
-    stub = types.ModuleType("lakemark.kafka")
+    stub = types.ModuleType("lakemark.kafka.brokers")
     stub.published, stub.records = [], {}
     stub.publish = lambda config, topic, records: stub.published.extend(
         (topic, *r) for r in records
@@ -109,9 +110,9 @@ def kafka(monkeypatch):
         return iter({"shop.signals": stub.signals, "shop.dead-letters": stub.letters}[topic])
 
     stub.read_all = read_all
-    for name in ("kafka", "records"):
-        monkeypatch.setitem(sys.modules, f"lakemark.{name}", stub)
-        monkeypatch.setattr(lakemark, name, stub, raising=False)
+    for name in ("brokers", "records"):
+        monkeypatch.setitem(sys.modules, f"lakemark.kafka.{name}", stub)
+        monkeypatch.setattr(lakemark.kafka, name, stub, raising=False)
         monkeypatch.setattr(control, name, stub)
     monkeypatch.setattr(overview, "read_all", read_all)
     monkeypatch.setattr(overview, "Cluster", Cluster)

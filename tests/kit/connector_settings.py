@@ -2,8 +2,8 @@
 
 import re
 
-from lakemark import connector
-from lakemark.config import Config
+from lakemark.connectors import connector
+from lakemark.settings.config import Config
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 POSTGRES = {

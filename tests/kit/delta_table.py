@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, upkeep, vectors
-from lakemark.sink.commits import TASK_MERGE, MergeResult
+from lakemark.sink.delta import delta_rs, upkeep, vectors
+from lakemark.sink.delta.commits import TASK_MERGE, MergeResult
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import Change, at, table_schema, upsert, write_set
 
@@ -22,7 +22,7 @@ SPAWN = multiprocessing.get_context("spawn")
 def made(folder: Path) -> str:
     """Makes it in the folder, for task merge; returns its path."""
     path = str(folder / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t")
+    delta_rs.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t")
     return path
 
 
@@ -56,9 +56,9 @@ def refusals(path: str) -> list[TableError]:
     """What task merge says to a table of another engine, each time it is to do something with it."""
     found = []
     for call in (
-        lambda: merged(delta, path, [upsert(row("a"), at(1))], 3),
-        lambda: delta.truncate(path, at(1), deletes="hard", app_id="a", version=1),
-        lambda: delta.ensure(path, table_schema(COLUMNS)),
+        lambda: merged(delta_rs, path, [upsert(row("a"), at(1))], 3),
+        lambda: delta_rs.truncate(path, at(1), deletes="hard", app_id="a", version=1),
+        lambda: delta_rs.ensure(path, table_schema(COLUMNS)),
         lambda: upkeep.maintain(path, key=["id"], engine=TASK_MERGE),
     ):
         with pytest.raises(TableError) as caught:

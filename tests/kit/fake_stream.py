@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from lakemark.connectors.postgres.postgres_windows import Window
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.outside import Stream, TableNow
-from lakemark.snapshot.readers.postgres_windows import Window
-from lakemark.tables import BY_SNAPSHOT
+from lakemark.state.tables import BY_SNAPSHOT
 
 if TYPE_CHECKING:
     from lakemark.snapshot.chunks import ChunkSpec

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from lakemark.connectors.postgres.boundaries import Condition, KeyRange
+from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot, Watermark
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
-from lakemark.signal_skip import SIGNALS_KEY
+from lakemark.model.schema import TableSchema
 from lakemark.snapshot import runs
-from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.coordinator import Coordinator, Settings
 from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Cut
-from lakemark.snapshot.readers.postgres_windows import Window
+from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
-from lakemark.snapshot.visibility import Blocker, Server, Snapshot, Watermark
-from lakemark.source.schema import TableSchema
 from tests.kit.fake_stream import FakeStream
 from tests.kit.shop import schema_of
 

@@ -13,11 +13,11 @@ import threading
 import time
 from pathlib import Path
 
-from lakemark.config import Config
 from lakemark.ops import log
 from lakemark.ops.board import Board
+from lakemark.ops.http.server import serving
 from lakemark.ops.metrics import Metrics
-from lakemark.ops.server import serving
+from lakemark.settings.config import Config
 
 
 def open_files() -> int:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lakemark.source.images import typed
-from lakemark.source.rows import decode_rows
+from lakemark.converters.json.compiled.images import typed
+from lakemark.converters.json.rows import decode_rows
 
 
 def placed(images):

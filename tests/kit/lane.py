@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemark import handover, tasks
+from lakemark import tasks
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model.modes import HandlingModes
 from lakemark.reconcile import operator, window
-from lakemark.source.envelope import SourceIdentity
 from lakemark.source.fetch import SCHEMA
-from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan
 from lakemark.source.touches import shard_of
+from lakemark.spark import handover
 from tests.kit.golden import samples
 
 if TYPE_CHECKING:
-    from lakemark.source.schema import TableSchema
+    from lakemark.model.schema import TableSchema
 
 SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
 SHARDS = 3

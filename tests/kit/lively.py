@@ -15,7 +15,7 @@ from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import BEING_READ, READ, SETTLING, ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 
 NOW = 1_770_000_000.0
 NAME = "shop-of-the-north"

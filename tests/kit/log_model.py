@@ -20,7 +20,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lakemark.source.schema import TableSchema, from_envelope
+from lakemark.model.schema import TableSchema, from_envelope
 
 STEP = 8  # PostgreSQL aligns its records
 TABLE = "public.things"

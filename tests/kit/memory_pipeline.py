@@ -12,19 +12,20 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import ownership, tables, tasks
-from lakemark.config import Config
-from lakemark.connector import parse
+from lakemark import tasks
+from lakemark.connectors.connector import parse
+from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import LakemarkError
-from lakemark.handling import Mark
+from lakemark.model.modes import HandlingModes
+from lakemark.model.namesakes import Name, Names
 from lakemark.model.offsets import Offsets
-from lakemark.namesakes import Name, Names
+from lakemark.model.schema import TableSchema
 from lakemark.pipeline import Pipeline, Results
+from lakemark.settings.config import Config
 from lakemark.source import fetch
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema
-from lakemark.tables import PipelineState
+from lakemark.state import ownership, tables
+from lakemark.state.handling import Mark
+from lakemark.state.tables import PipelineState
 from lakemark.tasks import BatchPlan
 
 Message = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]

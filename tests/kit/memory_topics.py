@@ -1,12 +1,12 @@
-"""Output topics in memory: transactions with their marks, as `sink.topics` keeps them in Kafka."""
+"""Output topics in memory: transactions with their marks, as `output.topics` keeps them in Kafka."""
 
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lakemark.sink.forwarding import Message
-from lakemark.sink.topics import Mark, Source, Target, unwritten
+from lakemark.sink.output.forwarding import Message
+from lakemark.sink.output.topics import Mark, Source, Target, unwritten
 from tests.kit.memory_pipeline import DiedError
 
 
@@ -19,7 +19,7 @@ class MemoryTopics:
     dies: Callable[[], bool] = lambda: False
 
     def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
-        """As `sink.topics.write`."""
+        """As `output.topics.write`."""
         place = (target.group, source.kind or source.topic, source.partition)
         new = unwritten(self.marks.get(place), source, messages)
         assert all(m.at < upto for m in new)

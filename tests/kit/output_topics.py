@@ -9,14 +9,14 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Message as Record
 
-from lakemark.config import DatabaseConfig, load
-from lakemark.output_names import topic_of
-from lakemark.sink.forwarding import Message
+from lakemark.connectors.postgres.postgres import read_schemas
+from lakemark.converters.json.rows import decode_rows
+from lakemark.kafka.output_names import topic_of
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import DatabaseConfig, load
 from lakemark.sink.names import sources_of
-from lakemark.snapshot.readers.postgres import read_schemas
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import TableSchema
+from lakemark.sink.output.forwarding import Message
 from stack.kafka import Kafka
 from stack.local import Database
 from stack.processes import wait_for

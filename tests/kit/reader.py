@@ -1,9 +1,9 @@
 """Reading a table of a database with lakemark's own reader."""
 
-from lakemark.config import DatabaseConfig
-from lakemark.snapshot.readers.postgres_chunks import Chunk, open_table, read_chunk
-from lakemark.snapshot.readers.postgres_session import connect
-from lakemark.source.modes import HandlingModes
+from lakemark.connectors.postgres.postgres_chunks import Chunk, open_table, read_chunk
+from lakemark.connectors.postgres.postgres_session import connect
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import DatabaseConfig
 from stack.local import Database
 
 DEFAULTS = HandlingModes()

@@ -6,9 +6,9 @@ from dataclasses import replace
 import msgspec
 import pyarrow as pa
 
-from lakemark.sink.rendering import Rendering
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import TableSchema
+from lakemark.converters.json.rendering import Rendering
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.schema import TableSchema
 
 MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 FRACTIONS = {"float", "double"}  # Arrow's names

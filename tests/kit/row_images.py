@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_connect
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_connect
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TYPES = json.loads((GOLDEN / "postgres_types.json").read_text(), parse_float=Decimal)

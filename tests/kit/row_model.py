@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakemark import changes, positions
-from lakemark.changes import Net
+from lakemark.model import changes, positions
+from lakemark.model.changes import Net
 from tests.kit.log_model import STEP
 
 COLUMNS = ("a", "b", "c")

@@ -9,9 +9,9 @@ import pyarrow as pa
 from confluent_kafka import Message
 from deltalake import DeltaTable
 
-from lakemark.checkpoint import LOCAL
-from lakemark.config import load
+from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
+from lakemark.state.checkpoint import LOCAL
 from lakemark.supervisor import RUNNER
 from stack import every_type
 from stack.compare import Comparer, Comparison, whole

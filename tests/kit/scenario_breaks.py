@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakemark import changes, positions
+from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.converters.json.envelope import Kind
+from lakemark.model import changes, positions
 from lakemark.reconcile import chunks, remembered, window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.sink import moves
 from lakemark.snapshot import windows
-from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.source import touches
-from lakemark.source.envelope import Kind
 from tests.kit.simulation.variants import VARIANTS
 from tests.kit.table_model import DictLake
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from lakemark import changes, chunk_rows, packets, positions
+from lakemark.connectors.postgres.visibility import Server, Snapshot, Watermark
+from lakemark.model import changes, chunk_rows, packets, positions
 from lakemark.reconcile import window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
-from lakemark.snapshot.visibility import Server, Snapshot, Watermark
 from lakemark.snapshot.windows import Windows
 from lakemark.source.touches import shard_of
 from tests.kit.log_model import STEP, TABLE, Row, Shape

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from lakemark import tasks
+from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.reconcile import operator, window
 from lakemark.reconcile.state import decode_state
 from lakemark.sink.lake_plan import STREAM
-from lakemark.source.envelope import SourceIdentity
 from lakemark.tasks import BatchPlan
 from tests.kit.memory_pipeline import MemoryPipeline
 from tests.kit.shop import Shop

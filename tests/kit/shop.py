@@ -5,9 +5,9 @@ import json
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.model.modes import HandlingModes
 from lakemark.sink import names
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import World
 

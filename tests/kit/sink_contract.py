@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from lakemark.errors import TableError
-from lakemark.sink.commits import MergeResult, version_of
-from lakemark.source.evolution import Evolution
+from lakemark.model.evolution import Evolution
+from lakemark.sink.delta.commits import MergeResult, version_of
 from tests.kit.write_sets import (
     Change,
     Model,

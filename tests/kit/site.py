@@ -9,18 +9,19 @@ from pathlib import Path
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
-from lakemark.config import load
 from lakemark.errors import DependencyError
-from lakemark.ops import http, lag
+from lakemark.ops import lag
 from lakemark.ops.board import Board
-from lakemark.ops.commands import Commands
+from lakemark.ops.http import http
+from lakemark.ops.http.commands import Commands
+from lakemark.ops.http.server import serving
 from lakemark.ops.metrics import Metrics
-from lakemark.ops.server import serving
 from lakemark.ops.status import BatchDone, CatalogChange, CatalogNow, SourceNow
 from lakemark.settings import masking
+from lakemark.settings.config import load
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.lively import Clock, lively
 
 A, B, C = "public.a", "public.b", "public.c"

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from lakemark.config import load
+from lakemark.settings.config import load
 from lakemark.snapshot import notifications, runs
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.runs import Chunk, Run

@@ -17,7 +17,7 @@ def session() -> Iterator["SparkSession"]:
     """Start one, with Delta and the stores of lakemark's; ask for `java_home` before."""
     from pyspark.sql import SparkSession
 
-    from lakemark.jars import runtime_jars
+    from lakemark.spark.jars import runtime_jars
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -14,15 +14,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from lakemark import packets, positions
-from lakemark.sink import delta, vectors, vectors_rows
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model import packets, positions
+from lakemark.model.modes import HandlingModes
 from lakemark.sink import resolve as resolving
-from lakemark.sink.commits import TASK_MERGE
+from lakemark.sink.delta import delta_rs, vectors, vectors_rows
+from lakemark.sink.delta.commits import TASK_MERGE
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
-from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan, Records
 from tests.kit.log_model import TABLE, TOPIC, Record, table_schema
 
@@ -141,24 +141,24 @@ class DeltaLake:
 
     def __post_init__(self) -> None:
         schema = lake_schema(self.deletes)
-        delta.ensure(self.path, schema, key=["id"], table=TABLE, engine=self.engine)
+        delta_rs.ensure(self.path, schema, key=["id"], table=TABLE, engine=self.engine)
 
     def committed(self) -> int:
-        found = delta.committed(self.path, "q/things/stream")
+        found = delta_rs.committed(self.path, "q/things/stream")
         return -1 if found is None else found
 
     def truncate(self, position: bytes, *, version: int) -> None:
         app_id = "q/things/truncate"
         more = {"deletes": self.deletes, "engine": self.engine}
-        delta.truncate(self.path, position, app_id=app_id, version=version, **more)
+        delta_rs.truncate(self.path, position, app_id=app_id, version=version, **more)
 
     def merge(self, write_set: pa.Table, *, version: int) -> None:
         app_id, deletes = "q/things/stream", self.deletes
-        merge = delta.merge if self.engine == TASK_MERGE else vectors.merge
+        merge = delta_rs.merge if self.engine == TASK_MERGE else vectors.merge
         merge(self.path, write_set, key=["id"], deletes=deletes, app_id=app_id, version=version)
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
-        read = delta.read_rows if self.engine == TASK_MERGE else vectors_rows.read_rows
+        read = delta_rs.read_rows if self.engine == TASK_MERGE else vectors_rows.read_rows
         return read(self.path, keys)
 
     def rows(self) -> dict[int, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from lakemark.ops.findings import Finding, Verdict
+from lakemark.model.findings import Finding, Verdict
 
 OK, WARNING, ERROR = Verdict.OK, Verdict.WARNING, Verdict.ERROR
 

@@ -15,14 +15,14 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.sink import names
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, Rows
 from lakemark.snapshot.coordinator import Coordinator, Settings
-from lakemark.snapshot.readers.postgres_windows import Window
-from lakemark.snapshot.visibility import Snapshot, Watermark
-from lakemark.snapshots import Snapshots
-from lakemark.tables import TableState
+from lakemark.snapshot.snapshots import Snapshots
+from lakemark.state.tables import TableState
 from tests.kit.fake_world import ITEMS, ORDERS, PIPELINE, FakeWorld
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakemark import positions
+from lakemark.model import positions
 
 CDC_FIELDS = [
     pa.field("position", pa.binary()),

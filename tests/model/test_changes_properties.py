@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import changes, positions
+from lakemark.model import changes, positions
 from tests.kit.nightly import examples
 from tests.kit.row_model import COLUMNS, Event, Row, apply, happen, net_of
 

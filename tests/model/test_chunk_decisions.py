@@ -4,8 +4,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import chunk_rows, packets, positions
-from lakemark.packets import KeyColumns
+from lakemark.model import chunk_rows, packets, positions
+from lakemark.model.packets import KeyColumns
 from lakemark.reconcile import chunks
 from lakemark.reconcile.remembered import REMEMBERED
 from tests.kit.nightly import examples

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import chunk_rows, packets, positions
-from lakemark.config import LakeConfig
 from lakemark.errors import TableError
-from lakemark.packets import KeyColumns
-from lakemark.sink import chunk_files, vectors
+from lakemark.model import chunk_rows, packets, positions
+from lakemark.model.packets import KeyColumns
+from lakemark.settings.config import LakeConfig
 from lakemark.sink.apply import apply
-from lakemark.sink.commits import DELETION_VECTORS
+from lakemark.sink.delta import chunk_files, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.upkeep import forget
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part
-from lakemark.sink.upkeep import forget
 from tests.kit.delta_table import actions, content
 from tests.kit.log_model import PLACEHOLDER, TABLE, Entry, table_schema
 from tests.kit.nightly import examples

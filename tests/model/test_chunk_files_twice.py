@@ -7,9 +7,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import DependencyError
-from lakemark.sink import upkeep, vectors
 from lakemark.sink.apply import apply
-from lakemark.sink.commits import DELETION_VECTORS
+from lakemark.sink.delta import upkeep, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from tests.kit.delta_table import actions
 from tests.kit.log_model import TABLE

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import tables
 from lakemark.errors import DependencyError
-from lakemark.sink import apply, commits, names
+from lakemark.sink import apply, names
+from lakemark.sink.delta import commits
+from lakemark.state import tables
 from tests.kit.log_model import TABLE, TOPIC, Database, Shape, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import tables
 from lakemark.sink import names
+from lakemark.state import tables
 from tests.kit.log_model import TABLE, TOPIC, Database, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World

@@ -5,9 +5,9 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakemark import positions
-from lakemark.source import envelope
-from lakemark.source.envelope import Headers, Kind, SourceIdentity
+from lakemark.converters.json import envelope
+from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
+from lakemark.model import positions
 from tests.kit.golden import case, cases, samples
 from tests.kit.nightly import examples
 

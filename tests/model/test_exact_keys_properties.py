@@ -8,15 +8,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres.boundaries import key_texts
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.connectors.postgres.cells import cell
+from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _typed
+from lakemark.converters.json.keys import (
+    canonical_from_columns,
+    canonical_keys,
+    out_of_range,
+    stored,
+)
 from lakemark.errors import TableError
-from lakemark.keys import canonical_from_columns, canonical_keys, out_of_range, stored
+from lakemark.model import civil
+from lakemark.model.modes import HandlingModes
 from lakemark.sink import key_ends
-from lakemark.snapshot.boundaries import key_texts
-from lakemark.snapshot.cells import cell
-from lakemark.snapshot.readers.postgres_chunks import OpenTable, _parsed, _typed
-from lakemark.source import civil
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
 from tests.kit.handling_modes import MODES
 from tests.kit.nightly import examples
 

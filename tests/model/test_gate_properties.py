@@ -6,11 +6,11 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakemark import positions
+from lakemark.converters.json.envelope import Kind, SourceIdentity
+from lakemark.model import positions
+from lakemark.model.modes import HandlingModes
 from lakemark.source import stretch
-from lakemark.source.envelope import Kind, SourceIdentity
 from lakemark.source.gate import HighWater, gate
-from lakemark.source.modes import HandlingModes
 from tests.kit.shop import ORDERS, event, schema_of
 
 # Steps of (major, minor); (0, 0) repeats a position, as the rows of one COPY record do.

@@ -12,19 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import raw_records
-from lakemark.dead_letters import Letter
-from lakemark.keys import canonical_from_columns, canonical_keys
-from lakemark.replays import planned
-from lakemark.sink import forwarding
-from lakemark.sink.envelopes import wrapper_schema
-from lakemark.source import fetch, plain, stretch
-from lakemark.source.catalog import CatalogColumn, connect_field, from_catalog
-from lakemark.source.envelope import SourceIdentity
+from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field, from_catalog
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.converters.json.envelopes import wrapper_schema
+from lakemark.converters.json.keys import canonical_from_columns, canonical_keys
+from lakemark.converters.json.record import unwrapped
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema, from_connect, from_envelope
+from lakemark.ops.dead_letters import Letter
+from lakemark.ops.replays import planned
+from lakemark.sink.output import forwarding
+from lakemark.source import fetch, plain, raw_records, stretch
 from lakemark.source.key_schema import key_names, schema_of
-from lakemark.source.modes import HandlingModes
-from lakemark.source.record import unwrapped
-from lakemark.source.schema import TableSchema, from_connect, from_envelope
 from lakemark.source.stretch import Plan
 from tests.kit.nightly import examples
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.keys import canonical_from_columns, canonical_keys
-from lakemark.source import civil
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_connect
+from lakemark.converters.json.keys import canonical_from_columns, canonical_keys
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model import civil
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_connect
 from tests.kit.nightly import examples
 
 TIME = "io.debezium.time."

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from lakemark.sink import delta
+from lakemark.sink.delta import delta_rs
 from tests.kit.nightly import examples
 from tests.kit.write_sets import (
     Change,
@@ -87,14 +87,16 @@ def test_the_table_equals_the_dict_after_every_merge(steps, deletes, repeat):
     model = Model(COLUMNS, KEY, deletes)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "t")
-        delta.ensure(path, table_schema(COLUMNS, deletes), key=KEY)
+        delta_rs.ensure(path, table_schema(COLUMNS, deletes), key=KEY)
         for version, step in enumerate(steps):
             for _ in range(1 + repeat):
                 if isinstance(step, bytes):
-                    delta.truncate(path, step, deletes=deletes, app_id="q/t/cut", version=version)
+                    delta_rs.truncate(
+                        path, step, deletes=deletes, app_id="q/t/cut", version=version
+                    )
                 else:
                     rows = write_set(step, COLUMNS, deletes)
-                    delta.merge(
+                    delta_rs.merge(
                         path, rows, key=KEY, deletes=deletes, app_id="q/t/s", version=version
                     )
             if isinstance(step, bytes):
@@ -115,10 +117,10 @@ def test_disjoint_halves_of_a_batch_commute(rows, cut):
     with tempfile.TemporaryDirectory() as folder:
         for name, parts in (("ab", [rows[:cut], rows[cut:]]), ("ba", [rows[cut:], rows[:cut]])):
             path = str(Path(folder) / name)
-            delta.ensure(path, table_schema(COLUMNS), key=KEY)
+            delta_rs.ensure(path, table_schema(COLUMNS), key=KEY)
             for version, part in enumerate(parts):
                 table = write_set(part, COLUMNS)
-                delta.merge(path, table, key=KEY, deletes="hard", app_id="q", version=version)
+                delta_rs.merge(path, table, key=KEY, deletes="hard", app_id="q", version=version)
             shown = DeltaTable(path).to_pyarrow_table().rename_columns([*COLUMNS, "_cdc"])
             found.append(content(shown, KEY))
     assert found[0] == found[1]

@@ -9,9 +9,10 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import namesakes, tables
-from lakemark.sink import dead_letter
+from lakemark.model import namesakes
 from lakemark.sink.names import table_path
+from lakemark.sink.output import dead_letter
+from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.nightly import examples
 from tests.kit.shop import Shop, compact, event, schema_of

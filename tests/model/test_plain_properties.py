@@ -9,12 +9,12 @@ from hypothesis import event as note
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import positions, raw_records
-from lakemark.source import fetch, plain, stretch
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.envelope import SourceIdentity
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model import positions
+from lakemark.model.modes import HandlingModes
+from lakemark.source import fetch, plain, raw_records, stretch
 from lakemark.source.gate import HighWater
-from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan
 from tests.kit.nightly import examples
 

@@ -14,8 +14,10 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import crashpoints, tables
-from lakemark.sink import names, rebuild, upkeep
+from lakemark import crashpoints
+from lakemark.sink import names
+from lakemark.sink.delta import rebuild, upkeep
+from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.nightly import examples
 from tests.kit.shop import ORDERS, Shop, schema_of

@@ -5,11 +5,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink.rendering import Rendering
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_connect
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.json.rendering import Rendering
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_connect
 from tests.kit import canonical_values
 from tests.kit.row_images import field
 

@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import packets, positions, publishing, tasks
-from lakemark.publishing import OutputPlan
+from lakemark import tasks
+from lakemark.converters.json.envelopes import sample
+from lakemark.model import packets, positions
+from lakemark.model.modes import HandlingModes
 from lakemark.reconcile import chunks as deciding
 from lakemark.reconcile import remembered
 from lakemark.reconcile.outputs import SURVIVORS
-from lakemark.sink import topics
-from lakemark.sink.envelopes import sample
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
+from lakemark.sink.output import publishing, topics
+from lakemark.sink.output.publishing import OutputPlan
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkSpec, Rows
-from lakemark.source.modes import HandlingModes
 from lakemark.tasks import Publishing
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker, DiedError

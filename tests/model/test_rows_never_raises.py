@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.source.moments import Tally
-from lakemark.source.rows import decode_rows, may_have_placeholder
-from lakemark.source.values import codec
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.json.moments import Tally
+from lakemark.converters.json.rows import decode_rows, may_have_placeholder
+from lakemark.converters.json.values import codec
+from lakemark.model.modes import HandlingModes
 from tests.kit.images import assert_same_or_left
 from tests.kit.nightly import examples
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.reconcile import window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
-from lakemark.snapshot.visibility import Snapshot
 from tests.kit.fake_world import ORDERS, FakeWorld
 from tests.kit.nightly import NIGHTLY
 from tests.kit.scenario_breaks import (

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink.splicing import members, spliced
+from lakemark.converters.json.splicing import members, spliced
 
 PLACEHOLDER = "__debezium_unavailable_value"
 SPACES = st.sampled_from(["", "", "", " ", "\n\t", "  "])

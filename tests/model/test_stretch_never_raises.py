@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import packets
+from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
+from lakemark.model import packets
+from lakemark.model.modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.modes import HandlingModes
 from tests.kit.log_model import TABLE, Database, Shape, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.nightly import examples

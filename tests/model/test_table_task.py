@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import changes, positions
+from lakemark.model import changes, positions
 from lakemark.sink import moves
 from lakemark.sink import resolve as resolving
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.source import stretch
 from lakemark.source.gate import Gated, HighWater
 from tests.kit.log_model import Database, Shape, shapes

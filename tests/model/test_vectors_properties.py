@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from lakemark.sink import commits, delta, key_index, roaring, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta import commits, delta_rs, key_index, roaring, upkeep, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
 from tests.kit.nightly import examples
 from tests.kit.write_sets import content, table_schema, write_set
 from tests.model.test_merge_properties import COLUMNS, KEY, batches, news, places
@@ -59,12 +59,12 @@ def test_both_engines_leave_the_same_table(steps, deletes):
     with tempfile.TemporaryDirectory() as folder:
         ours, oracle = str(Path(folder) / "ours"), str(Path(folder) / "oracle")
         for path in (ours, oracle):
-            delta.ensure(path, table_schema(COLUMNS, deletes), key=KEY)
+            delta_rs.ensure(path, table_schema(COLUMNS, deletes), key=KEY)
         for version, (step, wide, after) in enumerate(steps):
             found = []
             for path, merge, truncate, engine in (
-                (oracle, delta.merge, delta.truncate, TASK_MERGE),
-                (ours, vectors.merge, partial(delta.truncate, engine=DELETION_VECTORS),
+                (oracle, delta_rs.merge, delta_rs.truncate, TASK_MERGE),
+                (ours, vectors.merge, partial(delta_rs.truncate, engine=DELETION_VECTORS),
                  DELETION_VECTORS),
             ):  # fmt: skip
                 more = {"deletes": deletes, "version": version}

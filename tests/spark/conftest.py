@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.checkpoint import Checkpoint
-from lakemark.checkpoint_files import LocalFiles
+from lakemark.state.checkpoint import Checkpoint
+from lakemark.state.checkpoint_files import LocalFiles
 from tests.kit.spark_session import session
 
 
@@ -14,7 +14,7 @@ def checkpoint_of(request):
     """Makes the checkpoint of a folder, through Hadoop's client or without a JVM."""
 
     def hadoop(path):
-        from lakemark.hadoop_files import HadoopFiles
+        from lakemark.spark.hadoop_files import HadoopFiles
 
         spark = request.getfixturevalue("spark")
         settings = spark.sparkContext._jsc.hadoopConfiguration()

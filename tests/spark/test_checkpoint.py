@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 
 pytestmark = pytest.mark.spark
 

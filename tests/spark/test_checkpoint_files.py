@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakemark import gaps, tables
-from lakemark.checkpoint import LOCAL, SPARK, Identity
-from lakemark.config import Config
 from lakemark.errors import DependencyError, PipelineError
-from lakemark.hadoop_files import HadoopFiles
-from lakemark.ownership import Owner
+from lakemark.settings.config import Config
+from lakemark.spark.hadoop_files import HadoopFiles
+from lakemark.state import gaps, tables
+from lakemark.state.checkpoint import LOCAL, SPARK, Identity
+from lakemark.state.ownership import Owner
+from lakemark.state.tables import PipelineState
 from lakemark.supervisor import Supervisor
-from lakemark.tables import PipelineState
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lakemark import kafka
-from lakemark.config import load
-from lakemark.snapshot import jobs
+from lakemark.kafka import brokers
+from lakemark.settings.config import load
+from lakemark.spark import jobs
 from stack.local import CONNECTOR, ROOT, LocalStack
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
@@ -45,7 +45,7 @@ def test_chunks_are_read_by_jobs_beside_the_stream(java_home, tmp_path):
             },
         }
         file.write_text(json.dumps(given))
-        with kafka.Cluster(load(file)) as cluster:
+        with brokers.Cluster(load(file)) as cluster:
             cluster.ensure_topics()
         done = subprocess.run(
             [sys.executable, "-m", "tests.kit.chunk_session", str(file), "public.t"],

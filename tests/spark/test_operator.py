@@ -7,11 +7,12 @@ from collections import Counter
 import msgspec
 import pytest
 
-from lakemark import chunk_rows, local_runner
 from lakemark.causes import cause
 from lakemark.errors import StateVersionError
+from lakemark.model import chunk_rows
 from lakemark.reconcile import operator, outputs, window
 from lakemark.reconcile.state import decode_state
+from lakemark.runners import local_runner
 from tests.kit.lane import SHARDS, Lane
 from tests.kit.log_model import Shape
 from tests.kit.simulation.history import History
@@ -82,7 +83,7 @@ def test_the_driver_tells_the_tasks_of_a_batch_whether_touches_are_needed(spark,
 
 def test_packets_pass_through_whatever_the_state(spark, tmp_path):
     """With a schema that was not known when the query started: it is handed over with the plan."""
-    from lakemark import packets
+    from lakemark.model import packets
     from lakemark.source.reports import Report
 
     lane = Lane(spark, tmp_path)

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from lakemark.sink import delta, index_cache, rebuild, vectors
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta import delta_rs, index_cache, rebuild, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.names import rebuild_path
 from stack.processes import wait_for
 from tests.kit.delta_table import merged
@@ -21,8 +21,8 @@ def write(engine, path, kind, *, version, app_id):
     """All rows and one more, then one less: a table with vectors gets one."""
     columns = {"id": pa.int64(), "v": KINDS[kind]}
     value = {"string": "v", "int64": version}[kind]
-    own = TASK_MERGE if engine is delta else DELETION_VECTORS
-    delta.ensure(path, table_schema(columns), key=["id"], table="public.t", engine=own)
+    own = TASK_MERGE if engine is delta_rs else DELETION_VECTORS
+    delta_rs.ensure(path, table_schema(columns), key=["id"], table="public.t", engine=own)
     rows = [upsert({"id": n, "v": value}, at(version)) for n in range(ROWS + 1)]
     merged(engine, path, rows, version, app_id, columns)
     gone = [delete({"id": ROWS}, at(version + 1))]
@@ -36,7 +36,7 @@ def test_tables_are_whole_to_all_readers_while_they_are_rebuilt(spark, tmp_path,
     write(vectors, path, "string", version=1, app_id="q/t/s")
     readers = {**READERS, "spark": with_spark(spark)}
     with read_all_the_while(path, at_least=ROWS, readers=readers) as seen:
-        for number, engine in enumerate([delta, vectors, vectors, delta, delta, vectors]):
+        for number, engine in enumerate([delta_rs, vectors, vectors, delta_rs, delta_rs, vectors]):
             kind = list(KINDS)[(number + 1) % 2]
             name = f"rebuild-a-{number}"
             write(engine, rebuild_path(path, name), kind, version=1, app_id="q/t/catchup")

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink import delta
+from lakemark.sink.delta import delta_rs
 from tests.kit.sink_contract import COLUMNS, SinkContract, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 class SparkEngine:
     def __init__(self, spark):
-        from lakemark.sink import spark_merge, staging
+        from lakemark.sink.delta import spark_merge, staging
 
         self.spark, self.engine, self.staging = spark, spark_merge, staging
 
@@ -42,7 +42,7 @@ class SparkEngine:
     def truncate(self, path, position, **more):
         return self.engine.truncate(self.spark, path, position, **more)
 
-    committed = staticmethod(delta.committed)
+    committed = staticmethod(delta_rs.committed)
 
     def read(self, path):
         """By delta-rs, whose scan knows deletion vectors: two readers, one content."""
@@ -73,20 +73,20 @@ def put(engine, path, changes, version, app_id="q/t/stream", parts=1):
 
 
 def test_a_table_moves_over_and_not_back(spark, engine, tmp_path):
-    from lakemark.sink import spark_merge
+    from lakemark.sink.delta import spark_merge
 
     path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"])
+    delta_rs.ensure(path, table_schema(COLUMNS), key=["id"])
     changes = [upsert(row(str(i)), at(1)) for i in range(10)]
     rows = write_set(changes, COLUMNS)
-    delta.merge(path, rows, key=["id"], deletes="hard", app_id="q/t/stream", version=1)
+    delta_rs.merge(path, rows, key=["id"], deletes="hard", app_id="q/t/stream", version=1)
     with pytest.raises(TableError) as caught:
         put(engine, path, [delete(row("1"), at(2))], 2)
     assert caught.value.code == "engine-mismatch"
     assert spark_merge.adopt(spark, path)
     assert not spark_merge.adopt(spark, path)
     with pytest.raises(TableError) as caught:
-        delta.merge(path, rows, key=["id"], deletes="hard", app_id="q/t/stream", version=2)
+        delta_rs.merge(path, rows, key=["id"], deletes="hard", app_id="q/t/stream", version=2)
     assert caught.value.code == "engine-mismatch"
     # The records of the old engine hold for the new one.
     assert put(engine, path, [delete(row("1"), at(2))], 1).skipped
@@ -95,12 +95,12 @@ def test_a_table_moves_over_and_not_back(spark, engine, tmp_path):
     assert "deletionVectors" in (DeltaTable(path).protocol().reader_features or ())
     assert sorted(engine.read(path).column("id").to_pylist()) == ["6", "7", "8", "9"]
     assert not list(Path(path, "_lakemark", "staged").glob("*"))
-    assert delta.read_rows(path, pa.table({"id": ["5", "6"]})).num_rows == 1
+    assert delta_rs.read_rows(path, pa.table({"id": ["5", "6"]})).num_rows == 1
 
 
 def test_a_racing_writer_with_the_same_version(spark, engine, tmp_path, monkeypatch):
     """Looked up before the other committed: Delta's own check makes the statement vanish."""
-    from lakemark.sink import spark_merge
+    from lakemark.sink.delta import spark_merge
 
     path = str(tmp_path / "t")
     engine.ensure(path, table_schema(COLUMNS), key=("id",))
@@ -123,7 +123,7 @@ def test_a_racing_writer_with_the_same_version(spark, engine, tmp_path, monkeypa
 
 def test_another_attempt_of_a_task_changes_nothing(spark, engine, tmp_path):
     """A speculated task stages the same part again, while Spark reads it and after the commit."""
-    from lakemark.sink import spark_merge
+    from lakemark.sink.delta import spark_merge
 
     path = str(tmp_path / "t")
     engine.ensure(path, table_schema(COLUMNS), key=("id",))
@@ -161,7 +161,7 @@ def test_another_attempt_of_a_task_changes_nothing(spark, engine, tmp_path):
 
 
 def test_a_failed_statement_leaves_no_settings_behind(spark, engine, tmp_path, monkeypatch):
-    from lakemark.sink import spark_merge
+    from lakemark.sink.delta import spark_merge
 
     path = str(tmp_path / "t")
     engine.ensure(path, table_schema(COLUMNS), key=("id",))

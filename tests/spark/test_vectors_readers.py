@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS
-from lakemark.sink.upkeep import Policy
+from lakemark.sink.delta import delta_rs, upkeep, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.upkeep import Policy
 from tests.kit.nightly import nightly
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, TYPES, VALUES, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
@@ -51,7 +51,7 @@ def same(spark, path):
 
 def test_spark_reads_writes_and_compacts_what_we_wrote(spark, tmp_path):
     path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"])
+    delta_rs.ensure(path, table_schema(COLUMNS), key=["id"])
     sql = f"delta.`{path}`"
     expected = {}
     for version in range(1, 7):
@@ -95,7 +95,7 @@ def test_our_upkeep_leaves_what_spark_wrote(spark, tmp_path):
     path = str(tmp_path / "t")
     columns = {**COLUMNS, "t": pa.timestamp("us", "UTC")}
     last = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
-    delta.ensure(path, table_schema(columns), key=["id"])
+    delta_rs.ensure(path, table_schema(columns), key=["id"])
     sql = f"delta.`{path}`"
     for version in (1, 2):
         rows = ({**row(f"{version}{n}", b=n), "t": last} for n in range(100))
@@ -121,7 +121,7 @@ def test_our_upkeep_leaves_what_spark_wrote(spark, tmp_path):
 @nightly
 def test_every_type_and_an_evolved_table(spark, tmp_path):
     path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(TYPES), key=["id"])
+    delta_rs.ensure(path, table_schema(TYPES), key=["id"])
     first = {name: values[0] for name, values in VALUES.items()}
     last = {name: values[-1] for name, values in VALUES.items()}
     few = {"columns": TYPES}
@@ -129,7 +129,7 @@ def test_every_type_and_an_evolved_table(spark, tmp_path):
     put(path, 2, upsert({"id": 2}, at(2), patch=tuple(VALUES)), upsert({"id": 3}, at(2)), **few)
     same(spark, path)
     wide = {**TYPES, "i8": pa.int64(), "added": pa.decimal128(12, 2)}
-    delta.ensure(path, table_schema(wide), engine=DELETION_VECTORS)
+    delta_rs.ensure(path, table_schema(wide), engine=DELETION_VECTORS)
     put(path, 3, upsert({"id": 1, "added": None}, at(3), patch=tuple(VALUES)), columns=wide)
     found = same(spark, path)
     assert found[1]["text"] == first["text"]
@@ -139,10 +139,10 @@ def test_every_type_and_an_evolved_table(spark, tmp_path):
 
 @nightly
 def test_spark_merge_takes_a_table_over(spark, tmp_path):
-    from lakemark.sink import spark_merge, staging
+    from lakemark.sink.delta import spark_merge, staging
 
     path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"])
+    delta_rs.ensure(path, table_schema(COLUMNS), key=["id"])
     put(path, 1, *(upsert(row(str(n), b=n), at(1)) for n in range(50)))
     put(path, 2, *(upsert(row(str(n), b=0), at(2)) for n in range(5)))
     wide = {**COLUMNS, "d": pa.string()}

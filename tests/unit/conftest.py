@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from lakemark import client_errors, connect_rest
-from lakemark.sink import dead_letter, index_cache, upkeep
+from lakemark.connectors import connect_rest
+from lakemark.kafka import client_errors
+from lakemark.sink.delta import index_cache, upkeep
+from lakemark.sink.output import dead_letter
 from tests.kit import delta_table
 from tests.kit.catalog_looks import looks
 from tests.kit.command_line import folder, kafka

@@ -6,14 +6,14 @@ from decimal import Decimal
 
 import pytest
 
+from lakemark.connectors.postgres.boundaries import Condition
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError, TableError
+from lakemark.model.schema import TableSchema
 from lakemark.snapshot import signals
 from lakemark.snapshot.acceptance import Known, accept
-from lakemark.snapshot.boundaries import Condition
 from lakemark.snapshot.fields import PrimaryKey
 from lakemark.snapshot.runs import FAILED, WAITING, Run
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection
-from lakemark.source.schema import TableSchema
 from tests.kit.shop import schema_of
 
 ORDERS, ITEMS, PAIRS, LOG = "public.orders", "public.items", "public.pairs", "public.log"

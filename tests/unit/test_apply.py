@@ -9,13 +9,13 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink import commits, delta, pending, upkeep
 from lakemark.sink.apply import apply
+from lakemark.sink.delta import commits, delta_rs, pending, upkeep
+from lakemark.sink.delta.upkeep import Policy
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.names import CDC, table_path
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part
-from lakemark.sink.upkeep import Policy
 from tests.kit.log_model import TABLE, Entry
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ORDERS
@@ -35,7 +35,7 @@ def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, m
     for lsn in range(2, 12):
         shop.put("c", lsn, lsn, v="a")
         shop.run()
-    table = delta.open_table(path)
+    table = delta_rs.open_table(path)
     assert table is not None
     assert len(table.file_uris()) <= 5
     assert len(shop.values()) == 11
@@ -121,7 +121,7 @@ def test_changes_with_different_types_name_the_column_and_the_way_on(tmp_path):
 
 def test_another_process_that_commits_the_same_batch_first_keeps_nothing_out(tmp_path, monkeypatch):
     """A process that was taken for dead: what it had in the batch need not be what we have."""
-    path, real, theirs = str(tmp_path / "t"), delta.merge, []
+    path, real, theirs = str(tmp_path / "t"), delta_rs.merge, []
 
     def batch(number, key):
         found = parts(Entry("c", (100 + key, 1), 1, key=key, after=row(key, 1, "b")))
@@ -135,7 +135,7 @@ def test_another_process_that_commits_the_same_batch_first_keeps_nothing_out(tmp
         return real(*arguments, **more)
 
     batch(0, 0)
-    monkeypatch.setattr(delta, "merge", overtaken)
+    monkeypatch.setattr(delta_rs, "merge", overtaken)
     assert batch(1, 9).inserted == 1
     found = pa.table(DeltaTable(path).to_pyarrow_table())
     assert sorted(found.column("id").to_pylist()) == [0, 8, 9]
@@ -162,7 +162,7 @@ def test_a_truncate_is_not_left_out_though_the_batch_had_another_one(
     first, second = (Entry("t", (at_, 1), 1) for at_ in (115, 125))
     created = Entry("c", (140, 1), 1, key=140, after=row(140, 1, "b"))
     with monkeypatch.context() as patch:
-        patch.setattr(delta, "merge", dies)
+        patch.setattr(delta_rs, "merge", dies)
         with pytest.raises(DiedError):
             batch(1, first, created, digest=digests[0])
     batch(1, first, second, created, digest=digests[1])
@@ -200,8 +200,8 @@ def test_a_table_made_anew_that_died_before_its_first_row_begins_anew(tmp_path):
     """It has two versions already, and nothing of what it should have."""
     path = str(tmp_path / "t")
     some = pa.schema([("id", pa.int64()), ("a", pa.int32()), (CDC, cdc_type(deletes="hard"))])
-    delta.ensure(path, some, key=["id"], table=TABLE)
-    delta.ensure(path, some.append(pa.field("more", pa.string())), key=["id"], table=TABLE)
+    delta_rs.ensure(path, some, key=["id"], table=TABLE)
+    delta_rs.ensure(path, some.append(pa.field("more", pa.string())), key=["id"], table=TABLE)
     own = TablePlan(path, written=True, recorded=5, recorded_as="stream", key=("id",))
     found = parts(Entry("c", (130, 131), 1, key=1, after=row(1, 1, "b")))
     outcome = apply(TABLE, found, LakePlan("q", 6, "stream", lambda _: own))

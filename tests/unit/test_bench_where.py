@@ -10,7 +10,7 @@ import pytest
 from bench import where
 from stack.processes import wait_for
 
-WORKER = 'process 7:"python -m lakemark.daemon";main (pyspark/worker.py:3000)'
+WORKER = 'process 7:"python -m lakemark.spark.daemon";main (pyspark/worker.py:3000)'
 CHUNK = f"{WORKER};read.<locals>.task (lakemark/snapshot/jobs.py:90);run_chunk (lakemark/snapshot/chunk_task.py:120)"
 
 

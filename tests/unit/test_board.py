@@ -22,7 +22,7 @@ from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 
 A, B = "public.a", "public.b"
 START = 1_800_000_000.0

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.errors import TableError
-from lakemark.keys import canonical_from_columns
-from lakemark.snapshot.boundaries import (
+from lakemark.connectors.postgres.boundaries import (
     WHOLE,
     Condition,
     KeyPart,
@@ -25,7 +23,9 @@ from lakemark.snapshot.boundaries import (
     ranges,
     sampling,
 )
-from lakemark.source.columns import TIMESTAMP, TIMESTAMP_UTC, Column
+from lakemark.converters.json.keys import canonical_from_columns
+from lakemark.errors import TableError
+from lakemark.model.columns import TIMESTAMP, TIMESTAMP_UTC, Column
 
 ID = KeyPart("id", "integer")
 NAME = KeyPart("na%me", "text")

@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lakemark.catalog_changes import Action, differences
-from lakemark.catalog_facts import ColumnFacts, PartFacts, SourceFacts, TableFacts, UniqueKey
+from lakemark.connectors.catalog_changes import Action, differences
+from lakemark.connectors.catalog_facts import (
+    ColumnFacts,
+    PartFacts,
+    SourceFacts,
+    TableFacts,
+    UniqueKey,
+)
 
 NOTHING, _, READ_AGAIN, REBUILD, STOP, GONE = Action
 

@@ -4,13 +4,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakemark import catalog_watch, positions
-from lakemark.catalog_watch import CatalogWatch
-from lakemark.config import Config
-from lakemark.connector import parse
+from lakemark.connectors.connector import parse
 from lakemark.errors import DependencyError
-from lakemark.fills import UNSEEN, Fill
-from lakemark.tables import ERRORED, PAUSED, TableState
+from lakemark.model import positions
+from lakemark.model.fills import UNSEEN, Fill
+from lakemark.ops import catalog_watch
+from lakemark.ops.catalog_watch import CatalogWatch
+from lakemark.settings.config import Config
+from lakemark.state.tables import ERRORED, PAUSED, TableState
 from tests.kit.catalog_looks import (
     CONFIG,
     CONNECTOR,

@@ -8,17 +8,17 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakemark.catalog_changes import Action, Difference, differences
-from lakemark.catalog_facts import ColumnFacts, TableFacts, UniqueKey
-from lakemark.catalog_policies import CODES, are_fills, judged, outcome_of
-from lakemark.catalog_watch import has_to_wait, records
-from lakemark.config import Config
-from lakemark.connector import parse
-from lakemark.policies import Policies
-from lakemark.schema_policy import BEHAVIORS, SchemaPolicy
-from lakemark.sink import delta, rebuild
+from lakemark.connectors.catalog_changes import Action, Difference, differences
+from lakemark.connectors.catalog_facts import ColumnFacts, TableFacts, UniqueKey
+from lakemark.connectors.catalog_policies import CODES, are_fills, judged, outcome_of
+from lakemark.connectors.connector import parse
+from lakemark.ops.catalog_watch import has_to_wait, records
+from lakemark.settings.config import Config
+from lakemark.settings.schema_policy import BEHAVIORS, SchemaPolicy
+from lakemark.sink.delta import delta_rs, rebuild
 from lakemark.sink.names import folder_of
-from lakemark.tables import CATCHING_UP, ERRORED, PAUSED, PipelineState, TableState
+from lakemark.state.policies import Policies
+from lakemark.state.tables import CATCHING_UP, ERRORED, PAUSED, PipelineState, TableState
 from tests.kit.catalog_looks import CONFIG, SETTINGS, T, U, facts, source, state
 from tests.kit.write_sets import table_schema
 
@@ -257,7 +257,7 @@ def test_what_is_left_out_is_read_again_if_the_table_has_or_may_get_it(
     change = Difference(T, "column-added", Action.READ_AGAIN, "it was added", column=column)
     assert [c.action for c in policies.judged([change])] == [Action.READ_AGAIN], "no table yet"
     columns = {"id": pa.int64(), "v": pa.int64()}
-    delta.ensure(folder_of(config.lake, T), table_schema(columns), key=["id"], table=T)
+    delta_rs.ensure(folder_of(config.lake, T), table_schema(columns), key=["id"], table=T)
     assert [c.action for c in policies.judged([change])] == [expected]
 
 

@@ -7,15 +7,15 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from lakemark import catalog_watch
-from lakemark.catalog_changes import Action, Difference
-from lakemark.catalog_facts import ColumnFacts, PartFacts, SourceFacts
-from lakemark.catalog_watch import CatalogWatch, Seen, named, records
-from lakemark.config import Config
-from lakemark.connector import parse
+from lakemark.connectors.catalog_changes import Action, Difference
+from lakemark.connectors.catalog_facts import ColumnFacts, PartFacts, SourceFacts
+from lakemark.connectors.connector import parse
 from lakemark.errors import DependencyError, PipelineError
+from lakemark.ops import catalog_watch
+from lakemark.ops.catalog_watch import CatalogWatch, Seen, named, records
 from lakemark.ops.status import CatalogChange
-from lakemark.tables import (
+from lakemark.settings.config import Config
+from lakemark.state.tables import (
     CATCHING_UP,
     ERRORED,
     PAUSED,
@@ -393,7 +393,7 @@ CAPTURES = parse({**SETTINGS, "signal.data.collection": "public.signals"}, confi
 def test_a_policy_s_word_waits_for_a_table_that_stands_still(
     looks, monkeypatch, behavior, expected, restarted
 ):
-    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {"t": {0: 9}})
+    monkeypatch.setattr(catalog_watch.brokers, "end_offsets", lambda *_: {"t": {0: 9}})
     running = TableState(topics=["t"])
 
     def watch():
@@ -427,7 +427,7 @@ def test_a_policy_s_word_waits_for_a_table_that_stands_still(
     ],
 )
 def test_what_waits_is_judged_by_the_policy_of_the_day(looks, monkeypatch, then, expected):
-    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {})
+    monkeypatch.setattr(catalog_watch.brokers, "end_offsets", lambda *_: {})
     type(looks).state = state(a=TableState(state=PAUSED, code="paused"))
     watch = CatalogWatch(policy("exception"), CAPTURES, looks.store, lambda: looks.state)
     watch.look()
@@ -489,7 +489,7 @@ def test_a_table_that_is_being_made_gets_what_comes_whatever_its_policy(looks, b
     ],
 )
 def test_a_table_that_the_catalog_keeps_from_being_read_is_not_made_anew(looks, monkeypatch, changes, expected):  # fmt: skip
-    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {})
+    monkeypatch.setattr(catalog_watch.brokers, "end_offsets", lambda *_: {})
     stopped = TableState(state=ERRORED, code="schema-incompatible", reason="it could not")
     type(looks).state = state(a=stopped)
     type(looks).now = source(facts(**changes))
@@ -498,7 +498,7 @@ def test_a_table_that_the_catalog_keeps_from_being_read_is_not_made_anew(looks, 
 
 
 def test_a_rebuild_that_could_not_be_said_is_not_put_off(looks, monkeypatch):
-    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {})
+    monkeypatch.setattr(catalog_watch.brokers, "end_offsets", lambda *_: {})
     type(looks).state = state(a=TableState(state=ERRORED, code="key-changed", reason="so"))
     watch = CatalogWatch(policy("lenient"), CAPTURES, looks.store, lambda: looks.state)
     type(looks).away = True
@@ -513,7 +513,7 @@ def test_a_rebuild_that_could_not_be_said_is_not_put_off(looks, monkeypatch):
 def test_a_table_that_a_rebuild_does_not_help_is_rebuilt_ever_more_seldom(looks, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(catalog_watch.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(catalog_watch.kafka, "end_offsets", lambda *_: {})
+    monkeypatch.setattr(catalog_watch.brokers, "end_offsets", lambda *_: {})
     watch = CatalogWatch(policy("lenient"), CAPTURES, looks.store, lambda: looks.state)
     at = []
     for batch in range(4000):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import catch_up, new_partitions, settle, tables
 from lakemark.model.offsets import EARLIEST
-from lakemark.tables import PipelineState, TableState, Water
+from lakemark.state import catch_up, new_partitions, settle, tables
+from lakemark.state.tables import PipelineState, TableState, Water
 from tests.kit.nightly import examples
 from tests.unit.test_tables import TOPIC, T, streaming
 

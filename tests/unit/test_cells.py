@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.snapshot.cells import Cell, cell, quoted, selected
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.source.moments import Tally
-from lakemark.source.rows import decode_rows
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.connectors.postgres.cells import Cell, cell, quoted, selected
+from lakemark.converters.json.moments import Tally
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
 
 MODES = HandlingModes()
 

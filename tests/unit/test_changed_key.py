@@ -2,10 +2,10 @@
 
 import shutil
 
-from lakemark import tables
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.model.modes import HandlingModes
 from lakemark.sink import names
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
+from lakemark.state import tables
 from tests.kit.shop import ITEMS, ORDERS, event
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark import changes, positions
-from lakemark.changes import Arrive, Leave, Net, State, advance, alone, then
+from lakemark.model import changes, positions
+from lakemark.model.changes import Arrive, Leave, Net, State, advance, alone, then
 
 B = frozenset({"b"})
 BC = frozenset({"b", "c"})

@@ -6,8 +6,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakemark import chunk_rows, packets, positions
-from lakemark.packets import KeyColumns
+from lakemark.model import chunk_rows, packets, positions
+from lakemark.model.packets import KeyColumns
 from lakemark.reconcile import chunks, window
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.state import decode_state

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import changes, chunk_rows, packets, positions
-from lakemark.chunk_rows import ChunkFile
+from lakemark.connectors.postgres.boundaries import Condition, KeyRange
+from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.errors import TableError
+from lakemark.model import changes, chunk_rows, packets, positions
+from lakemark.model.chunk_rows import ChunkFile
+from lakemark.model.columns import Column
+from lakemark.model.schema import TableSchema
 from lakemark.snapshot import chunks
-from lakemark.snapshot.boundaries import Condition, KeyRange
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Rows
-from lakemark.snapshot.visibility import Server, Snapshot
-from lakemark.source.columns import Column
-from lakemark.source.schema import TableSchema
 from lakemark.source.touches import shard_of
 
 TABLE = "public.orders"

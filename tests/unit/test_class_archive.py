@@ -6,8 +6,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from lakemark import class_archive, jars, warming
-from lakemark.class_archive import ClassArchive
+from lakemark.spark import class_archive, jars, warming
+from lakemark.spark.class_archive import ClassArchive
 
 
 @pytest.fixture

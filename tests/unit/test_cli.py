@@ -302,7 +302,7 @@ def test_the_package_exports_what_it_says():
 
 
 def test_jars_are_printed_as_spark_submit_takes_them(monkeypatch):
-    from lakemark import jars
+    from lakemark.spark import jars
 
     def found(*, msk_iam, progress):
         progress("fetched 1 of 1 files")

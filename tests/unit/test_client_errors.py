@@ -6,16 +6,21 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from lakemark import client_errors
-from lakemark.client_errors import Admission, LastError, await_first_answer, refused_settings
-from lakemark.config import DatabaseConfig
+from lakemark.cli.check import check
+from lakemark.connectors.postgres.postgres import read_schemas
+from lakemark.connectors.postgres.postgres_session import connect
 from lakemark.errors import DependencyError
-from lakemark.kafka import Cluster
-from lakemark.settings.check import check
+from lakemark.kafka import client_errors
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.client_errors import (
+    Admission,
+    LastError,
+    await_first_answer,
+    refused_settings,
+)
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.layers import InvalidConfig, LoginRefused
-from lakemark.snapshot.readers.postgres import read_schemas
-from lakemark.snapshot.readers.postgres_session import connect
-from lakemark.source.modes import HandlingModes
 from stack.processes import free_port
 from tests.kit.connector_settings import config as settings
 from tests.unit.test_kafka_settings import config

@@ -2,12 +2,12 @@
 
 import pytest
 
-from lakemark import positions
 from lakemark.errors import DependencyError
+from lakemark.model import positions
 from lakemark.snapshot import completing, runs
 from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.signals import Rejection
-from lakemark.tables import BY_CONNECTOR
+from lakemark.state.tables import BY_CONNECTOR
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres.boundaries import Condition
+from lakemark.connectors.postgres.condition_text import MAX_DEPTH, MAX_LENGTH, MAX_LITERALS
+from lakemark.connectors.postgres.conditions import check, rebuilt
 from lakemark.errors import RefusedError
-from lakemark.snapshot.boundaries import Condition
-from lakemark.snapshot.condition_text import MAX_DEPTH, MAX_LENGTH, MAX_LITERALS
-from lakemark.snapshot.conditions import check, rebuilt
 
 TYPES = {
     "id": "integer",

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.config import Config, leaves, load, load_with_origins
+from lakemark.connectors.schema_file import read_schema_file
 from lakemark.plans import engine_of
+from lakemark.settings.config import Config, leaves, load, load_with_origins
 from lakemark.settings.layers import InvalidConfig, Problem
 from lakemark.settings.locate import config_file
 from lakemark.settings.units import SettingsSchema
 from lakemark.sink.names import folder_of
-from lakemark.source.schema_file import read_schema_file
-from lakemark.tables import TableState
+from lakemark.state.tables import TableState
 
 ROOT = Path(__file__).parents[2]
 

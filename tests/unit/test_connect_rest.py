@@ -8,10 +8,10 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from lakemark import connector
-from lakemark.config import ConnectConfig
-from lakemark.connect_rest import ConnectorStatus, ConnectRest, TaskStatus
+from lakemark.connectors import connector
+from lakemark.connectors.connect_rest import ConnectorStatus, ConnectRest, TaskStatus
 from lakemark.errors import ConfigError, DependencyError
+from lakemark.settings.config import ConnectConfig
 from lakemark.settings.file_secret import FileSecret, Referred, Template
 from lakemark.settings.layers import InvalidConfig
 from tests.kit.connector_settings import POSTGRES, config

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from lakemark.ops import repeats
-from lakemark.ops.connections import AT_ONCE, Connection, Connections, most_connections
+from lakemark.ops.http.connections import AT_ONCE, Connection, Connections, most_connections
 from stack.processes import wait_for
 
 ROOT = Path(__file__).parents[2]

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from lakemark import connector_changes, control, decoding
-from lakemark.config import DatabaseConfig
-from lakemark.connector import parse, read
-from lakemark.connector_changes import ChangedError, Watch, agree
-from lakemark.decoding import Forms
+from lakemark.connectors.connector import parse, read
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.errors import DependencyError, PipelineError
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import DatabaseConfig
+from lakemark.state import connector_changes, control, decoding
+from lakemark.state.connector_changes import ChangedError, Watch, agree
+from lakemark.state.decoding import Forms
+from lakemark.state.tables import PipelineState, TableState
 from lakemark.supervisor import Supervisor
-from lakemark.tables import PipelineState, TableState
 from stack.processes import wait_for
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ITEMS, ORDERS, schema_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakemark.config import load
-from lakemark.jars import read_list
+from lakemark.settings.config import load
+from lakemark.spark.jars import read_list
 from stack.kafka import JARS
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError
 
-from lakemark import control
 from lakemark.errors import DependencyError
+from lakemark.state import control
 from tests.unit.test_kafka_settings import config
 
 

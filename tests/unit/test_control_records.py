@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from lakemark import tables
-from lakemark.control_records import carry_out, first_state
-from lakemark.refresh import Refresh
-from lakemark.tables import PipelineState, TableState
+from lakemark.state import tables
+from lakemark.state.control_records import carry_out, first_state
+from lakemark.state.refresh import Refresh
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import Broker, MemoryCatalog
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 from tests.unit.test_tables import TOPIC, T, streaming

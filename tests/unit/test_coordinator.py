@@ -2,9 +2,9 @@
 
 import pytest
 
+from lakemark.connectors.postgres.boundaries import WHOLE
 from lakemark.errors import DependencyError, TableError
 from lakemark.snapshot import runs
-from lakemark.snapshot.boundaries import WHOLE
 from lakemark.snapshot.chunks import TOO_LARGE, ChunkError
 from lakemark.snapshot.following import Run, newest_of_runs, then
 from lakemark.snapshot.signals import Rejection

@@ -3,8 +3,8 @@
 import pytest
 from psycopg import errors
 
+from lakemark.connectors.postgres.postgres_session import translated
 from lakemark.errors import ConfigError, DependencyError, TableError
-from lakemark.snapshot.readers.postgres_session import translated
 from tests.kit.shop import ORDERS
 
 

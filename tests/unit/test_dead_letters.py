@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lakemark.dead_letters import Count, Wanted, by_time, chosen, letter_of, summary
-from lakemark.sink import dead_letter
+from lakemark.ops.dead_letters import Count, Wanted, by_time, chosen, letter_of, summary
+from lakemark.sink.output import dead_letter
 from lakemark.source.stretch import DeadLetter
 
 TOPIC = "shop.public.orders"

@@ -10,13 +10,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakemark.errors import DependencyError
-from lakemark.sink import commits, delta, evolve
-from lakemark.source.evolution import Evolution
+from lakemark.model.evolution import Evolution
+from lakemark.sink.delta import commits, delta_rs, evolve
 from tests.kit.delta_table import SPAWN, in_process, merged
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import at, delete, insert, table_schema, upsert, write_set
 
-merge = partial(merged, delta)
+merge = partial(merged, delta_rs)
 
 
 def ids(path: str) -> list[str]:
@@ -83,9 +83,9 @@ def test_a_stale_handle_cannot_append(path):
     merge(path, [upsert(row("1"), at(1))], 1, "q/t/a")
     rows = write_set([upsert(row("1"), at(1))], COLUMNS)
     schema = pa.schema(stale.schema().to_arrow())
-    staged = delta.prepare(rows, schema, key=["id"])
+    staged = delta_rs.prepare(rows, schema, key=["id"])
     with pytest.raises(Exception, match="commit"):
-        delta._append(stale, staged, schema, commits._conditional("q/t/b", 1))
+        delta_rs._append(stale, staged, schema, commits._conditional("q/t/b", 1))
     assert ids(path) == ["1"]
 
 
@@ -124,11 +124,11 @@ def test_killed_around_the_commit_and_repeated(path, when):
     process = in_process(die, path, changes, 2, when)
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert delta.committed(path, "q/t/s") == (1 if when == "before" else 2)
+    assert delta_rs.committed(path, "q/t/s") == (1 if when == "before" else 2)
     done = merge(path, changes, 2)
     assert done.skipped == (when == "after")
     assert ids(path) == ["1", "2", "3", "9"]
-    assert delta.committed(path, "q/t/s") == 2
+    assert delta_rs.committed(path, "q/t/s") == 2
 
 
 def write_until_killed(path: str, started) -> None:
@@ -196,19 +196,19 @@ def test_other_writers_in_a_loop_are_survived(path):
 def test_losing_every_time_is_a_dependency_error(path, monkeypatch):
     monkeypatch.setattr(commits, "_ATTEMPTS", 3)
     attempts = []
-    real = delta._append
+    real = delta_rs._append
 
     def overtaken(table, *arguments):
         attempts.append(1)
         write_deltalake(path, pa.schema(table.schema().to_arrow()).empty_table(), mode="append")
         return real(table, *arguments)
 
-    monkeypatch.setattr(delta, "_append", overtaken)
+    monkeypatch.setattr(delta_rs, "_append", overtaken)
     with pytest.raises(DependencyError) as caught:
         merge(path, [upsert(row("1"), at(1))], 1)
     assert caught.value.code == "lake-busy"
     assert len(attempts) == 3
-    assert delta.committed(path, "q/t/s") is None
+    assert delta_rs.committed(path, "q/t/s") is None
 
 
 # -- ensure ----------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def create(path: str, barrier, results) -> None:
 def test_two_processes_ensure_at_once(tmp_path, exists):
     path = str(tmp_path / "t")
     if exists:
-        delta.ensure(path, table_schema(COLUMNS), key=["id"])
+        delta_rs.ensure(path, table_schema(COLUMNS), key=["id"])
         merge(path, [upsert(row("1", b=7), at(1))], 1)
     barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
     processes = [in_process(create, path, barrier, results) for _ in range(2)]
@@ -247,7 +247,7 @@ def test_two_processes_ensure_at_once(tmp_path, exists):
     assert schema.names.count("added") == 1
     assert schema.field("b").type == pa.decimal128(20, 0)
     assert ids(path) == (["1"] if exists else [])
-    assert delta.ensure(path, table_schema(COLUMNS)) == Evolution()
+    assert delta_rs.ensure(path, table_schema(COLUMNS)) == Evolution()
 
 
 def test_a_widening_that_is_overtaken_loses_no_row(path, monkeypatch):
@@ -262,5 +262,5 @@ def test_a_widening_that_is_overtaken_loses_no_row(path, monkeypatch):
         return real(table, *how)
 
     monkeypatch.setattr(evolve, "_rewrite", rewrite)
-    delta.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
+    delta_rs.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
     assert ids(path) == ["1", "2"]

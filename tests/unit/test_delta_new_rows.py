@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.sink import delta
+from lakemark.sink.delta import delta_rs
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
@@ -13,13 +13,13 @@ from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t")
+    delta_rs.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t")
     return path
 
 
 def merge(path: str, *changes, version: int = 1, app_id: str = "q/t/s"):
     rows = write_set(changes, COLUMNS)
-    return delta.merge(path, rows, key=["id"], deletes="hard", app_id=app_id, version=version)
+    return delta_rs.merge(path, rows, key=["id"], deletes="hard", app_id=app_id, version=version)
 
 
 def operation(path: str) -> str:
@@ -45,11 +45,11 @@ def test_rows_that_are_new_are_added_without_a_join(path):
 
 def test_a_key_marked_deleted_is_no_new_one(tmp_path):
     path = str(tmp_path / "soft")
-    delta.ensure(path, table_schema(COLUMNS, "soft"), key=["id"])
+    delta_rs.ensure(path, table_schema(COLUMNS, "soft"), key=["id"])
     steps = [created("a", 1), delete(row("a"), at(2)), created("a", 3)]
     for version, change in enumerate(steps):
         rows = write_set([change], COLUMNS, "soft")
-        delta.merge(path, rows, key=["id"], deletes="soft", app_id="q/t/s", version=version)
+        delta_rs.merge(path, rows, key=["id"], deletes="soft", app_id="q/t/s", version=version)
     (found,) = DeltaTable(path).to_pyarrow_table().to_pylist()
     assert (found["_cdc"]["deleted"], found["_cdc"]["op"]) == (False, "c")
 
@@ -57,9 +57,9 @@ def test_a_key_marked_deleted_is_no_new_one(tmp_path):
 def test_a_new_row_that_another_writer_adds_first_is_no_new_one(path):
     """What was open when the batch began is out of date: the look-up begins again."""
     merge(path, created("a", 1))
-    stale = delta.open_table(path)
+    stale = delta_rs.open_table(path)
     merge(path, created("b", 5), app_id="other")
-    done = delta.merge(
+    done = delta_rs.merge(
         path, write_set([created("b", 2)], COLUMNS), key=["id"], deletes="hard",
         app_id="q/t/s", version=2, opened=stale,
     )  # fmt: skip

@@ -6,9 +6,10 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 
 from lakemark.errors import DependencyError, TableError
-from lakemark.sink import delta, evolve, failures, merge_sql, names, upkeep
-from lakemark.sink.commits import TASK_MERGE
-from lakemark.sink.upkeep import Policy
+from lakemark.sink import names
+from lakemark.sink.delta import delta_rs, evolve, failures, merge_sql, upkeep
+from lakemark.sink.delta.commits import TASK_MERGE
+from lakemark.sink.delta.upkeep import Policy
 from lakemark.sink.write_set import Column
 from tests.kit.delta_table import merged, refusals
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, row
@@ -16,10 +17,10 @@ from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
 
 class DeltaEngine:
-    ensure = staticmethod(delta.ensure)
-    merge = staticmethod(delta.merge)
-    truncate = staticmethod(delta.truncate)
-    committed = staticmethod(delta.committed)
+    ensure = staticmethod(delta_rs.ensure)
+    merge = staticmethod(delta_rs.merge)
+    truncate = staticmethod(delta_rs.truncate)
+    committed = staticmethod(delta_rs.committed)
 
     @staticmethod
     def read(path: str) -> pa.Table:
@@ -33,7 +34,7 @@ class TestDelta(SinkContract):
 
 
 def merge(path: str, *changes, version: int = 1):
-    return merged(delta, path, changes, version)
+    return merged(delta_rs, path, changes, version)
 
 
 # -- tables that other readers can read -----------------------------------------------------------
@@ -43,7 +44,7 @@ def test_task_merge_tables_use_no_feature_that_readers_refuse(path, tmp_path):
     merge(path, upsert(row("a"), at(1)))
     merge(path, upsert(row("a"), at(2)), version=2)
     wide = {**COLUMNS, "when": pa.timestamp("us"), "b": pa.decimal128(20, 0)}
-    delta.ensure(path, table_schema(wide))
+    delta_rs.ensure(path, table_schema(wide))
     merge(path, upsert(row("b"), at(3)), version=3)
     eager = Policy(spare_files=0)
     assert upkeep.maintain(path, key=["id"], engine=TASK_MERGE, policy=eager).compacted
@@ -51,7 +52,7 @@ def test_task_merge_tables_use_no_feature_that_readers_refuse(path, tmp_path):
     assert set(protocol.reader_features or ()) <= {"timestampNtz"}
     assert set(protocol.writer_features or ()) <= {"timestampNtz", "appendOnly", "invariants"}
     plain = str(tmp_path / "plain")
-    delta.ensure(plain, table_schema(COLUMNS))
+    delta_rs.ensure(plain, table_schema(COLUMNS))
     assert DeltaTable(plain).protocol().min_reader_version == 1
 
 
@@ -67,14 +68,14 @@ def test_properties_are_honoured(path):
 
 def test_a_folder_belongs_to_one_source_table(path):
     with pytest.raises(TableError) as caught:
-        delta.ensure(path, table_schema(COLUMNS), table="public.T")
+        delta_rs.ensure(path, table_schema(COLUMNS), table="public.T")
     assert caught.value.code == "path-clash"
 
 
 def test_cdc_as_a_source_column_is_refused(tmp_path):
     schema = pa.schema([*table_schema(COLUMNS), ("_cdc", pa.int64())])
     with pytest.raises(TableError) as caught:
-        delta.ensure(str(tmp_path / "x"), schema)
+        delta_rs.ensure(str(tmp_path / "x"), schema)
     assert caught.value.code == "column-name-taken"
 
 
@@ -83,8 +84,8 @@ def test_spark_merge_tables_are_left_alone(path):
         {"lakemark.engine": "spark-merge"}, raise_if_not_exists=False
     )
     assert {refused.code for refused in refusals(path)} == {"engine-mismatch"}
-    assert delta.committed(path, "q/t/s") is None
-    assert delta.read_rows(path, pa.table({"id": ["a"]})).num_rows == 0  # reading is fine
+    assert delta_rs.committed(path, "q/t/s") is None
+    assert delta_rs.read_rows(path, pa.table({"id": ["a"]})).num_rows == 0  # reading is fine
 
 
 def test_a_table_with_deletion_vectors_is_refused_by_name(path, tmp_path):
@@ -106,7 +107,7 @@ def test_missing_table_and_missing_column(path, tmp_path):
     assert caught.value.code == "table-missing"
     rows = write_set([upsert({"id": "a", "new": 1}, at(1))], {**COLUMNS, "new": pa.int64()})
     with pytest.raises(TableError) as caught:
-        delta.merge(path, rows, key=["id"], deletes="hard", app_id="a", version=1)
+        delta_rs.merge(path, rows, key=["id"], deletes="hard", app_id="a", version=1)
     assert caught.value.code == "schema-behind"
 
 
@@ -117,10 +118,10 @@ def test_widening_a_larger_table_is_one_commit_and_keeps_everything(path):
     changes = [upsert(row(str(i), "x" * 50, i), at(i + 1)) for i in range(30_000)]
     merge(path, *changes)
     before = DeltaTable(path)
-    delta.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
+    delta_rs.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
     after = DeltaTable(path)
     assert after.version() == before.version() + 1
-    assert delta.committed(path, "q/t/s") == 1
+    assert delta_rs.committed(path, "q/t/s") == 1
     old = before.to_pyarrow_table().sort_by("id")
     new = after.to_pyarrow_table().sort_by("id")
     assert new.schema.field("b").type == pa.decimal128(20, 0)
@@ -137,7 +138,7 @@ def test_a_failing_rewrite_leaves_table_and_threads_alone(path, monkeypatch):
     version = DeltaTable(path).version()
     monkeypatch.setattr(evolve, "_checked", lambda batch, schema: 1 / 0)
     with pytest.raises(Exception, match="zero"):
-        delta.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
+        delta_rs.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
     assert DeltaTable(path).version() == version
     assert not [t for t in threading.enumerate() if t.name == "lakemark-rewrite"]
 
@@ -206,7 +207,7 @@ def test_odd_paths_work(tmp_path):
     odd = ("public.order items", "ä.x:y", "a.50%", "a.[b]", "a.c\\d", "s.日本")
     for table in (*odd, *(f"h.{name}" for name in hidden), *(f"{name}.t" for name in hidden)):
         path = names.table_path(str(tmp_path), table)
-        delta.ensure(path, table_schema(COLUMNS), key=["id"], table=table)
+        delta_rs.ensure(path, table_schema(COLUMNS), key=["id"], table=table)
         merge(path, upsert(row("a"), at(1)))
         merge(path, upsert(row("b"), at(1)), version=2)
         assert DeltaTable(path).to_pyarrow_table().num_rows == 2
@@ -220,20 +221,20 @@ def test_read_rows(path):
     for count in (0, 1, 500, 2000):
         wanted = [f"k{i:05}" for i in range(0, count * 2, 2)]
         keys = pa.table({"id": pa.array([*wanted, "k99999", "quote'"], pa.string())})
-        found = delta.read_rows(path, keys, ["b", "_cdc", "id"])
+        found = delta_rs.read_rows(path, keys, ["b", "_cdc", "id"])
         assert found.column_names == ["b", "_cdc", "id"]
         assert sorted(found.column("id").to_pylist()) == [w for w in wanted if w < "k03000"]
         assert found.schema.field("_cdc").type == table_schema(COLUMNS).field("_cdc").type
-    assert delta.read_rows(path, keys).column_names == [*COLUMNS, "_cdc"]
+    assert delta_rs.read_rows(path, keys).column_names == [*COLUMNS, "_cdc"]
 
 
 def test_read_rows_by_every_type_of_key(tmp_path):
     path = str(tmp_path / "t")
     columns = {**KEY_TYPES, "n": pa.int64(), "odd name": pa.list_(pa.int64())}
-    delta.ensure(path, table_schema(columns), key=list(KEY_TYPES))
+    delta_rs.ensure(path, table_schema(columns), key=list(KEY_TYPES))
     rows = [{n: v[i] for n, v in KEY_VALUES.items()} for i in (0, 1)]
     changes = [upsert({**k, "n": i, "odd name": [i]}, at(1)) for i, k in enumerate(rows)]
-    delta.merge(
+    delta_rs.merge(
         path,
         write_set(changes, columns),
         key=list(KEY_TYPES),
@@ -242,12 +243,14 @@ def test_read_rows_by_every_type_of_key(tmp_path):
         version=1,
     )
     keys = pa.table({n: pa.array([rows[1][n]], t) for n, t in KEY_TYPES.items() if n != "k_float"})
-    assert delta.read_rows(path, keys, ["n", "odd name"]).to_pylist() == [{"n": 1, "odd name": [1]}]
+    assert delta_rs.read_rows(path, keys, ["n", "odd name"]).to_pylist() == [
+        {"n": 1, "odd name": [1]}
+    ]
 
 
 def test_read_rows_without_a_table(tmp_path):
     keys = pa.table({"id": ["a"]})
-    assert delta.read_rows(str(tmp_path / "none"), keys).num_rows == 0
+    assert delta_rs.read_rows(str(tmp_path / "none"), keys).num_rows == 0
 
 
 # -- pruning ---------------------------------------------------------------------------------------
@@ -256,11 +259,11 @@ def test_read_rows_without_a_table(tmp_path):
 def test_a_merge_of_near_keys_touches_only_their_files(tmp_path):
     path = str(tmp_path / "t")
     columns = {"id": pa.int64(), "v": pa.string()}
-    delta.ensure(path, table_schema(columns), key=["id"])
+    delta_rs.ensure(path, table_schema(columns), key=["id"])
 
     def put(ids, version):
         changes = [upsert({"id": i, "v": str(version)}, at(version)) for i in ids]
-        merged(delta, path, changes, version, columns=columns)
+        merged(delta_rs, path, changes, version, columns=columns)
         return set(DeltaTable(path).file_uris())
 
     put(range(100), 1)
@@ -276,10 +279,10 @@ def test_pruning_never_hides_a_row(tmp_path, name):
     """Statistics are cut (milliseconds, prefixes) or rounded: every key must still be found."""
     path = str(tmp_path / "t")
     columns = {"k": KEY_TYPES[name], "n": pa.int64()}
-    delta.ensure(path, table_schema(columns), key=["k"])
+    delta_rs.ensure(path, table_schema(columns), key=["k"])
     for version in (1, 2, 3):
         changes = [upsert({"k": k, "n": version}, at(version)) for k in KEY_VALUES[name]]
-        done = delta.merge(
+        done = delta_rs.merge(
             path,
             write_set(changes, columns),
             key=["k"],
@@ -291,7 +294,7 @@ def test_pruning_never_hides_a_row(tmp_path, name):
     for k in KEY_VALUES[name]:
         changes = [delete({"k": k}, at(9))]
         version += 1
-        done = delta.merge(
+        done = delta_rs.merge(
             path,
             write_set(changes, columns),
             key=["k"],
@@ -305,9 +308,9 @@ def test_pruning_never_hides_a_row(tmp_path, name):
 def test_minus_zero_is_zero(tmp_path):
     path = str(tmp_path / "t")
     columns = {"k": pa.float64()}
-    delta.ensure(path, table_schema(columns), key=["k"])
+    delta_rs.ensure(path, table_schema(columns), key=["k"])
     for version, change in enumerate([upsert({"k": -0.0}, at(1)), upsert({"k": 0.0}, at(2))]):
-        done = delta.merge(
+        done = delta_rs.merge(
             path,
             write_set([change], columns),
             key=["k"],
@@ -316,17 +319,17 @@ def test_minus_zero_is_zero(tmp_path):
             version=version,
         )
         assert done.rows == 1
-    assert delta.read_rows(path, pa.table({"k": [-0.0]})).num_rows == 1
+    assert delta_rs.read_rows(path, pa.table({"k": [-0.0]})).num_rows == 1
 
 
 def test_long_text_keys_with_a_common_prefix(tmp_path):
     path = str(tmp_path / "t")
     columns = {"k": pa.string()}
-    delta.ensure(path, table_schema(columns), key=["k"])
+    delta_rs.ensure(path, table_schema(columns), key=["k"])
     keys = ["x" * 300 + suffix for suffix in ("a", "zz", "ü", "\U0010ffff")]
     for version in (1, 2):
         changes = [upsert({"k": k}, at(version)) for k in keys]
-        done = delta.merge(
+        done = delta_rs.merge(
             path,
             write_set(changes, columns),
             key=["k"],

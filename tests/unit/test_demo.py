@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from lakemark.connectors.postgres.boundaries import KeyRange
 from lakemark.snapshot import notifications, runs, signals
-from lakemark.snapshot.boundaries import KeyRange
 from lakemark.snapshot.following import Run
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.runs import Chunk, TableRun

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.catalogs import DatabaseCatalog
-from lakemark.config import DatabaseConfig
-from lakemark.connector import TableChoice
-from lakemark.snapshot.readers import postgres
-from lakemark.source import catalog as words
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
+from lakemark.connectors.catalogs import DatabaseCatalog
+from lakemark.connectors.connector import TableChoice
+from lakemark.connectors.postgres import catalog as words
+from lakemark.connectors.postgres import postgres
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import DatabaseConfig
 
 GOOD, ODD = "public.good", "public.odd"
 MODES = HandlingModes()

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakemark import catalogs
-from lakemark.sink import dead_letter
+from lakemark.connectors import catalogs
+from lakemark.sink.output import dead_letter
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
 from lakemark.source.stretch import DeadLetter

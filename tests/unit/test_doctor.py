@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from lakemark.ops import doctor
-from lakemark.ops.findings import fine, gathered, warning, wrong
+from lakemark.model.findings import fine, gathered, warning, wrong
+from lakemark.ops.doctor import doctor
 from stack.processes import free_port
 from tests.kit.command_line import invoke
 from tests.kit.connector_settings import config

@@ -7,9 +7,15 @@ from threading import Thread
 
 import pytest
 
-from lakemark import connector
-from lakemark.ops import facts_connector
-from lakemark.ops.checks_connector import Committed, ConnectorFacts, Task, findings, other_cluster
+from lakemark.connectors import connector
+from lakemark.ops.doctor import facts_connector
+from lakemark.ops.doctor.checks_connector import (
+    Committed,
+    ConnectorFacts,
+    Task,
+    findings,
+    other_cluster,
+)
 from tests.kit.connector_settings import POSTGRES, config
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 

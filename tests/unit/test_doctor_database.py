@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark.ops import checks_tables
-from lakemark.ops.checks_database import (
+from lakemark.connectors.postgres.catalog import CatalogColumn
+from lakemark.connectors.refusals import Refusal
+from lakemark.model.modes import HandlingModes
+from lakemark.ops.doctor import checks_tables
+from lakemark.ops.doctor.checks_database import (
     MUCH_LAG,
     DatabaseFacts,
     Publication,
@@ -14,10 +17,7 @@ from lakemark.ops.checks_database import (
     Slot,
     findings,
 )
-from lakemark.ops.checks_tables import Relation
-from lakemark.snapshot.refusals import Refusal
-from lakemark.source.catalog import CatalogColumn
-from lakemark.source.modes import HandlingModes
+from lakemark.ops.doctor.checks_tables import Relation
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 
 SERVER = Server("h:5432/shop", "mark", "16.2", False, "logical", True, 0.1)

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark import jars
 from lakemark.errors import DependencyError
-from lakemark.ops.checks_machine import (
+from lakemark.ops.doctor.checks_machine import (
     LITTLE_DISK,
     Folder,
     Interpreter,
@@ -14,9 +13,10 @@ from lakemark.ops.checks_machine import (
     MachineFacts,
     findings,
 )
-from lakemark.ops.facts_machine import machine_facts
+from lakemark.ops.doctor.facts_machine import machine_facts
 from lakemark.ops.stored_state import Stored, _Store, newest_state, stored_in
-from lakemark.tables import PipelineState, encode
+from lakemark.spark import jars
+from lakemark.state.tables import PipelineState, encode
 from tests.kit.connector_settings import config
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark.ops.checks_outputs import findings, needed_bytes, tables_of
-from lakemark.ops.checks_topics import KafkaFacts, OutputFacts, Topic
-from lakemark.output_names import TRANSACTION_MS, group_of, topic_settings
-from lakemark.publishing import OutputPlan
-from lakemark.tables import PipelineState, TableState
+from lakemark.kafka.output_names import TRANSACTION_MS, group_of, topic_settings
+from lakemark.ops.doctor.checks_outputs import findings, needed_bytes, tables_of
+from lakemark.ops.doctor.checks_topics import KafkaFacts, OutputFacts, Topic
+from lakemark.sink.output.publishing import OutputPlan
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config, parse
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark.gaps import Held
+from lakemark.kafka.own_topics import topic_plan
 from lakemark.ops import stored_state
-from lakemark.ops.checks_place import PlaceFacts
-from lakemark.ops.checks_topics import KafkaFacts, Topic, findings
-from lakemark.own_topics import topic_plan
-from lakemark.tables import PipelineState, TableState
+from lakemark.ops.doctor.checks_place import PlaceFacts
+from lakemark.ops.doctor.checks_topics import KafkaFacts, Topic, findings
+from lakemark.state.gaps import Held
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 

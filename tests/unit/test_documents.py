@@ -14,14 +14,14 @@ import typer
 import yaml
 from deltalake import Schema, write_deltalake
 
-from lakemark import cli
-from lakemark.config import Config, load, load_with_origins
-from lakemark.connector import CONNECTORS
+from lakemark.cli import cli
+from lakemark.connectors.connector import CONNECTORS
+from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.connectors.suitability import problems_with
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import Config, load, load_with_origins
 from lakemark.sink.pool import cdc_type
 from lakemark.snapshot import signals
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema_file import schemas_from_file
-from lakemark.suitability import problems_with
 from stack import reference
 from tests.kit import documents
 from tests.kit.documents import PAGES, ROOT, Block, blocks, name_of

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from lakemark.draining import Draining, QueryStoppedError
+from lakemark.runners.draining import Draining, QueryStoppedError
 
 
 class Stopped:

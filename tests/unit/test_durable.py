@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakemark import positions
-from lakemark.config import LakeConfig
-from lakemark.sink import chunk_files, names, roaring, table_store
-from lakemark.sink.chunk_files import ChunkFileWriter
+from lakemark.model import positions
+from lakemark.settings.config import LakeConfig
+from lakemark.sink import names
+from lakemark.sink.delta import chunk_files, roaring, table_store
+from lakemark.sink.delta.chunk_files import ChunkFileWriter
 from tests.kit.memory_pipeline import Broker, MemoryPipeline
 from tests.kit.shop import ORDERS, Shop, schema_of
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from lakemark import positions
-from lakemark.source import envelope, record
-from lakemark.source.envelope import Headers, Kind, SourceIdentity
+from lakemark.converters.json import envelope, record
+from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
+from lakemark.model import positions
 from tests.kit.golden import Golden, case, cases, samples
 
 SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")

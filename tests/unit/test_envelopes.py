@@ -5,11 +5,16 @@ import json
 import pyarrow as pa
 import pytest
 
-from lakemark.sink.envelopes import EnvelopeTemplate, Reading, wrapped_keys, wrapper_schema
-from lakemark.sink.rendering import Rendering
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_envelope
+from lakemark.converters.json.envelopes import (
+    EnvelopeTemplate,
+    Reading,
+    wrapped_keys,
+    wrapper_schema,
+)
+from lakemark.converters.json.rendering import Rendering
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_envelope
 from tests.kit.golden import samples
 from tests.kit.rendered_rows import with_modifiers
 

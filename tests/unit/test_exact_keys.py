@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from lakemark import tables
+from lakemark.model.modes import PLACEHOLDER
 from lakemark.sink import names
-from lakemark.source.modes import PLACEHOLDER
+from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop, compact, schema_of
 

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from lakemark.config import load, load_with_origins
-from lakemark.connector import CONNECTORS
-from lakemark.settings.check import check
+from lakemark.cli.check import check
+from lakemark.connectors.connector import CONNECTORS
+from lakemark.connectors.suitability import problems_with
+from lakemark.settings.config import load, load_with_origins
 from lakemark.sink.pool import cdc_type
 from lakemark.snapshot import signals
-from lakemark.suitability import problems_with
 from stack import object_store
 from tests.kit.documents import ROOT, Block, blocks
 from tests.kit.page_shell import with_names

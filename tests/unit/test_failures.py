@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.sink.failures import Conflict, classified, told
+from lakemark.sink.delta.failures import Conflict, classified, told
 from lakemark.sink.names import table_path
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop, schema_of

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink import kept_files, object_client
-from lakemark.sink.failures import classified
-from lakemark.sink.kept_files import KeptFiles
-from lakemark.sink.object_client import NO_FILE
-from lakemark.sink.table_store import TableStore
+from lakemark.sink.delta import kept_files, object_client
+from lakemark.sink.delta.failures import classified
+from lakemark.sink.delta.kept_files import KeptFiles
+from lakemark.sink.delta.object_client import NO_FILE
+from lakemark.sink.delta.table_store import TableStore
 from stack.object_store import serving
 
 ADDRESS = "s3://lake/public/t"

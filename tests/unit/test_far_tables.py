@@ -8,23 +8,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import packets, tasks
+from lakemark import tasks
 from lakemark.errors import DependencyError
-from lakemark.sink import (
+from lakemark.model import packets
+from lakemark.sink.delta import (
     commits,
-    delta,
+    delta_rs,
     object_client,
     rebuild,
     table_log,
     upkeep,
     vectors,
 )
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.pending import Halves
+from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.delta.upkeep import Policy
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.sink.names import rebuild_path
-from lakemark.sink.pending import Halves
-from lakemark.sink.table_store import TableStore
-from lakemark.sink.upkeep import Policy
 from stack.object_store import serving
 from tests.kit.delta_table import merged, numbered
 from tests.kit.memory_pipeline import Broker
@@ -65,7 +66,7 @@ def rows(address: str, options: dict[str, str]) -> dict[str, Any]:
 @pytest.mark.parametrize("folder", ["my%20lake/t", "ä/t"])
 def test_a_table_in_a_folder_whose_name_is_encoded_gets_its_rows(far, folder):
     address, more = f"s3://lake/{folder}", {"storage_options": far.options}
-    delta.ensure(address, table_schema(COLUMNS), key=["id"], **more)
+    delta_rs.ensure(address, table_schema(COLUMNS), key=["id"], **more)
     DeltaTable(address, **more).create_checkpoint()
     for version in range(1, 4):
         opened = commits.reopened(address, far.options, engine=DELETION_VECTORS)
@@ -76,7 +77,7 @@ def test_a_table_in_a_folder_whose_name_is_encoded_gets_its_rows(far, folder):
 @pytest.mark.parametrize(("status", "code"), [(403, "lake-forbidden"), (503, "lake-unavailable")])
 def test_a_table_that_is_open_says_why_it_cannot_go_on(far, store, status, code):
     merge = partial(merged, vectors, ADDRESS, storage_options=store.options)
-    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], storage_options=store.options)
+    delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], storage_options=store.options)
     merge(numbered(range(3), 1), 1)
     far.refuse(COMMITS, status)
     with pytest.raises(DependencyError) as caught:
@@ -90,7 +91,7 @@ def test_a_table_that_is_open_says_why_it_cannot_go_on(far, store, status, code)
 def test_a_batch_is_five_requests(far, store):
     """The newest commit is there, no later one is; rows, vectors, commit."""
     more = {"storage_options": store.options}
-    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
     for version in range(1, 4):
         merged(vectors, ADDRESS, numbered(range(9), version), version, **more)
     far.requests()
@@ -107,7 +108,7 @@ def test_a_batch_is_five_requests(far, store):
 
 def test_a_copy_that_was_put_back_is_not_the_table_that_is_known(far, store):
     more = {"storage_options": store.options}
-    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
     merged(vectors, ADDRESS, numbered(range(9), 1, 1), 1, **more)
     far.save()
     merged(vectors, ADDRESS, numbered(range(5), 2, 2), 2, **more)
@@ -122,7 +123,7 @@ def test_a_copy_that_was_put_back_is_not_the_table_that_is_known(far, store):
 
 def test_another_history_of_the_same_length_is_noticed(far, store):
     more = {"storage_options": store.options}
-    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
     merged(vectors, ADDRESS, numbered(range(9), 1, 1), 1, **more)
     far.save()
     merged(vectors, ADDRESS, numbered(range(5), 2, 2), 2, **more)
@@ -156,11 +157,11 @@ def only_delta_rs(monkeypatch):
 def test_tables_of_task_merge_need_delta_rs_alone(far, store, only_delta_rs):
     """Merges, compaction, checkpoints."""
     more = {"storage_options": store.options}
-    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
+    delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
     policy = Policy(checkpoint_every=4, spare_files=3)
     compacted = 0
     for version in range(1, 10):
-        done = merged(delta, ADDRESS, numbered([version], version), version, **more)
+        done = merged(delta_rs, ADDRESS, numbered([version], version), version, **more)
         if upkeep.wants_upkeep(ADDRESS, done, policy):
             found = upkeep.maintain(ADDRESS, key=["id"], engine=TASK_MERGE, policy=policy, **more)
             compacted += found.compacted
@@ -174,7 +175,7 @@ def test_tables_of_task_merge_need_delta_rs_alone(far, store, only_delta_rs):
 def test_halves_wait_where_the_engine_has_its_files(far, store, monkeypatch, engine):
     halves = Halves(ADDRESS, "query-0000", store.options, engine)
     packet = pa.table({"key": [b"1"]})
-    delta.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], storage_options=store.options)
+    delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], storage_options=store.options)
     assert halves.load(0, "stream") is None
     if engine == TASK_MERGE:
         monkeypatch.setattr(object_client, "client", None)
@@ -230,9 +231,9 @@ def test_a_table_that_is_refused_is_alone(far, engine, sick):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_table_that_was_made_anew_takes_the_place_of_the_old_one(far, engine):
     more = {"storage_options": far.options}
-    merges = {TASK_MERGE: delta, DELETION_VECTORS: vectors}[engine]
+    merges = {TASK_MERGE: delta_rs, DELETION_VECTORS: vectors}[engine]
     for address in (ADDRESS, rebuild_path(ADDRESS, "rebuild-a-4")):
-        delta.ensure(address, table_schema(COLUMNS), key=["id"], table="public.t", **more)
+        delta_rs.ensure(address, table_schema(COLUMNS), key=["id"], table="public.t", **more)
         merged(merges, address, numbered(range(3), 1, 1), 1, **more)
     gone = [delete(of("1"), at(9))]
     merged(merges, rebuild_path(ADDRESS, "rebuild-a-4"), [*numbered([2], 2, 7), *gone], 2, **more)

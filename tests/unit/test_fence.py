@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import positions
 from lakemark.errors import DependencyError
+from lakemark.model import positions
 from lakemark.snapshot import fence
 from lakemark.snapshot.fence import Committed, committed_position, has_passed
 from lakemark.snapshot.flight import flight

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from lakemark.client_settings import java_options, librdkafka_options
-from lakemark.config import Config, load
+from lakemark.connectors.postgres.postgres import conninfo
 from lakemark.errors import ConfigError
+from lakemark.kafka.client_settings import java_options, librdkafka_options
 from lakemark.settings import layers, masking
+from lakemark.settings.config import Config, load
 from lakemark.settings.file_secret import Referred
 from lakemark.settings.layers import LoginRefused, Problem
 from lakemark.settings.masking import MASK
-from lakemark.snapshot.readers.postgres import conninfo
 
 TEXT = """\
 name: shop

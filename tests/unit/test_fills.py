@@ -10,14 +10,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import control_records, fills, packets, positions, tables
 from lakemark.errors import DependencyError
-from lakemark.fills import UNSEEN, Fill, packed
+from lakemark.model import fills, packets, positions
+from lakemark.model.fills import UNSEEN, Fill, packed
 from lakemark.pipeline import FillBudget, Pipeline
-from lakemark.sink import delta, evolve, vectors
+from lakemark.sink.delta import delta_rs, evolve, vectors
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import CDC, table_path
-from lakemark.tables import (
+from lakemark.state import control_records, tables
+from lakemark.state.tables import (
     BY_SNAPSHOT,
     CATCHING_UP,
     ERRORED,
@@ -36,7 +37,7 @@ from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 pytestmark = pytest.mark.usefixtures("cache", "letters")
 
 GUARDED = control_records.guarded
-ENGINES = {"task-merge": delta, "deletion-vectors": vectors}
+ENGINES = {"task-merge": delta_rs, "deletion-vectors": vectors}
 TOPIC = f"shop.{ORDERS}"
 WIDE = {"id": "int8", "v": "text", "w": "int4"}
 RENAMED = {"id": "int8", "w": "text"}
@@ -61,7 +62,7 @@ def engine(request):
 def path(engine, tmp_path):
     """A table of three rows, one of which came in a commit of its own, and of one that is gone."""
     path = str(tmp_path / "t")
-    delta.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t", engine=engine)
+    delta_rs.ensure(path, table_schema(COLUMNS), key=["id"], table="public.t", engine=engine)
     merge(engine, path, 1, *(upsert({"id": k, "v": f"v{k}"}, at(1)) for k in "abcd"))
     merge(engine, path, 2, upsert({"id": "c", "v": None}, at(2)), delete({"id": "d"}, at(2)))
     return path

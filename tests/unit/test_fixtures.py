@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from lakemark import packets
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model import packets
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_connect
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_connect
 from tests.kit.golden import case, cases
 from tests.kit.table_model import DictLake
 from tests.unit.test_fixtures_decode import NUMERIC, equal, guessed, load, parts

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakemark.keys import canonical_keys
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_connect, from_envelope
+from lakemark.converters.json.keys import canonical_keys
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_connect, from_envelope
 
 REPO = Path(__file__).parents[2]
 SHARED = REPO.parent / "shared" / "fixtures"

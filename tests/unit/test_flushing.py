@@ -3,8 +3,8 @@
 import pytest
 
 from lakemark.errors import DependencyError
-from lakemark.sink import dead_letter
-from lakemark.sink.flushing import flushed
+from lakemark.sink.output import dead_letter
+from lakemark.sink.output.flushing import flushed
 from lakemark.source.stretch import DeadLetter
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from lakemark import gaps
 from lakemark.errors import EXPIRED
-from lakemark.gaps import DELETED, RECREATED, Held
 from lakemark.model.offsets import EARLIEST
-from lakemark.tables import PipelineState, TableState, Water
+from lakemark.state import gaps
+from lakemark.state.gaps import DELETED, RECREATED, Held
+from lakemark.state.tables import PipelineState, TableState, Water
 
 TOPIC, OTHER = "shop.public.orders", "shop.public.things"
 TABLE = "public.orders"

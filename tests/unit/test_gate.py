@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakemark import positions
-from lakemark.source.envelope import Kind
+from lakemark.converters.json.envelope import Kind
+from lakemark.model import positions
 from lakemark.source.gate import HighWater, first_times, gate
 
 CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakemark import handover
-from lakemark.handover import Known
-from lakemark.source.envelope import SourceIdentity
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model.modes import HandlingModes
 from lakemark.source.gate import HighWater
-from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan
+from lakemark.spark import handover
+from lakemark.spark.handover import Known
 from lakemark.tasks import DecodePlan
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lakemark import snapshots
+from lakemark.snapshot import snapshots
 from lakemark.snapshot.flight import Flight, flight
-from lakemark.snapshots import Snapshots
+from lakemark.snapshot.snapshots import Snapshots
 from tests.kit.fake_world import ORDERS, SETTINGS, FakeWorld
 
 

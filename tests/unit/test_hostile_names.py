@@ -8,16 +8,24 @@ from urllib.parse import quote
 
 import pytest
 
-from lakemark import catalogs
-from lakemark.ops import doctor, plan, planned
-from lakemark.ops.findings import fine, warning, wrong
-from lakemark.ops.plan_view import Plan
-from lakemark.ops.planned import PlannedTable, PlannedTopic, Problem, Standing, Start, Target
+from lakemark.cli.plan_view import Plan
+from lakemark.connectors import catalogs
+from lakemark.model.findings import fine, warning, wrong
+from lakemark.ops.doctor import doctor
+from lakemark.ops.plan import plan, planned
+from lakemark.ops.plan.planned import (
+    PlannedTable,
+    PlannedTopic,
+    Problem,
+    Standing,
+    Start,
+    Target,
+)
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
 from lakemark.state.progress import record_of
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, invoke
 from tests.kit.connector_settings import config

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakemark import tables
-from lakemark.control_records import carry_out, decoded, guarded
+from lakemark.connectors.postgres import conditions
 from lakemark.errors import RefusedError
 from lakemark.ops.answers import Answers
-from lakemark.ops.commands import signal_record
+from lakemark.ops.http.commands import signal_record
 from lakemark.reconcile import window
-from lakemark.refresh import Refresh
-from lakemark.snapshot import conditions, fields, notifications, signals
+from lakemark.snapshot import fields, notifications, signals
+from lakemark.state import tables
+from lakemark.state.control_records import carry_out, decoded, guarded
+from lakemark.state.refresh import Refresh
 from tests.kit.fake_world import FakeWorld
 from tests.kit.memory_pipeline import MemoryCatalog
 from tests.unit.test_control_records import START

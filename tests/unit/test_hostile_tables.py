@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import publishing
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.model.modes import HandlingModes
 from lakemark.sink import names
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
+from lakemark.sink.output import publishing
 from stack.compare import whole
 from tests.kit.memory_pipeline import Broker, World
 from tests.kit.shop import ITEMS, compact, event, schema_of

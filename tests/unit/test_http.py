@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lakemark.ops import lag, status
 from lakemark.ops.status import SourceProblem
 from lakemark.snapshot.signals import ExecuteSnapshot, read
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.site import A, B, C, Site
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from lakemark.config import Config, load
 from lakemark.ops.board import Board
+from lakemark.ops.http.server import serving
 from lakemark.ops.metrics import Metrics
-from lakemark.ops.server import serving
+from lakemark.settings.config import Config, load
 from lakemark.settings.layers import InvalidConfig
 
 SMALL = """\

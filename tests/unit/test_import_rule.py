@@ -1,62 +1,83 @@
 """The import rule holds, and its check would notice if it did not."""
 
-from stack.import_rule import violations
+import pytest
+
+from stack.import_rule import ORDER, PACKAGE, violations
 from tests.kit.sources import package
+
+TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lakemark.{} import x\n"
 
 
 def test_the_rule_holds():
     assert violations() == []
 
 
+def test_every_place_of_the_order_is_there():
+    there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert there - {"__pycache__", "py"} == set(ORDER)
+
+
 def test_a_cycle_is_found(tmp_path):
     made = package(
         tmp_path,
-        a="from lakemark.b import thing",
-        b="def f():\n    from lakemark import c",
-        c="import lakemark.a",
+        model__a="from lakemark.model.b import thing",
+        model__b="def f():\n    from lakemark.model import c",
+        model__c="import lakemark.model.a",
     )
-    assert "a imports itself through b, c" in violations(made)
+    assert "model.a imports itself through model.b, model.c" in violations(made)
 
 
 def test_an_import_for_the_type_checker_alone_is_no_cycle(tmp_path):
     made = package(
-        tmp_path,
-        a="from lakemark.b import thing",
-        b="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lakemark.a import other",
+        tmp_path, model__a="from lakemark.model.b import thing", model__b=TYPED.format("model.a")
     )
     assert violations(made) == []
 
 
-def test_words_import_nothing_of_ours(tmp_path):
-    made = package(tmp_path, errors="", events="from lakemark.errors import X")
-    assert violations(made) == ["events imports errors: the words import nothing of ours"]
+@pytest.mark.parametrize("how", ["from lakemark.sink.apply import x", TYPED.format("sink.apply")])
+def test_a_folder_imports_only_what_stands_before_it(tmp_path, how):
+    made = package(tmp_path, source__fold=how, sink__apply="from lakemark.model import x")
+    assert violations(made)[0] == "source.fold imports sink.apply: sink stands behind source"
+
+
+def test_a_new_file_at_the_top_has_no_place(tmp_path):
+    made = package(tmp_path, lately="")
+    (found,) = violations(made)
+    assert found.startswith("lately has no place: ")
+
+
+def test_one_connector_does_not_know_another_but_what_they_share(tmp_path):
+    made = package(
+        tmp_path,
+        connectors__mysql__types="from lakemark.connectors.postgres import cells",
+        connectors__postgres__cells="from lakemark.connectors import refusals",
+        connectors__refusals="",
+    )
+    (found,) = violations(made)
+    assert found.startswith("connectors.mysql.types imports connectors.postgres.cells: one of ")
 
 
 def test_a_pure_module_that_reaches_the_outside_through_another_is_found(tmp_path):
-    made = package(tmp_path, keys="from lakemark.lookup import f", lookup="import httpx")
-    assert violations(made) == ["keys is no longer pure: it reaches the outside in lookup"]
-
-
-def test_folders_do_not_use_each_others_edges_but_their_pure_parts(tmp_path):
     made = package(
         tmp_path,
-        sink__apply="from lakemark.source import gate, catalog",
-        source__gate="",
-        source__catalog="import psycopg",
+        connectors__refusals="from lakemark.connectors.connect_rest import f",
+        connectors__connect_rest="import httpx",
     )
     assert violations(made) == [
-        "sink.apply imports source.catalog: sink does not use the edges of source"
+        "connectors.refusals is no longer pure: it reaches the outside in connectors.connect_rest"
     ]
 
 
-def test_spark_is_kept_to_its_modules(tmp_path):
+def test_an_edge_that_is_none_any_more_is_found(tmp_path):
+    made = package(tmp_path, state__settle="")
+    assert violations(made) == ["state.settle is pure: take it out of EDGES"]
+
+
+def test_a_library_is_kept_to_its_place(tmp_path):
     made = package(
-        tmp_path, tables="from pyspark.sql import Row", sink__spark_merge="import pyspark"
+        tmp_path,
+        spark__stages="from pyspark.sql import DataFrame",
+        state__control="import psycopg",
     )
     (found,) = violations(made)
-    assert found.startswith("tables imports PySpark: only ")
-
-
-def test_only_what_runs_the_pipeline_imports_it(tmp_path):
-    made = package(tmp_path, pipeline="", tables="import lakemark.pipeline", cli="")
-    assert violations(made) == ["tables imports pipeline: only cli, supervisor may"]
+    assert found.startswith("state.control imports psycopg: only connectors.postgres, ")

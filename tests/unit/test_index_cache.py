@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakemark.sink import index_cache
-from lakemark.sink.key_index import KeyIndex
+from lakemark.sink.delta import index_cache
+from lakemark.sink.delta.key_index import KeyIndex
 
 STEPS = st.lists(
     st.tuples(

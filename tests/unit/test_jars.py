@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import jars
 from lakemark.errors import LakemarkError
-from lakemark.jars import Jar, JarError, fetch, read_list
 from lakemark.settings.cache import cache_dir
+from lakemark.spark import jars
+from lakemark.spark.jars import Jar, JarError, fetch, read_list
 
 ONE = b"the first jar"
 TWO = b"the second jar"
@@ -126,7 +126,7 @@ def test_a_malformed_list_is_refused_by_name(tmp_path, text):
         read_list(path)
 
 
-@pytest.mark.parametrize("name", ["processor/lakemark/jars.json", "stack/jars.json"])
+@pytest.mark.parametrize("name", ["processor/lakemark/spark/jars.json", "stack/jars.json"])
 def test_our_lists_pin_each_file_once(name):
     listed = read_list(Path(__file__).parents[2] / name)
     files = [(jar.group, jar.filename) for jar in listed]

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from lakemark.sink import json_numbers, json_texts
-from lakemark.source.numerals import EXACT
+from lakemark.converters.json import json_numbers, json_texts
+from lakemark.converters.json.numerals import EXACT
 from tests.kit.row_images import GOLDEN
 
 LINES = [

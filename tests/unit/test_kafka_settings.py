@@ -12,8 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from confluent_kafka import KafkaError
 
-from lakemark import jars, msk_iam
-from lakemark.client_settings import (
+from lakemark.cli.check import check
+from lakemark.kafka import msk_iam
+from lakemark.kafka.brokers import Cluster, topic_plan
+from lakemark.kafka.client_settings import (
     by_offset,
     carried,
     here,
@@ -21,12 +23,11 @@ from lakemark.client_settings import (
     java_options,
     librdkafka_options,
 )
-from lakemark.config import Config
-from lakemark.kafka import Cluster, topic_plan
 from lakemark.settings import cache
-from lakemark.settings.check import check
+from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
 from lakemark.source import librdkafka
+from lakemark.spark import jars
 from stack.processes import free_port
 from tests.kit.connector_settings import config as settings
 

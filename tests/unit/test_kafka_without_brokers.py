@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from lakemark.errors import DependencyError
-from lakemark.kafka import Cluster
+from lakemark.kafka.brokers import Cluster
 from tests.kit.connector_settings import config
 from tests.kit.empty_broker import empty_broker
 

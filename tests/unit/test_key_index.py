@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink import key_index
+from lakemark.sink.delta import key_index
 
 MASK = 2**64 - 1
 LONG = st.integers(-(2**63), 2**63 - 1)

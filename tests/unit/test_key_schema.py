@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark.source import envelope, key_schema, stretch
-from lakemark.source.columns import UUID
-from lakemark.source.envelope import Kind, SourceIdentity
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema, from_connect, from_envelope
+from lakemark.converters.json import envelope
+from lakemark.converters.json.envelope import Kind, SourceIdentity
+from lakemark.model.columns import UUID
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema, from_connect, from_envelope
+from lakemark.source import key_schema, stretch
 from tests.kit.golden import Golden, case, cases, samples
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema, from_connect
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema, from_connect
 
 DATA, TIME, CONNECT = (
     "io.debezium.data.", "io.debezium.time.", "org.apache.kafka.connect.data.",

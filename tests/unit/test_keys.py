@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakemark import keys
-from lakemark.keys import canonical_from_columns, canonical_keys
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import from_connect
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.json import keys
+from lakemark.converters.json.keys import canonical_from_columns, canonical_keys
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_connect
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SAMPLES_ON = json.loads((GOLDEN / "labelled_schemas_on.json").read_text())

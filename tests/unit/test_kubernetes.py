@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakemark.config import Config, load_with_origins
-from lakemark.ops import gate
-from lakemark.settings.check import check
+from lakemark.cli.check import check
+from lakemark.ops.http import gate
+from lakemark.settings.config import Config, load_with_origins
 from lakemark.settings.units import host_port
 from tests.kit.documents import ROOT
 from tests.kit.site import Site

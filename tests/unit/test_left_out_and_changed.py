@@ -1,10 +1,10 @@
 """A table that is left out while its columns change: it is marked before it is taken back."""
 
-from lakemark import connector_changes, control, selection
-from lakemark.connector_changes import agree
-from lakemark.control_records import carry_out
 from lakemark.model.wanted import Wanted
-from lakemark.refresh import Refresh
+from lakemark.state import connector_changes, control, selection
+from lakemark.state.connector_changes import agree
+from lakemark.state.control_records import carry_out
+from lakemark.state.refresh import Refresh
 from tests.kit.memory_pipeline import MemoryCatalog
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 from tests.unit.test_connector_changes import Kept, connector

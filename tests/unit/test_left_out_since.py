@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from lakemark import catch_up, gaps, selection, tables
-from lakemark.connector import TableChoice
-from lakemark.gaps import Held
+from lakemark.connectors.connector import TableChoice
 from lakemark.model.wanted import Wanted
-from lakemark.sink import topics
-from lakemark.tables import PipelineState, TableState, Water
+from lakemark.sink.output import topics
+from lakemark.state import catch_up, gaps, selection, tables
+from lakemark.state.gaps import Held
+from lakemark.state.tables import PipelineState, TableState, Water
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ITEMS, ORDERS, Shop, event, schema_of

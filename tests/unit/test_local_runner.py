@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import local_runner
-from lakemark.checkpoint import Checkpoint
-from lakemark.checkpoint_files import LocalFiles
-from lakemark.config import Config
-from lakemark.draining import Draining
 from lakemark.errors import DependencyError
-from lakemark.local_runner import LocalQuery, LocalRunner, QueryFailedError, limited
-from lakemark.pace import Pace
 from lakemark.reconcile import window
 from lakemark.reconcile.outputs import Folded
+from lakemark.runners import local_runner
+from lakemark.runners.draining import Draining
+from lakemark.runners.local_runner import LocalQuery, LocalRunner, QueryFailedError, limited
+from lakemark.runners.pace import Pace
+from lakemark.settings.config import Config
 from lakemark.source import ranges
 from lakemark.source.ranges import Range
-from lakemark.tables import PipelineState
+from lakemark.state.checkpoint import Checkpoint
+from lakemark.state.checkpoint_files import LocalFiles
+from lakemark.state.tables import PipelineState
 
 WITHIN_S = 30
 BEGUN = [{"t": {0: 5}}, {"chunks": {0: 0}}, {"control": {0: 0}}]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.client_settings import jaas_quoted
+from lakemark.kafka.client_settings import jaas_quoted
 from lakemark.settings.masking import MASK, Masks
 
 WORDS = ["tables", "postgres", "hunter2", "errored", "2024", "task-merge"]

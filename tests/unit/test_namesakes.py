@@ -8,26 +8,28 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import namesakes, settle, tables
-from lakemark.connector import TableChoice
+from lakemark.connectors.connector import TableChoice
+from lakemark.connectors.postgres import postgres, postgres_chunks
 from lakemark.errors import DependencyError, TableError
-from lakemark.ops import checks_place, checks_tables, facts_database
-from lakemark.ops import plan as plans
-from lakemark.ops.checks_tables import Relation
+from lakemark.model import namesakes
+from lakemark.model.modes import HandlingModes
+from lakemark.ops.doctor import checks_place, checks_tables, facts_database
+from lakemark.ops.doctor.checks_tables import Relation
 from lakemark.ops.lag import Ends
-from lakemark.ops.planned import Target
+from lakemark.ops.plan import plan as plans
+from lakemark.ops.plan.planned import Target
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
-from lakemark.sink import names, topics
+from lakemark.sink import names
+from lakemark.sink.output import topics
 from lakemark.snapshot import world
 from lakemark.snapshot.acceptance import Known, accept
-from lakemark.snapshot.readers import postgres, postgres_chunks
 from lakemark.snapshot.runs import FAILED
 from lakemark.snapshot.signals import ExecuteSnapshot
 from lakemark.source import plain, stretch
-from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Records
-from lakemark.tables import PipelineState, TableState
+from lakemark.state import settle, tables
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config, parse
 from tests.kit.fake_world import FakeWorld
 from tests.kit.memory_pipeline import Broker

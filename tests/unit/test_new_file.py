@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lakemark.sink.data_files import KeyColumns, NewFile
-from lakemark.sink.table_store import TableStore
+from lakemark.sink.delta.data_files import KeyColumns, NewFile
+from lakemark.sink.delta.table_store import TableStore
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -1,8 +1,8 @@
 """Topics that get partitions while their tables stream, batch by batch."""
 
-from lakemark import catch_up, tables
-from lakemark.new_partitions import follow
-from lakemark.tables import PipelineState, TableState
+from lakemark.state import catch_up, tables
+from lakemark.state.new_partitions import follow
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.shop import ORDERS
 
 

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakemark import tables
-from lakemark.sink import names, table_log
+from lakemark.sink import names
+from lakemark.sink.delta import table_log
+from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.errors import DependencyError
-from lakemark.sink import topics
-from lakemark.sink.topics import Source, Target
+from lakemark.sink.output import topics
+from lakemark.sink.output.topics import Source, Target
 from tests.kit.output_topics import some
 
 TARGETS = [Target(f"clean.{name}", f"group.{name}") for name in "abc"]

@@ -5,12 +5,13 @@ import json
 import pyarrow as pa
 import pytest
 
-from lakemark import chunk_rows, packets, positions, tables
+from lakemark.converters.json.envelopes import sample
+from lakemark.model import chunk_rows, packets, positions
+from lakemark.model.modes import HandlingModes
 from lakemark.reconcile import outputs
-from lakemark.sink import row_events, topics
-from lakemark.sink.envelopes import sample
-from lakemark.sink.row_events import Style
-from lakemark.source.modes import HandlingModes
+from lakemark.sink.output import row_events, topics
+from lakemark.sink.output.row_events import Style
+from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ORDERS, Shop, event, schema_of

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakemark import publishing, tables
-from lakemark.config import OutputConfig
 from lakemark.errors import DependencyError
-from lakemark.sink import delta, topics
+from lakemark.settings.config import OutputConfig
+from lakemark.sink.delta import delta_rs
+from lakemark.sink.output import publishing, topics
+from lakemark.state import tables
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.memory_topics import MemoryTopics
@@ -272,7 +273,7 @@ def test_a_truncate_whose_commit_failed_deletes_nothing_that_came_after_it(out, 
         raise DependencyError("the lake does not answer", code="lake-unavailable")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta, "truncate", away)
+        patch.setattr(delta_rs, "truncate", away)
         shop.run()
     assert shop.state.tables[ORDERS].state == tables.ERRORED
     for _ in range(4):

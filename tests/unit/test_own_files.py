@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lakemark import own_files
-from lakemark.class_archive import ClassArchive
-from lakemark.config import load
-from lakemark.ops import checks_machine
-from lakemark.ops.facts_machine import machine_facts
-from lakemark.settings import cache
-from lakemark.settings.check import check
-from lakemark.sink import index_cache
-from lakemark.source import scan_json
+from lakemark.cli.check import check
+from lakemark.converters.json.compiled import scan_json
+from lakemark.ops.doctor import checks_machine
+from lakemark.ops.doctor.facts_machine import machine_facts
+from lakemark.settings import cache, own_files
+from lakemark.settings.config import load
+from lakemark.sink.delta import index_cache
+from lakemark.spark.class_archive import ClassArchive
 from tests.kit.connector_settings import config
 from tests.kit.verdicts import WARNING
 from tests.unit.test_index_cache import index

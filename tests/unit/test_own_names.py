@@ -2,10 +2,10 @@
 
 import pytest
 
-from lakemark.ops import facts_lake
-from lakemark.sink import evolve
+from lakemark.ops.plan import facts_lake
+from lakemark.sink.delta import evolve
 from lakemark.sink.names import CDC, OWN
-from lakemark.tables import TableState
+from lakemark.state.tables import TableState
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 from tests.unit.test_planned import CONNECTOR

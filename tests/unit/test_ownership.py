@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from lakemark import ownership
-from lakemark.ownership import Owner, this_process
+from lakemark.state import ownership
+from lakemark.state.ownership import Owner, this_process
 
 
 @dataclass
@@ -61,7 +61,7 @@ def test_of_other_machines_only_the_brokers_know(other):
 def test_of_a_container_that_shares_the_machines_name_only_the_brokers_know():
     """Its first process has a number that is another one's here."""
     apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
-    said = "from lakemark import ownership as o; print(o.encode(o.this_process()).decode())"
+    said = "from lakemark.state import ownership as o; print(o.encode(o.this_process()).decode())"
     if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine gives nobody a space of process numbers of their own")
     told = subprocess.run([*apart, sys.executable, "-c", said], check=True, capture_output=True)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakemark.pace import Pace
+from lakemark.runners.pace import Pace
 
 LONG = timedelta(hours=1)
 

@@ -6,11 +6,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.model.modes import HandlingModes
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, Rows
 from lakemark.snapshot.coordinator import Settings
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
 from tests.kit.fake_world import PIPELINE
 from tests.kit.shop import ORDERS, event
 from tests.kit.whole_pipeline import Change, World

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import positions, tables
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.errors import DependencyError
+from lakemark.model import positions
+from lakemark.model.modes import HandlingModes
 from lakemark.sink import apply, lake_plan, names
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
+from lakemark.state import tables
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows, may_have_placeholder
+from lakemark.converters.json.rows import decode_rows, may_have_placeholder
+from lakemark.model.modes import HandlingModes
 from tests.kit.row_images import (
     DECIMAL,
     ENCODE,

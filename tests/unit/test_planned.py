@@ -9,21 +9,22 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from lakemark.connector import parse
-from lakemark.gaps import Held
-from lakemark.ops import plan as plans
-from lakemark.ops import plan_view, planned
-from lakemark.ops.facts_lake import targets
+from lakemark.cli import plan_view
+from lakemark.connectors.connector import parse
+from lakemark.connectors.postgres.postgres_chunks import MAX_CHUNK_BYTES
+from lakemark.kafka.own_topics import topic_plan
+from lakemark.ops.effects import Takes
 from lakemark.ops.lag import Ends
-from lakemark.ops.planned import Plan, PlannedTable, Problem, Standing, Target
-from lakemark.own_topics import topic_plan
-from lakemark.settings.effects import Takes
-from lakemark.settings_record import Change
-from lakemark.sink import evolve
+from lakemark.ops.plan import plan as plans
+from lakemark.ops.plan import planned
+from lakemark.ops.plan.facts_lake import targets
+from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Target
+from lakemark.ops.settings_record import Change
+from lakemark.sink.delta import evolve
 from lakemark.sink.names import CDC, folder_of
 from lakemark.sink.pool import cdc_type
-from lakemark.snapshot.readers.postgres_chunks import MAX_CHUNK_BYTES
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.gaps import Held
+from lakemark.state.tables import PipelineState, TableState
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, invoke
 from tests.kit.connector_settings import config

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from lakemark import positions
+from lakemark.model import positions
 from tests.kit.golden import samples
 
 

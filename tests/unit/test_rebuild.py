@@ -8,16 +8,16 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakemark import crashpoints
 from lakemark.errors import TableError
-from lakemark.sink import delta, rebuild, table_log, upkeep, vectors
+from lakemark.sink.delta import delta_rs, rebuild, table_log, upkeep, vectors
+from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import rebuild_path
-from lakemark.sink.table_store import TableStore
 from tests.kit.delta_table import actions, merged, numbered, values
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import at, delete, table_schema, upsert
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-ENGINES = {"task-merge": delta, "deletion-vectors": vectors}
+ENGINES = {"task-merge": delta_rs, "deletion-vectors": vectors}
 NEW = {"id": pa.int64(), "b": pa.string(), "more": pa.float64()}
 R = "rebuild-a-7"
 OLD_ROWS, NEW_ROWS = {"1": 1, "3": 1}, {10: "a", 12: "c"}
@@ -28,7 +28,7 @@ class Crash(BaseException):
 
 
 def make(path, engine, columns, *batches, app_id="q/t/s"):
-    delta.ensure(path, table_schema(columns), key=["id"], table="public.t")
+    delta_rs.ensure(path, table_schema(columns), key=["id"], table="public.t")
     for version, batch in enumerate(batches, 1):
         merged(ENGINES[engine], path, batch, version, app_id, columns)
 
@@ -84,8 +84,8 @@ def test_schema_key_files_and_records_are_those_of_the_new_table(both, engines):
     after = DeltaTable(both)
     assert after.version() == before.version() + 1, "one commit"
     assert after.metadata().id == before.metadata().id
-    assert delta.committed(both, "q/t/catchup") == 2
-    assert delta.committed(both, "q/t/s") == 2, "of the old table: no batch is done twice"
+    assert delta_rs.committed(both, "q/t/catchup") == 2
+    assert delta_rs.committed(both, "q/t/s") == 2, "of the old table: no batch is done twice"
     assert done == rebuild.Replaced(2, done.bytes)
     rebuild.discard(both, R)
     assert folder(both) == [
@@ -204,7 +204,7 @@ def test_what_came_to_the_new_table_since_comes_too(both, engines):
     for _ in range(2):
         assert rebuild.replace(both, R) == rebuild.Replaced(2, rebuild.replace(both, R).bytes)
         assert values(both) == {12: "c", 13: "late"}
-    assert delta.committed(both, "q/t/s") == 3
+    assert delta_rs.committed(both, "q/t/s") == 3
     said = actions(both, DeltaTable(both).version())
     paths = [one["path"] for one in said["add"] if "deletionVector" not in one]
     assert not set(paths) & {one["path"] for one in said.get("remove", [])}
@@ -288,11 +288,11 @@ def test_numbers_of_batches_are_recorded_as_the_new_table_has_them(path):
         commit_properties=CommitProperties(app_transactions=[Transaction("q/t/catchup", 99)]),
     )  # fmt: skip
     new(path, "task-merge")
-    merged(delta, rebuild_path(path, R), [], 9, "lakemark/vacuum", NEW)
+    merged(delta_rs, rebuild_path(path, R), [], 9, "lakemark/vacuum", NEW)
     write_deltalake(
         rebuild_path(path, R), DeltaTable(rebuild_path(path, R)).to_pyarrow_table(), mode="overwrite",
         commit_properties=CommitProperties(app_transactions=[Transaction("lakemark/vacuum", 99)]),
     )  # fmt: skip
     rebuild.replace(path, R)
-    assert delta.committed(path, "q/t/catchup") == 2
-    assert delta.committed(path, "lakemark/vacuum") is None, "that is of the table's own history"
+    assert delta_rs.committed(path, "q/t/catchup") == 2
+    assert delta_rs.committed(path, "lakemark/vacuum") is None, "that is of the table's own history"

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import signal_skip
-from lakemark.records import Record
+from lakemark.kafka.records import Record
+from lakemark.snapshot import signal_skip
 from lakemark.snapshot.runs import COMPLETED, READING, Run, TableRun, run_key
 from lakemark.state.progress import is_own
-from lakemark.tables import PipelineState, TableState, encode
+from lakemark.state.tables import PipelineState, TableState, encode
 from tests.kit.command_line import invoke
 
 ORDERS, CUSTOMERS = "public.orders", "public.customers"

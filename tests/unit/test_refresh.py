@@ -2,9 +2,9 @@
 
 import pytest
 
-from lakemark import refresh, tables
 from lakemark.errors import ConfigError, DependencyError
-from lakemark.refresh import AGAIN_S
+from lakemark.state import refresh, tables
+from lakemark.state.refresh import AGAIN_S
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
 pytestmark = pytest.mark.usefixtures("letters")

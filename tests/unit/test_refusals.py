@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakemark.snapshot.refusals import refusals
+from lakemark.connectors.refusals import refusals
 
 TABLE = "public.people"
 COLUMNS = ("id", "name", "e-mail")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakemark import tables
 from lakemark.sink.names import CDC, OWN
+from lakemark.state import tables
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
 

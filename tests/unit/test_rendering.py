@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakemark.sink.rendering import Rendering, default_texts
-from lakemark.source.catalog import CatalogColumn, modifiers
-from lakemark.source.modes import HandlingModes
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import from_connect, from_envelope
+from lakemark.connectors.postgres.catalog import CatalogColumn, modifiers
+from lakemark.converters.json.rendering import Rendering, default_texts
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import from_connect, from_envelope
 from tests.kit.golden import case, cases, samples
 from tests.kit.rendered_rows import with_modifiers
 from tests.kit.row_images import DECIMAL, FIRST, LAST, TYPES, UTC, field, golden, ntz, table

@@ -11,10 +11,10 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from lakemark.errors import LakemarkError
-from lakemark.sink import commits, table_log, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS
-from lakemark.sink.table_store import TableStore
-from lakemark.sink.vectors_rows import files_of
+from lakemark.sink.delta import commits, table_log, upkeep, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.delta.vectors_rows import files_of
 from tests.kit import delta_table
 from tests.kit.delta_table import merged
 from tests.kit.sink_contract import row

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import tables
 from lakemark.errors import DependencyError
 from lakemark.pipeline import Pipeline
-from lakemark.sink import apply, names, pending
+from lakemark.sink import apply, names
+from lakemark.sink.delta import pending
+from lakemark.state import tables
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from lakemark import replays
-from lakemark.dead_letters import Letter
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema
+from lakemark.ops import replays
+from lakemark.ops.dead_letters import Letter
 from lakemark.snapshot import acceptance
 from lakemark.snapshot.signals import ExecuteSnapshot, read
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema
 
 ORDERS, PARTS, ODD = "public.orders", "public.parts", "public.o d+"
 

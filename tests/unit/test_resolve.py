@@ -6,15 +6,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lakemark import changes, packets, positions
+from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
-from lakemark.packets import Record
+from lakemark.model import changes, packets, positions
+from lakemark.model.modes import HandlingModes
+from lakemark.model.packets import Record
 from lakemark.sink.pool import Pool
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
-from lakemark.source.modes import HandlingModes
 from tests.kit.log_model import TABLE, Entry, table_schema
 from tests.kit.log_model import Record as Kafka
 from tests.kit.log_records import key_json, value_json

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark import packets
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model import packets
+from lakemark.model.modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
-from lakemark.source.modes import HandlingModes
 from tests.kit.log_model import TABLE, Entry, table_schema
 from tests.kit.table_model import DictLake
 from tests.unit.test_resolve import at, process, records, row

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from lakemark import chunk_rows, packets, positions
-from lakemark.packets import KeyColumns
+from lakemark.model import chunk_rows, packets, positions
+from lakemark.model.packets import KeyColumns
 from lakemark.sink.resolve import Part, resolve
 from tests.kit.log_model import PLACEHOLDER, TABLE, Entry, table_schema
 from tests.kit.table_model import DictLake

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from lakemark.source.rows import decode_rows
+from lakemark.converters.json.rows import decode_rows
 from tests.kit.row_images import (
     DECIMAL,
     ENCODE,

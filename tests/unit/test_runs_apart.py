@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres.boundaries import CUT_TIMEOUT
 from lakemark.errors import DependencyError
 from lakemark.snapshot import acceptance, cutting, runs
-from lakemark.snapshot.boundaries import CUT_TIMEOUT
 from lakemark.snapshot.chunks import ChunkError
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, FakeWorld, with_settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.source import scan_json
+from lakemark.converters.json.compiled import scan_json
 
 SCRIPT = """
 from lakemark.source import plain, scan_json

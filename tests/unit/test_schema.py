@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field, from_catalog
 from lakemark.errors import ConfigError, TableError
-from lakemark.source.catalog import CatalogColumn, connect_field, from_catalog
-from lakemark.source.columns import Column
-from lakemark.source.evolution import compare
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema import TableSchema, from_connect, from_envelope
+from lakemark.model.columns import Column
+from lakemark.model.evolution import compare
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema, from_connect, from_envelope
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TYPES = json.loads((GOLDEN / "postgres_types.json").read_text())

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
+from lakemark.connectors.postgres.catalog import CatalogColumn
+from lakemark.connectors.schema_file import read_schema_file, schemas_from_file
+from lakemark.model.modes import HandlingModes
 from lakemark.settings.layers import InvalidConfig
-from lakemark.source.catalog import CatalogColumn
-from lakemark.source.modes import HandlingModes
-from lakemark.source.schema_file import read_schema_file, schemas_from_file
 
 
 @pytest.fixture

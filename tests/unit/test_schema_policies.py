@@ -10,17 +10,19 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark import packets, plans, positions, schema_policy
+from lakemark import plans
+from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
-from lakemark.schema_policy import BEHAVIORS, FOLLOWS, KINDS, Outcome, SchemaPolicy
+from lakemark.model import packets, positions
+from lakemark.model.modes import HandlingModes
+from lakemark.settings import schema_policy
+from lakemark.settings.schema_policy import BEHAVIORS, FOLLOWS, KINDS, Outcome, SchemaPolicy
 from lakemark.sink import schema_changes
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.modes import HandlingModes
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config
 from tests.kit.delta_table import content
 from tests.kit.documents import ROOT

@@ -7,18 +7,18 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from lakemark import positions
+from lakemark.connectors.postgres.boundaries import KeyRange
+from lakemark.model import positions
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Header
 from lakemark.reconcile.state import Run, decode_state
-from lakemark.sink.dead_letter import headers
-from lakemark.snapshot.boundaries import KeyRange
+from lakemark.sink.output.dead_letter import headers
 from lakemark.snapshot.runs import Chunk, TableRun, page_value
 from lakemark.snapshot.runs import Run as SnapshotRun
 from lakemark.source.stretch import DeadLetter
 from lakemark.source.touches import WindowRow, window_row
 from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
-from lakemark.tables import TableState
+from lakemark.state.tables import TableState
 from tests.kit.golden import samples
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import selection, tables
-from lakemark.checkpoint import amended
-from lakemark.connector import TableChoice
+from lakemark.connectors.connector import TableChoice
 from lakemark.model.wanted import Wanted
 from lakemark.snapshot.outside import TableNow
-from lakemark.snapshots import Snapshots
-from lakemark.tables import (
+from lakemark.snapshot.snapshots import Snapshots
+from lakemark.state import selection, tables
+from lakemark.state.checkpoint import amended
+from lakemark.state.tables import (
     CATCHING_UP,
     ERRORED,
     PAUSED,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from lakemark import session
-from lakemark.config import Config
+from lakemark.settings.config import Config
+from lakemark.spark import session
 from lakemark.supervisor import Supervisor
 from stack.local import CONNECTOR
 

@@ -7,9 +7,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
-from lakemark import settings_record
-from lakemark.config import Config, TableConfig
-from lakemark.settings.effects import RULES, Takes, rule_of
+from lakemark.ops import settings_record
+from lakemark.ops.effects import RULES, Takes, rule_of
+from lakemark.settings.config import Config, TableConfig
 
 SCHEMA = Path(__file__).parents[2] / "schemas" / "progress.json"
 SECTIONS = {

@@ -3,14 +3,15 @@
 import msgspec
 import pytest
 
-from lakemark import positions, settle, tables
+from lakemark.model import positions
 from lakemark.model.offsets import EARLIEST
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
 from lakemark.source.reports import REPORT, Report, TableReport
-from lakemark.tables import LeftOut, PipelineState, TableState, Water
+from lakemark.state import settle, tables
+from lakemark.state.tables import LeftOut, PipelineState, TableState, Water
 
 T, OTHER, TOPIC = "public.orders", "public.items", "shop.public.orders"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from lakemark.config import SnapshotConfig
+from lakemark.settings.config import SnapshotConfig
 from lakemark.snapshot import fields
 from lakemark.snapshot.fields import AdditionalCondition, PrimaryKey
 from lakemark.snapshot.signals import (

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from confluent_kafka import KafkaError
 
-from lakemark.connector import read
+from lakemark.connectors.connector import read
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import world
 from lakemark.snapshot.world import World

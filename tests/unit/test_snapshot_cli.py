@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from lakemark import snapshot_view
+from lakemark.cli import snapshot_view
 from lakemark.snapshot import notifications
 from lakemark.snapshot.following import Run, then
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject

@@ -2,10 +2,10 @@
 
 import threading
 
-from lakemark import snapshots
 from lakemark.errors import StateVersionError
+from lakemark.snapshot import snapshots
 from lakemark.snapshot.outside import Stream
-from lakemark.snapshots import Snapshots
+from lakemark.snapshot.snapshots import Snapshots
 from stack.processes import wait_for
 from tests.kit.fake_world import ORDERS, FakeWorld
 

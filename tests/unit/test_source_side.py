@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.ops.checks_connector import Task
 from lakemark.ops.connector_trace import last_cause
+from lakemark.ops.doctor.checks_connector import Task
 from lakemark.ops.source_side import (
     NEAR,
     ConnectorSeen,

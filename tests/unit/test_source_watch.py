@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lakemark import connector as connectors
+from lakemark.connectors import connector as connectors
 from lakemark.errors import DependencyError
 from lakemark.ops import overview, source_watch
 from lakemark.ops.board import Board

@@ -5,9 +5,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from lakemark.sink.rendering import Rendering
-from lakemark.sink.splicing import spliced
-from lakemark.source.modes import HandlingModes
+from lakemark.converters.json.rendering import Rendering
+from lakemark.converters.json.splicing import spliced
+from lakemark.model.modes import HandlingModes
 from tests.kit.golden import samples
 from tests.kit.row_images import field, table
 

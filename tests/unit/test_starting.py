@@ -13,13 +13,15 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import daemon as pysparks_daemon
 from pyspark.errors import PySparkRuntimeError
 
-from lakemark import checkpoint_files, daemon, session, supervisor
-from lakemark.config import load
+from lakemark import supervisor
 from lakemark.errors import PipelineError
-from lakemark.starting import STEPS, Starting
-from lakemark.stopping import Stop
+from lakemark.ops.starting import STEPS, Starting
+from lakemark.runners.stopping import Stop
+from lakemark.settings.config import load
+from lakemark.spark import daemon, session
+from lakemark.state import checkpoint_files
+from lakemark.state.takeover import StoppedError
 from lakemark.supervisor import Supervisor
-from lakemark.takeover import StoppedError
 from tests.kit.command_line import folder  # noqa: F401
 from tests.unit.test_kafka_settings import config
 
@@ -39,7 +41,7 @@ class Said:
 
 def test_a_step_that_lasts_is_named_again_until_the_start_is_over(monkeypatch):
     said = Said(4)
-    monkeypatch.setattr("lakemark.starting.log", said)
+    monkeypatch.setattr("lakemark.ops.starting.log", said)
     with Starting(say_s=0.01) as start:
         start.next("batch")  # no start is under way: nothing to say
         assert not said.events
@@ -107,7 +109,7 @@ def test_java_that_ends_is_no_news_to_who_stops(folder, handlers, monkeypatch, e
 
         monkeypatch.setattr(process.turn, "_queue", lambda: None)
         monkeypatch.setattr(process, "_publish_pipeline", lambda *_: None)
-        monkeypatch.setattr("lakemark.spark_runner.session", lambda *_: nullcontext())
+        monkeypatch.setattr("lakemark.spark.spark_runner.session", lambda *_: nullcontext())
         monkeypatch.setattr(process, "_supervise", ended)
         if asked:
             assert process.run() == 0
@@ -174,7 +176,7 @@ def test_a_start_that_is_told_to_stop_before_it_begins_ends_well(handlers, monke
     process.stopping.set()
     monkeypatch.setattr(process.turn, "_queue", lambda: None)
     monkeypatch.setattr(
-        "lakemark.spark_runner.spark_runner", lambda *_: pytest.fail("Spark was started")
+        "lakemark.spark.spark_runner.spark_runner", lambda *_: pytest.fail("Spark was started")
     )
     assert process.run() == 0
 
@@ -191,6 +193,6 @@ def test_java_that_is_being_started_is_ended_and_not_left(handlers, monkeypatch)
 
     process = Supervisor(config(), once=True)
     monkeypatch.setattr(process.turn, "_queue", lambda: None)
-    monkeypatch.setattr("lakemark.spark_runner.spark_runner", starting)
+    monkeypatch.setattr("lakemark.spark.spark_runner.spark_runner", starting)
     assert process.run() == 0
     assert seen == ["started", "ended"]

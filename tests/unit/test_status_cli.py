@@ -11,20 +11,21 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from lakemark.config import load
+from lakemark.cli import status_view
 from lakemark.errors import DependencyError
-from lakemark.ops import overview, served, status_view
+from lakemark.ops import overview, served
 from lakemark.ops.board import Board
+from lakemark.ops.http.server import serving
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.overview import Lookout, Overview
-from lakemark.ops.server import serving
 from lakemark.ops.status import BatchDone, CatalogChange, CatalogNow, SourceNow, SourceProblem
 from lakemark.settings import masking
+from lakemark.settings.config import load
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, Subject
 from lakemark.state.progress import kept
-from lakemark.tables import PipelineState, TableState, encode
+from lakemark.state.tables import PipelineState, TableState, encode
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, Kept, invoke
 from tests.unit.test_board import A, at, board, clock, ends, entry

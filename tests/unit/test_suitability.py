@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakemark import connector
+from lakemark.connectors import connector
 from lakemark.settings.layers import InvalidConfig
 from tests.kit.connector_settings import JSON, POSTGRES, config, parse
 

@@ -8,16 +8,20 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.util import handle_worker_exception
 
-from lakemark import causes, connector, kafka, recovery, settings_record, tables
+from lakemark import causes
 from lakemark.causes import cause, root_cause
-from lakemark.config import load
+from lakemark.connectors import connector
 from lakemark.errors import ConfigError, DependencyError, PipelineError, StateVersionError
-from lakemark.pace import Pace
+from lakemark.kafka import brokers
+from lakemark.ops import settings_record
+from lakemark.runners.pace import Pace
+from lakemark.settings.config import load
 from lakemark.settings.layers import LoginRefused, Problem
+from lakemark.state import recovery, tables
 from lakemark.state.progress import Kept
+from lakemark.state.tables import CATCHING_UP, PAUSED, LeftOut, PipelineState, TableState
+from lakemark.state.takeover import StoppedError
 from lakemark.supervisor import Supervisor
-from lakemark.tables import CATCHING_UP, PAUSED, LeftOut, PipelineState, TableState
-from lakemark.takeover import StoppedError
 from tests.kit.command_line import invoke
 
 REFUSED = LoginRefused(
@@ -234,7 +238,7 @@ def test_a_process_that_ends_says_so_and_why(folder, monkeypatch, error):
 
     monkeypatch.setattr(supervisor.stop, "on_signals", lambda: None)
     monkeypatch.setattr(supervisor, "turn", nullcontext())
-    monkeypatch.setattr("lakemark.spark_runner.spark_runner", lambda *_: nullcontext())
+    monkeypatch.setattr("lakemark.spark.spark_runner.spark_runner", lambda *_: nullcontext())
     monkeypatch.setattr(supervisor, "_supervise", supervise)
     monkeypatch.setattr(supervisor, "_say", said.update)
     with pytest.raises(ConfigError) if error else nullcontext():
@@ -324,7 +328,7 @@ def test_the_connector_is_read_when_the_turn_has_come(folder, monkeypatch):
         raise DependencyError("away")
 
     supervisor = Supervisor(load(folder / "lakemark.yaml"), once=False)
-    monkeypatch.setattr(kafka, "Cluster", Brokers)
+    monkeypatch.setattr(brokers, "Cluster", Brokers)
     monkeypatch.setattr(supervisor, "_checkpoint", lambda spark: done.append("turn") or Nothing())
     monkeypatch.setattr(connector, "read", read)
     with pytest.raises(DependencyError):

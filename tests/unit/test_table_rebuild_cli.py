@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from lakemark import control_records, tables
-from lakemark.tables import PipelineState, TableState
+from lakemark.state import control_records, tables
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.command_line import SMALL, invoke
 
 T = "public.orders"

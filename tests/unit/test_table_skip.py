@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pytest
 
-from lakemark import gaps, tables
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.model.modes import HandlingModes
 from lakemark.sink import names
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
-from lakemark.tables import PipelineState, TableState
+from lakemark.state import gaps, tables
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lakemark import tables
+from lakemark.state import tables
 from tests.kit.command_line import SMALL, invoke
 
 T = "public.orders"

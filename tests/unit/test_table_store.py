@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.sink.table_store import TableStore
+from lakemark.sink.delta.table_store import TableStore
 
 
 @pytest.fixture(params=["{}", "file://{}"], ids=["path", "url"])

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from lakemark import tables
 from lakemark.errors import StateVersionError
-from lakemark.tables import LeftOut, PipelineState, TableState, Water
+from lakemark.state import tables
+from lakemark.state.tables import LeftOut, PipelineState, TableState, Water
 
 T = "public.orders"
 TOPIC = "shop.public.orders"

@@ -5,12 +5,13 @@ from time import monotonic
 
 import pytest
 
-from lakemark import catch_up, plans, tables, tasks
+from lakemark import plans, tasks
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.errors import DependencyError
-from lakemark.refresh import RETRY_S
-from lakemark.sink.failures import classified
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
+from lakemark.model.modes import HandlingModes
+from lakemark.sink.delta.failures import classified
+from lakemark.state import catch_up, tables
+from lakemark.state.refresh import RETRY_S
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 

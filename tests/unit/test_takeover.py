@@ -5,11 +5,11 @@ import threading
 import pytest
 
 from lakemark.backoff import GOOD_S, LONGEST_WAIT_S, Backoff
-from lakemark.config import load
 from lakemark.errors import DependencyError
-from lakemark.ownership import Owner, superseded
+from lakemark.settings.config import load
+from lakemark.state.ownership import Owner, superseded
+from lakemark.state.takeover import StoppedError, Takeover
 from lakemark.supervisor import Supervisor
-from lakemark.takeover import StoppedError, Takeover
 
 
 class Place:
@@ -69,7 +69,7 @@ def test_what_nobody_runs_is_taken_and_so_is_what_a_dead_one_ran():
 
 
 def test_two_that_take_each_other_for_dead_do_so_once(monkeypatch):
-    monkeypatch.setattr("lakemark.takeover.QUIET_S", 0.0)
+    monkeypatch.setattr("lakemark.state.takeover.QUIET_S", 0.0)
     place, one, other = Place(), process(), process()
     place.named = looks_dead(Owner("before", one.owner.host, 1))
     one.of(place, never)

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import packets, tasks
+from lakemark import tasks
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model import packets
+from lakemark.model.modes import HandlingModes
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.modes import HandlingModes
 from lakemark.source.reports import Report
 from lakemark.source.stretch import Plan
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import DecodePlan
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of

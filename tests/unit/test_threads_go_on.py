@@ -12,17 +12,18 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import lakemark
-from lakemark import catalog_watch, connector_changes, ownership, snapshots
-from lakemark.connector_changes import Watch
 from lakemark.errors import DependencyError
-from lakemark.ops import feeds, server, source_watch
+from lakemark.ops import catalog_watch, feeds, source_watch
 from lakemark.ops.board import Board
-from lakemark.ownership import Turn
-from lakemark.sink import writers
-from lakemark.snapshot import world
+from lakemark.ops.http import server
+from lakemark.sink.output import writers
+from lakemark.snapshot import snapshots, world
 from lakemark.snapshot.outside import Stream
+from lakemark.snapshot.snapshots import Snapshots
 from lakemark.snapshot.world import World
-from lakemark.snapshots import Snapshots
+from lakemark.state import connector_changes, ownership
+from lakemark.state.connector_changes import Watch
+from lakemark.state.ownership import Turn
 from tests.kit.connector_settings import config, parse
 from tests.kit.fake_world import FakeWorld
 from tests.kit.sources import parsed
@@ -151,7 +152,7 @@ WATCHING = {
     ("catalog_watch", "keep_looking"): [(catalog, catalog_watch.CatalogWatch, "look")],
     ("connector_changes", "self._run"): [(watch, connector_changes.connectors, "read")],
     ("ownership", "self._queue"): [
-        (turn, ownership.kafka, "Cluster"),
+        (turn, ownership.brokers, "Cluster"),
         (turn, ownership, "Consumer"),
     ],
     ("snapshots", "_run"): [
@@ -208,7 +209,7 @@ def test_it_goes_on(made, module, name, error, monkeypatch, logs):
             end_offsets = start_offsets
 
         monkeypatch.setattr(feeds, "Cluster", Reached)
-        monkeypatch.setattr(ownership.kafka, "Cluster", Reached)
+        monkeypatch.setattr(ownership.brokers, "Cluster", Reached)
         monkeypatch.setattr(feeds, "read_compacted", lambda *_: {})
     if name == "missed":
         monkeypatch.setattr(FakeWorld, "load", Fails(DependencyError("away")))

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lakemark.kafka import Cluster
+from lakemark.kafka.brokers import Cluster
 from lakemark.settings.layers import LoginRefused
 from stack.processes import free_port
 from tests.kit import token_server

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import gaps, positions, raw_records, tables
-from lakemark.sink import topics
+from lakemark.model import positions
+from lakemark.sink.output import topics
+from lakemark.source import raw_records
 from lakemark.source.stretch import Records
+from lakemark.state import gaps, tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of

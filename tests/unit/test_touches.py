@@ -6,9 +6,10 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import positions
-from lakemark.source import envelope, touches
-from lakemark.source.envelope import Headers, Kind, SourceIdentity
+from lakemark.converters.json import envelope
+from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
+from lakemark.model import positions
+from lakemark.source import touches
 from tests.kit.golden import samples
 
 SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")

@@ -10,13 +10,13 @@ from decimal import Decimal
 import pytest
 from deltalake import DeltaTable
 
+from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
+from lakemark.model.modes import HandlingModes
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.modes import HandlingModes
 
 TABLE = "public.orders"
 TOGETHER = pytest.mark.parametrize("together", [False, True], ids=["two batches", "one batch"])

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from lakemark.connector import TableChoice
+from lakemark.connectors.connector import TableChoice
 from tests.kit.shop import ITEMS, ORDERS, event
 
 ALL = "shop.all"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import packets
-from lakemark.source.envelope import SourceIdentity
-from lakemark.source.modes import HandlingModes
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model import packets
+from lakemark.model.modes import HandlingModes
 from lakemark.source.stretch import Plan, Records, process
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 

@@ -5,14 +5,14 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.connectors.postgres.cells import cell
+from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _typed
 from lakemark.errors import TableError
+from lakemark.model.modes import HandlingModes
 from lakemark.snapshot import chunks
-from lakemark.snapshot.cells import cell
 from lakemark.snapshot.chunks import ChunkResult, Rows
 from lakemark.snapshot.coordinator import Settings
-from lakemark.snapshot.readers.postgres_chunks import OpenTable, _parsed, _typed
-from lakemark.source.catalog import CatalogColumn, from_catalog
-from lakemark.source.modes import HandlingModes
 from tests.kit.fake_world import PIPELINE
 from tests.kit.shop import ORDERS
 from tests.kit.whole_pipeline import Change, World

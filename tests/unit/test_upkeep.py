@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.sink import delta, table_log, upkeep
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE
-from lakemark.sink.evolve import TARGET_FILE_BYTES
-from lakemark.sink.table_store import TableStore
-from lakemark.sink.upkeep import Policy
+from lakemark.sink.delta import delta_rs, table_log, upkeep
+from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.evolve import TARGET_FILE_BYTES
+from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.delta.upkeep import Policy
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.delta_table import merged, numbered, values, vector_files
 from tests.kit.sink_contract import row
@@ -35,7 +35,7 @@ def test_files_and_deleted_rows_stay_few(path):
         assert len(files) <= 4
         for file in files.values():
             assert file.deleted <= 0.5 * file.records
-    assert delta.committed(path, "q/t/s") == 29
+    assert delta_rs.committed(path, "q/t/s") == 29
     names = {p.name for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")}
     assert len(names) >= 5
 
@@ -117,7 +117,7 @@ def test_vacuum_keeps_what_is_needed_and_nothing_else(path):
 
 def test_compaction_of_task_merge_forgets_nothing_and_leaves_what_is_not_its_own(path, cache):
     for version in range(1, 9):
-        merged(delta, path, [upsert(row(str(version)), at(1))], version)
+        merged(delta_rs, path, [upsert(row(str(version)), at(1))], version)
     waiting = Path(path) / "_lakemark" / "pending" / "x.arrow"
     unfinished = Path(path) / "part-of-a-merge-that-runs.parquet"
     for file in (waiting, unfinished):
@@ -130,20 +130,20 @@ def test_compaction_of_task_merge_forgets_nothing_and_leaves_what_is_not_its_own
     assert unfinished.exists()
     assert waiting.exists()
     unfinished.unlink()
-    assert delta.size_of(DeltaTable(path)).rows == 8
+    assert delta_rs.size_of(DeltaTable(path)).rows == 8
     assert len(list(Path(path).glob("*.parquet"))) == 1
     assert not cache.exists(), "its rows are not looked for by key"
-    assert delta.committed(path, "q/t/s") == 8
+    assert delta_rs.committed(path, "q/t/s") == 8
     again = [delete(row("1"), at(5))]
-    assert merged(delta, path, again, 8).skipped
+    assert merged(delta_rs, path, again, 8).skipped
     # Records survive checkpoints, too.
     DeltaTable(path).create_checkpoint()
-    assert merged(delta, path, again, 8).skipped
+    assert merged(delta_rs, path, again, 8).skipped
 
 
 def test_a_task_merge_table_is_due_when_its_bytes_need_fewer_files_or_at_a_period(path):
-    result = partial(delta.MergeResult, at=7)
+    result = partial(delta_rs.MergeResult, at=7)
     assert upkeep.wants_upkeep(path, result(files=100, bytes=1000))
     assert not upkeep.wants_upkeep(path, result(files=100, bytes=100 * TARGET_FILE_BYTES))
-    assert not upkeep.wants_upkeep(path, delta.MergeResult(at=49))
-    assert upkeep.wants_upkeep(path, delta.MergeResult(at=51))
+    assert not upkeep.wants_upkeep(path, delta_rs.MergeResult(at=49))
+    assert upkeep.wants_upkeep(path, delta_rs.MergeResult(at=51))

@@ -9,9 +9,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from lakemark.sink import delta, table_actions, table_log, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS, TASK_MERGE, MergeResult
-from lakemark.sink.upkeep import Policy
+from lakemark.sink.delta import delta_rs, table_actions, table_log, upkeep, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE, MergeResult
+from lakemark.sink.delta.upkeep import Policy
 from tests.kit.delta_table import actions, merged, numbered, values
 from tests.kit.sink_contract import row as of
 from tests.kit.write_sets import at, delete
@@ -43,7 +43,7 @@ def engine(request) -> str:
 @pytest.fixture
 def merge(engine, path) -> Callable[..., MergeResult]:
     """A batch of this engine: version, changes."""
-    module = delta if engine == TASK_MERGE else vectors
+    module = delta_rs if engine == TASK_MERGE else vectors
     return lambda version, *changes: merged(module, path, changes, version)
 
 

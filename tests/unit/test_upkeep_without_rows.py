@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.sink import apply, table_log, upkeep
+from lakemark.sink import apply
+from lakemark.sink.delta import table_log, upkeep
+from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import table_path
-from lakemark.sink.table_store import TableStore
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop, schema_of
 

@@ -8,13 +8,13 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from lakemark.keys import canonical_keys
-from lakemark.source import civil
-from lakemark.source.columns import describe
-from lakemark.source.modes import HandlingModes
-from lakemark.source.numerals import EXACT, plain, plain_decimal
-from lakemark.source.rows import decode_rows
-from lakemark.source.schema import TableSchema
+from lakemark.converters.json.keys import canonical_keys
+from lakemark.converters.json.numerals import EXACT, plain, plain_decimal
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model import civil
+from lakemark.model.columns import describe
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema
 from tests.kit.row_images import (
     DECIMAL,
     FIRST,

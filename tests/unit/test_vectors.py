@@ -13,8 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import LakemarkError, TableError
-from lakemark.sink import (
-    delta,
+from lakemark.sink.apply import apply
+from lakemark.sink.delta import (
+    delta_rs,
     index_cache,
     object_client,
     table_log,
@@ -22,10 +23,9 @@ from lakemark.sink import (
     vectors,
     vectors_rows,
 )
-from lakemark.sink.apply import apply
-from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE
+from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE
+from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.lake_plan import LakePlan, TablePlan
-from lakemark.sink.table_store import TableStore
 from tests.kit.delta_table import actions, content, merged, numbered, refusals, values, vector_files
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.log_model import TABLE, Entry
@@ -38,10 +38,10 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 class VectorEngine:
-    ensure = staticmethod(partial(delta.ensure, engine=DELETION_VECTORS))
+    ensure = staticmethod(partial(delta_rs.ensure, engine=DELETION_VECTORS))
     merge = staticmethod(vectors.merge)
-    truncate = staticmethod(partial(delta.truncate, engine=DELETION_VECTORS))
-    committed = staticmethod(delta.committed)
+    truncate = staticmethod(partial(delta_rs.truncate, engine=DELETION_VECTORS))
+    committed = staticmethod(delta_rs.committed)
     read = staticmethod(content)
 
 
@@ -92,7 +92,7 @@ def test_statistics_keep_every_digit_that_another_writer_wrote(path):
     files = table_log.load(TableStore(path), DeltaTable(path).version(), table_id="")
     (file,) = files.files.values()
     text = '{"numRecords":3,"minValues":{"d":1.00000000000000000001}}'
-    from lakemark.sink import table_actions
+    from lakemark.sink.delta import table_actions
 
     other = table_log.data_file({**file.add, "stats": text})
     wide = table_actions.with_vector(other, {"x": 1}, 3)["add"]["stats"]
@@ -107,7 +107,7 @@ def test_statistics_keep_every_digit_that_another_writer_wrote(path):
 
 
 def test_a_table_moves_over_and_not_back(path):
-    merged(delta, path, numbered(range(10), 1), 1)
+    merged(delta_rs, path, numbered(range(10), 1), 1)
     assert merge(path, 1, delete(of("1"), at(2))).skipped, "the old engine's records hold"
     assert DeltaTable(path).protocol().min_reader_version == 1, "nothing was written"
     merge(path, 2, delete(of("1"), at(2)))
@@ -298,7 +298,7 @@ def test_rows_are_read_by_key_and_the_rest_is_not(path):
 def test_rows_are_read_by_every_type_of_key_as_without_vectors(tmp_path):
     path = str(tmp_path / "t")
     columns = {**KEY_TYPES, "n": pa.int64(), "odd name": pa.list_(pa.int64())}
-    delta.ensure(path, table_schema(columns), key=list(KEY_TYPES), engine=DELETION_VECTORS)
+    delta_rs.ensure(path, table_schema(columns), key=list(KEY_TYPES), engine=DELETION_VECTORS)
     given = [{n: v[i] for n, v in KEY_VALUES.items()} for i in (0, 1)]
     changes = [upsert({**k, "n": i, "odd name": [i]}, at(1)) for i, k in enumerate(given)]
     vectors.merge(
@@ -314,7 +314,7 @@ def test_rows_are_read_by_every_type_of_key_as_without_vectors(tmp_path):
         for opened in (None, DeltaTable(path)):
             found = vectors_rows.read_rows(path, keys, ["n", "odd name"], opened=opened)
             assert found.to_pylist() == [{"n": number, "odd name": [number]}]
-        assert vectors_rows.read_rows(path, keys).equals(delta.read_rows(path, keys))
+        assert vectors_rows.read_rows(path, keys).equals(delta_rs.read_rows(path, keys))
     assert vectors_rows.read_rows(path, keys.slice(0, 0)).num_rows == 0
 
 
@@ -329,13 +329,13 @@ def test_widening_and_truncating_leave_no_deleted_row(path):
     merge(path, 1, *numbered(range(10), 1))
     merge(path, 2, delete(of("3"), at(2)), *numbered((4,), 2, 44))
     wide = {**COLUMNS, "b": pa.decimal128(20, 0), "new": pa.string()}
-    delta.ensure(path, table_schema(wide), engine=DELETION_VECTORS)
+    delta_rs.ensure(path, table_schema(wide), engine=DELETION_VECTORS)
     assert {k: int(v) for k, v in values(path).items()} == {
         **{str(n): n for n in range(10) if n != 3},
         "4": 44,
     }
     merge(path, 3, delete(of("5"), at(3)))
-    delta.truncate(path, at(2), deletes="hard", app_id="c", version=1, engine=DELETION_VECTORS)
+    delta_rs.truncate(path, at(2), deletes="hard", app_id="c", version=1, engine=DELETION_VECTORS)
     assert {k: int(v) for k, v in values(path).items()} == {"4": 44}
     merge(path, 4, *numbered((3,), 4))
     assert sorted(values(path)) == ["3", "4"]

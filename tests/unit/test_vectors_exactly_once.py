@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.sink import delta, table_log, vectors
+from lakemark.sink.delta import delta_rs, table_log, vectors
 from tests.kit.delta_table import SPAWN, in_process, merged, values
 from tests.kit.sink_contract import row
 from tests.kit.write_sets import at, delete, insert, upsert
@@ -72,7 +72,7 @@ def test_killed_around_the_commit_and_repeated(path, when):
     process = in_process(die, path, when)
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert delta.committed(path, "q/t/s") == (1 if when == "before" else 2)
+    assert delta_rs.committed(path, "q/t/s") == (1 if when == "before" else 2)
     assert merge(path, CHANGES, 2).skipped == (when == "after")
     assert values(path) == AFTER
     assert merge(path, CHANGES, 2).skipped

@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 from pyarrow import parquet as pq
 
 from lakemark.errors import TableError
-from lakemark.sink import delta, key_index, table_actions, table_log, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS
-from lakemark.sink.table_store import TableStore
-from lakemark.sink.upkeep import Policy
+from lakemark.sink.delta import delta_rs, key_index, table_actions, table_log, upkeep, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.delta.upkeep import Policy
 from stack.object_store import serving
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.delta_table import merged, numbered
@@ -39,7 +39,7 @@ def test_a_commit_whose_answer_is_lost_is_ours_in_an_object_store():
     """The store tells of an error, the client asks again, and finds its own commit there."""
     with serving() as store:
         address, more = "s3://lake/public/t", {"storage_options": store.options}
-        delta.ensure(address, table_schema(COLUMNS), key=["id"], **more)
+        delta_rs.ensure(address, table_schema(COLUMNS), key=["id"], **more)
 
         merged(vectors, address, numbered(range(10), 1), 1, **more)
         store.lose(r"/_delta_log/\d+\.json$")
@@ -180,7 +180,7 @@ def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
     path = str(tmp_path / "t")
     columns = {"id": pa.string(), "a": pa.int64(), "t": pa.timestamp("us", "UTC")}
     last, first = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), datetime(1, 1, 1, tzinfo=UTC)
-    delta.ensure(path, table_schema(columns), key=["id"])
+    delta_rs.ensure(path, table_schema(columns), key=["id"])
     changes = [upsert({"id": "a", "t": last}, at(1)), upsert({"id": "b", "t": first}, at(1))]
     merged(vectors, path, changes, 1, columns=columns)
     (file,) = Path(path).glob("*.parquet")

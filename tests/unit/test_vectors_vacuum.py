@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink import key_index, upkeep, vectors
-from lakemark.sink.commits import DELETION_VECTORS
-from lakemark.sink.data_files import KeyRange
-from lakemark.sink.table_log import data_file
-from lakemark.sink.table_store import TableStore
-from lakemark.sink.upkeep import Policy
+from lakemark.sink.delta import key_index, upkeep, vectors
+from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.data_files import KeyRange
+from lakemark.sink.delta.table_log import data_file
+from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.delta.upkeep import Policy
 from tests.kit.delta_table import merge_vectors, numbered
 
 pytestmark = pytest.mark.usefixtures("cache")

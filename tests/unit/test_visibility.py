@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark import positions
-from lakemark.snapshot.visibility import Blocker, Server, Snapshot, Watermark, visible
+from lakemark.connectors.postgres.visibility import (
+    Blocker,
+    Server,
+    Snapshot,
+    Watermark,
+    visible,
+)
+from lakemark.model import positions
 
 HERE = Server("2024-01-01T00:00:00.000000Z", 1)
 

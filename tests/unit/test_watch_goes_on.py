@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from lakemark import connector_changes, control, decoding
-from lakemark.config import DatabaseConfig
-from lakemark.connector import read
-from lakemark.connector_changes import Watch, agree
-from lakemark.decoding import Forms
+from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
+from lakemark.settings.config import DatabaseConfig
+from lakemark.state import connector_changes, control, decoding
+from lakemark.state.connector_changes import Watch, agree
+from lakemark.state.decoding import Forms
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 from tests.unit.test_connector_changes import Kept, connector

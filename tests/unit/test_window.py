@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import positions
 from lakemark.errors import StateVersionError
+from lakemark.model import positions
 from lakemark.reconcile import state, window
 from lakemark.reconcile.state import Run, State, Window, decode_state, encode_state
 from lakemark.source import touches

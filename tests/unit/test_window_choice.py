@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lakemark.snapshot.visibility import Server, Snapshot, Watermark
+from lakemark.connectors.postgres.visibility import Server, Snapshot, Watermark
 from lakemark.snapshot.windows import Windows
 from tests.kit.nightly import examples
 

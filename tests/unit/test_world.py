@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakemark import records
-from lakemark.connector import read
+from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
-from lakemark.ownership import SUPERSEDED, superseded
+from lakemark.kafka import records
 from lakemark.snapshot import world
 from lakemark.snapshot.notifications import Subject, started
 from lakemark.snapshot.world import World
+from lakemark.state.ownership import SUPERSEDED, superseded
 from tests.kit.connector_settings import POSTGRES, config, parse
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 

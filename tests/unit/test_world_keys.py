@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakemark.connector import read
+from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
+from lakemark.model.modes import HandlingModes
 from lakemark.snapshot import world
 from lakemark.snapshot.world import World
-from lakemark.source.modes import HandlingModes
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ORDERS, schema_of
 

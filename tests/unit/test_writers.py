@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lakemark.errors import TableError
-from lakemark.sink import topics, writers
-from lakemark.sink.topics import Source, Target
+from lakemark.sink.output import topics, writers
+from lakemark.sink.output.topics import Source, Target
 from stack import watchdog
 from stack.processes import Identity, wait_for
 from tests.kit.output_topics import some

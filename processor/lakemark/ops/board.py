@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from lakemark import tables
 from lakemark.errors import LakemarkError
 from lakemark.ops import lag, status
 from lakemark.ops.answers import Answers, delay_of, windows_of
@@ -35,10 +34,11 @@ from lakemark.ops.status import (
     Stretch,
     TableNow,
 )
-from lakemark.refresh import UNKNOWN
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
-from lakemark.tables import PipelineState, TableState
+from lakemark.state import tables
+from lakemark.state.refresh import UNKNOWN
+from lakemark.state.tables import PipelineState, TableState
 from lakemark.version import __version__
 
 _WORDS: dict[str, status.TableWord] = {

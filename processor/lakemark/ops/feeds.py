@@ -17,16 +17,16 @@ from typing import Final
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from lakemark.client_errors import Admission
-from lakemark.client_settings import by_offset
-from lakemark.config import Config
-from lakemark.connector import Connector
+from lakemark.connectors.connector import Connector
 from lakemark.errors import LakemarkError
-from lakemark.kafka import Cluster
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.client_errors import Admission
+from lakemark.kafka.client_settings import by_offset
+from lakemark.kafka.records import publish, read_compacted
 from lakemark.ops import history_record, lag, source_watch
 from lakemark.ops.board import Board
 from lakemark.ops.source_side import SourceSide
-from lakemark.records import publish, read_compacted
+from lakemark.settings.config import Config
 from lakemark.settings.masking import foreign
 from lakemark.snapshot import notifications
 

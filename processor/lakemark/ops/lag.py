@@ -16,7 +16,7 @@ import msgspec
 
 from lakemark.model.offsets import Offsets
 from lakemark.ops.status import Lag, SourceNow
-from lakemark.tables import STREAMING, TableState
+from lakemark.state.tables import STREAMING, TableState
 
 FRESH_S: Final = 30.0
 """For so long a proof counts as now: looks are 5 s apart, the connector's reports mostly 10 s."""

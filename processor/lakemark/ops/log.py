@@ -15,8 +15,8 @@ import structlog
 
 from lakemark.errors import LakemarkError
 from lakemark.ops import repeats
+from lakemark.ops.terminal import shown
 from lakemark.settings import masking
-from lakemark.terminal import shown
 
 _CELLS: Final = frozenset({"after", "before", "cell", "key", "payload", "row", "value", "values"})
 _FOREIGN: Final = frozenset({"exception", "stack"})  # what other programs have written

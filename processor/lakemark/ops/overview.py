@@ -15,22 +15,21 @@ from typing import Final
 
 import msgspec
 
-from lakemark import connector as connectors
-from lakemark import settings_record
-from lakemark.config import Config
+from lakemark.connectors import connector as connectors
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.kafka import Cluster
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.records import read_all
 from lakemark.model.offsets import Offsets
-from lakemark.ops import lag, source_watch
+from lakemark.ops import lag, settings_record, source_watch
 from lakemark.ops.board import Board
 from lakemark.ops.question import Question
 from lakemark.ops.served import served_status
 from lakemark.ops.status import PipelineNow, PipelineWord, Status
 from lakemark.ops.stored_state import newest_state
-from lakemark.records import read_all
+from lakemark.settings.config import Config
 from lakemark.snapshot import notifications
 from lakemark.state.progress import PIPELINE, Kept, kept
-from lakemark.tables import PipelineState
+from lakemark.state.tables import PipelineState
 
 DEADLINE_S: Final = 60.0
 """For everything that the brokers have to say; each call has `kafka.timeout` of its own."""

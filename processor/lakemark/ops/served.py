@@ -5,8 +5,8 @@ from typing import Final
 import httpx
 import msgspec
 
-from lakemark.config import Config
 from lakemark.ops.status import DEGRADED, STREAMING, Status
+from lakemark.settings.config import Config
 from lakemark.settings.units import host_port
 
 _TIMEOUT_S: Final = 3.0  # it answers from memory; beyond that the topics are asked

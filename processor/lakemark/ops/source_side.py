@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.errors import LakemarkError
-from lakemark.ops.checks_connector import Task
 from lakemark.ops.connector_trace import last_cause
+from lakemark.ops.doctor.checks_connector import Task
 from lakemark.ops.status import SourceNow, SourceProblem
 
 NEAR: Final = 16 * 1024**2

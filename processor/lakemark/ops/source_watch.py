@@ -13,16 +13,16 @@ from typing import Final, Self, TypeVar
 
 import structlog
 
-from lakemark.config import Config
-from lakemark.connect_rest import UNKNOWN_CONNECTOR, ConnectRest
-from lakemark.connector import Connector
+from lakemark.connectors.connect_rest import UNKNOWN_CONNECTOR, ConnectRest
+from lakemark.connectors.connector import Connector
 from lakemark.errors import LakemarkError
-from lakemark.kafka import Cluster
+from lakemark.kafka.brokers import Cluster
 from lakemark.ops.board import Board
-from lakemark.ops.checks_connector import Task, heartbeat_s
-from lakemark.ops.facts_database import DatabaseWatch
+from lakemark.ops.doctor.checks_connector import Task, heartbeat_s
+from lakemark.ops.doctor.facts_database import DatabaseWatch
 from lakemark.ops.source_side import ConnectorSeen, Expected, Look, SlotSeen, SourceSide
 from lakemark.ops.status import SourceNow
+from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
 
 log = structlog.get_logger(__name__)

@@ -13,15 +13,15 @@ import msgspec
 import pyarrow.fs as pafs
 from deltalake._internal import DeltaFileSystemHandler
 
-from lakemark import tables
-from lakemark.checkpoint import Identity
-from lakemark.config import Config
 from lakemark.errors import DependencyError
+from lakemark.kafka.records import read_compacted
 from lakemark.model.offsets import Offsets
-from lakemark.records import read_compacted
+from lakemark.settings.config import Config
 from lakemark.settings.masking import foreign
+from lakemark.state import tables
+from lakemark.state.checkpoint import Identity
 from lakemark.state.progress import tables_of
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 
 _OWN: Final = "lakemark"
 _STATES: Final = "lakemark/state"

@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import changes, chunk_rows, positions
+from lakemark.model import changes, chunk_rows, positions
 from lakemark.reconcile import remembered
 
 # Why an attempt is void: its chunk is read again.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import positions
+from lakemark.model import positions
 from lakemark.source import touches
 
 REMEMBERED: Final = pa.schema(

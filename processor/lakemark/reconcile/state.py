@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from lakemark import positions
 from lakemark.errors import StateVersionError
+from lakemark.model import positions
 from lakemark.reconcile.chunks import Attempt, Closed
 
 VERSION: Final = 3

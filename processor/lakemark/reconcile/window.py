@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from lakemark import packets, positions
+from lakemark.model import packets, positions
 from lakemark.reconcile import chunks, remembered
 from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled, Whole
 from lakemark.reconcile.outputs import (

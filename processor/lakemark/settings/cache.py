@@ -6,11 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from lakemark import own_files
+from lakemark.settings import own_files
 
 CLASSES: Final = "classes"
 COMPILED: Final = "compiled"
-"""Folders of the cache whose files are run: see `class_archive` and `source.scan_json`."""
+"""Folders of the cache whose files are run: see `class_archive` and `compiled.scan_json`."""
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:

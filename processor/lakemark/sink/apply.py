@@ -31,34 +31,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from lakemark import chunk_rows, crashpoints, fills, packets
-from lakemark.chunk_rows import ChunkFile
+from lakemark import crashpoints
 from lakemark.errors import LakemarkError, TableError
-from lakemark.fills import Fill
-from lakemark.sink import (
+from lakemark.model import chunk_rows, fills, packets
+from lakemark.model.chunk_rows import ChunkFile
+from lakemark.model.evolution import TypesError, joined, way_on
+from lakemark.model.fills import Fill
+from lakemark.sink import key_ends, schema_changes
+from lakemark.sink import resolve as resolving
+from lakemark.sink.delta import (
     commits,
-    delta,
+    delta_rs,
     evolve,
-    key_ends,
-    schema_changes,
     staging,
     table_log,
     upkeep,
     vectors,
     vectors_rows,
 )
-from lakemark.sink import resolve as resolving
-from lakemark.sink.chunk_files import InFile, fits, loader, placed
-from lakemark.sink.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
-from lakemark.sink.failures import told
+from lakemark.sink.delta.chunk_files import InFile, fits, loader, placed
+from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
+from lakemark.sink.delta.failures import told
+from lakemark.sink.delta.log_table import LogTable, Opened
+from lakemark.sink.delta.pending import Halves
+from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
-from lakemark.sink.log_table import LogTable, Opened
 from lakemark.sink.names import CDC, OWN, sources_of
-from lakemark.sink.pending import Halves
 from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
-from lakemark.sink.table_store import TableStore
-from lakemark.source.evolution import TypesError, joined, way_on
 
 log = structlog.get_logger(__name__)
 
@@ -303,7 +303,7 @@ class _Work:
             )
             outcome.evolved(changed)
             since = -1 if self.opened is None else self.opened.version()
-            self.opened = delta.open_table(own.path, options)
+            self.opened = delta_rs.open_table(own.path, options)
             if self.opened is not None:
                 self._keep(*range(since + 1, self.opened.version() + 1))
         if self.opened is None:  # a truncate of a table that has never had a row
@@ -433,7 +433,7 @@ class _Work:
         own, outcome = self.own, self.outcome
         if not outcome.truncate:
             return
-        gone = delta.truncate(
+        gone = delta_rs.truncate(
             own.path,
             outcome.truncate,
             deletes=own.deletes,
@@ -454,7 +454,7 @@ class _Work:
         def read_rows(keys: pa.Table) -> pa.Table:
             if own.engine == DELETION_VECTORS:
                 return vectors_rows.read_rows(own.path, keys, None, options, self.opened)
-            return delta.read_rows(own.path, keys, storage_options=options)
+            return delta_rs.read_rows(own.path, keys, storage_options=options)
 
         return resolve(
             self.parts,
@@ -484,7 +484,7 @@ class _Work:
         if own.engine == DELETION_VECTORS:
             merge = partial(vectors.merge, files=self.files, opened=opened)
         else:
-            merge = partial(delta.merge, opened=None if isinstance(opened, LogTable) else opened)
+            merge = partial(delta_rs.merge, opened=None if isinstance(opened, LogTable) else opened)
         merged: MergeResult = merge(
             own.path,
             write_set,
@@ -515,7 +515,7 @@ class _Work:
     def _size(self, opened: Opened) -> TableSize:
         if isinstance(opened, LogTable) or self.own.engine == DELETION_VECTORS:
             return vectors.size_of(opened, self.own.path, self.plan.options)
-        return delta.size_of(opened)
+        return delta_rs.size_of(opened)
 
 
 def _content(parts: Sequence[Part]) -> int:

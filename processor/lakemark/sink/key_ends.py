@@ -12,9 +12,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import keys
+from lakemark.converters.json import keys
+from lakemark.converters.json.moments import bounds
 from lakemark.errors import TableError
-from lakemark.source.moments import bounds
 
 _SIDES: Final = ("first", "last")
 _INFINITE: Final = "infinite"

@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from lakemark.fills import Fill
-from lakemark.schema_policy import FOLLOWS, SchemaPolicy
-from lakemark.sink.commits import TASK_MERGE, MergeResult
-from lakemark.sink.staging import StagedPart
-from lakemark.source.evolution import Evolution
+from lakemark.model.evolution import Evolution
+from lakemark.model.fills import Fill
+from lakemark.settings.schema_policy import FOLLOWS, SchemaPolicy
+from lakemark.sink.delta.commits import TASK_MERGE, MergeResult
+from lakemark.sink.delta.staging import StagedPart
 
 STREAM: Final = "stream"
 CUT: Final = "truncate"

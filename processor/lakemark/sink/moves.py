@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from lakemark import changes, packets, positions
-from lakemark.changes import Arrive, Leave, Net, State, Step
+from lakemark.model import changes, packets, positions
+from lakemark.model.changes import Arrive, Leave, Net, State, Step
 from lakemark.sink.pool import Pool
 
 Same = Callable[[Net, Net], bool]

@@ -26,7 +26,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakemark.config import LakeConfig
+from lakemark.settings.config import LakeConfig
 
 SOURCE_NAME: Final = b"lakemark.source_name"
 CDC: Final = "_cdc"
@@ -134,7 +134,7 @@ def folder_of(lake: LakeConfig, table: str, rebuild: str = "") -> str:
 
 
 def rebuild_path(path: str, name: str) -> str:
-    """Where a table is made anew that will replace the one at a path, see `sink.rebuild`."""
+    """Where a table is made anew that will replace the one at a path, see `delta.rebuild`."""
     return f"{path.rstrip('/')}/{OWN_FOLDER}/{name}"
 
 

@@ -12,12 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import changes, keys, packets, positions
-from lakemark.changes import Net
+from lakemark.converters.json import keys
 from lakemark.errors import TableError
+from lakemark.model import changes, packets, positions
+from lakemark.model.changes import Net
+from lakemark.model.columns import Column
+from lakemark.model.evolution import TypesError, fitted, joined, way_on
 from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, NO_COLUMN, PATCH
-from lakemark.source.columns import Column
-from lakemark.source.evolution import TypesError, fitted, joined, way_on
 
 CDC_FIELDS: Final = [
     pa.field("position", pa.binary()),

@@ -26,10 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import changes, packets, positions
-from lakemark.changes import Arrive, Leave, Net, Step
-from lakemark.chunk_rows import Filed
-from lakemark.packets import SWEEPS
+from lakemark.model import changes, packets, positions
+from lakemark.model.changes import Arrive, Leave, Net, Step
+from lakemark.model.chunk_rows import Filed
+from lakemark.model.packets import SWEEPS
 from lakemark.sink.moves import Special, Waiting, below, net_of
 from lakemark.sink.names import CDC
 from lakemark.sink.pool import Pool, cdc_type

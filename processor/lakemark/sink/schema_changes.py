@@ -7,11 +7,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark import packets
 from lakemark.errors import TableError
-from lakemark.fills import UNSEEN
-from lakemark.schema_policy import REFUSED, Kind, Outcome, SchemaPolicy, way_on
-from lakemark.sink.evolve import Plan
+from lakemark.model import packets
+from lakemark.model.fills import UNSEEN
+from lakemark.settings.schema_policy import REFUSED, Kind, Outcome, SchemaPolicy, way_on
+from lakemark.sink.delta.evolve import Plan
 from lakemark.sink.resolve import Part
 
 _CUT: Final[Kind] = "truncate"

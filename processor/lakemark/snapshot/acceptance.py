@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
-from lakemark import namesakes
+from lakemark.connectors.postgres.boundaries import Condition
 from lakemark.errors import LakemarkError, RefusedError, nearest
-from lakemark.snapshot.boundaries import Condition
+from lakemark.model import namesakes
+from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import is_of_a_table
 from lakemark.snapshot.fields import PrimaryKey, Scalar
 from lakemark.snapshot.runs import FAILED, Run, TableRun
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, matching
-from lakemark.source.schema import TableSchema
 
 _PLAIN_NAME: Final = re.compile(r"[\w$]+\.[\w$]+")  # no pattern that could mean several
 _NOT_A_TABLE: Final = "not-a-table"

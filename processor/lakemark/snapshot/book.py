@@ -17,11 +17,11 @@ import msgspec
 import structlog
 
 from lakemark.errors import LakemarkError
-from lakemark.signal_skip import SIGNALS_KEY
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs
 from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject
 from lakemark.snapshot.runs import Run, TableRun
+from lakemark.snapshot.signal_skip import SIGNALS_KEY
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator

@@ -25,15 +25,8 @@ import psycopg
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from lakemark import records
-from lakemark.chunk_rows import ChunkFile
-from lakemark.client_errors import away
-from lakemark.config import Config, DatabaseConfig
-from lakemark.errors import ConfigError, LakemarkError, TableError
-from lakemark.snapshot import chunks
-from lakemark.snapshot.boundaries import Boundary, Condition, KeyRange, halves
-from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Part, Rows
-from lakemark.snapshot.readers.postgres_chunks import (
+from lakemark.connectors.postgres.boundaries import Boundary, Condition, KeyRange, halves
+from lakemark.connectors.postgres.postgres_chunks import (
     Chunk,
     OpenTable,
     middle,
@@ -41,12 +34,19 @@ from lakemark.snapshot.readers.postgres_chunks import (
     ordered_by,
     read_chunk,
 )
-from lakemark.snapshot.readers.postgres_keys import absent_keys, key_unreadable
-from lakemark.snapshot.readers.postgres_publication import unpublished
-from lakemark.snapshot.readers.postgres_session import STATEMENT_TIMEOUT, Session, connect
-from lakemark.snapshot.refusals import Refusal, refusals
-from lakemark.snapshot.visibility import visible
-from lakemark.source.modes import HandlingModes
+from lakemark.connectors.postgres.postgres_keys import absent_keys, key_unreadable
+from lakemark.connectors.postgres.postgres_publication import unpublished
+from lakemark.connectors.postgres.postgres_session import STATEMENT_TIMEOUT, Session, connect
+from lakemark.connectors.postgres.visibility import visible
+from lakemark.connectors.refusals import Refusal, refusals
+from lakemark.errors import ConfigError, LakemarkError, TableError
+from lakemark.kafka import records
+from lakemark.kafka.client_errors import away
+from lakemark.model.chunk_rows import ChunkFile
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import Config, DatabaseConfig
+from lakemark.snapshot import chunks
+from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Part, Rows
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -64,7 +64,7 @@ _REPORT: Final = "this is a defect of lakemark: please report it with the log of
 
 
 class WriteFile(Protocol):
-    """Writes rows to a data file beside their table; see `sink.chunk_files`."""
+    """Writes rows to a data file beside their table; see `delta.chunk_files`."""
 
     def wanted(self, table: str) -> bool:
         """Whether rows of a table go to files."""

@@ -18,13 +18,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemark import chunk_rows, packets
-from lakemark.chunk_rows import ChunkFile
+from lakemark.connectors.postgres.boundaries import (
+    CUT_TIMEOUT,
+    WHOLE,
+    Boundary,
+    Condition,
+    KeyRange,
+)
+from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.errors import LakemarkError, TableError
-from lakemark.packets import KeyColumns
-from lakemark.snapshot.boundaries import CUT_TIMEOUT, WHOLE, Boundary, Condition, KeyRange
-from lakemark.snapshot.visibility import Snapshot, Watermark
-from lakemark.source.schema import TableSchema
+from lakemark.model import chunk_rows, packets
+from lakemark.model.chunk_rows import ChunkFile
+from lakemark.model.packets import KeyColumns
+from lakemark.model.schema import TableSchema
 
 MAX_PART_BYTES: Final = 900_000
 NO_SHARD: Final = -1  # of a record that has packets of several as headers

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from lakemark import positions, tables
+from lakemark.model import positions
 from lakemark.snapshot.fence import Committed, has_passed
 from lakemark.snapshot.outside import TableNow
 from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
+from lakemark.state import tables
 
 if TYPE_CHECKING:
     from lakemark.model.offsets import Offsets

@@ -20,6 +20,8 @@ from uuid import UUID
 
 import structlog
 
+from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.book import Book
@@ -29,10 +31,8 @@ from lakemark.snapshot.desk import Desk
 from lakemark.snapshot.fence import Fence
 from lakemark.snapshot.finishing import Finishing
 from lakemark.snapshot.outside import Outside, Stream
-from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.reading import Reading
 from lakemark.snapshot.runs import Chunk, Run, TableRun
-from lakemark.snapshot.visibility import Snapshot, Watermark
 from lakemark.snapshot.windows import Windows
 from lakemark.state.progress import PAGE_PREFIX
 

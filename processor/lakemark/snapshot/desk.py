@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from lakemark import handling, signal_skip
 from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError, PipelineError
-from lakemark.handling import Mark
-from lakemark.snapshot import acceptance, runs
+from lakemark.snapshot import acceptance, runs, signal_skip
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot.chunks import BY_NO_KEY, INTERNAL, REPORT, is_of_a_table
 from lakemark.snapshot.notifications import Subject
@@ -35,6 +33,8 @@ from lakemark.snapshot.signals import (
     matching,
     read,
 )
+from lakemark.state import handling
+from lakemark.state.handling import Mark
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator

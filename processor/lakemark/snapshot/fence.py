@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from lakemark import positions
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.model import positions
 from lakemark.model.offsets import Offsets
 
 if TYPE_CHECKING:

@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lakemark.connectors.postgres.boundaries import Condition, KeyRange
+from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.model.offsets import Offsets
-from lakemark.snapshot.boundaries import Condition, KeyRange
+from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.readers.postgres_windows import Window
 from lakemark.snapshot.signals import Rejection, SignalRecord
-from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
-from lakemark.source.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

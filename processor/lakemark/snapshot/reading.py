@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from lakemark.backoff import Backoff
+from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import (
@@ -29,7 +30,6 @@ from lakemark.snapshot.chunks import (
 )
 from lakemark.snapshot.cutting import Cutting
 from lakemark.snapshot.runs import Chunk, Run, TableRun
-from lakemark.snapshot.visibility import Snapshot
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from lakemark.errors import TableError
-from lakemark.snapshot.boundaries import (
+from lakemark.connectors.postgres.boundaries import (
     WHOLE,
     Condition,
     KeyRange,
@@ -11,17 +10,18 @@ from lakemark.snapshot.boundaries import (
     range_condition,
     ranges,
 )
-from lakemark.snapshot.chunk_task import ReadSettings, refused
-from lakemark.snapshot.readers.postgres import read_schemas
-from lakemark.snapshot.readers.postgres_chunks import (
+from lakemark.connectors.postgres.postgres import read_schemas
+from lakemark.connectors.postgres.postgres_chunks import (
     boundaries,
     estimate,
     open_table,
     ordered_by,
 )
-from lakemark.snapshot.readers.postgres_session import BRIEFLY, connect
-from lakemark.snapshot.refusals import Refusal
-from lakemark.source.schema import TableSchema
+from lakemark.connectors.postgres.postgres_session import BRIEFLY, connect
+from lakemark.connectors.refusals import Refusal
+from lakemark.errors import TableError
+from lakemark.model.schema import TableSchema
+from lakemark.snapshot.chunk_task import ReadSettings, refused
 
 
 @dataclass(frozen=True, slots=True)

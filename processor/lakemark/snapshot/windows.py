@@ -9,7 +9,7 @@ written after its SELECT.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lakemark.snapshot.visibility import Snapshot, Watermark, visible
+from lakemark.connectors.postgres.visibility import Snapshot, Watermark, visible
 
 
 @dataclass(slots=True)

@@ -14,32 +14,38 @@ import psycopg
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from lakemark import namesakes, records
-from lakemark.client_errors import Admission
-from lakemark.client_settings import by_offset
-from lakemark.config import Config
-from lakemark.connect_rest import ConnectRest
-from lakemark.connector import Connector, TableChoice
-from lakemark.connector import read as read_connector
+from lakemark.connectors.connect_rest import ConnectRest
+from lakemark.connectors.connector import Connector, TableChoice
+from lakemark.connectors.connector import read as read_connector
+from lakemark.connectors.postgres import postgres_windows
+from lakemark.connectors.postgres.boundaries import Condition, KeyRange, key_texts
+from lakemark.connectors.postgres.postgres import read_names, read_schemas
+from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
+from lakemark.connectors.postgres.postgres_session import (
+    BRIEFLY,
+    LOCK_TIMEOUT,
+    Session,
+    connect,
+)
+from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.errors import DependencyError, LakemarkError, TableError
-from lakemark.kafka import Cluster
-from lakemark.signal_skip import SIGNALS_KEY
+from lakemark.kafka import records
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.client_errors import Admission
+from lakemark.kafka.client_settings import by_offset
+from lakemark.model import namesakes
+from lakemark.model.columns import Column
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import Config
 from lakemark.snapshot import table_cut
-from lakemark.snapshot.boundaries import Condition, KeyRange, key_texts
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.fence import Committed, committed_position
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.outside import Cut
-from lakemark.snapshot.readers import postgres_windows
-from lakemark.snapshot.readers.postgres import read_names, read_schemas
-from lakemark.snapshot.readers.postgres_keys import column_types, key_columns, try_condition
-from lakemark.snapshot.readers.postgres_session import BRIEFLY, LOCK_TIMEOUT, Session, connect
-from lakemark.snapshot.readers.postgres_windows import Window
+from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
-from lakemark.snapshot.visibility import Blocker, Snapshot, Watermark
-from lakemark.source.columns import Column
-from lakemark.source.schema import TableSchema
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -282,7 +288,7 @@ class World:
 
     def condition(self, table: str, text: str) -> Condition:
         """See `Outside`."""
-        from lakemark.snapshot.conditions import rebuilt  # noqa: PLC0415 - slow, and seldom needed
+        from lakemark.connectors.postgres.conditions import rebuilt  # noqa: PLC0415 - slow, and seldom needed
 
         types = self._types.get(table)
         if types is None:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from lakemark.client_errors import Admission, refused_settings
-from lakemark.client_settings import here
 from lakemark.errors import DependencyError, lost
+from lakemark.kafka.client_errors import Admission, refused_settings
+from lakemark.kafka.client_settings import here
 from lakemark.settings.masking import foreign
 from lakemark.source import librdkafka, plain, scan_messages
 from lakemark.source.ranges import Range

@@ -13,16 +13,16 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from lakemark import changes, keys, packets, positions
-from lakemark.changes import Net
-from lakemark.source import rows
-from lakemark.source.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
+from lakemark.converters.json import keys, rows
+from lakemark.converters.json.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
+from lakemark.converters.json.placeholders import stands_in
+from lakemark.converters.json.record import unwrapped
+from lakemark.model import changes, packets, positions
+from lakemark.model.changes import Net
+from lakemark.model.key_types import value_fault
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema
 from lakemark.source.gate import HighWater
-from lakemark.source.key_types import value_fault
-from lakemark.source.modes import HandlingModes
-from lakemark.source.placeholders import stands_in
-from lakemark.source.record import unwrapped
-from lakemark.source.schema import TableSchema
 
 _CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
 # `source.snapshot` of a table's last row, of the last table's in the end.

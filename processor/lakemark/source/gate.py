@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from lakemark import positions
-from lakemark.source.envelope import Kind
+from lakemark.converters.json.envelope import Kind
+from lakemark.model import positions
 
 _PASSING: Final = frozenset({int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.HEARTBEAT)})
 

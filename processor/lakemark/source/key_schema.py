@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
-from lakemark import keys
+from lakemark.converters.json import keys
+from lakemark.converters.json.envelope import Headers, Kind
+from lakemark.converters.json.record import NULL, unwrapped
 from lakemark.errors import LakemarkError, TableError
-from lakemark.source.envelope import Headers, Kind
-from lakemark.source.modes import HandlingModes
-from lakemark.source.record import NULL, unwrapped
-from lakemark.source.schema import TableSchema, from_envelope
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema, from_envelope
 
 Numerics = Mapping[str, frozenset[str]]
 """Columns of type numeric, by table."""

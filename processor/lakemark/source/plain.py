@@ -19,17 +19,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
-from lakemark import keys, namesakes, packets, positions
-from lakemark.source import columns as columns_of
-from lakemark.source import envelope, images, record, scan_events, scan_json, scan_messages
-from lakemark.source.envelope import Kind
+from lakemark.converters.json import envelope, keys, record
+from lakemark.converters.json.compiled import images, scan_events, scan_json
+from lakemark.converters.json.compiled.scan_json import Bytes, Offsets, Whole
+from lakemark.converters.json.envelope import Kind
+from lakemark.model import columns as columns_of
+from lakemark.model import namesakes, packets, positions
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema
+from lakemark.source import scan_messages
 from lakemark.source.fold import key_columns
 from lakemark.source.gate import HighWater
 from lakemark.source.key_schema import schema_for
-from lakemark.source.modes import HandlingModes
 from lakemark.source.reports import TableReport
-from lakemark.source.scan_json import Bytes, Offsets, Whole
-from lakemark.source.schema import TableSchema
 from lakemark.source.stretch import Plan, Stretch
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from lakemark.namesakes import Name
+from lakemark.model.namesakes import Name
 
 REPORT: Final = "report"  # kind of a row of a batch's results
 

@@ -12,18 +12,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemark import fills, keys, namesakes, packets
-from lakemark.fills import Fill
-from lakemark.namesakes import Name
-from lakemark.positions import one_transaction
-from lakemark.source import envelope
-from lakemark.source.envelope import Headers, Kind, SourceIdentity
+from lakemark.converters.json import envelope, keys
+from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
+from lakemark.model import fills, namesakes, packets
+from lakemark.model.fills import Fill
+from lakemark.model.modes import HandlingModes
+from lakemark.model.namesakes import Name
+from lakemark.model.positions import one_transaction
+from lakemark.model.schema import TableSchema
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.gate import HighWater, first_times, gate
 from lakemark.source.key_schema import key_names, schema_for
-from lakemark.source.modes import HandlingModes
 from lakemark.source.reports import TableReport
-from lakemark.source.schema import TableSchema
 
 NEW_KEY: Final = envelope.NEW_KEY_HEADER
 OLD_KEY: Final = envelope.OLD_KEY_HEADER

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakemark import positions
-from lakemark.source.envelope import Headers, Kind
+from lakemark.converters.json.envelope import Headers, Kind
+from lakemark.model import positions
 
 TOUCHES: Final = pa.schema(
     [

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from lakemark.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState, TableState
 
 PIPELINE: Final = b"_pipeline"
 CAPTURED: Final = b"_captured"

@@ -5,8 +5,8 @@ from functools import cache
 
 import pyarrow as pa
 
-from lakemark.source.columns import describe
-from lakemark.source.schema import TableSchema
+from lakemark.model.columns import describe
+from lakemark.model.schema import TableSchema
 from tests.kit.log_model import Row, table_schema
 
 ADD = "add"

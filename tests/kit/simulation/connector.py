@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
-from lakemark import positions
+from lakemark.model import positions
 from tests.kit.log_model import STEP, TABLE, TOPIC, Entry, Record
 from tests.kit.log_records import key_json, sequence_json, value_json
 from tests.kit.simulation.source import Change, Committed, Source

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from lakemark import packets
-from lakemark.snapshot.visibility import Server, Snapshot, Watermark, visible
+from lakemark.connectors.postgres.visibility import Server, Snapshot, Watermark, visible
+from lakemark.model import packets
 from lakemark.source.touches import shard_of
 from tests.kit.log_model import TABLE, Row
 from tests.kit.simulation.pipeline import Done, Pipeline

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lakemark import positions
-from lakemark.fills import UNSEEN, Fill, packed
+from lakemark.model import positions
+from lakemark.model.fills import UNSEEN, Fill, packed
 from tests.kit.log_model import COLUMNS
 from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, Alter
 from tests.kit.simulation.connector import TOPIC, Connector, Place

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakemark import chunk_rows, packets, positions
+from lakemark.model import chunk_rows, packets, positions
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from tests.kit.simulation.connector import Event

@@ -15,34 +15,26 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakemark import (
-    catch_up,
-    chunk_rows,
-    fills,
-    new_partitions,
-    packets,
-    plans,
-    positions,
-    tables,
-    tasks,
-)
-from lakemark.chunk_rows import ChunkFile
-from lakemark.fills import UNSEEN, Fill
+from lakemark import plans, tasks
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model import chunk_rows, fills, packets, positions
+from lakemark.model.chunk_rows import ChunkFile
+from lakemark.model.fills import UNSEEN, Fill
+from lakemark.model.modes import HandlingModes
 from lakemark.model.offsets import Offsets
-from lakemark.packets import KeyColumns
+from lakemark.model.packets import KeyColumns
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
-from lakemark.sink import chunk_files
 from lakemark.sink import resolve as resolving
-from lakemark.sink.chunk_files import InFile
+from lakemark.sink.delta import chunk_files
+from lakemark.sink.delta.chunk_files import InFile
 from lakemark.sink.pool import Pool
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
-from lakemark.source.envelope import SourceIdentity
 from lakemark.source.gate import HighWater
-from lakemark.source.modes import HandlingModes
 from lakemark.source.stretch import Plan, Records
-from lakemark.tables import TableState, Water
+from lakemark.state import catch_up, new_partitions, tables
+from lakemark.state.tables import TableState, Water
 from tests.kit.log_model import TABLE, Record, table_schema
 from tests.kit.simulation.alters import NEW, OLD, Alter
 from tests.kit.simulation.connector import SIGNAL_TABLE, TOPIC, Connector, Place

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lakemark import packets
-from lakemark.snapshot.visibility import Snapshot, Watermark
+from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.model import packets
 from tests.kit.log_model import TABLE, Row, table_schema
 from tests.kit.simulation.alters import ADD, NEW, OLD, RENAME, altered
 from tests.kit.simulation.source import Transaction

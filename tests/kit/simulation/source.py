@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakemark.snapshot.visibility import Server, Snapshot
+from lakemark.connectors.postgres.visibility import Server, Snapshot
 from tests.kit.log_model import STEP, Database, Row, Shape
 from tests.kit.simulation.alters import ADD, NEW, Alter
 

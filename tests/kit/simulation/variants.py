@@ -15,15 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakemark import changes, chunk_rows, fills, packets, positions, tasks
-from lakemark.fills import Fill
+from lakemark import tasks
+from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.converters.json import envelope
+from lakemark.converters.json.envelope import Kind
+from lakemark.model import changes, chunk_rows, fills, packets, positions
+from lakemark.model.fills import Fill
 from lakemark.reconcile import chunks, remembered, window
 from lakemark.reconcile.chunks import Settled
-from lakemark.sink import chunk_files, moves
+from lakemark.sink import moves
 from lakemark.sink import resolve as resolving
-from lakemark.snapshot.visibility import Snapshot, Watermark
-from lakemark.source import envelope, fold, stretch
-from lakemark.source.envelope import Kind
+from lakemark.sink.delta import chunk_files
+from lakemark.source import fold, stretch
 from lakemark.source.gate import Gated, HighWater
 from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, RENAME
 from tests.kit.simulation.connector import TOPIC

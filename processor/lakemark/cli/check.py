@@ -1,0 +1,51 @@
+"""What ``lakemark validate`` finds offline beyond the form of the settings."""
+
+from collections.abc import Iterator
+
+from lakemark.connectors import connector
+from lakemark.connectors.schema_file import read_schema_file
+from lakemark.kafka.client_settings import java_options, librdkafka_options
+from lakemark.settings import cache, own_files
+from lakemark.settings.config import Config
+from lakemark.settings.layers import InvalidConfig, Problem
+
+
+def check(config: Config) -> list[Problem]:
+    """Mistakes and warnings in what the configuration names; nothing is contacted."""
+    problems: list[Problem] = []
+    if config.source.connector_file:
+        try:
+            problems += connector.read(config).problems
+        except InvalidConfig as error:
+            problems += error.problems
+    if config.source.schema_file:
+        try:
+            read_schema_file(config.source.schema_file)
+        except InvalidConfig as error:
+            problems += error.problems
+    if config.database and set("?%") & set(config.database.url):  # the rest is sound by its form
+        from lakemark.connectors.postgres.postgres import conninfo  # noqa: PLC0415 (a slow import)
+
+        try:
+            conninfo(config.database)
+        except InvalidConfig as error:
+            problems += error.problems
+    for options in (java_options, librdkafka_options):
+        try:
+            options(config)
+        except InvalidConfig as error:
+            problems += error.problems
+    problems += _rights(config)
+    return problems
+
+
+def _rights(config: Config) -> Iterator[Problem]:
+    """Files that others can read or write, which should not."""
+    for file, why in own_files.bared(config.secret_files()):
+        message = f"a secret stands in {file}, and {why}"
+        yield Problem("", message, f"chmod 600 {file}", warning=True)
+    for folder, why in cache.trust():
+        if not why:
+            continue
+        message = f"{folder} of the cache is not used: {why}"
+        yield Problem("", message, own_files.HINT, warning=True)

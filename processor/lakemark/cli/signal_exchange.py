@@ -1,0 +1,148 @@
+"""A signal is sent, and its answer awaited: what the commands that write signals share.
+
+A signal is read as the pipeline will read it before it is sent, so that what can be refused is
+refused here, in the same words.
+"""
+
+import time
+import uuid
+from typing import Any, Final
+
+import msgspec
+
+from lakemark.cli import snapshot_view
+from lakemark.cli.presentation import error_console
+from lakemark.errors import PipelineError, RefusedError, cut
+from lakemark.settings.config import Config
+from lakemark.snapshot import notifications, signals
+from lakemark.snapshot.following import Run, then
+
+_MOST_BYTES: Final = 1_000_000  # brokers take 1 MiB of a record unless they are told otherwise
+_POLL_S: Final = 0.5  # Ctrl-C is noticed after this
+
+
+class Request:
+    """A signal that is about to be sent; fields that are None are left out."""
+
+    # By what another signal than execute-snapshot may be answered under a run's id.
+    _ANSWERS: Final = {
+        "stop-snapshot": "ABORTED",
+        "pause-snapshot": "PAUSED",
+        "resume-snapshot": "RESUMED",
+    }
+
+    def __init__(self, kind: str, data: dict[str, Any], id_: str = "") -> None:
+        self.kind = kind
+        self.id = id_ or str(uuid.uuid4())
+        known = {name: value for name, value in data.items() if value is not None}
+        self.value = msgspec.json.encode({"id": self.id, "type": kind, "data": known})
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it asks for a run."""
+        return self.kind == "execute-snapshot"
+
+    def check(self, pipeline: str) -> None:
+        """Refuses what the pipeline will refuse without looking at its tables."""
+        if len(self.value) > _MOST_BYTES:
+            raise RefusedError(
+                "the signal is larger than Kafka takes",
+                code="too-large",
+                hint="send several with fewer keys each, or take all rows",
+            )
+        read = signals.read(pipeline.encode(), self.value, pipeline=pipeline, unnamed=self.id)
+        if isinstance(read, signals.Rejection):
+            raise RefusedError(read.message, code=read.code, hint=read.hint)
+
+    def is_answered_by(self, notification: notifications.Notification) -> bool:
+        """Under its own id, or by what it does to the runs."""
+        return notification.id == self.id or notification.type == self._ANSWERS.get(self.kind)
+
+
+def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> Run:
+    """Sends a signal and returns what has come of it.
+
+    1. It is checked.  2. The end of the notifications is noted.  3. It is written.
+    4. Its answer is awaited.  5. The run is followed, if that was asked for.
+
+    Args:
+        config: says which pipeline.
+        signal: what to send.
+        within: seconds to wait for the answer.
+        wait: whether to follow the run to its end, which may take any time.
+
+    Raises:
+        RefusedError: the pipeline would refuse it; nothing was sent.
+        PipelineError: the pipeline never ran, or none answered in time.
+        DependencyError: the brokers are away.
+        KeyboardInterrupt: in steps 4 and 5; the user was told that the signal stays.
+    """
+    signal.check(config.name)
+    _check_started(config)
+    from lakemark.kafka.records import Tail, publish  # noqa: PLC0415
+
+    with Tail(config, config.topics.notifications) as tail:
+        publish(config, config.topics.signals, [(config.name.encode(), signal.value)])
+        try:
+            run = _answered(signal, tail, within)
+            if wait and not run.has_ended:
+                run = _followed(run, tail)
+        except KeyboardInterrupt:
+            snapshot_view.say_left(error_console(), signal.id, is_run=signal.is_run)
+            raise
+    if run.last is None:
+        raise _no_answer(config, signal)
+    return run
+
+
+def _check_started(config: Config) -> None:
+    from lakemark.kafka.brokers import Cluster  # noqa: PLC0415
+
+    wanted = [config.topics.signals, config.topics.notifications]
+    with Cluster(config) as cluster:
+        # Writing to a topic that does not exist may create it, with the wrong settings.
+        missing = set(wanted) - set(cluster.partition_counts(wanted))
+    if missing:
+        raise PipelineError(
+            f"the pipeline {config.name} has never run: there is no topic {min(missing)}",
+            code="not-started",
+            hint="start it with `lakemark run`",
+        )
+
+
+def _answered(signal: Request, tail: Any, within: float) -> Run:
+    """The run after the first notification that answers, without one when none came in time."""
+    run = Run(signal.id)
+    deadline = time.monotonic() + within
+    while (left := deadline - time.monotonic()) > 0:
+        found = notifications.read(tail.value(min(left, _POLL_S)))
+        if found is None or not signal.is_answered_by(found):
+            continue
+        run = then(Run(found.id), found)
+        if run.last is not None:
+            break
+    return run
+
+
+def _followed(run: Run, tail: Any) -> Run:
+    with snapshot_view.Bars(error_console()) as shown:
+        shown.update(run)
+        while not run.has_ended:
+            found = notifications.read(tail.value(_POLL_S))
+            if found is not None:
+                run = then(run, found)
+                shown.update(run)
+    return run
+
+
+def _no_answer(config: Config, signal: Request) -> PipelineError:
+    hint = (
+        f"the signal is in {config.topics.signals} and will be carried out when the pipeline reads"
+        " it: see whether `lakemark run` is running (`lakemark status`) with this configuration,"
+        " and whether another run goes first (`lakemark snapshot status`)"
+    )
+    return PipelineError(
+        f"no pipeline has answered the signal {cut(signal.id)} in time",
+        code="no-answer",
+        hint=hint,
+    )

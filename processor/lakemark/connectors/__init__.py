@@ -1,0 +1,1 @@
+"""The connector beside lakemark, and what databases say of their tables."""

@@ -1,0 +1,86 @@
+"""Where the schemas of plain JSON tables come from: the database, a file, or nowhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lakemark.connectors.connector import Connector, TableChoice
+from lakemark.connectors.postgres import postgres
+from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.model.modes import HandlingModes
+from lakemark.model.namesakes import Names
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import Config, DatabaseConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseCatalog:
+    """The source database's own catalog: asking again shows what has changed."""
+
+    database: DatabaseConfig
+    modes: HandlingModes
+    settings: Mapping[str, str]
+    captured: TableChoice
+    live: bool = True
+
+    def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
+        """Return schemas of the named tables, or of all that are captured.
+
+        Tables that it does not know, or cannot describe, are absent.
+
+        Raises:
+            DependencyError: the database does not answer.
+        """
+        return postgres.read_schemas(
+            self.database, names, self.modes, settings=self.settings, captured=self.captured
+        )
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables, captured or not.
+
+        Raises:
+            DependencyError: the database does not answer.
+        """
+        return postgres.table_names(self.database)
+
+    def names(self) -> Names:
+        """Return the captured tables by text, of those texts that several tables may have.
+
+        Raises:
+            DependencyError: the database does not answer.
+        """
+        return postgres.read_names(self.database, self.captured)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCatalog:
+    """What the user's file says; empty without one, which suits records that carry schemas."""
+
+    schemas: Mapping[str, TableSchema]
+    live: bool = False
+
+    def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
+        """Schemas of the named tables, or of all; tables it does not know are absent."""
+        return {t: s for t, s in self.schemas.items() if names is None or t in names}
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables."""
+        return list(self.schemas)
+
+    def names(self) -> Names:
+        """Return nothing: a file has texts only."""
+        return {}
+
+
+def catalog_of(
+    config: Config, modes: HandlingModes, connector: Connector
+) -> DatabaseCatalog | FixedCatalog:
+    """The catalog that the configuration names; the database wins over a schema file.
+
+    Raises:
+        InvalidConfig: the schema file cannot be used.
+    """
+    if config.database is not None:
+        return DatabaseCatalog(config.database, modes, connector.settings, connector.tables)
+    if config.source.schema_file is not None:
+        return FixedCatalog(schemas_from_file(config.source.schema_file, modes))
+    return FixedCatalog({})

@@ -1,0 +1,385 @@
+"""What lakemark needs from the connector's own configuration, so that nothing is said twice.
+
+The configuration comes from Connect's REST API or from its JSON file. Placeholders of Connect's
+config providers (``${file:…}``) stay as they are: only Connect can resolve them, and nothing that
+lakemark needs should be a secret.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from lakemark.connectors.connect_rest import ATTEMPTS, ConnectRest
+from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS, problems_with, void_options
+from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.kafka import output_names
+from lakemark.model import namesakes
+from lakemark.model.namesakes import Name
+from lakemark.model.wanted import Wanted
+from lakemark.settings.config import Config
+from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.names import quoted, split_list, table_name, topic_regex, topic_safe
+from lakemark.settings.patterns import JavaPattern, compile_java
+
+CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}
+
+
+class TableChoice:
+    """Which tables are captured: the connector's lists and, inside them, ``source.tables``.
+
+    The connector's lists match in full and without regard to case, as Debezium compiles them
+    (`io.debezium.function.Predicates`); an include list makes its exclude list void. Ours match in
+    full and regard case. Expressions that only Java understands match everything here: the
+    connector has applied them already. It is not started with them, see `suitability`.
+    """
+
+    def __init__(self, settings: Mapping[str, str], chosen: list[str]) -> None:
+        self._schemas = _Lists(settings, "schema")
+        self._tables = _Lists(settings, "table")
+        self._chosen = [compile_java(regex) for regex in chosen]
+
+    def __contains__(self, table: object) -> bool:
+        """Whether this ``schema.table`` is captured and chosen."""
+        if not isinstance(table, str):
+            return False
+        if not self.captured(table):
+            return False
+        return not self._chosen or any(regex.matches(table) for regex in self._chosen)
+
+    def captured(self, table: str) -> bool:
+        """Whether the connector's own lists let this ``schema.table`` through."""
+        schemas = [schema for schema, _ in namesakes.names_of(table)] or [table]
+        return any(map(self._schemas.allow, schemas)) and self._tables.allow(table)
+
+    def takes(self, name: Name) -> bool:
+        """Whether the very table of this schema and name is captured and chosen."""
+        return self._schemas.allow(name[0]) and namesakes.text(name) in self
+
+
+class _Lists:
+    def __init__(self, settings: Mapping[str, str], what: str) -> None:
+        self._include = _compiled(settings.get(f"{what}.include.list", ""))
+        self._exclude = _compiled(settings.get(f"{what}.exclude.list", ""))
+
+    def allow(self, name: str) -> bool:
+        if self._include:
+            return any(regex is None or regex.matches(name) for regex in self._include)
+        return not any(regex is not None and regex.matches(name) for regex in self._exclude)
+
+
+def _compiled(value: str) -> list[JavaPattern | None]:
+    found: list[JavaPattern | None] = []
+    for entry in split_list(value):
+        try:
+            found.append(compile_java(entry, ignore_case=True))
+        except ValueError:
+            found.append(None)
+    return found
+
+
+def wants_column(settings: Mapping[str, str], table: str, column: str) -> bool:
+    """Whether the connector sends this column: ``column.include.list`` or ``column.exclude.list``.
+
+    Key columns are always sent; the caller knows them.
+    """
+    return _Lists(settings, "column").allow(f"{table}.{column}")
+
+
+def key_columns(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> list[str]:
+    """The columns that ``message.key.columns`` makes the key of this table; empty: its own key.
+
+    As `Key.CustomKeyMapper` has it: each column of an entry is, behind the entry's expression and a
+    dot, one more expression, which regards no case and is matched with ``schema.table.column``, or
+    with the database before it. All entries count, and columns that the table lacks do not.
+
+    Args:
+        settings: the connector's.
+        table: ``schema.table``.
+        columns: of the table, in its order.
+    """
+    database = settings.get("database.dbname", "")
+    found: dict[str, None] = {}
+    for entry in settings.get("message.key.columns", "").split(";"):
+        expression, _, listed = entry.strip().rpartition(":")
+        for name in filter(None, map(str.strip, listed.split(","))):
+            try:
+                regex = compile_java(f"{expression.strip()}.{name}", ignore_case=True)
+            except ValueError:
+                continue
+            for column in columns:
+                place = f"{table}.{column}"
+                if regex.matches(place) or regex.matches(f"{database}.{place}"):
+                    found[column] = None
+    return list(found)
+
+
+@dataclass(frozen=True)
+class Connector:
+    """A connector as lakemark sees it.
+
+    Attributes:
+        name: its name in Connect, or that in its file.
+        kind: ``postgresql``; as in ``source.connector`` of its events.
+        settings: its configuration, placeholders as they are; without options that Connect passes
+            over.
+        topic_prefix: first part of its topics, ``source.name`` of its events.
+        signal_table: ``schema.table`` of ``signal.data.collection``, None without one.
+        topic_pattern: Java regular expression of the topics to subscribe to, future tables
+            included. It matches at least the chosen tables' topics and the signal table's, and
+            none of lakemark's own; what it matches beyond is sorted out by the source block.
+        output_prefixes: of lakemark's output topics, those of an earlier configuration included.
+        tables: which tables are captured and chosen, as of this configuration.
+        chosen: which tables are chosen of whatever comes: the connector has applied its own lists,
+            whichever it had at the time.
+        problems: why it cannot be used (errors) and what should be known (warnings).
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, str]
+    topic_prefix: str
+    signal_table: str | None
+    topic_pattern: str
+    output_prefixes: tuple[str, ...]
+    tables: TableChoice
+    chosen: TableChoice
+    problems: tuple[Problem, ...]
+
+    @property
+    def identity(self) -> SourceIdentity:
+        """What marks a record as this connector's."""
+        return SourceIdentity(self.kind, self.topic_prefix, self.signal_table)
+
+    def key_of(self, table: str, columns: Sequence[str]) -> list[str]:
+        """The columns of a table that `message.key.columns` makes its key; empty: its own key."""
+        return key_columns(self.settings, table, columns)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether it reads its tables' rows itself before it streams (`snapshot.mode`)."""
+        mode = self.settings.get("snapshot.mode", "initial").strip().lower()
+        return mode not in WITHOUT_ROWS
+
+    @property
+    def reads_all_rows(self) -> bool:
+        """Whether it leaves out no row and no table then."""
+        return not any(
+            name.startswith(tuple(PARTS)) and value.strip() for name, value in self.settings.items()
+        )
+
+    def captures(self, table: str) -> bool:
+        """Whether events of this ``schema.table`` are wanted; those of the signal table always."""
+        return table == self.signal_table or table in self.tables
+
+    def topic_of(self, table: str) -> str:
+        """The topic of this ``schema.table`` under the connector's naming."""
+        return _topic_of(self.settings, table)
+
+    @property
+    def wanted(self) -> Wanted:
+        """Which topics and tables of a checkpoint are still named."""
+        pattern = compile_java(self.topic_pattern)
+        return Wanted(
+            topic=pattern.matches,
+            tables=self.tables,
+            captured=self.tables.captured,
+        )
+
+    @cached_property
+    def other_topics(self) -> dict[str, str]:
+        """Topics of the connector that carry no rows, by what they carry."""
+        return _other_topics(self.settings)
+
+    @property
+    def schemas_enabled(self) -> bool | None:
+        """Whether values carry their schema; None when the worker's default decides."""
+        return self._carry_schemas("value")
+
+    @property
+    def wraps(self) -> bool:
+        """Whether keys or values are known to carry their schemas."""
+        return any(self._carry_schemas(side) for side in ("key", "value"))
+
+    def _carry_schemas(self, side: str) -> bool | None:
+        value = self.settings.get(f"{side}.converter.schemas.enable")
+        if value is None:
+            return True if self.settings.get(f"{side}.converter") else None
+        return value.strip().lower() == "true"
+
+    def require(self) -> None:
+        """Raises one `InvalidConfig` with every problem that is an error."""
+        mistakes = [problem for problem in self.problems if not problem.warning]
+        if mistakes:
+            raise InvalidConfig(mistakes, source=f"the connector {self.name}")
+
+    def having_written(self, prefixes: Iterable[str]) -> "Connector":
+        """The same, of a pipeline that wrote output topics of these prefixes, and may do no more.
+
+        Their records are events of this connector, too: read again they would be counted twice.
+        """
+        new = [prefix for prefix in prefixes if prefix not in self.output_prefixes]
+        if not new:
+            return self
+        return replace(
+            self,
+            output_prefixes=(*self.output_prefixes, *new),
+            topic_pattern=_without([_below(prefix) for prefix in new], self.topic_pattern),
+        )
+
+    def require_visible(self, tables: Iterable[str]) -> None:
+        """Raises `InvalidConfig` if change topics would be taken for output topics."""
+        topics = [f"{self.topic_prefix}.", *map(self.topic_of, tables)]
+        for prefix in self.output_prefixes:
+            hidden = output_names.hidden(prefix, topics)
+            if hidden:
+                message = (
+                    f"change topics begin with {prefix}, as output topics of this pipeline do or"
+                    f" did ({hidden[0]}): none would be read"
+                )
+                hint = (
+                    "choose a prefix that no change topic begins with; where one was used before,"
+                    " begin a new pipeline: another name and another checkpoint"
+                )
+                raise InvalidConfig([Problem("output.topic_prefix", message, hint)])
+
+
+def read(config: Config, *, attempts: int = ATTEMPTS) -> Connector:
+    """The connector from Connect or from its file.
+
+    Args:
+        config: says which.
+        attempts: how often Connect is asked.
+
+    Raises:
+        DependencyError: Connect does not answer.
+        InvalidConfig: Connect does not know the connector, refuses us, or the file is unreadable.
+    """
+    if config.source.connect:
+        with ConnectRest(config.source.connect, attempts=attempts) as rest:
+            settings = rest.settings()
+        return parse(settings, config=config, name=config.source.connect.connector)
+    file = config.source.connector_file
+    if file is None:
+        raise InvalidConfig([Problem("source", "no connector is named")])
+    name, settings = read_file(file)
+    return parse(settings, config=config, name=name)
+
+
+def offsets(config: Config) -> list[dict[str, Any]]:
+    """The connector's committed source offsets, empty when only its file is known.
+
+    Raises:
+        DependencyError: Connect does not answer.
+    """
+    if config.source.connect is None:
+        return []
+    with ConnectRest(config.source.connect) as rest:
+        return rest.offsets()
+
+
+def read_file(file: Path) -> tuple[str, dict[str, str]]:
+    """Name and settings from a connector's JSON file: ``{"name", "config"}`` or the bare settings.
+
+    Raises:
+        InvalidConfig: it is no JSON object.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"{file} cannot be read: {error.strerror}"
+        raise InvalidConfig([Problem("source.connector_file", problem)]) from error
+    except ValueError as error:
+        problem = f"{file.name} is not valid JSON: {error}"
+        raise InvalidConfig([Problem("source.connector_file", problem)]) from error
+    inner = document.get("config", document) if isinstance(document, dict) else None
+    if not isinstance(inner, dict):
+        problem = f"{file.name} holds no JSON object with the connector's settings"
+        raise InvalidConfig([Problem("source.connector_file", problem)])
+    settings = {str(k): _as_text(v) for k, v in inner.items() if v is not None}
+    return str(document.get("name") or settings.get("name") or file.stem), settings
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Connector:
+    """The connector from its settings. Never raises: what is wrong stands in `problems`."""
+    signal = table_name(settings.get("signal.data.collection", "")) or None
+    void = void_options(settings)
+    tables = TableChoice(settings, config.source.tables)
+    return Connector(
+        name=name or settings.get("name", ""),
+        kind=CONNECTORS.get(settings.get("connector.class", ""), ""),
+        settings={name: settings[name] for name in settings if name not in void},
+        topic_prefix=settings.get("topic.prefix", ""),
+        signal_table=signal,
+        topic_pattern=_topic_pattern(settings, config=config, signal=signal),
+        output_prefixes=(config.output.topic_prefix,) if config.output else (),
+        tables=tables,
+        chosen=TableChoice({}, config.source.tables),
+        problems=tuple(problems_with(settings, config, kinds=CONNECTORS)),
+    )
+
+
+def _delimiter(settings: Mapping[str, str]) -> str:
+    return settings.get("topic.delimiter", ".")
+
+
+def _topic_of(settings: Mapping[str, str], table: str) -> str:
+    schema, _, name = table.partition(".")
+    return topic_safe(_delimiter(settings).join([settings.get("topic.prefix", ""), schema, name]))
+
+
+def _other_topics(settings: Mapping[str, str]) -> dict[str, str]:
+    prefix, delimiter = settings.get("topic.prefix", ""), _delimiter(settings)
+    heartbeat = settings.get("topic.heartbeat.prefix", "__debezium-heartbeat")
+    found = {
+        "heartbeat": settings.get("topic.heartbeat.name") or f"{heartbeat}{delimiter}{prefix}",
+        "transaction": f"{prefix}{delimiter}{settings.get('topic.transaction', 'transaction')}",
+        "message": f"{prefix}{delimiter}message",
+        "schema-change": prefix,
+        "notification": settings.get("notification.sink.topic.name", ""),
+        "signal": settings.get("signal.kafka.topic", f"{prefix}-signal"),
+    }
+    return {what: topic for what, topic in found.items() if topic}
+
+
+def _topic_pattern(settings: Mapping[str, str], *, config: Config, signal: str | None) -> str:
+    body = config.source.topics or _table_topics(settings, config, signal)
+    others = [*config.topics.all(), *_other_topics(settings).values()]
+    wanted = compile_java(body)
+    unwanted = [quoted(topic) + "$" for topic in dict.fromkeys(others) if wanted.matches(topic)]
+    if config.output:
+        unwanted.append(_below(config.output.topic_prefix))
+    return _without(unwanted, body)
+
+
+def _below(prefix: str) -> str:
+    return quoted(prefix) + r"\."
+
+
+def _without(unwanted: Sequence[str], body: str) -> str:
+    return f"(?!{'|'.join(unwanted)})(?:{body})" if unwanted else body
+
+
+def _table_topics(settings: Mapping[str, str], config: Config, signal: str | None) -> str:
+    """Topics of the chosen tables where that can be said, else of everything of table shape.
+
+    The connector's own lists are left out on purpose: when they grow, the new table's topic must
+    be read without a restart.
+    """
+    delimiter = _delimiter(settings)
+    start = quoted(topic_safe(settings.get("topic.prefix", "") + delimiter))
+    chosen = [topic_regex(regex) for regex in config.source.tables]
+    if delimiter == "." and chosen and None not in chosen:
+        bodies = [regex for regex in chosen if regex]
+        if signal:
+            bodies.append(quoted(topic_safe(signal)))
+        return f"{start}(?:{'|'.join(bodies)})"
+    if delimiter == ".":
+        return rf"{start}[^.]+\..+"
+    return f"{start}.+{quoted(topic_safe(delimiter))}.+"

@@ -1,0 +1,1 @@
+"""PostgreSQL: catalog, types, conditions, and how its rows are read."""

@@ -1,0 +1,240 @@
+"""PostgreSQL: rows that open and close windows, and who keeps them from being visible.
+
+The rows go into the connector's own signal table, so they come back in the log among the changes.
+The least that lakemark's user needs (tables to be read need SELECT, and their schemas USAGE):
+
+    GRANT USAGE ON SCHEMA public TO lakemark;
+    GRANT INSERT ON public.debezium_signal TO lakemark;
+    GRANT pg_read_all_stats TO lakemark;  -- optional: says since when a transaction is waited for
+
+The table, where there is none (then set ``signal.data.collection``, and add it to the publication):
+
+    CREATE TABLE public.debezium_signal (
+        id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048)
+    );
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from psycopg import errors
+
+from lakemark.connectors.postgres.boundaries import escaped
+from lakemark.connectors.postgres.cells import quoted
+from lakemark.connectors.postgres.postgres_publication import unpublished
+from lakemark.connectors.postgres.postgres_session import (
+    Session,
+    current_snapshot,
+    grant,
+    translated,
+)
+from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
+from lakemark.connectors.refusals import refusals
+from lakemark.errors import ConfigError
+
+_COLUMNS: Final = """
+SELECT a.attname::text, c.relkind::text
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_attribute a
+       ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE n.nspname = %s AND c.relname = %s
+ORDER BY a.attnum
+"""
+_NEEDED: Final = 3  # id, type, data: by place, as the connector takes them
+# A commit that waits for less than the applications' own would be visible before theirs.
+_STRENGTH: Final = """
+SELECT pg_catalog.set_config('synchronous_commit',
+    CASE pg_catalog.current_setting('synchronous_commit')
+    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)
+"""
+_WAL: Final = """
+SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_catalog.pg_lsn)::bigint
+"""
+_NEXT_XID: Final = "SELECT pg_catalog.pg_current_xact_id()"
+# Locks show transaction ids to everybody, pg_stat_activity to pg_read_all_stats.
+_BLOCKER: Final = """
+WITH wanted AS (SELECT (%(xid)s::numeric %% 4294967296)::text::xid AS xid)
+SELECT p.gid, NULL::int, p.prepared, 'prepared'
+FROM pg_catalog.pg_prepared_xacts p, wanted w WHERE p.transaction = w.xid
+UNION ALL
+SELECT s.application_name, l.pid, s.query_start, coalesce(s.state, 'active')
+FROM wanted w
+JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = w.xid
+     AND l.granted AND l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL
+LEFT JOIN pg_catalog.pg_stat_activity s ON s.pid = l.pid
+LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window that is opened.
+
+    Attributes:
+        uuid: its own.
+        run: the run it belongs to.
+        oldest: uuid of the oldest window that any chunk, also a future one, may still use.
+    """
+
+    uuid: UUID
+    run: str
+    oldest: UUID
+
+
+def write_window(
+    session: Session, table: str, *, closes: Window | None, opens: Window | None
+) -> Watermark | Snapshot:
+    """Close a window and open the next, in one transaction.
+
+    1. ``<uuid>-close`` of the last and ``<uuid>-open`` of the next window are inserted; they say
+       where the log ends before this transaction commits.
+    2. The transaction commits with ``synchronous_commit = on`` (``remote_apply`` is left as it is).
+    3. When the commit has returned, a transaction of its own takes the next transaction id and
+       ends: xmax of a snapshot is one more than the newest id that has ended, so that the ids of
+       all transactions that began before 3 are now below it.
+    4. The snapshot S0 is taken.
+
+    An error after 2 leaves a window that nobody uses; call again with a new uuid.
+
+    Args:
+        session: of `connect`, outside a transaction.
+        table: ``schema.table`` of the connector's ``signal.data.collection``. Its first three
+            columns are taken, whatever their names; others must have defaults.
+        closes: the window that ends; None at the beginning of a run.
+        opens: the window that begins; None at the end of a run.
+
+    Returns:
+        the acknowledged open row for `visible`; S0 alone when no window is opened.
+
+    Raises:
+        ConfigError: ``signal-table-missing``, ``signal-table-columns``, ``signal-table-privilege``
+            or ``signal-table-refuses``; the hint is the SQL that mends it.
+        DependencyError: the database is away, a standby, or the table is locked.
+    """
+    with translated():
+        columns = _columns(session, table)
+        server = current_snapshot(session).server
+        rows = [(kind, w) for kind, w in (("close", closes), ("open", opens)) if w is not None]
+        names = ", ".join(escaped(name) for name in columns)
+        schema, _, name = table.partition(".")
+        target = escaped(schema, name)
+        insert = f"INSERT INTO {target} ({names}) VALUES (%s, %s, %s)"  # noqa: S608 (quoted)
+        try:
+            with session.transaction():
+                session.execute(_STRENGTH)
+                wal = _wal(session)
+                for kind, window in rows:
+                    data = {
+                        "run": window.run,
+                        "oldest": str(window.oldest),
+                        "serverStart": server.start,
+                        "timeline": server.timeline,
+                        "wal": wal,
+                    }
+                    text = msgspec.json.encode(data).decode()
+                    values = [f"{window.uuid}-{kind}", f"snapshot-window-{kind}", text]
+                    session.execute(insert.encode(), values)
+        except errors.InsufficientPrivilege as error:
+            raise ConfigError(
+                f"lakemark's user may not write into {table}",
+                code="signal-table-privilege",
+                hint=grant("INSERT", table),
+            ) from error
+        except (errors.IntegrityError, errors.DataError, errors.ProgrammingError) as error:
+            raise ConfigError(
+                f"{table} does not take a window row (error {error.sqlstate})",
+                code="signal-table-refuses",
+                hint=_alter(table, columns),
+            ) from error
+        session.execute(_NEXT_XID)
+        after = current_snapshot(session)
+    return after if opens is None else Watermark(str(opens.uuid), after, wal)
+
+
+def require_published(session: Session, table: str, settings: Mapping[str, str]) -> None:
+    """Window rows come back in the log: without them a run would never end.
+
+    Args:
+        session: of `connect`, outside a transaction.
+        table: as `write_window` has it.
+        settings: the connector's configuration.
+
+    Raises:
+        ConfigError: ``signal-table-unpublished``, or as `write_window`.
+        DependencyError: the database is away.
+    """
+    with translated():
+        columns = _columns(session, table)
+        found = [
+            *refusals(settings, table, columns),
+            *unpublished(session, table, columns, settings),
+        ]
+    if found:
+        raise ConfigError(
+            f"{found[0].message}: window rows do not come back, and snapshots would not end",
+            code="signal-table-unpublished",
+            hint=found[0].hint,
+        )
+
+
+def blocker(session: Session, snapshot: Snapshot) -> Blocker:
+    """The transaction that a chunk waits for when `visible` finds nothing for its snapshot.
+
+    Args:
+        session: of `connect`.
+        snapshot: the chunk's.
+
+    Returns:
+        who it is; state ``ended`` if it has ended since, so that reading again may help at once.
+    """
+    with translated():
+        row = session.execute(_BLOCKER, {"xid": snapshot.xmin}).fetchone()
+    if row is None:
+        return Blocker(snapshot.xmin, None, "", None, "ended")
+    application, pid, since, state = row
+    moment = None if since is None else since.isoformat()
+    return Blocker(snapshot.xmin, pid, application or "", moment, state)
+
+
+def _wal(session: Session) -> int:
+    """The end of the log, which every commit that is still to come is behind."""
+    row = session.execute(_WAL).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _columns(session: Session, table: str) -> list[str]:
+    schema, _, name = table.partition(".")
+    rows = session.execute(_COLUMNS, [schema, name]).fetchall()
+    columns = [column for column, kind in rows if column is not None and kind in "rp"]
+    if not rows:
+        raise ConfigError(
+            f"there is no signal table {table}",
+            code="signal-table-missing",
+            hint=_create(table),
+        )
+    if len(columns) < _NEEDED:
+        raise ConfigError(
+            f"the signal table {table} has not the columns id, type, data",
+            code="signal-table-columns",
+            hint=f"DROP TABLE {quoted(schema, name)}; {_create(table)}",
+        )
+    return columns[:_NEEDED]
+
+
+def _create(table: str) -> str:
+    schema, _, name = table.partition(".")
+    return (
+        f"CREATE TABLE {quoted(schema, name)} (id varchar(42) PRIMARY KEY,"
+        f" type varchar(32) NOT NULL, data varchar(2048)); {grant('INSERT', table)}"
+    )
+
+
+def _alter(table: str, columns: list[str]) -> str:
+    schema, _, name = table.partition(".")
+    lengths = zip(columns, ("varchar(42)", "varchar(32)", "varchar(2048)"), strict=True)
+    changes = ", ".join(f"ALTER {quoted(column)} TYPE {kind}" for column, kind in lengths)
+    return f"ALTER TABLE {quoted(schema, name)} {changes};"

@@ -1,0 +1,365 @@
+"""Whether a connector is set up so that its tables can be rebuilt from its events.
+
+Every rule names the setting, what it does to the events, and what to set instead.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from lakemark.errors import ConfigError
+from lakemark.model.modes import HandlingModes
+from lakemark.settings.config import Config
+from lakemark.settings.java_syntax import PatternError
+from lakemark.settings.layers import Problem
+from lakemark.settings.names import split_list, topic_regex
+from lakemark.settings.patterns import compile_java
+
+_NAMING: Final = "SchemaTopicNamingStrategy"  # Default… leaves the schema out
+_UNWRAP: Final = frozenset({"ExtractNewRecordState", "ExtractNewDocumentState"})
+_ROUTERS: Final = frozenset(
+    {"RegexRouter", "ByLogicalTableRouter", "ContentBasedRouter", "TimestampRouter"}
+)
+_RESHAPE: Final = frozenset(
+    {
+        "Cast$Key",
+        "EventRouter",
+        "ExtractField$Key",
+        "ExtractField$Value",
+        "Flatten$Key",
+        "Flatten$Value",
+        "HoistField$Key",
+        "HoistField$Value",
+        "InsertField$Key",
+        "ReplaceField$Key",
+        "ValueToKey",
+    }
+)
+_HARMLESS: Final = frozenset({"ExtractChangedRecordState", "InsertHeader"})
+# What names tables and columns; these columns stand in the values, also of column.mask.….
+_NAMING_THEM: Final = re.compile(
+    r"(schema|table|column)\.(include|exclude)\.list|column\.(mask|truncate)\..+"
+    r"|message\.key\.columns|signal\.data\.collection|publication\.name"
+)
+_LISTS: Final = [
+    f"{what}.{kind}.list"
+    for what in ("schema", "table", "column")
+    for kind in ("include", "exclude")
+]
+_KEYS: Final = "message.key.columns"
+_SHOWN: Final = 60  # characters of an expression
+_NULLS: Final = "value.converter.replace.null.with.default"
+_WORKERS_NULLS: Final = (
+    ": unless that has replace.null.with.default=false, NULL in a column that has a default arrives"
+    " as the default"
+)
+_JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
+WITHOUT_ROWS: Final = frozenset({"no_data", "never", "schema_only"})
+"""Values of `snapshot.mode` with which the connector's own snapshot reads no rows."""
+PARTS: Final = {
+    "snapshot.select.statement.overrides": "rows that its statements do not select",
+    "snapshot.include.collection.list": "rows of the tables that it does not name",
+}
+"""Settings, or beginnings of such, with which it does not read all rows; what it leaves out."""
+
+
+def problems_with(
+    settings: Mapping[str, str], config: Config, *, kinds: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Errors first, then warnings (`Problem.warning`).
+
+    Args:
+        settings: the connector's own configuration.
+        config: ours.
+        kinds: connector classes that are supported.
+    """
+    found = [
+        *_connector(settings, kinds),
+        *_naming(settings, config),
+        *_placeholders(settings),
+        *_expressions(settings),
+        *_transforms(settings, config),
+        *_converters(settings, config),
+        *_losses(settings),
+        *_modes(settings),
+        *_names_of_columns(settings),
+        *_snapshots(settings, config),
+    ]
+    yield from sorted(found, key=lambda problem: problem.warning)
+
+
+def _error(setting: str, message: str, hint: str) -> Problem:
+    return Problem(f"connector: {setting}", message, hint)
+
+
+def _warning(setting: str, message: str, hint: str = "") -> Problem:
+    return Problem(f"connector: {setting}", message, hint, warning=True)
+
+
+def _is(settings: Mapping[str, str], name: str, *, default: str = "false") -> bool:
+    return settings.get(name, default).strip().lower() == "true"
+
+
+def _connector(settings: Mapping[str, str], kinds: Mapping[str, str]) -> Iterator[Problem]:
+    java_class = settings.get("connector.class", "")
+    if java_class not in kinds:
+        yield _error(
+            "connector.class",
+            f"{java_class or 'nothing'} is not supported yet",
+            f"supported: {', '.join(kinds)}",
+        )
+
+
+def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+    prefix = settings.get("topic.prefix", "")
+    if not prefix:
+        yield _error("topic.prefix", "is missing", "set topic.prefix in the connector")
+    elif "${" in prefix:
+        yield _error(
+            "topic.prefix",
+            f"{prefix} is resolved by Connect only, so the topics cannot be known",
+            "write topic.prefix as it is; it is no secret",
+        )
+    strategy = settings.get("topic.naming.strategy", _NAMING).split(".")[-1]
+    if strategy != _NAMING and not config.source.topics:
+        yield _error(
+            "topic.naming.strategy",
+            f"{strategy} names topics in a way lakemark does not know",
+            "set source.topics to a regular expression of the topics",
+        )
+    if config.source.topics is None:
+        wide = [regex for regex in config.source.tables if topic_regex(regex) is None]
+        if wide:
+            yield Problem(
+                "source.tables",
+                f"{', '.join(wide)}: cannot be said in topic names, so all topics are read",
+                "write plainer expressions, or set source.topics",
+                warning=True,
+            )
+
+
+def _placeholders(settings: Mapping[str, str]) -> Iterator[Problem]:
+    """Without the names, columns that the connector leaves out would come by snapshots."""
+    for setting in sorted(settings):
+        if "${" in settings[setting] and _NAMING_THEM.fullmatch(setting):
+            yield _error(
+                setting,
+                f"{settings[setting]} is resolved by Connect only: what it names cannot be known",
+                "write the names as they are; they are no secrets",
+            )
+
+
+def _expressions(settings: Mapping[str, str]) -> Iterator[Problem]:
+    """Java expressions that cannot be evaluated here, so that nobody knows what they name.
+
+    The events would be right, the connector applies its lists itself. But a snapshot might read a
+    table or a column whose changes never come, and a key might be another one.
+    """
+    found = [(setting, one) for setting in _LISTS for one in split_list(settings.get(setting, ""))]
+    for entry in settings.get(_KEYS, "").split(";"):
+        expression, _, columns = entry.strip().rpartition(":")
+        listed = filter(None, map(str.strip, columns.split(",")))
+        found += [(_KEYS, f"{expression.strip()}.{column}") for column in listed]
+    for setting, expression in found:
+        if "${" in expression:
+            continue  # said by `_placeholders`
+        try:
+            compile_java(expression, ignore_case=True)
+        except PatternError as error:
+            shown = expression if len(expression) <= _SHOWN else f"{expression[:_SHOWN]}…"
+            yield _error(setting, f"{shown}: {error}, so what it names cannot be known", error.hint)
+
+
+def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+    for alias in split_list(settings.get("transforms", "")):
+        prefix = f"transforms.{alias}"
+        java_class = settings.get(f"{prefix}.type", "")
+        name = java_class.split(".")[-1]
+        # With a predicate it may leave the tables' topics alone; that cannot be told from here.
+        make = _warning if settings.get(f"{prefix}.predicate") else _error
+        if name in _UNWRAP:
+            yield make(
+                prefix,
+                f"{name} removes the envelope: position, operation and before image are lost",
+                f"remove {alias} from transforms, or run a second connector without it",
+            )
+        elif name in _ROUTERS:
+            unique = f"{prefix}.key.enforce.uniqueness"
+            if name == "ByLogicalTableRouter" and _is(settings, unique, default="true"):
+                yield make(
+                    unique,
+                    "is not false: keys get a field that is no column of the table",
+                    f"set {unique} to false",
+                )
+            if not config.source.topics:
+                yield make(
+                    prefix,
+                    f"{name} renames topics",
+                    "set source.topics to a regular expression of the topics after it",
+                )
+        elif name in _RESHAPE:
+            yield make(
+                prefix,
+                f"{name} changes the form of keys or values",
+                f"remove {alias} from transforms",
+            )
+        elif name == "Filter":
+            yield _warning(prefix, "Filter drops events: tables will differ from the source")
+        elif name not in _HARMLESS:
+            yield _warning(
+                prefix,
+                f"{java_class or 'a transform without a type'} changes events after Debezium",
+                "make sure that it leaves envelope, key and headers as they are",
+            )
+
+
+def void_options(settings: Mapping[str, str]) -> list[str]:
+    """Options of converters that Connect passes over: the connector names no such converter."""
+    return sorted(
+        name
+        for side in ("key", "value")
+        for name in settings
+        if name.startswith(f"{side}.converter.") and f"{side}.converter" not in settings
+    )
+
+
+def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+    for side in ("key", "value"):
+        setting = f"{side}.converter"
+        java_class = settings.get(setting)
+        if java_class is None:
+            also = _WORKERS_NULLS if side == "value" else ""
+            yield _warning(
+                setting,
+                f"is not set, so the worker's default decides{also}",
+                f"set it to {_JSON}, or be sure that the worker does",
+            )
+        elif java_class != _JSON:
+            yield _error(setting, f"{java_class} is not supported yet", f"set it to {_JSON}")
+        elif side == "value" and _is(settings, _NULLS, default="true"):
+            yield _warning(
+                _NULLS,
+                "is not false: NULL in a column that has a default arrives as the default",
+                "set it to false",
+            )
+    void = void_options(settings)
+    if void:
+        sides = dict.fromkeys(name.partition(".")[0] + ".converter" for name in void)
+        yield _warning(
+            ", ".join(void),
+            f"is passed over by Connect without {' and '.join(sides)}",
+            f"set {' and '.join(sides)} to {_JSON}",
+        )
+    schemas = "value.converter.schemas.enable"
+    plain = schemas not in void and not _is(settings, schemas, default="true")
+    if plain and config.database is None and config.source.schema_file is None:
+        yield _error(
+            schemas,
+            "is false, and without a schema the types of the columns cannot be known",
+            "add the section database, or source.schema_file, or set it to true",
+        )
+
+
+def _losses(settings: Mapping[str, str]) -> Iterator[Problem]:
+    skipped = {part.strip().lower() for part in settings.get("skipped.operations", "t").split(",")}
+    rows = sorted(skipped & {"c", "u", "d", "r"})
+    if rows:
+        yield _error(
+            "skipped.operations",
+            f"skips {', '.join(rows)}: tables cannot equal the source",
+            "set skipped.operations to none",
+        )
+    if "t" in skipped:
+        yield _warning(
+            "skipped.operations",
+            "skips truncates (Debezium's default): a truncated table keeps its rows",
+            "set skipped.operations to none",
+        )
+    if settings.get("event.processing.failure.handling.mode", "fail") != "fail":
+        yield _warning(
+            "event.processing.failure.handling.mode",
+            "events that Debezium cannot process are lost without a trace",
+            "set it to fail",
+        )
+    if settings.get("errors.tolerance", "none").lower() == "all":
+        yield _warning(
+            "errors.tolerance",
+            "records that Connect cannot write are lost without a trace",
+            "set it to none",
+        )
+    if _is(settings, "slot.drop.on.stop"):
+        yield _warning(
+            "slot.drop.on.stop",
+            "changes made while the connector is stopped are lost",
+            "set it to false",
+        )
+    if settings.get("sourceinfo.struct.maker"):
+        yield _error(
+            "sourceinfo.struct.maker",
+            "replaces the source block, which holds the position of every change",
+            "remove it",
+        )
+
+
+def _modes(settings: Mapping[str, str]) -> Iterator[Problem]:
+    """Modes in which the connector does not write every value as it is."""
+    try:
+        modes = HandlingModes.from_connector(settings)
+    except ConfigError as error:
+        yield _error("handling modes", error.message, error.hint)
+        return
+    if modes.decimal == "double":
+        yield _warning(
+            "decimal.handling.mode",
+            "double rounds numeric and money to 15 digits",
+            "set decimal.handling.mode to precise",
+        )
+    does = {
+        "connect": "cuts times and timestamps to milliseconds",
+        "isostring": "cannot say the time 24:00: it is lost",
+        "structured": "cannot say the time 24:00: it is lost",
+    }.get(modes.time_precision)
+    if does:
+        yield _warning(
+            "time.precision.mode",
+            f"{modes.time_precision} {does}",
+            "set time.precision.mode to adaptive",
+        )
+
+
+def _names_of_columns(settings: Mapping[str, str]) -> Iterator[Problem]:
+    mode = settings.get("field.name.adjustment.mode", "none")
+    if mode != "none":
+        yield _warning(
+            "field.name.adjustment.mode",
+            f"{mode} renames columns: the catalog's names differ from the events'",
+            "set it to none",
+        )
+    rewriting = [
+        name
+        for name in settings
+        if name in {"converters", "post.processors"}
+        or name.startswith(("column.mask.", "column.truncate."))
+    ]
+    if rewriting:
+        yield _warning(
+            ", ".join(sorted(rewriting)),
+            "rewrites values: snapshots read from the database will refuse these tables",
+        )
+
+
+def _snapshots(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+    if config.database is None:
+        return
+    if not settings.get("signal.data.collection"):
+        yield _warning(
+            "signal.data.collection",
+            "is not set: execute-snapshot signals will be rejected",
+            "create a signal table and name it there, as Debezium's documentation shows",
+        )
+    channels = split_list(settings.get("signal.enabled.channels", "source"))
+    if settings.get("signal.data.collection") and "source" not in channels:
+        yield _warning(
+            "signal.enabled.channels",
+            "lacks source: Debezium's own incremental snapshots will not work",
+        )

@@ -1,0 +1,1 @@
+"""What Kafka Connect's converters write, read and written."""

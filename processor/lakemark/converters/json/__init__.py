@@ -1,0 +1,1 @@
+"""Records as Connect's JSON converter writes them."""

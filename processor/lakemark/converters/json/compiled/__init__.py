@@ -1,0 +1,1 @@
+"""The fast way through records of JSON, compiled by Numba."""

@@ -1,0 +1,308 @@
+"""Plain change events, compiled: where their parts are, and which one of each key is the newest.
+
+What is read is a part of what `json.record` reads, and everything that is read is what that would
+say: events c, u and d of one table, each of their fields once and of its type, of a transaction
+with a last commit before it. Whatever else comes makes the functions say so (-1), and the records
+go the general way. See `scan_json`.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from lakemark.converters.json.compiled.scan_json import (
+    CLOSE,
+    COMMA,
+    OPEN,
+    QUOTE,
+    SMALL_N,
+    Bytes,
+    Offsets,
+    Whole,
+    bare,
+    compiled,
+    differ,
+    digits,
+    equals,
+    name,
+    named,
+    stands,
+    value,
+    whole,
+)
+
+FIELDS: Final = 6
+"""Of the source block that must be the same in all events: see `_source`."""
+
+_BEFORE, _AFTER, _BLOCK, _OP = map(named, (b"before", b"after", b"source", b"op"))
+_CONNECTOR, _NAME, _SNAPSHOT = map(named, (b"connector", b"name", b"snapshot"))
+_DB, _SCHEMA, _TABLE = map(named, (b"db", b"schema", b"table"))
+_SEQUENCE, _TS_US, _TS_MS, _LSN = map(named, (b"sequence", b"ts_us", b"ts_ms", b"lsn"))
+_FIRST = named(b'"[\\"')  # of a sequence: "[\"26749936\",\"26750304\"]"
+_BETWEEN = named(b'\\",\\"')
+_LAST = named(b'\\"]"')
+_C, _U, _D = map(ord, "cud")
+_NEEDED = 0b11111111  # fields of a source block: all but ts_ms and lsn
+_BOTH = 0b1100  # of an event: source and op
+_WIDE = 2  # slots of the hash table for each event, at least
+_PATIENCE = 8  # looks into it, and bytes compared, for each byte and each slot
+
+
+@compiled
+def _field(data: Bytes, at: int, size: int) -> int:
+    """The number of a source block's field, -1 for those that do not matter."""
+    found = -1
+    if equals(data, at, size, _CONNECTOR):
+        found = 0
+    elif equals(data, at, size, _NAME):
+        found = 1
+    elif equals(data, at, size, _SNAPSHOT):
+        found = 2
+    elif equals(data, at, size, _DB):
+        found = 3
+    elif equals(data, at, size, _SCHEMA):
+        found = 4
+    elif equals(data, at, size, _TABLE):
+        found = 5
+    elif equals(data, at, size, _SEQUENCE):
+        found = 6
+    elif equals(data, at, size, _TS_US):
+        found = 7
+    elif equals(data, at, size, _TS_MS):
+        found = 8
+    elif equals(data, at, size, _LSN):
+        found = 9
+    return found
+
+
+@compiled
+def _sequence(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
+    """Last commit, own LSN, and past them."""
+    if not stands(data, at, end, _FIRST):
+        return 0, 0, -1
+    major, at = digits(data, at + _FIRST.size, end)
+    if at < 0 or not stands(data, at, end, _BETWEEN):
+        return 0, 0, -1
+    minor, at = digits(data, at + _BETWEEN.size, end)
+    if at < 0 or not stands(data, at, end, _LAST):
+        return 0, 0, -1
+    return major, minor, at + _LAST.size
+
+
+@compiled
+def _source(data: Bytes, at: int, end: int, event: int, who: Whole, found: Whole) -> int:
+    """Past the source block whose brace is before `at`.
+
+    Args:
+        data, at, end: where it is.
+        event: number of the event.
+        who: begin and size of connector, name, snapshot, db, schema and table in event 0, which
+            all others must have too; made by event 0.
+        found: gets last commit, own LSN and time in microseconds.
+    """
+    seen = 0
+    while True:
+        begin, size = name(data, at, end)
+        if size < 0:
+            return -1
+        at = begin + size + 2
+        field = _field(data, begin, size)
+        if field >= 0:
+            if seen >> field & 1:
+                return -1
+            seen |= 1 << field
+        if field < 0:
+            at = value(data, at, end)
+        elif field < FIELDS:
+            if data[at] != QUOTE:
+                return -1
+            begin = at + 1
+            at = bare(data, begin, end)
+            if at < 0:
+                return -1
+            if event == 0:
+                who[field, 0], who[field, 1] = begin, at - begin
+            elif not equals(
+                data, begin, at - begin, data[who[field, 0] : who[field, 0] + who[field, 1]]
+            ):
+                return -1
+            at += 1
+        elif field == FIELDS:
+            found[0], found[1], at = _sequence(data, at, end)
+        else:
+            number, at = whole(data, at, end)
+            if field == FIELDS + 1:
+                found[2] = number
+        if at < 0 or at >= end:
+            return -1
+        at += 1
+        if data[at - 1] == CLOSE:
+            return at if seen & _NEEDED == _NEEDED else -1
+        if data[at - 1] != COMMA:
+            return -1
+
+
+@compiled
+def events(
+    data: Bytes,
+    offsets: Offsets,
+    head: Bytes,
+    rows: Whole,
+    op: Bytes,
+    before: Whole,
+    after: Whole,
+    stamp: Whole,
+    who: Whole,
+) -> int:
+    """The parts of a stretch's change events, in log order; values without a byte are none.
+
+    Args:
+        data, offsets: of an Arrow array of values, which are UTF-8.
+        head: what the schema wrapper puts before each event, without which it has none.
+        rows: gets the number of each event's record.
+        op: gets the operation's letter.
+        before, after: get the begin and the end of the images, the former -1 for null.
+        stamp: gets last commit, own LSN and time in microseconds of each.
+        who: gets where fields of the first source block are, see `_source`.
+
+    Returns:
+        How many events there are; -1 where a record is not plain, or stands below another.
+    """
+    count = 0
+    for record in range(offsets.size - 1):
+        at, end = np.int64(offsets[record]), np.int64(offsets[record + 1])
+        if at == end:
+            continue
+        if head.size:
+            if at + head.size >= end or differ(data, at, head) or data[end - 1] != CLOSE:
+                return -1
+            at += head.size
+            end -= 1
+        if at >= end or data[at] != OPEN:
+            return -1
+        at += 1
+        before[count, 0] = after[count, 0] = -1
+        seen = 0
+        more = True
+        while more:
+            begin, size = name(data, at, end)
+            if size < 0:
+                return -1
+            at = begin + size + 2
+            field = -1
+            if equals(data, begin, size, _BEFORE):
+                field = 0
+            elif equals(data, begin, size, _AFTER):
+                field = 1
+            elif equals(data, begin, size, _BLOCK):
+                field = 2
+            elif equals(data, begin, size, _OP):
+                field = 3
+            if field >= 0:
+                if seen >> field & 1:
+                    return -1
+                seen |= 1 << field
+            begin = at
+            if field == 2:
+                if data[at] != OPEN:
+                    return -1
+                at = _source(data, at + 1, end, count, who, stamp[count])
+            elif field == 3:
+                if at + 2 >= end or data[at] != QUOTE or data[at + 2] != QUOTE:
+                    return -1
+                op[count] = data[at + 1]
+                at += 3
+            else:
+                at = value(data, at, end)
+                if field >= 0 and data[begin] == OPEN:
+                    image = before if field == 0 else after
+                    image[count, 0], image[count, 1] = begin, at
+                elif field >= 0 and data[begin] != SMALL_N:
+                    return -1
+            if at < 0 or at >= end or (data[at] != CLOSE and data[at] != COMMA):
+                return -1
+            more = data[at] == COMMA
+            at += 1
+        if at != end or seen & _BOTH != _BOTH:
+            return -1
+        if op[count] != _C and op[count] != _U and op[count] != _D:
+            return -1
+        if (before if op[count] == _D else after)[count, 0] < 0:
+            return -1
+        major, minor = stamp[count, 0], stamp[count, 1]
+        if minor & 1:  # of a slot's first transaction
+            return -1
+        if count:
+            last = stamp[count - 1]
+            if major < last[0] or (major == last[0] and minor < last[1]):
+                return -1
+        rows[count] = record
+        count += 1
+    return count
+
+
+@compiled
+def newest(
+    data: Bytes,
+    offsets: Offsets,
+    rows: Whole,
+    op: Bytes,
+    before: Whole,
+    stamp: Whole,
+    last: Whole,
+) -> int:
+    """The newest event of each key, in the order of the keys' first events.
+
+    Args:
+        data, offsets: of an Arrow array of the records' keys.
+        rows, op, before, stamp: of the events, as `events` gives them.
+        last: gets the number of each key's newest event.
+
+    Returns:
+        The number of keys; -1 if one may have had two rows for a while (see `fold`), or if they
+        are made so that to tell them apart takes too long.
+    """
+    slots = 16
+    while slots < _WIDE * rows.size:
+        slots *= 2
+    table = np.full(slots, -1, np.int32)
+    tags = np.empty(slots, np.uint64)
+    patience = _PATIENCE * (data.size + slots)
+    two = np.zeros(rows.size, np.bool_)
+    lone = np.zeros(rows.size, np.bool_)  # an update without the row before: never two
+    count = 0
+    for event in range(rows.size):
+        at = offsets[rows[event]]
+        size = offsets[rows[event] + 1] - at
+        mixed = np.uint64(14695981039346656037)  # FNV-1a
+        for i in range(size):
+            mixed = (mixed ^ np.uint64(data[at + i])) * np.uint64(1099511628211)
+        slot = np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(slots - 1))
+        while True:
+            key = table[slot]
+            if key < 0:
+                key = table[slot] = count
+                tags[slot] = mixed
+                count += 1
+                break
+            other = rows[last[key]]
+            alike = tags[slot] == mixed
+            patience -= 1 + alike * size
+            if patience < 0:
+                return -1
+            if alike and equals(data, at, size, data[offsets[other] : offsets[other + 1]]):
+                one, now = stamp[last[key]], stamp[event]
+                if one[0] != now[0] or one[1] != now[1]:
+                    if op[last[key]] == _D and op[event] != _C:
+                        two[key] = True
+                    if op[event] == _D and one[0] == now[0]:
+                        two[key] = True
+                break
+            slot = (slot + 1) & (slots - 1)
+        if op[event] == _U and before[event, 0] < 0:
+            lone[key] = True
+        last[key] = event
+    for key in range(count):
+        if two[key] and not lone[key]:
+            return -1
+    return count

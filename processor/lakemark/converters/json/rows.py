@@ -1,0 +1,281 @@
+"""Row images, raw JSON, to typed Arrow columns.
+
+`decode_rows` never raises, whatever the bytes are: a row that cannot be read is null and listed
+with a reason code (wrong-type, number-out-of-range) and a message that never has a cell's value.
+The usual row is read by one typed msgspec call and built column by column; an unusual one is read
+member by member, which costs that row some microseconds and the others nothing.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark.converters.json.moments import Tally
+from lakemark.converters.json.placeholders import Placeholders, may_have_placeholder
+from lakemark.converters.json.values import OUT_OF_RANGE, WRONG_TYPE, Codec, codec, nullable
+from lakemark.model.columns import speakable
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema
+
+__all__ = ["Rows", "decode_rows", "may_have_placeholder", "whole"]
+
+_MAX_UNKNOWN: Final = 1000  # names; a hostile topic must not fill the memory with them
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(slots=True)
+class Rows:
+    """Decoded row images, in the order given.
+
+    Attributes:
+        columns: one child per schema column, canonical types; null where an image lacks the
+            column, has null or has an unavailable value; bad rows are null as a whole.
+        unavailable: per row the columns whose value is Debezium's placeholder, in the order of
+            the schema, or None.
+        bad: (row, reason code, message) of rows that cannot be read, in order.
+        unknown: names in images that the schema lacks: a column has appeared.
+        clamped: values clamped to what Delta can hold: infinities, years before 1 or after 9999.
+    """
+
+    columns: pa.StructArray
+    unavailable: list[tuple[str, ...] | None]
+    bad: list[tuple[int, str, str]] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+    clamped: int = 0
+
+
+def decode_rows(
+    images: Sequence[bytes],
+    schema: TableSchema,
+    modes: HandlingModes,
+    *,
+    partial: Collection[int] = (),
+    exact: bool = False,
+) -> Rows:
+    """Typed columns of raw ``before`` or ``after`` objects. Never raises.
+
+    Args:
+        images: raw JSON objects, together below 2 GiB (Arrow's limit for one string column).
+        schema: the table's schema; its columns are the result's children.
+        modes: the connector's settings.
+        partial: numbers of the images that may have unavailable values: see
+            `placeholders.stands_in`.
+        exact: no moment is clamped, as `moments` says: these are keys.
+    """
+    return _Decoding(layout(schema, modes), Tally(exact=exact), partial).run(images)
+
+
+def whole(
+    afters: Sequence[bytes],
+    befores: Sequence[bytes],
+    schema: TableSchema,
+    modes: HandlingModes,
+) -> set[int]:
+    """Return the updates whose after images have every value, by number.
+
+    Where the before image shows the old value (REPLICA IDENTITY FULL), the connector takes it for
+    an unchanged one: what looks like a placeholder is the new value then. Never raises.
+
+    Args:
+        afters: raw after images of updates.
+        befores: their before images.
+        schema: as `decode_rows`.
+        modes: as `decode_rows`.
+    """
+    lacking = decode_rows(afters, schema, modes, partial=range(len(afters))).unavailable
+    old = decode_rows(befores, schema, modes).columns
+    return {
+        at
+        for at, names in enumerate(lacking)
+        if all(old.field(name)[at].is_valid for name in names or ())
+    }
+
+
+class Layout:
+    """What can be prepared once per schema and modes.
+
+    Attributes:
+        names, codecs, fields: of the columns, in their order.
+        placeholders: finds unavailable values.
+        plain: whether all names can be members of a msgspec struct.
+    """
+
+    def __init__(self, schema: TableSchema, modes: HandlingModes) -> None:
+        self.schema = schema
+        self.names = [column.name for column in schema.columns]
+        self.known = frozenset(self.names)
+        self.attributes = [f"c{i}" for i in range(len(self.names))]
+        self.codecs = [codec(column, modes) for column in schema.columns]
+        self.placeholders = Placeholders(schema, modes)
+        self.fields = [pa.field(c.name, c.type) for c in schema.columns]
+        # msgspec cannot rename a member to a name with quotes or the like, nor two to one name.
+        self.plain = all(map(speakable, self.names)) and len(self.known) == len(self.names)
+        self.strict = self._struct(forbid=True)
+        self.lenient = self._struct(forbid=False)
+        self.empty = self.lenient()
+        self.decode_strict = msgspec.json.Decoder(self.strict).decode
+        self.decode_lenient = msgspec.json.Decoder(self.lenient).decode
+        self.members = [_member_decoders(one) for one in self.codecs]
+
+    def _struct(self, *, forbid: bool) -> Any:
+        rename = dict(zip(self.attributes, self.names, strict=True)) if self.plain else None
+        typed = [
+            (attribute, nullable(one), None)
+            for attribute, one in zip(self.attributes, self.codecs, strict=True)
+        ]
+        return msgspec.defstruct(
+            "Image", typed, rename=rename, forbid_unknown_fields=forbid, gc=False
+        )
+
+
+def _member_decoders(one: Codec) -> list[Callable[[msgspec.Raw], Any]]:
+    wires = [one.wire] if one.other is None else [one.wire, one.other]
+    return [msgspec.json.Decoder(wire).decode for wire in wires]
+
+
+def layout(schema: TableSchema, modes: HandlingModes) -> Layout:
+    """How images of this schema are read."""
+    return _layout(schema, schema.numeric_texts, modes)
+
+
+@lru_cache(maxsize=512)
+def _layout(schema: TableSchema, _: frozenset[str], modes: HandlingModes) -> Layout:
+    return Layout(schema, modes)
+
+
+class _Decoding:
+    """One call of `decode_rows`."""
+
+    def __init__(self, plan: Layout, tally: Tally, partial: Collection[int]) -> None:
+        self.plan = plan
+        self.partial = partial
+        self.bad: dict[int, tuple[str, str]] = {}
+        self.unknown: set[str] = set()
+        self.unavailable: dict[int, list[str]] = {}
+        self.tally = tally
+
+    def run(self, images: Sequence[bytes]) -> Rows:
+        rows = self._read(images)
+        columns = [self._column(at, rows) for at in range(len(self.plan.names))]
+        unavailable: list[tuple[str, ...] | None] = [None] * len(images)
+        for row, names in self.unavailable.items():
+            if row not in self.bad:
+                ordered = dict.fromkeys(n for n in self.plan.names if n in names)
+                unavailable[row] = tuple(ordered)
+        return Rows(
+            columns=self._assemble(columns, len(images)),
+            unavailable=unavailable,
+            bad=[(row, *self.bad[row]) for row in sorted(self.bad)],
+            unknown=self.unknown,
+            clamped=self.tally.clamped,
+        )
+
+    def _read(self, images: Sequence[bytes]) -> list[Any]:
+        if not self.plan.plain:
+            return [self._by_member(at, image) for at, image in enumerate(images)]
+        decode = self.plan.decode_strict
+        rows: list[Any] = []
+        append = rows.append
+        for image in images:
+            try:
+                append(decode(image))
+            except Exception:  # noqa: BLE001  # whatever it was, the second reading will tell
+                append(self._again(len(rows), image))
+        return rows
+
+    def _again(self, at: int, image: bytes) -> Any:
+        try:
+            row = self.plan.decode_lenient(image)
+            names = _MEMBERS.decode(image).keys() - self.plan.known
+        except Exception:  # noqa: BLE001
+            return self._by_member(at, image)
+        self._note_unknown(names)
+        return row
+
+    def _note_unknown(self, names: Any) -> None:
+        for name in names:
+            if len(self.unknown) < _MAX_UNKNOWN:
+                self.unknown.add(name)
+
+    def _by_member(self, at: int, image: bytes) -> Any:
+        """The row read member by member, to know which one is odd and why."""
+        plan = self.plan
+        try:
+            members = _MEMBERS.decode(image)
+        except Exception:  # noqa: BLE001
+            self.bad[at] = (WRONG_TYPE, "the row image is not a JSON object")
+            return plan.empty
+        self._note_unknown(members.keys() - plan.known)
+        values: list[Any] = []
+        for name, decoders in zip(plan.names, plan.members, strict=True):
+            raw = members.get(name)
+            if raw is None or bytes(raw) == b"null":
+                values.append(None)
+                continue
+            value, reason = _one_value(decoders, raw)
+            if reason:
+                if at in self.partial and plan.placeholders.is_any(name, raw):
+                    self.unavailable.setdefault(at, []).append(name)
+                else:
+                    self._reject(at, name, reason)
+            values.append(value)
+        return plan.lenient(*values)
+
+    def _reject(self, at: int, name: str, reason: str) -> None:
+        kind = self.plan.schema.column(name).type
+        what = "is out of range" if reason == OUT_OF_RANGE else "cannot be read"
+        self.bad.setdefault(at, (reason, f"column {name!r} {what} as {kind}"))
+
+    def _column(self, at: int, rows: list[Any]) -> pa.Array:
+        plan = self.plan
+        name = plan.names[at]
+        values: list[Any] = list(map(attrgetter(plan.attributes[at]), rows))
+        if self.partial:
+            for row in self._unavailable(name, plan.placeholders.nested(name, values)):
+                values[row] = None
+        array, bad = plan.codecs[at].array(values, self.tally)
+        for row, reason in bad.items():
+            self._reject(row, name, reason)
+        if self.partial and (rows := self._unavailable(name, plan.placeholders.flat(name, array))):
+            mask = np.zeros(len(array), dtype=bool)
+            mask[rows] = True
+            array = pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
+        return array
+
+    def _unavailable(self, name: str, found: Sequence[int]) -> list[int]:
+        """The rows of `found` that may have unavailable values; they are noted."""
+        rows = [row for row in found if row in self.partial]
+        for row in rows:
+            self.unavailable.setdefault(row, []).append(name)
+        return rows
+
+    def _assemble(self, columns: list[pa.Array], count: int) -> pa.StructArray:
+        mask = None
+        if self.bad:
+            mask = pa.array([row in self.bad for row in range(count)], pa.bool_())
+            keep = pa.array([None if row in self.bad else row for row in range(count)], pa.int64())
+            columns = [column.take(keep) for column in columns]
+        if not columns:
+            return pa.array([None if i in self.bad else {} for i in range(count)], pa.struct([]))
+        return pa.StructArray.from_arrays(columns, fields=self.plan.fields, mask=mask)
+
+
+def _one_value(
+    decoders: list[Callable[[msgspec.Raw], Any]], raw: msgspec.Raw
+) -> tuple[Any, str | None]:
+    reason = WRONG_TYPE
+    for decode in decoders:
+        try:
+            return decode(raw), None
+        except Exception as error:  # noqa: BLE001
+            text = str(error)
+            if "out of range" in text or "` <= " in text or "` >= " in text:
+                reason = OUT_OF_RANGE
+    return None, reason

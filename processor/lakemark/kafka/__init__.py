@@ -1,0 +1,1 @@
+"""The brokers: clients, their settings and errors, and topics by name."""

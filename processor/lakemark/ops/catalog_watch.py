@@ -1,0 +1,603 @@
+"""The watch on the database's catalog: what no event tells is noticed, and mended by itself.
+
+Every `source.watch_interval`, before the query of every start, and when events of a table are not
+of its form any more, the catalog is looked at, and compared with what was seen last
+(`catalog_changes`). A look has this order of effects:
+
+1. the catalog is read, in one moment;
+2. what follows is said in control records: a table gets values, is read again, stops, or goes on;
+3. what was seen is kept in the checkpoint, and the next look compares with it.
+
+After a crash between 2 and 3 the same is said once more: a table may be read twice. What changed
+while nothing ran is noticed by the first look of the next start.
+
+A table that is gone is remembered: one that is made in its place has none of the copy's rows.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+import structlog
+from msgspec import to_builtins
+
+from lakemark import plans
+from lakemark.connectors.catalog_changes import Action, Difference, differences
+from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.catalog_policies import CODES, OutcomeOf, are_fills
+from lakemark.connectors.connector import Connector
+from lakemark.connectors.postgres.postgres_facts import look
+from lakemark.connectors.postgres.postgres_fills import read_values
+from lakemark.connectors.refusals import refusals
+from lakemark.errors import LakemarkError
+from lakemark.kafka import brokers
+from lakemark.model import positions
+from lakemark.model.fills import UNSEEN, Fill, packed
+from lakemark.model.modes import HandlingModes
+from lakemark.ops.status import CatalogChange, CatalogNow
+from lakemark.settings.config import Config
+from lakemark.settings.schema_policy import REFUSED, Outcome
+from lakemark.state import control, gaps
+from lakemark.state.policies import Policies, readable
+from lakemark.state.tables import ERRORED, PAUSED, PipelineState, TableState, runs
+
+log = structlog.get_logger(__name__)
+
+KEPT: Final = 50  # changes
+AT_MOST_EVERY_S: Final = 1.0
+LONGEST_VALUE: Final = 64 << 10  # letters: it is in a record, and in the state of each batch
+LONGEST_S: Final = 3600.0  # between two rebuilds of a table for the same reason
+Word = Literal["nothing", "fill", "read-again", "rebuild", "stop", "dropped"]
+WORDS: Final[Mapping[Action, Word]] = {
+    Action.NOTHING: "nothing",
+    Action.FILL: "fill",
+    Action.READ_AGAIN: "read-again",
+    Action.REBUILD: "rebuild",
+    Action.STOP: "stop",
+    Action.GONE: "dropped",
+}
+STOP: Final = "table-stop"
+REBUILD: Final = "table-rebuild"
+FILL: Final = "table-fill"
+RESUME: Final = "table-resume"
+IDENTITY: Final = "identity-without-key"
+_MENDED: Final = (
+    ("identity-without-key", "until its replica identity was mended, deletes may have been lost"),
+    ("not-published", "until the publication had it again, changes were lost"),
+)
+MENDED: Final = {code: why for code, why in _MENDED}  # noqa: C416 - as the codes are collected
+"""Codes with which tables stop until the catalog no longer gives them; why they are read again."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What is kept of looks.
+
+    Attributes:
+        facts: of the tables that are there.
+        gone: of those that were there, and are there no more: their oid is 0. It is their own one
+            while `source.tables` alone leaves them out.
+        had_slot: whether the connector's slot was ever there.
+        changes: the newest that were found, newest first.
+        waiting: what a policy has to say of tables that stand still, see `has_to_wait`.
+    """
+
+    facts: SourceFacts
+    gone: dict[str, TableFacts] = {}
+    had_slot: bool = False
+    changes: tuple[CatalogChange, ...] = ()
+    waiting: tuple[Difference, ...] = ()
+
+    def known(self, now: SourceFacts, state: PipelineState) -> SourceFacts:
+        """Return what `now` is compared with.
+
+        A table that is back counts as another one than went, though it may be the same: nobody has
+        looked at it meanwhile, and its events may not have been captured. Those of a table that
+        only `source.tables` left out were. A slot that comes for the first time was not gone.
+        """
+        back = {name: facts for name, facts in self.gone.items() if name in now.tables}
+        here = {name: facts for name, facts in self.facts.tables.items() if name not in state.left}
+        return msgspec.structs.replace(
+            self.facts,
+            tables={**back, **here},
+            slot_present=self.facts.slot_present if self.had_slot else now.slot_present,
+        )
+
+    def after(
+        self,
+        now: SourceFacts,
+        state: PipelineState,
+        changes: Iterable[CatalogChange] = (),
+        waiting: Iterable[Difference] = (),
+    ) -> "Seen":
+        """Return what is to be kept when `now`, and what has changed, have been dealt with.
+
+        Of those that are gone the ones of which something has come; of the slot not how far it is.
+        """
+        were = {**self.gone, **self.facts.tables}
+        known = {*state.tables, *state.left}
+        captured = {name for name, left in state.left.items() if left.captured}
+        return Seen(
+            msgspec.structs.replace(now, lsn=0),
+            {
+                name: facts if name in captured else msgspec.structs.replace(facts, oid=0)
+                for name, facts in were.items()
+                if name in known and name not in now.tables
+            },
+            self.had_slot or now.slot_present,
+            (*changes, *self.changes)[:KEPT],
+            tuple(waiting),
+        )
+
+
+def publication_of(settings: Mapping[str, str]) -> str:
+    """Return the name of the connector's publication; empty for a plugin that needs none."""
+    if settings.get("plugin.name", "decoderbufs").strip().lower() != "pgoutput":
+        return ""
+    return settings.get("publication.name", "dbz_publication")
+
+
+class Store(Protocol):
+    """Where what was seen is kept: the part of `Checkpoint` that is needed here."""
+
+    def catalog(self) -> bytes | None:
+        """Return what was kept; None if nothing was."""
+
+    def note_catalog(self, seen: bytes) -> None:
+        """Keep this instead."""
+
+    def check_owner(self) -> None:
+        """Raise unless this process still runs the pipeline."""
+
+
+def named(facts: SourceFacts) -> SourceFacts:
+    """Return the facts without tables whose changes come under the names of others.
+
+    Those are the partitions of a table where the publication names the root, and the root where it
+    names the partitions.
+    """
+    parts = {oid for root in facts.tables.values() if root.kind == "p" for oid in root.parts}
+
+    def is_other(table: TableFacts) -> bool:
+        if table.published:
+            return False
+        return table.oid in parts if facts.via_root else table.kind == "p"
+
+    tables = {name: table for name, table in facts.tables.items() if not is_other(table)}
+    return msgspec.structs.replace(facts, tables=tables)
+
+
+def _which(one: Difference | CatalogChange) -> tuple[str, str, str]:
+    what = one.what if isinstance(one, Difference) else one.reason
+    return one.table, one.kind, what
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+NO_FILLS: Final[Mapping[str, Sequence[Fill]]] = MappingProxyType({})
+Record = tuple[str, str, dict[str, Any]]
+"""A control record: its type, the table, and its other fields."""
+
+
+def records(
+    changes: Sequence[Difference],
+    state: PipelineState,
+    *,
+    there: Collection[str],
+    said: Collection[str] = (),
+    fills: Mapping[str, Sequence[Fill]] = NO_FILLS,
+    waiting: Collection[str] = (),
+    outcome: OutcomeOf = lambda _table, _kind: Outcome.STOP,
+) -> Iterator[Record]:
+    """Yield what follows from differences of the catalog, in the order in which it is to be said.
+
+    Args:
+        changes: by table, as the policies have them.
+        state: the tables as they are now. One that is paused stays so, whatever its catalog says;
+            so does one that waits for a person for another reason.
+        there: the tables that the database has.
+        said: tables that were told to stop or go on since `state`.
+        fills: by table, what its older rows get.
+        waiting: tables that have waited for this look, see `fills.UNSEEN`.
+        outcome: what the tables' policies say of changes that they cannot follow.
+    """
+    stopped: set[str] = set()
+    for table, group in groupby(changes, key=lambda change: change.table):
+        entry = state.tables.get(table)
+        several = [
+            change
+            for change in group
+            if not _has_key(entry, change.key) and not has_to_wait(change, entry)
+        ]
+        stops = [change for change in several if change.action is Action.STOP]
+        if stops:
+            stopped.add(table)
+        if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
+            stops = [change for change in stops if change.kind == IDENTITY]
+        if table in said:
+            stops = [change for change in stops if change.refused]
+        if stops and _may_stop(table, state):
+            code = REFUSED if stops[0].refused else stops[0].kind
+            yield STOP, table, {"code": code, "reason": stops[0].what, "hint": stops[0].hint}
+        anew = [change for change in several if change.action is Action.REBUILD]
+        again = [change for change in several if change.action is Action.READ_AGAIN]
+        if table in fills:
+            given = [change for change in several if change.action is Action.FILL]
+            yield FILL, table, {"reason": _reasons(given), "fills": to_builtins(fills[table])}
+        if again or anew:  # also of a table of which nothing came: it may be read just now
+            yield gaps.RESNAPSHOT, table, {"reason": _reasons([*again, *anew])}
+        if anew and entry is not None:
+            code = next((change.kind for change in anew if change.kind in CODES), "")
+            yield REBUILD, table, {"reason": _reasons(anew), "code": code, "automatic": True}
+    errored = {
+        table: entry
+        for table, entry in sorted(state.tables.items())
+        if entry.state == ERRORED and table in there and table not in {*stopped, *said}
+    }
+    yield from _going_on(errored, state.regressed, waiting, outcome)
+
+
+def _going_on(
+    errored: Mapping[str, TableState],
+    regressed: Collection[str],
+    waiting: Collection[str],
+    outcome: OutcomeOf,
+) -> Iterator[Record]:
+    """Yield what lets tables go on for which nothing speaks any more."""
+    for table, entry in errored.items():
+        if entry.code in MENDED:
+            yield gaps.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
+            yield RESUME, table, {"code": entry.code}
+        if entry.code == UNSEEN and table in waiting:
+            yield RESUME, table, {"code": UNSEEN}
+        kind = CODES.get(entry.code)
+        went_back = any(topic in regressed for topic in entry.topics)
+        if kind and not went_back and outcome(table, kind) is Outcome.REBUILD:
+            more = {"reason": entry.reason, "code": entry.code, "automatic": True}
+            yield REBUILD, table, more
+
+
+def _reasons(changes: Iterable[Difference]) -> str:
+    return "; ".join(dict.fromkeys(change.what for change in changes))
+
+
+def has_to_wait(change: Difference, entry: TableState | None, *, is_left: bool = False) -> bool:
+    """Whether a policy's word is for later: the table stands still for a reason of its own.
+
+    Such a change is seen once, and the look after the one in which the table runs says it.
+
+    Args:
+        change: as the policy has it.
+        entry: the table; None if nothing of it came yet.
+        is_left: whether the configuration leaves it out.
+    """
+    is_word = change.refused or (change.action is Action.REBUILD and change.kind not in CODES)
+    stands = entry is not None and not runs(entry)
+    return is_word and (is_left or stands)
+
+
+def _has_key(entry: TableState | None, key: Sequence[str]) -> bool:
+    """Whether the rows of a table are told apart by a key already, or there are none yet.
+
+    Its events may have told of it first, and a person have done something about it since.
+    """
+    return bool(key) and entry is not None and (not entry.key or set(entry.key) == set(key))
+
+
+def _may_stop(table: str, state: PipelineState) -> bool:
+    entry = state.tables.get(table)
+    if table in state.left:
+        return False
+    return entry is None or entry.state not in {PAUSED, ERRORED} or entry.retried
+
+
+class CatalogWatch:
+    """Looks at the catalog; one thread at a time.
+
+    Args:
+        config: says where the database is.
+        connector: as it is configured.
+        store: where what was seen is kept.
+        state: the tables as the newest batch left them.
+        tell: is told what a look has found, for people.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        connector: Connector,
+        store: Store,
+        state: Callable[[], PipelineState],
+        tell: Callable[[CatalogNow], None] = lambda _: None,
+    ) -> None:
+        self._config, self._connector, self._store = config, connector, store
+        self._state, self._tell = state, tell
+        self._told = CatalogNow()
+        self._standing: set[tuple[str, str, str]] | None = None
+        self._tables: frozenset[str] = frozenset()
+        self._columns: Mapping[str, frozenset[str]] = {}
+        self._numerics: Mapping[str, frozenset[str]] = {}
+        self._said: tuple[int, set[str]] = (-1, set())
+        self._failure = ""
+        self._soon = threading.Event()
+        self._rebuilds: dict[str, tuple[int, float]] = {}
+        self._policies = Policies(config, connector, state)
+
+    def look_soon(self) -> None:
+        """Events say that something has changed: the catalog knows what."""
+        self._soon.set()
+
+    def has_seen(self, table: str) -> bool:
+        """Whether a table was looked at before: only then a later change of it is noticed."""
+        return table in self._tables
+
+    def columns(self) -> Mapping[str, frozenset[str]]:
+        """Columns by table, of tables that may wait for a look when they get others.
+
+        Nobody waits for a database that does not answer.
+        """
+        return self._columns
+
+    def numerics(self) -> Mapping[str, frozenset[str]]:
+        """Columns of type numeric by table, as the newest look that succeeded has found them."""
+        return self._numerics
+
+    def look(self) -> list[Difference]:
+        """Look once, have said what follows, and keep what was seen.
+
+        Raises:
+            LakemarkError: the database or the brokers are away: nothing was kept.
+        """
+        database = self._config.database
+        if database is None:
+            return []
+        seen = self._seen()
+        settings = self._connector.settings
+        entries = self._state().tables.items()
+        waiting = [name for name, entry in entries if entry.code == UNSEEN]
+        now = named(
+            look(
+                database,
+                lambda name: (
+                    name in self._connector.tables and name != self._connector.signal_table
+                ),
+                publication=publication_of(settings),
+                slot=settings.get("slot.name", "debezium"),
+                known=[] if seen is None else [facts.oid for facts in seen.facts.tables.values()],
+            )
+        )
+        state = self._state()
+        before = seen.known(now, state) if seen else None
+        keys = self._keys(now)
+        self._policies.readable = readable(now, keys)
+        changes = self._policies.judged(differences(before, now, source_key=keys))
+        fills = self._fills(before, now, changes, state)
+        changes = [
+            replace(change, action=Action.FILL, hint="")
+            if change.table in fills and change.action is Action.READ_AGAIN
+            else change
+            for change in changes
+        ]
+        late = [] if seen is None else [*self._policies.late(seen.waiting, state)]
+        every = sorted([*late, *changes], key=lambda change: change.table)
+        self._log(changes)
+        self._numerics = {
+            name: frozenset(column.name for column in facts.columns if column.type == "numeric")
+            for name, facts in now.tables.items()
+        }
+        self._say(every, now, state, fills, waiting)
+        wait = [
+            change
+            for change in every
+            if has_to_wait(
+                change, state.tables.get(change.table), is_left=change.table in state.left
+            )
+        ]
+        noted = self._noted(changes, seen)
+        after = (seen or Seen(SourceFacts())).after(now, state, noted, wait)
+        if after != seen:
+            self._store.note_catalog(msgspec.json.encode(after))
+        self._tables = frozenset(now.tables)
+        self._columns = {
+            name: frozenset(column.name for column in facts.columns)
+            for name, facts in now.tables.items()
+            if facts.kind == "r" and facts.column_list is None
+        }
+        self._standing = {_which(one) for one in changes if one.action is Action.STOP}
+        self._told = CatalogNow(_now_ms(), changes=after.changes)
+        self._tell(self._told)
+        return changes
+
+    def _noted(self, changes: Sequence[Difference], seen: Seen | None) -> list[CatalogChange]:
+        """What people are told of; of a state that lasts once, as long as it lasts."""
+        known = self._standing
+        if known is None:
+            known = {_which(one) for one in seen.changes if one.action == "stop"} if seen else set()
+        now = _now_ms()
+        return [
+            CatalogChange(one.table, one.kind, WORDS[one.action], one.what, one.hint, now)
+            for one in changes
+            if one.action is not Action.STOP or _which(one) not in known
+        ]
+
+    def _keys(self, now: SourceFacts) -> Mapping[str, Sequence[str]]:
+        """Return the keys that the connector is told to send, by table."""
+        return {
+            name: key
+            for name, facts in now.tables.items()
+            if (key := self._connector.key_of(name, [column.name for column in facts.columns]))
+        }
+
+    def _seen(self) -> Seen | None:
+        blob = self._store.catalog()
+        try:
+            return msgspec.json.decode(blob, type=Seen) if blob else None
+        except msgspec.MsgspecError as error:
+            log.warning("catalog.unreadable_look", reason=str(error))
+            return None
+
+    def _with_offsets(self, record: Record, state: PipelineState) -> Record:
+        """A rebuild leaves out what a table that stands still has not applied, up to the log's end.
+
+        Raises:
+            DependencyError: the brokers are away.
+        """
+        kind, table, more = record
+        entry = state.tables.get(table)
+        if kind != REBUILD or entry is None:
+            return record
+        return kind, table, more | {"offsets": brokers.end_offsets(self._config, entry.topics)}
+
+    def _log(self, changes: Sequence[Difference]) -> None:
+        for change in changes:
+            if change.action is Action.STOP:  # those come with each look
+                continue
+            log.info(
+                "catalog.changed", table=change.table, kind=change.kind,
+                action=change.action.name.lower(), what=change.what, hint=change.hint,
+            )  # fmt: skip
+
+    def _fills(
+        self,
+        before: SourceFacts | None,
+        now: SourceFacts,
+        changes: Sequence[Difference],
+        state: PipelineState,
+    ) -> dict[str, list[Fill]]:
+        """What older rows get, by table, where that is all that has become of them."""
+        found: dict[str, list[Fill]] = {}
+        for table, group in groupby(changes, key=lambda change: change.table):
+            entry, facts = state.tables.get(table), now.tables.get(table)
+            former = before.tables.get(table) if before is not None else None
+            several = list(group)
+            if entry is None or facts is None or former is None or table in state.left:
+                continue
+            if not plans.can_fill(self._config, table, entry):
+                continue
+            if self._policies.outcome(table, "add-column") is not Outcome.FOLLOW:
+                continue
+            if are_fills(former, facts, several):
+                upto = positions.pack(len(state.epochs), now.lsn, 0)
+                fills = self._values(former, facts, several, upto)
+                if fills:
+                    found[table] = fills
+        return found
+
+    def _values(
+        self, former: TableFacts, facts: TableFacts, changes: Sequence[Difference], upto: bytes
+    ) -> list[Fill] | None:
+        """What the columns' older rows have; None if any of it is not what events would bring."""
+        lacking = [change for change in changes if change.action is Action.READ_AGAIN]
+        missing = {c.column: c.fill for c in lacking if not c.other and c.fill is not None}
+        settings, database = self._connector.settings, self._config.database
+        columns = [column.name for column in facts.columns]
+        if database is None or refusals(settings, facts.name, columns):
+            return None
+        modes = HandlingModes.from_connector(settings)
+        try:
+            values = read_values(database, facts.name, facts.oid, missing, modes, settings=settings)
+        except LakemarkError as error:
+            log.warning("catalog.no_values", table=facts.name, code=error.code)
+            return None
+        fills = []
+        known = tuple(column.name for column in former.columns)
+        for one in lacking:
+            cell = values.get(one.column)
+            value = "" if one.other or cell is None else packed(cell)
+            is_told = one.column in values and bool(one.other or value)
+            if not is_told or len(value) > LONGEST_VALUE:
+                return None
+            fills.append(Fill(one.column, upto.hex(), known, value, one.other))
+        return fills
+
+    def _say(
+        self,
+        changes: Sequence[Difference],
+        now: SourceFacts,
+        state: PipelineState,
+        fills: Mapping[str, Sequence[Fill]] = NO_FILLS,
+        waiting: Collection[str] = (),
+    ) -> None:
+        batch, told = self._said
+        told = told if batch == state.batch else set()
+        said = list(
+            records(
+                changes,
+                state,
+                there=now.tables,
+                said=told,
+                fills=fills,
+                waiting=waiting,
+                outcome=self._policies.outcome,
+            )
+        )
+        said = [one for one in said if self._is_due(one)]
+        if said:
+            self._store.check_owner()
+            control.say(self._config, [self._with_offsets(one, state) for one in said])
+            for kind, table, more in said:
+                if kind == REBUILD and more["code"]:
+                    self._note_rebuild(table)
+            obeyed = {table for kind, table, _ in said if kind not in {gaps.RESNAPSHOT, FILL}}
+            self._said = state.batch, told | obeyed
+
+    def _is_due(self, record: Record) -> bool:
+        """A table that a rebuild does not help is rebuilt again and again, but ever more seldom."""
+        kind, table, more = record
+        _, due = self._rebuilds.get(table, (0, 0.0))
+        return kind != REBUILD or not more["code"] or time.monotonic() >= due
+
+    def _note_rebuild(self, table: str) -> None:
+        times, _ = self._rebuilds.get(table, (0, 0.0))
+        first_s = self._config.source.watch_interval.total_seconds()
+        wait_s = min(LONGEST_S, first_s * float(1 << min(times, 30)))
+        self._rebuilds[table] = times + 1, time.monotonic() + wait_s
+
+    def try_to_look(self) -> None:
+        """Look; a look that fails is said once, and is made up for by the next."""
+        try:
+            self.look()
+        except LakemarkError as error:
+            if self._failure != error.code:
+                log.warning("catalog.not_seen", code=error.code, reason=error.message)
+            self._failure, self._columns = error.code, {}
+            self._told = msgspec.structs.replace(self._told, reason=error.message)
+            self._tell(self._told)
+        except Exception:
+            self._columns = {}
+            log.exception("catalog.internal_error")
+        else:
+            self._failure = ""
+
+    @contextmanager
+    def running(self) -> Iterator["CatalogWatch"]:
+        """Look now, and then every `source.watch_interval` while the block runs."""
+        if self._config.database is None:
+            yield self
+            return
+        stopping = threading.Event()
+        self.try_to_look()
+
+        def keep_looking() -> None:
+            interval = self._config.source.watch_interval.total_seconds()
+            while not stopping.wait(min(AT_MOST_EVERY_S, interval)):
+                self._soon.wait(max(0.0, interval - AT_MOST_EVERY_S))
+                self._soon.clear()
+                if not stopping.is_set():
+                    self.try_to_look()
+
+        thread = threading.Thread(target=keep_looking, name="catalog", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            stopping.set()
+            self.look_soon()
+            thread.join(timeout=5)

@@ -1,0 +1,1 @@
+"""`lakemark doctor`: who is asked, and what is said of the answers."""

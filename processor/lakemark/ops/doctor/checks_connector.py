@@ -1,0 +1,291 @@
+"""The connector: from its settings and its state to findings. Pure.
+
+What makes a connector unfit is said in `suitability`; here is what should be known besides.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS
+from lakemark.errors import ConfigError
+from lakemark.model.findings import Finding, clock, fine, of_problem, warning, wrong
+from lakemark.model.modes import HandlingModes
+from lakemark.ops.connector_trace import last_cause
+from lakemark.settings.config import Config
+from lakemark.settings.layers import Problem
+from lakemark.snapshot.fence import HINT, committed_position
+
+CHECKS: Final = ("connector", "connector setting")
+COMMITTED: Final = "committed offset"
+
+_FLUSH: Final = (
+    "unknown: a setting of the worker, 60 s unless changed. After a crash the connector repeats up"
+    " to that much; repeated events change nothing"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task in Connect's words; the trace is that of its failure."""
+
+    id: int
+    state: str
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Connect's answer about the connector's committed offsets; `missing`: why there is none."""
+
+    offsets: tuple[Mapping[str, Any], ...]
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorFacts:
+    """A connector and what runs it.
+
+    Attributes:
+        name: of the connector.
+        settings: its configuration.
+        problems: what `suitability` says of them.
+        state: RUNNING, PAUSED, …; empty when only its file is known.
+        tasks: of the connector.
+        version: of the worker; empty when only the file is known.
+        cluster_id: of the worker's Kafka.
+        skew_s: by how much the worker's clock is ahead of ours.
+        committed: its committed offsets; None where nobody was asked.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+    problems: tuple[Problem, ...]
+    state: str = ""
+    tasks: tuple[Task, ...] = ()
+    version: str = ""
+    cluster_id: str = ""
+    skew_s: float | None = None
+    committed: Committed | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it and all its tasks run, as far as is known."""
+        return self.state == "RUNNING" and all(t.state == "RUNNING" for t in self.tasks)
+
+
+def findings(facts: ConnectorFacts, config: Config) -> list[Finding]:
+    """Everything about the connector."""
+    return [
+        *_state(facts, config),
+        *(_setting(problem) for problem in facts.problems),
+        *_modes(facts.settings),
+        *_publication(facts.settings),
+        *_snapshot_mode(facts.settings),
+        *_snapshot_parts(facts.settings),
+        *_conversion(facts.settings),
+        *_heartbeat(facts.settings),
+        *_deletes(facts.settings),
+        *_committed(facts, config),
+        fine("connector setting", "offset.flush.interval.ms", _FLUSH),
+    ]
+
+
+def other_cluster(facts: ConnectorFacts, cluster_id: str) -> list[Finding]:
+    """Whether Connect works with the Kafka that we read."""
+    if not facts.cluster_id or facts.cluster_id == cluster_id:
+        return []
+    return [
+        warning(
+            "connector",
+            facts.name,
+            f"its worker belongs to the Kafka cluster {facts.cluster_id}, we read {cluster_id}:"
+            " its events come here only by producer.override.bootstrap.servers or a mirror",
+            "set kafka.bootstrap_servers to the cluster that the connector writes to",
+        )
+    ]
+
+
+def _committed(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
+    """Rows of snapshots go to output topics when all events before them are known to be written."""
+    if config.output is None:
+        return
+    committed = facts.committed
+    if committed is None:
+        why = "cannot be seen without source.connect"
+    else:
+        why = f"cannot be seen: {committed.missing}" if committed.missing else ""
+    if why:
+        reason = f"{why}. Snapshots for output topics wait for a later event in every partition"
+        yield warning(COMMITTED, facts.name, reason, HINT)
+    elif committed_position(
+        committed.offsets if committed else (), 0, server=facts.settings.get("topic.prefix", "")
+    ):
+        yield fine(COMMITTED, facts.name, "Connect tells how far the connector has come")
+    else:
+        reason = "Connect tells none yet: the connector is at its own snapshot, or has just begun"
+        yield fine(COMMITTED, facts.name, reason)
+
+
+def _setting(problem: Problem) -> Finding:
+    return of_problem("connector setting", problem.path.removeprefix("connector: "), problem)
+
+
+# --- is it running? --------------------------------------------------------------------------
+
+
+def _state(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
+    connect = config.source.connect
+    if connect is None:
+        file = str(config.source.connector_file)
+        yield fine("connector", facts.name, f"known from {file}: whether it runs cannot be seen")
+        return
+    place = f"{connect.url.rstrip('/')}/connectors/{facts.name}"
+    yield clock("Kafka Connect", facts.skew_s)
+    if facts.state in {"PAUSED", "STOPPED"}:
+        reason = f"is {facts.state}: no events come, and the slot keeps the database's log"
+        yield wrong("connector", facts.name, reason, f"curl -X PUT {place}/resume")
+    elif facts.state != "RUNNING":
+        yield _down(facts.name, f"is {facts.state or 'unknown'}", place)
+    elif not facts.tasks:
+        yield _down(facts.name, "runs without a task", place)
+    elif facts.runs:
+        count = "one task" if len(facts.tasks) == 1 else f"{len(facts.tasks)} tasks"
+        yield fine("connector", facts.name, f"RUNNING with {count}, Connect {facts.version}")
+    for task in facts.tasks:
+        if task.state not in {"RUNNING", "PAUSED"}:
+            cause = last_cause(task.trace, facts.settings)
+            why = f" ({cause})" if cause else ""
+            yield _down(facts.name, f"task {task.id} is {task.state}{why}", place)
+
+
+def _down(name: str, reason: str, place: str) -> Finding:
+    return wrong(
+        "connector",
+        name,
+        f"{reason}; the whole trace: curl -s {place}/status",
+        f"curl -X POST '{place}/restart?includeTasks=true&onlyFailed=true'",
+    )
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+def _modes(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Modes that keep every value; of the others `suitability` tells."""
+    check = "connector setting"
+    try:
+        modes = HandlingModes.from_connector(settings)
+    except ConfigError:
+        return
+    if modes.decimal != "double":
+        yield fine(check, "decimal.handling.mode", f"{modes.decimal} keeps every digit")
+    if modes.time_precision not in {"connect", "isostring", "structured"}:
+        yield fine(check, "time.precision.mode", f"{modes.time_precision} keeps microseconds")
+
+
+def _publication(settings: Mapping[str, str]) -> Iterator[Finding]:
+    check, plugin = "connector setting", settings.get("plugin.name", "decoderbufs").strip()
+    if plugin != "pgoutput":
+        yield warning(
+            check,
+            "plugin.name",
+            f"{plugin} (Debezium's default) does not send truncates: a truncated table keeps its"
+            " rows",
+            "set plugin.name to pgoutput",
+        )
+        return
+    name = "publication.autocreate.mode"
+    mode = settings.get(name, "all_tables").strip().lower()
+    means = {
+        "all_tables": "all_tables: the publication has every table, and needs a superuser to make",
+        "filtered": "filtered: the connector keeps the publication to the tables it captures",
+        "disabled": "disabled: whoever adds a table adds it to the publication too",
+    }
+    if mode in means:
+        yield fine(check, name, means[mode])
+    else:
+        yield warning(
+            check,
+            name,
+            f"{mode}: the publication is made without tables, so none has events until it is added",
+            "set publication.autocreate.mode to filtered",
+        )
+
+
+def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
+    check, name = "connector setting", "snapshot.mode"
+    mode = settings.get(name, "initial").strip().lower()
+    if mode == "initial_only":
+        yield wrong(
+            check,
+            name,
+            "initial_only ends the connector after its snapshot: changes never come",
+            "set snapshot.mode to initial",
+        )
+    elif mode == "always":
+        yield warning(
+            check,
+            name,
+            "always reads every table at every start of the connector, and rows deleted in between"
+            " stay until lakemark has taken a snapshot",
+            "set snapshot.mode to initial or no_data",
+        )
+    elif mode in WITHOUT_ROWS:
+        yield fine(
+            check,
+            name,
+            f"{mode}: rows older than the slot come by a snapshot of lakemark's, which it takes by "
+            "itself where `database` is set and `snapshot.incomplete` is not manual",
+        )
+    elif mode in {"initial", "when_needed"}:
+        yield fine(check, name, f"{mode}: the connector reads the tables first")
+    else:
+        yield warning(check, name, f"{mode}: what the connector's snapshot holds cannot be told")
+
+
+def _snapshot_parts(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Settings with which the connector's own snapshot is not the whole of the tables."""
+    if settings.get("snapshot.mode", "initial").strip().lower() in WITHOUT_ROWS:
+        return
+    for name, left_out in PARTS.items():
+        if any(setting.startswith(name) and settings[setting].strip() for setting in settings):
+            yield warning(
+                "connector setting",
+                name,
+                f"the connector's own snapshot leaves out {left_out}",
+                "lakemark snapshot start TABLE",
+            )
+
+
+def _conversion(settings: Mapping[str, str]) -> Iterator[Finding]:
+    name = "event.converting.failure.handling.mode"
+    mode = settings.get(name, "warn").strip().lower()
+    what = "the connector stops at a" if mode == "fail" else "NULL stands for a"
+    yield fine("connector setting", name, f"{mode}: {what} value that it cannot convert")
+
+
+def heartbeat_s(settings: Mapping[str, str]) -> float:
+    """Return how often the connector writes a heartbeat, in seconds; 0 = never."""
+    value = settings.get("heartbeat.interval.ms", "0").strip()
+    return int(value) / 1000 if value.isdecimal() else 0.0
+
+
+def _heartbeat(settings: Mapping[str, str]) -> Iterator[Finding]:
+    name = "heartbeat.interval.ms"
+    if every_s := heartbeat_s(settings):
+        yield fine("connector setting", name, f"a heartbeat every {every_s * 1000:.0f} ms")
+    else:
+        yield warning(
+            "connector setting",
+            name,
+            "there are no heartbeats: while the captured tables are silent, the slot keeps the log"
+            " that all others write, until the disk is full",
+            "set heartbeat.interval.ms to 10000",
+        )
+
+
+def _deletes(settings: Mapping[str, str]) -> Iterator[Finding]:
+    value = settings.get("tombstones.on.delete", "true").strip().lower()
+    reason = f"{value}: lakemark works with both"
+    yield fine("connector setting", "tombstones.on.delete", reason)

@@ -1,0 +1,143 @@
+"""`lakemark doctor`: is everything in order? Asks everybody, changes nothing.
+
+1. this machine is looked at, while
+2. the connector says what it captures,
+3. the database is asked about that, and
+4. the brokers about the topics of it.
+
+Who does not answer makes its own checks errors, with the reason; all others go on with what is
+known. Every call has a deadline of its own, and each of the four `DEADLINE_S`.
+"""
+
+from typing import Final
+
+from lakemark.errors import ConfigError, LakemarkError
+from lakemark.model.findings import Finding, fine, of_error, unchecked
+from lakemark.model.modes import HandlingModes
+from lakemark.ops.doctor import (
+    checks_connector,
+    checks_database,
+    checks_machine,
+    checks_outputs,
+    checks_tables,
+    checks_topics,
+)
+from lakemark.ops.doctor.facts_connector import ConnectorAnswers, connector_facts
+from lakemark.ops.doctor.facts_database import DatabaseAnswers, database_facts
+from lakemark.ops.doctor.facts_kafka import kafka_facts
+from lakemark.ops.doctor.facts_machine import machine_facts
+from lakemark.ops.question import Question
+from lakemark.settings.config import Config
+
+DEADLINE_S: Final = 60.0
+"""For everything that one of the four has to say. Four attempts at a Connect that is away take 44 s
+with the default timeouts, a broker that is away 30 s."""
+
+
+def examine(config: Config, *, deadline_s: float = DEADLINE_S) -> list[Finding]:
+    """Everything that can be checked from here: brokers, topics, connector, database, machine."""
+    machine = Question("this machine", lambda: machine_facts(config))
+    connector, about_connector = _connector(config, deadline_s)
+    database, about_database = _database(config, connector, deadline_s)
+    about_kafka = _kafka(config, connector, database, deadline_s)
+    try:
+        about_machine = checks_machine.findings(machine.result(deadline_s))
+    except LakemarkError as error:
+        about_machine = [
+            *of_error("machine", "", error),
+            *unchecked(checks_machine.CHECKS, "the look at this machine did not end"),
+        ]
+    return [*about_kafka, *about_connector, *about_database, *about_machine]
+
+
+def _connector(config: Config, deadline_s: float) -> tuple[ConnectorAnswers | None, list[Finding]]:
+    try:
+        found = Question("Kafka Connect", lambda: connector_facts(config)).result(deadline_s)
+    except LakemarkError as error:
+        connect = config.source.connect
+        subject = connect.connector if connect else str(config.source.connector_file)
+        return None, [
+            *of_error("connector", subject, error),
+            *unchecked(checks_connector.CHECKS[1:], "the connector's settings are unknown"),
+        ]
+    return found, checks_connector.findings(found.facts, config)
+
+
+def _database(
+    config: Config, known: ConnectorAnswers | None, deadline_s: float
+) -> tuple[DatabaseAnswers | None, list[Finding]]:
+    database = config.database
+    if database is None:
+        reason = "is not configured: there are no snapshots, and types come from schemas or a file"
+        return None, [fine("database", "", reason)]
+    modes = _modes(known)
+    try:
+        found = Question(
+            "the database",
+            lambda: database_facts(
+                database,
+                known.connector if known else None,
+                modes,
+                streams=bool(known and known.facts.runs),
+            ),
+        ).result(deadline_s)
+    except LakemarkError as error:
+        checks = dict.fromkeys((*checks_database.CHECKS[1:], *checks_tables.CHECKS))
+        return None, [
+            *of_error("database", "", error),
+            *unchecked(checks, "the database did not answer"),
+        ]
+    findings = checks_database.findings(found.database)
+    if known is None or found.relations is None:
+        checks = dict.fromkeys((*checks_database.CHECKS[2:], *checks_tables.CHECKS))
+        why = "which tables are captured is unknown without the connector"
+        return found, findings + unchecked(checks, why)
+    publication = found.database.publication
+    named = config.source.tables or known.connector.settings.get("table.include.list")
+    return found, findings + checks_tables.findings(
+        found.relations,
+        user=found.database.server.user,
+        publication=publication.name if publication and publication.exists else "",
+        chosen=bool(named),
+        modes=modes,
+    )
+
+
+def _modes(known: ConnectorAnswers | None) -> HandlingModes:
+    try:
+        return HandlingModes.from_connector(known.connector.settings if known else {})
+    except ConfigError:  # a finding of the connector's
+        return HandlingModes()
+
+
+def _kafka(
+    config: Config,
+    known: ConnectorAnswers | None,
+    database: DatabaseAnswers | None,
+    deadline_s: float,
+) -> list[Finding]:
+    relations = database.relations if database else None
+    outputs = checks_outputs.CHECKS if config.output else ()
+    tables = None
+    if relations is not None:
+        tables = [relation.table for relation in checks_tables.with_events(relations)]
+    try:
+        facts = Question(
+            "Kafka",
+            lambda: kafka_facts(
+                config,
+                known.connector if known else None,
+                tables,
+                streams=bool(known and known.facts.runs),
+            ),
+        ).result(deadline_s)
+    except LakemarkError as error:
+        return [
+            *of_error("brokers", config.kafka.bootstrap_servers, error),
+            *unchecked((*checks_topics.CHECKS[1:], *outputs), "the brokers did not answer"),
+        ]
+    findings = [*checks_topics.findings(facts, config), *checks_outputs.findings(facts, config)]
+    if known is None:
+        why = "which topics it writes is unknown without the connector"
+        return findings + unchecked(["change topic", *outputs], why)
+    return findings + checks_connector.other_cluster(known.facts, facts.cluster_id)

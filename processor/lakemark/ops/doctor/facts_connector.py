@@ -1,0 +1,52 @@
+"""Asks Kafka Connect, or reads the connector's file, for `checks_connector`."""
+
+from dataclasses import dataclass
+
+from lakemark.connectors import connector as connectors
+from lakemark.connectors.connect_rest import ConnectRest
+from lakemark.connectors.connector import Connector
+from lakemark.errors import LakemarkError
+from lakemark.ops.doctor.checks_connector import Committed, ConnectorFacts, Task
+from lakemark.settings.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorAnswers:
+    """The connector as the pipeline sees it, and as the doctor does."""
+
+    connector: Connector
+    facts: ConnectorFacts
+
+
+def connector_facts(config: Config) -> ConnectorAnswers:
+    """Everything about the connector.
+
+    Raises:
+        DependencyError: Connect does not answer.
+        InvalidConfig: Connect does not know the connector, refuses us, or the file is unreadable.
+    """
+    found = connectors.read(config)
+    if config.source.connect is None:
+        return ConnectorAnswers(found, ConnectorFacts(found.name, found.settings, found.problems))
+    with ConnectRest(config.source.connect) as rest:
+        status, worker = rest.status(), rest.worker()
+    facts = ConnectorFacts(
+        name=found.name,
+        settings=found.settings,
+        problems=found.problems,
+        state=status.state,
+        tasks=tuple(Task(task.id, task.state, task.trace) for task in status.tasks),
+        version=worker.version,
+        cluster_id=worker.cluster_id,
+        skew_s=worker.skew_s,
+        committed=_committed(config) if config.output else None,
+    )
+    return ConnectorAnswers(found, facts)
+
+
+def _committed(config: Config) -> Committed:
+    """The connector's committed offsets; all else is known without them."""
+    try:
+        return Committed(tuple(connectors.offsets(config)))
+    except LakemarkError as error:
+        return Committed((), error.message)

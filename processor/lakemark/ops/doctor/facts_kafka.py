@@ -1,0 +1,165 @@
+"""Asks the brokers what `checks_topics` wants to know; nothing is written or created."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from lakemark.connectors.connector import Connector
+from lakemark.errors import DependencyError, StateVersionError
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.output_names import group_of, topic_of
+from lakemark.kafka.own_topics import owner_group, topic_plan
+from lakemark.model.offsets import Offsets
+from lakemark.ops.doctor.checks_outputs import tables_of
+from lakemark.ops.doctor.checks_place import PlaceFacts
+from lakemark.ops.doctor.checks_topics import KafkaFacts, OutputFacts, Topic
+from lakemark.ops.stored_state import Stored, newest_state, paused_tables
+from lakemark.settings.config import Config
+from lakemark.state.gaps import Held
+from lakemark.state.selection import select
+
+
+def kafka_facts(
+    config: Config, connector: Connector | None, tables: Sequence[str] | None, *, streams: bool
+) -> KafkaFacts:
+    """Everything about brokers and topics.
+
+    Args:
+        config: ours.
+        connector: None when it is unknown: then only our own topics are looked at.
+        tables: the captured tables; None when they are unknown: then the topics tell.
+        streams: whether the connector runs.
+
+    Raises:
+        DependencyError: the brokers do not answer.
+        InvalidConfig: they do not let us in.
+    """
+    with Cluster(config) as cluster:
+        return _facts(cluster, config, connector, tables, streams=streams)
+
+
+def _facts(
+    cluster: Cluster,
+    config: Config,
+    connector: Connector | None,
+    tables: Sequence[str] | None,
+    *,
+    streams: bool,
+) -> KafkaFacts:
+    brokers = cluster.brokers()
+    of_tables = _change_topics(cluster, config, connector, tables) if connector else {}
+    stored, missing = _stored(config)
+    if connector and stored.state:
+        select(stored.state, connector.wanted)  # as the next start does
+    read = stored.state.offsets if stored.state else {}
+    outputs = tables_of(config, connector, of_tables, stored.state)
+    written = [topic_of(config.output.topic_prefix, t) for t in outputs] if config.output else []
+    names = dict.fromkeys((*topic_plan(config), *of_tables.values(), *read, *written))
+    topics = _topics(cluster, list(names))
+    change = [name for name in of_tables.values() if name in topics and topics[name].partitions]
+    groups = [group_of(config.name, table) for table in outputs]
+    permitted = cluster.permitted_with_groups([owner_group(config), *groups])
+    return KafkaFacts(
+        cluster_id=brokers.cluster_id,
+        brokers=brokers.count,
+        version=brokers.version,
+        operations=brokers.operations,
+        group=permitted.pop(owner_group(config)),
+        topics=topics,
+        tables=of_tables,
+        streams=streams,
+        ahead_s=_ahead(cluster.newest_ms(change)),
+        place=_place(cluster, stored, topics, missing),
+        outputs=OutputFacts(
+            tables=outputs,
+            empty=_empty(cluster, [n for n in written if n in topics and topics[n].partitions]),
+            groups=permitted,
+            transaction_ms=brokers.transaction_ms,
+        ),
+    )
+
+
+def _empty(cluster: Cluster, names: Sequence[str]) -> frozenset[str]:
+    """Those of the topics that hold no record."""
+    first, ends = cluster.start_offsets(names), cluster.end_offsets(names, committed=False)
+    held = {place[0] for place, end in ends.items() if end > first.get(place, 0)}
+    return frozenset(names) - held
+
+
+def _change_topics(
+    cluster: Cluster, config: Config, connector: Connector, tables: Sequence[str] | None
+) -> dict[str, str]:
+    """The topic of each captured table and of the signal table."""
+    if tables is None or config.source.topics:
+        start = connector.topic_prefix + connector.settings.get("topic.delimiter", ".")
+        return {n.removeprefix(start): n for n in cluster.topics(connector.topic_pattern)}
+    signal = [connector.signal_table] if connector.signal_table else []
+    return {table: connector.topic_of(table) for table in (*tables, *signal)}
+
+
+def _ahead(newest_ms: int | None) -> float | None:
+    return None if newest_ms is None else newest_ms / 1000 - time.time()
+
+
+def _topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Topic]:
+    permitted = cluster.permitted(names)
+    shown = [name for name, operations in permitted.items() if operations != frozenset()]
+    counts, settings = cluster.partition_counts(shown), cluster.settings_of(shown)
+    return {
+        name: Topic(operations, counts.get(name, 0), settings.get(name))
+        for name, operations in permitted.items()
+    }
+
+
+def _stored(config: Config) -> tuple[Stored, str]:
+    """What the checkpoint says, and why it does not say all."""
+    try:
+        return newest_state(config), ""
+    except (DependencyError, StateVersionError) as error:
+        missing = error.message
+    try:
+        return Stored(paused_tables(config), {}), missing
+    except DependencyError as error:
+        return Stored(None, {}), f"{missing}; nor from the progress topic: {error.message}"
+
+
+def _place(
+    cluster: Cluster, stored: Stored, topics: Mapping[str, Topic], missing: str
+) -> PlaceFacts:
+    names = list(stored.state.offsets) if stored.state else []
+    seen = {n: topics[n] for n in names if n in topics and topics[n].partitions}
+    settings = {n: topic.settings or {} for n, topic in seen.items()}
+    retention = {n: int(found.get("retention.ms", "-1")) for n, found in settings.items()}
+    return PlaceFacts(
+        state=stored.state,
+        missing=missing,
+        known=stored.topics,
+        held=Held(
+            cluster.topic_ids(seen),
+            _by_topic(cluster.start_offsets(seen)),
+            _by_topic(cluster.end_offsets(seen, committed=False)),
+        ),
+        aged=_by_topic(_aged(cluster, retention)),
+        retention=retention,
+        hidden=frozenset(n for n in names if n in topics and not topics[n].partitions),
+    )
+
+
+def _by_topic(offsets: Mapping[tuple[str, int], int]) -> Offsets:
+    found: Offsets = {}
+    for (topic, partition), offset in offsets.items():
+        found.setdefault(topic, {})[partition] = offset
+    return found
+
+
+def _aged(cluster: Cluster, retention: Mapping[str, int]) -> dict[tuple[str, int], int]:
+    """First offsets younger than half of the retention; topics without one are left out."""
+    by_span: dict[int, list[str]] = defaultdict(list)
+    for name, span in retention.items():
+        if span > 0:
+            by_span[span].append(name)
+    found: dict[tuple[str, int], int] = {}
+    now_ms = time.time_ns() // 1_000_000
+    for span, names in by_span.items():
+        found |= cluster.offsets_since(names, now_ms - span // 2)
+    return found

@@ -1,0 +1,1 @@
+"""The HTTP server beside the query, and its page."""

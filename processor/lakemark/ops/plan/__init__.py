@@ -1,0 +1,1 @@
+"""`lakemark plan`: what a run would do."""

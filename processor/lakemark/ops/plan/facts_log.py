@@ -1,0 +1,94 @@
+"""Asks brokers and checkpoint what `lakemark plan` wants to know; nothing is written."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lakemark.connectors.connector import Connector
+from lakemark.errors import DependencyError, StateVersionError
+from lakemark.kafka.brokers import Cluster
+from lakemark.kafka.output_names import topic_of
+from lakemark.kafka.own_topics import topic_plan
+from lakemark.kafka.records import read_compacted
+from lakemark.ops import lag, settings_record
+from lakemark.ops.settings_record import SettingsRecord
+from lakemark.ops.stored_state import Stored, newest_state
+from lakemark.settings.config import Config
+from lakemark.state.gaps import Held
+from lakemark.state.selection import select
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What brokers and checkpoint say.
+
+    Attributes:
+        counts: partitions of our own topics that exist.
+        settings: of our own topics that exist, as far as we may know.
+        known: first offsets and ends of the change topics.
+        ids: Kafka's ids of the topics that were read.
+        stored: the checkpoint; None if it cannot be read, and then `missing` says why.
+        running: the settings that the query last ran with.
+        back: tables that were left out, and that the configuration names again.
+        control: the control topic.
+    """
+
+    counts: Mapping[str, int]
+    settings: Mapping[str, Mapping[str, str]]
+    known: lag.Ends
+    ids: Mapping[str, str]
+    stored: Stored | None
+    missing: DependencyError | StateVersionError | None
+    running: SettingsRecord | None
+    back: tuple[str, ...] = ()
+    control: Held = field(default_factory=lambda: Held({}, {}, {}))
+
+
+def log_facts(config: Config, connector: Connector) -> LogFacts:
+    """Everything about topics, offsets and the checkpoint.
+
+    Raises:
+        DependencyError: the brokers do not answer.
+        InvalidConfig: they do not let us in.
+    """
+    stored, missing = None, None
+    back: tuple[str, ...] = ()
+    own = [config.topics.control]
+    with Cluster(config) as cluster:
+        counts = cluster.partition_counts(topic_plan(config))
+        try:
+            stored = newest_state(config)
+        except (DependencyError, StateVersionError) as error:
+            missing = error
+        if stored and stored.state:
+            connector = connector.having_written(stored.state.output_prefixes)
+            back = select(stored.state, connector.wanted).back  # as the next start does
+        read = list(stored.state.offsets) if stored and stored.state else []
+        names = list(dict.fromkeys([*cluster.topics(connector.topic_pattern), *read]))
+        ends = cluster.end_offsets(names, committed=False)
+        known = lag.Ends(lag.offsets(cluster.start_offsets(names)), lag.offsets(ends))
+        settings, ids = cluster.settings_of(counts), cluster.topic_ids(read)
+        control = Held(
+            cluster.topic_ids(own),
+            lag.offsets(cluster.start_offsets(own)),
+            lag.offsets(cluster.end_offsets(own, committed=False)),
+        )
+    kept = read_compacted(config, config.topics.progress)
+    running = settings_record.decode(kept.get(settings_record.KEY))
+    return LogFacts(counts, settings, known, ids, stored, missing, running, back, control)
+
+
+def output_facts(
+    config: Config, tables: Iterable[str]
+) -> dict[str, tuple[frozenset[str] | None, int]]:
+    """Of the output topics that exist, or are kept from us: what we may do, and their partitions.
+
+    Raises:
+        DependencyError: the brokers do not answer.
+    """
+    if config.output is None:
+        return {}
+    prefix = config.output.topic_prefix
+    with Cluster(config) as cluster:
+        permitted = cluster.permitted([topic_of(prefix, table) for table in tables])
+        counts = cluster.partition_counts([n for n, may in permitted.items() if may != frozenset()])
+    return {name: (may, counts.get(name, 0)) for name, may in permitted.items()}

@@ -1,0 +1,229 @@
+"""`lakemark plan`: what would a run do? Asks everybody, changes nothing.
+
+1. the connector says what it captures; what cannot work about it is the error that a run ends with;
+2. the brokers say what is there, the checkpoint where it goes on, the database its tables;
+3. each Delta table is compared with the columns of its source by the sink's own rules;
+4. the settings are compared with those that the query last ran with.
+
+Who does not answer ends the command with the usual error. Every call has a deadline of its own, and
+everything that one of them has to say `DEADLINE_S`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakemark.connectors import connector as connectors
+from lakemark.connectors.catalogs import catalog_of
+from lakemark.connectors.connector import Connector
+from lakemark.connectors.postgres.catalog import from_catalog
+from lakemark.connectors.postgres.postgres_chunks import MAX_CHUNK_BYTES
+from lakemark.model import namesakes
+from lakemark.model.modes import HandlingModes
+from lakemark.model.namesakes import Names
+from lakemark.model.schema import TableSchema
+from lakemark.ops import settings_record
+from lakemark.ops.doctor.checks_tables import with_events
+from lakemark.ops.doctor.facts_database import database_facts
+from lakemark.ops.plan import planned
+from lakemark.ops.plan.facts_lake import targets
+from lakemark.ops.plan.facts_log import LogFacts, log_facts, output_facts
+from lakemark.ops.plan.facts_sizes import table_sizes
+from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Target
+from lakemark.ops.question import Question
+from lakemark.ops.settings_record import Change
+from lakemark.settings.config import Config
+from lakemark.state.gaps import Held
+from lakemark.version import __version__
+
+DEADLINE_S: Final = 60.0
+"""For everything that one of them has to say; the worst case is as in `doctor`."""
+
+_NO_READ: Final = "lakemark's user may not read it: `lakemark doctor` has the statement"
+_SET_BACK: Final = "set it back, or give the pipeline a checkpoint of its own"
+_UNKNOWN: Final = "its records carry no schema, and neither database nor schema file knows it"
+_DESCRIBE: Final = "leave it out by source.tables, or describe it in source.schema_file"
+_NEVER: Final[tuple[planned.Compared, list[Change]]] = ("nothing", [])
+_HIDDEN: Final = "row-level security may hide rows: `lakemark doctor` has the statement"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The captured tables as database or file describe them, and what a snapshot would meet."""
+
+    schemas: Mapping[str, TableSchema]
+    sizes: list[tuple[str, int, int]] = field(default_factory=list)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    names: Names = field(default_factory=dict)
+
+
+def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
+    """What a run would do, as far as can be known before.
+
+    Raises:
+        DependencyError: somebody does not answer.
+        InvalidConfig: somebody refuses us, or the connector cannot be used.
+    """
+    connector = Question("Kafka Connect", lambda: connectors.read(config)).result(deadline_s)
+    connector.require()
+    about_log = Question("Kafka", lambda: log_facts(config, connector))
+    about_source = Question("the database", lambda: _source(config, connector))
+    log, source = about_log.result(deadline_s), about_source.result(deadline_s)
+    known = _Known(config, connector, log, source)
+    names = known.names()
+    found = Question("the lake", lambda: targets(config, connector, names, known.state)).result(
+        deadline_s
+    )
+    outputs = Question("Kafka", lambda: output_facts(config, names)).result(deadline_s)
+    tables = tuple(known.table(name, names[name], found[name]) for name in sorted(names))
+    compared, changes = known.changes()
+    return Plan(
+        name=config.name,
+        version=__version__,
+        checkpoint=known.standing(),
+        tables=tables,
+        topics=(
+            *planned.own_topics(config, log.counts, log.settings),
+            *planned.output_topics(config, tables, log.known, outputs),
+        ),
+        starts=known.starts,
+        snapshot=planned.snapshot(config, source.sizes, source.refused, MAX_CHUNK_BYTES)
+        if config.database is not None
+        else None,
+        compared=compared,
+        changes=tuple(changes),
+        problems=tuple(known.problems()),
+    )
+
+
+def _source(config: Config, connector: Connector) -> _Source:
+    modes = HandlingModes.from_connector(connector.settings)
+    if config.database is None:
+        found = catalog_of(config, modes, connector).read(None)
+        return _Source({t: s for t, s in found.items() if _is_table(connector, t)})
+    answers = database_facts(config.database, connector, modes, streams=False)
+    every = with_events(answers.relations or ())
+    relations = [relation for relation in every if not relation.ambiguous]
+    refused = {}
+    for relation in relations:
+        why = [refusal.message for refusal in relation.refusals]
+        why += [] if relation.select else [_NO_READ]
+        why += [_HIDDEN] if relation.row_security else []
+        why += [] if relation.key else ["it has no key"]
+        if why:
+            refused[relation.table] = "; ".join(why)
+    return _Source(
+        {r.table: from_catalog(r.table, r.columns, r.key, modes) for r in relations},
+        table_sizes(config.database, [relation.table for relation in relations]),
+        refused,
+        {relation.table: relation.names for relation in every if relation.names},
+    )
+
+
+def _is_table(connector: Connector, name: str) -> bool:
+    return name in connector.tables and name != connector.signal_table
+
+
+class _Known:
+    """Everything that was found out, and what follows from it."""
+
+    def __init__(
+        self, config: Config, connector: Connector, log: LogFacts, source: _Source
+    ) -> None:
+        self._config, self._connector, self._log, self._source = config, connector, log, source
+        self.state = log.stored.state if log.stored else None
+        self.starts: tuple[planned.Start, ...] = ()
+        if log.stored is not None:  # else nobody knows where it goes on
+            starting = config.stream.starting
+            self.starts = planned.starts(log.known, self.state, starting=starting)
+
+    def standing(self) -> Standing:
+        """The checkpoint."""
+        if self._log.stored is None:
+            return Standing(self._config.checkpoint, None)
+        return Standing(self._config.checkpoint, self.state.batch if self.state else -1)
+
+    def names(self) -> dict[str, TableSchema | None]:
+        """Tables of the catalog, of the state, and those that only their topics tell of."""
+        names: dict[str, TableSchema | None] = dict(self._source.schemas)
+        known = self.state.tables if self.state else ()
+        for name in (*self._source.names, *known, *self._by_topics()):
+            if _is_table(self._connector, name):
+                names.setdefault(name, None)
+        return names
+
+    def _by_topics(self) -> list[str]:
+        """Tables named by their topics; not where a router has renamed these."""
+        if self._config.source.topics:
+            return []
+        settings = self._connector.settings
+        start = self._connector.topic_prefix + settings.get("topic.delimiter", ".")
+        topics = [topic for topic in self._log.known.ends if topic.startswith(start)]
+        known = {self._connector.topic_of(name) for name in self._source.schemas}
+        return [t.removeprefix(start) for t in topics if t not in known and "." in t[len(start) :]]
+
+    def table(self, name: str, schema: TableSchema | None, target: Target) -> PlannedTable:
+        """One table, with what becomes of its Delta table."""
+        entry = self.state.tables.get(name) if self.state else None
+        topic = entry.topics[0] if entry and entry.topics else self._connector.topic_of(name)
+        origin = planned.schema_from(
+            in_events=self._connector.schemas_enabled, database=self._config.database is not None
+        )
+        waiting = None
+        if self._log.stored is not None:
+            waiting = planned.waiting(
+                name, topic, state=self.state, known=self._log.known, places=self.starts
+            )
+        if schema is None and waiting and not origin.startswith("events"):
+            target = replace(
+                target, action="stop", code="schema-unknown", reason=_UNKNOWN, hint=_DESCRIBE
+            )
+        if target.action == "rebuild" and (why := self._source.refused.get(name)) is not None:
+            target = replace(target, action="stop", hint=f"no snapshot can be taken of it: {why}")
+        if (why := self._ambiguous(name)) is not None:
+            hint = namesakes.hint(name)
+            target = replace(target, action="stop", code=namesakes.CODE, reason=why, hint=hint)
+        key = schema.key if schema else tuple(entry.key) if entry and entry.key else None
+        exists = topic in self._log.known.ends
+        state = entry.state if entry else ""
+        return PlannedTable(name, topic, exists, key, origin, target, state, waiting)
+
+    def _ambiguous(self, name: str) -> str | None:
+        """Why it is not written that has its text in common with another table, else None."""
+        entry = self.state.tables.get(name) if self.state else None
+        if entry is not None and entry.code == namesakes.CODE:
+            return entry.reason
+        names = {*self._source.names.get(name, ())}
+        if entry is not None and entry.source_name:
+            names.add(entry.source_name)
+        return namesakes.reason(names) if len(names) > 1 else None
+
+    def changes(self) -> tuple[planned.Compared, list[Change]]:
+        """What differs from the settings that ran last, else from what the checkpoint says."""
+        if self._log.running is not None:
+            return "running", settings_record.changes(self._log.running.settings, self._config)
+        return ("checkpoint", made) if (made := self._made_otherwise()) is not None else _NEVER
+
+    def _made_otherwise(self) -> list[Change] | None:
+        made_for = self._log.stored.made_for if self._log.stored else None
+        return None if made_for is None else settings_record.changes(made_for, self._config)
+
+    def problems(self) -> Iterator[Problem]:
+        """What a run would end with, and what somebody should know."""
+        for problem in self._connector.problems:
+            yield Problem("connector", f"{problem.path}: {problem.message}", problem.hint)
+        log = self._log
+        if log.missing is not None:
+            missing = log.missing
+            stops = not missing.retried
+            yield Problem(missing.code, missing.message, missing.hint, stops=stops)
+        for change in self._made_otherwise() or ():
+            made = f"the checkpoint was made with {change.setting} {change.before}"
+            yield Problem("checkpoint-mismatch", f"{made}, not {change.now}", _SET_BACK, stops=True)
+        if log.stored is not None:
+            held = Held(log.ids, log.known.starts, log.known.ends)
+            ids, topic = log.stored.topics, self._config.topics.control
+            yield from planned.lost(self.state, ids, held, log.back)
+            yield from planned.lost_commands(self.state, ids, topic, log.control)

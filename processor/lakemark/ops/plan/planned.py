@@ -1,0 +1,338 @@
+"""What `lakemark plan` says: frozen values, and how they follow from what was found out; pure.
+
+`schemas/plan.json` is their JSON Schema. A number that is not known is null.
+
+| action of a Delta table | means |
+|---|---|
+| create | the first event makes it |
+| keep | it is there and fits |
+| alter | it is there; the next event adds or widens columns |
+| rebuild | it is there and cannot follow: it is made anew from a snapshot, `reason` says why |
+| follow | it is there; its columns come with the events, so what changes is not known before |
+| stop | the table stops at its first event: `reason` says why, `hint` what to do |
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any, Final, Literal
+
+import msgspec
+
+from lakemark.connectors.postgres.boundaries import fitting_rows
+from lakemark.kafka.output_names import topic_of, topic_settings
+from lakemark.kafka.own_topics import allow_command, topic_plan, unusable
+from lakemark.ops import lag
+from lakemark.ops.settings_record import Change
+from lakemark.settings.config import Config
+from lakemark.state.gaps import CONTROL_LOST, Held, gaps, own_gaps
+from lakemark.state.tables import PipelineState
+
+SchemaFrom = Literal["events", "database", "file", "events or database", "events or file"]
+Action = Literal["create", "keep", "alter", "rebuild", "follow", "stop"]
+TopicAction = Literal["create", "keep", "stop"]
+Basis = Literal["checkpoint", "earliest", "latest"]
+Compared = Literal["running", "checkpoint", "nothing"]
+
+_WRITING: Final = ("describe", "write")
+
+
+class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody should know; `stops` if the pipeline would not start or would end."""
+
+    code: str
+    reason: str
+    hint: str = ""
+    stops: bool = False
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The Delta table of a source table; `added` and `widened` name columns and types.
+
+    So do `left_out` and `dropped`: columns of the source, or their types, that the table's policy
+    leaves out of it, and columns of the table that the source has no more.
+    """
+
+    path: str
+    action: Action
+    engine: str = ""
+    added: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    left_out: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+class PlannedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A captured table; `key` is null while only its events know it, `waiting` counts records."""
+
+    name: str
+    topic: str
+    topic_exists: bool
+    key: tuple[str, ...] | None
+    schema_from: SchemaFrom
+    target: Target
+    state: str = ""
+    waiting: int | None = None
+
+
+class PlannedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of lakemark's own topics, or with `table` that table's output topic.
+
+    `stop`: it cannot work, or may not be written. An output topic has as many `partitions` as its
+    change topic: null if that is not there yet.
+    """
+
+    name: str
+    action: TopicAction
+    partitions: int | None
+    settings: dict[str, str]
+    reason: str = ""
+    hint: str = ""
+    table: str = ""
+
+
+class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a partition of a change topic is read from, why there, and how much waits."""
+
+    topic: str
+    partition: int
+    offset: int
+    basis: Basis
+    end: int
+    waiting: int
+
+
+class PlannedScan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table in a snapshot of all: about how many rows and chunks; `refused` says why not."""
+
+    table: str
+    rows: int
+    bytes: int
+    chunks: int
+    refused: str = ""
+
+
+class PlannedSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A snapshot of all tables, in the order in which they are read."""
+
+    chunk_rows: int
+    parallelism: int
+    tables: tuple[PlannedScan, ...]
+
+
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint: `batch` is -1 before the first, null if it cannot be read from here."""
+
+    path: str
+    batch: int | None
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run would do. `snapshot` is null without a database.
+
+    `compared` says with what the settings were compared: those that the query last ran with, what
+    the checkpoint says of itself, or nothing, before the first run.
+    """
+
+    name: str
+    version: str
+    checkpoint: Standing
+    tables: tuple[PlannedTable, ...]
+    topics: tuple[PlannedTopic, ...]
+    starts: tuple[Start, ...]
+    snapshot: PlannedSnapshot | None
+    compared: Compared
+    changes: tuple[Change, ...]
+    problems: tuple[Problem, ...]
+
+    def stops(self) -> bool:
+        """Whether the pipeline, a table or a topic would stop."""
+        tables = any(table.target.action == "stop" for table in self.tables)
+        topics = any(topic.action == "stop" for topic in self.topics)
+        return tables or topics or any(problem.stops for problem in self.problems)
+
+
+def own_topics(
+    config: Config, counts: Mapping[str, int], settings: Mapping[str, Mapping[str, str]]
+) -> tuple[PlannedTopic, ...]:
+    """Our own topics: those that are missing are created, others are kept or refused.
+
+    Args:
+        config: ours.
+        counts: partitions of those that exist.
+        settings: of those that exist, as far as we may know.
+    """
+    wrong = dict(unusable(config, counts, settings))
+    found = []
+    for name, (partitions, wanted) in topic_plan(config).items():
+        if name in wrong:
+            bad = wrong[name]
+            found.append(
+                PlannedTopic(name, "stop", counts.get(name, 0), wanted, bad.message, bad.hint)
+            )
+        elif name in counts:
+            found.append(PlannedTopic(name, "keep", counts[name], wanted))
+        else:
+            found.append(PlannedTopic(name, "create", partitions, wanted))
+    return tuple(found)
+
+
+def output_topics(
+    config: Config,
+    tables: Iterable[PlannedTable],
+    known: lag.Ends,
+    found: Mapping[str, tuple[frozenset[str] | None, int]],
+) -> tuple[PlannedTopic, ...]:
+    """The output topics: the first record of a table makes its own.
+
+    Args:
+        config: ours.
+        tables: as planned.
+        known: ends of the change topics.
+        found: of those that exist, or are kept from us, what we may do with them (None: unknown)
+            and their number of partitions.
+    """
+    if config.output is None:
+        return ()
+    settings = topic_settings(config.dead_letters.max_record_bytes)
+    planned = []
+    for table in tables:
+        name = topic_of(config.output.topic_prefix, table.name)
+        rights, count = found.get(name, (None, len(known.ends.get(table.topic, ()))))
+        missing = [right for right in _WRITING if rights is not None and right not in rights]
+        action: TopicAction = "stop" if missing else "keep" if name in found else "create"
+        reason = hint = ""
+        if missing:
+            reason = f"lakemark may not {' and '.join(missing)} {name}: {table.name} stops"
+            hint = allow_command(config, missing, topic=name)
+        planned.append(
+            PlannedTopic(name, action, count or None, settings, reason, hint, table.name)
+        )
+    return tuple(planned)
+
+
+def starts(
+    known: lag.Ends, state: PipelineState | None, *, starting: Literal["earliest", "latest"]
+) -> tuple[Start, ...]:
+    """Where every partition that is read starts.
+
+    A partition that a checkpoint does not know is read from its first offset: `starting` says
+    where a new checkpoint begins, and nothing else.
+
+    Args:
+        known: first offsets and ends of the change topics.
+        state: of the newest batch; None before the first.
+        starting: as configured.
+    """
+    found = []
+    for topic, partitions in sorted(known.ends.items()):
+        for partition, end in sorted(partitions.items()):
+            first = known.starts.get(topic, {}).get(partition, 0)
+            read = state.offsets.get(topic, {}).get(partition) if state else None
+            offset, basis = _start(read, first, end, starting if state is None else "earliest")
+            waiting = max(0, end - max(first, offset))
+            found.append(Start(topic, partition, offset, basis, end, waiting))
+    return tuple(found)
+
+
+def _start(
+    read: int | None, first: int, end: int, starting: Literal["earliest", "latest"]
+) -> tuple[int, Basis]:
+    if read is not None:
+        return read, "checkpoint"
+    return (end, "latest") if starting == "latest" else (first, "earliest")
+
+
+def waiting(
+    table: str,
+    topic: str,
+    *,
+    state: PipelineState | None,
+    known: lag.Ends,
+    places: Iterable[Start],
+) -> int | None:
+    """Records of a table's topics that are to be applied; None where no topic is known.
+
+    One that does not stream goes on from where it stopped.
+    """
+    entry = state.tables.get(table) if state else None
+    if entry is not None and entry.topics and state is not None:
+        return lag.unread_of(entry, state.offsets, known)
+    counts = [place.waiting for place in places if place.topic == topic]
+    return sum(counts) if counts else None
+
+
+def lost(
+    state: PipelineState | None, ids: Mapping[str, str], held: Held, back: Sequence[str] = ()
+) -> Iterator[Problem]:
+    """What Kafka no longer has of what was not read yet: the start is refused.
+
+    Args:
+        state: of the newest batch; None before the first.
+        ids: of the topics as they were when they were read.
+        held: what the brokers have of them now.
+        back: tables that the configuration names again: of them the start asks for nothing.
+    """
+    found = gaps(state, ids, held) if state else []
+    for gap in found:
+        tables = " ".join(table for table in gap.tables if table not in back)
+        if tables:
+            hint = f"`lakemark recover --resnapshot {tables}`, then `lakemark run`"
+            yield Problem(gap.code, gap.reason, hint, stops=True)
+        elif gap.tables:
+            again = f"{' '.join(gap.tables)} is named again: it is snapshotted again"
+            yield Problem(gap.code, gap.reason, again)
+
+
+def lost_commands(
+    state: PipelineState | None, ids: Mapping[str, str], topic: str, held: Held
+) -> Iterator[Problem]:
+    """As `lost`, of the control topic."""
+    offsets = {topic: {0: state.control}} if state and topic in held.ids else {}
+    for gap in own_gaps(offsets, ids, held):
+        hint = "`lakemark recover --control`, then `lakemark run`"
+        yield Problem(CONTROL_LOST, gap.reason, hint, stops=True)
+
+
+def snapshot(
+    config: Config, sizes: Sequence[tuple[str, int, int]], refused: Mapping[str, str], most: int
+) -> PlannedSnapshot:
+    """A snapshot of all tables.
+
+    Args:
+        config: ours.
+        sizes: table, rows and bytes, in the catalog's order, which is that of a run.
+        refused: why some of them cannot be read.
+        most: bytes that a chunk may have.
+    """
+    wanted = config.snapshot.chunk_rows
+    scans = []
+    for table, rows, size in sizes:
+        fitting = fitting_rows(wanted, rows=rows, size=size, most=most)
+        chunks = max(1, ceil(rows / fitting))
+        why = refused.get(table, "")
+        scans.append(PlannedScan(table, rows, size, 0 if why else chunks, why))
+    return PlannedSnapshot(wanted, config.snapshot.parallelism, tuple(scans))
+
+
+def schema_from(*, in_events: bool | None, database: bool) -> SchemaFrom:
+    """Where the columns' types come from; `in_events` None: Connect's worker decides."""
+    if in_events:
+        return "events"
+    if in_events is None:
+        return "events or database" if database else "events or file"
+    return "database" if database else "file"
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of `Plan`."""
+    found = msgspec.json.schema(Plan)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(schema(), indent=2) + "\n")

@@ -1,0 +1,156 @@
+"""Replay of dead letters: which rows are to be read again, and which letters cannot be replayed.
+
+A change event cannot be applied late: the position gate drops what is older than what has been
+applied. So the row of its key is read again from the database, by a signal with `keys`.
+
+Pure: the letters and the catalog's schemas are arguments. Keys go the way of all keys: record key →
+canonical key (`keys`) → texts that the database compares (`postgres.boundaries`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lakemark.connectors.postgres.boundaries import key_texts
+from lakemark.converters.json.keys import canonical_keys
+from lakemark.errors import TableError
+from lakemark.model.columns import Column
+from lakemark.model.schema import TableSchema
+from lakemark.ops.dead_letters import Letter
+from lakemark.settings.names import quoted, topic_safe
+
+# Of one signal. The broker takes 1 MB of a record, and the run keeps its keys in one record too.
+MOST_KEYS: Final = 10_000
+MOST_KEY_BYTES: Final = 400_000
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rereading:
+    """Rows of one table that are to be read again.
+
+    Attributes:
+        table: which.
+        keys: in key order, each once: the texts of its columns.
+        letters: ids of the letters that ask for them.
+    """
+
+    table: str
+    keys: dict[Key, None] = field(default_factory=dict)
+    letters: list[str] = field(default_factory=list)
+
+    def signals(self) -> Iterator[dict[str, Any]]:
+        """`data` of the execute-snapshot signals: one, or several if there are many keys."""
+        for part in _parts(self.keys):
+            yield {"data-collections": [quoted(self.table)], "keys": [list(key) for key in part]}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A letter that cannot be replayed: why, and what to do instead."""
+
+    letter: str
+    table: str
+    code: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay comes to."""
+
+    rereadings: list[Rereading]
+    refused: list[Refused]
+
+
+def planned(
+    letters: Iterable[Letter], schemas: Mapping[str, TableSchema], *, prefix: str
+) -> Replay:
+    """Sorts letters into rows to be read again, by table, and letters that cannot be replayed.
+
+    Args:
+        letters: each once.
+        schemas: the tables that the connector captures, as the catalog knows them now.
+        prefix: the connector's ``topic.prefix``.
+    """
+    by_topic = {f"{prefix}.{topic_safe(table)}": table for table in schemas}
+    by_table: dict[str, list[Letter]] = {}
+    for letter in letters:
+        by_table.setdefault(letter.named or by_topic.get(letter.topic, letter.table), []).append(
+            letter
+        )
+    replay = Replay([], [])
+    for table, found in sorted(by_table.items()):
+        schema = schemas.get(table)
+        if schema is None or not schema.key:
+            replay.refused.extend(
+                _no_rows(letter, table, known=schema is not None) for letter in found
+            )
+        else:
+            _sort(found, schema, table, replay)
+    return replay
+
+
+def _sort(letters: Sequence[Letter], schema: TableSchema, table: str, replay: Replay) -> None:
+    """Letters of a table that has a key: into the replay."""
+    entry = Rereading(table)
+    columns = [schema.column(name) for name in schema.key]
+    canonical = canonical_keys([letter.key for letter in letters], schema)
+    for letter, key in zip(letters, canonical, strict=True):
+        text = None if key is None else _text(key, columns)
+        if text is None:
+            replay.refused.append(_no_key(letter, table, schema.key))
+            continue
+        entry.keys[text] = None
+        entry.letters.append(letter.id)
+    if entry.keys:
+        replay.rereadings.append(entry)
+
+
+def _text(canonical: bytes, columns: Sequence[Column]) -> Key | None:
+    try:
+        return key_texts([canonical], columns)[0]
+    except TableError:
+        return None
+
+
+def _no_rows(letter: Letter, table: str, *, known: bool) -> Refused:
+    if known:
+        return Refused(
+            letter.id, table, "no-key", f"{table} has no key to read rows by",
+            "give it a primary key, or set message.key.columns of the connector",
+        )  # fmt: skip
+    reason = f"{table} is not among the tables that the connector captures"
+    return Refused(
+        letter.id, table, "unknown-table",
+        reason if table else "neither the record nor its topic names a table",
+        "if you know the table: lakemark snapshot start TABLE",
+    )  # fmt: skip
+
+
+def _no_key(letter: Letter, table: str, columns: Sequence[str]) -> Refused:
+    whole = f"lakemark snapshot start {table}"
+    if letter.key is None:
+        return Refused(letter.id, table, "no-key", "the record has no key", whole)
+    reason = (
+        f"the record's key is none by which {table} can be asked for a row: a key consists of "
+        f"{', '.join(columns)}"
+    )
+    return Refused(letter.id, table, "key-unreadable", reason, whole)
+
+
+def _parts(keys: Iterable[Key]) -> Iterator[list[Key]]:
+    part: list[Key] = []
+    size = 0
+    for key in keys:
+        # Escaped, a character takes up to six bytes; quotes, comma and brackets are around it.
+        more = sum(6 * len(text.encode()) + 3 for text in key) + 3
+        if part and (len(part) >= MOST_KEYS or size + more > MOST_KEY_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(key)
+        size += more
+    if part:
+        yield part

@@ -1,0 +1,88 @@
+"""The settings that a query runs with, kept as a record of the progress topic; pure.
+
+`lakemark plan` compares them with a configuration that was changed since. Secrets are masked, as
+`lakemark config show` does it, so a changed secret does not show.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from lakemark.ops.effects import Takes, rule_of
+from lakemark.settings.config import Config, leaves
+from lakemark.settings.masking import MASK
+
+KEY: Final = b"_config"
+# Where a setting that is not listed is one that was not set.
+_MAY_LACK: Final = (
+    *("database", "output", "spark", "source.connect", "kafka.java", "kafka.librdkafka"),
+    *("lake.tables", "lake.storage_options"),
+)
+
+
+class SettingsRecord(msgspec.Struct, frozen=True):
+    """Value of the record: text by dotted path, and when the query started."""
+
+    settings: dict[str, str]
+    ts_ms: int = 0
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A setting that is not what it was; an empty text is a setting that is not set."""
+
+    setting: str
+    before: str
+    now: str
+    takes: Takes
+    note: str = ""
+
+
+def masked(config: Config) -> dict[str, str]:
+    """Every setting as text, by its dotted path, without secrets."""
+    hide = config.masks().foreign
+    return {
+        ".".join(path): MASK if secret and value else hide(value)
+        for path, value, secret in leaves(config)
+    }
+
+
+def encode(config: Config, *, ts_ms: int) -> bytes:
+    """The record's value."""
+    return msgspec.json.encode(SettingsRecord(masked(config), ts_ms))
+
+
+def decode(value: bytes | None) -> SettingsRecord | None:
+    """The record as it was written; None if there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode(value or b"", type=SettingsRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def changes(before: Mapping[str, str], config: Config) -> list[Change]:
+    """What differs between settings that ran and these, in the order of the latter.
+
+    A setting of which `before` says nothing, as another version knows it, is not compared.
+
+    Args:
+        before: of `SettingsRecord.settings`, or some of them.
+        config: as it is now.
+    """
+    now = masked(config)
+    sections = {section for section in _MAY_LACK if _says(before, section)}
+    found = []
+    for name in dict.fromkeys((*now, *before)):
+        is_compared = name in before or any(name.startswith(f"{s}.") for s in sections)
+        was, wanted = before.get(name, ""), now.get(name, "")
+        if not is_compared or was == wanted:
+            continue
+        with suppress(LookupError):  # a setting that is no more
+            rule = rule_of(name, to=wanted)
+            found.append(Change(name, was, wanted, rule.takes, rule.note))
+    return found
+
+
+def _says(before: Mapping[str, str], section: str) -> bool:
+    return any(name == section or name.startswith(f"{section}.") for name in before)

@@ -1,0 +1,166 @@
+"""What runs a pipeline's batches: Spark (`spark_runner`), or this process alone (`local_runner`).
+
+Both keep the same promises with the same functions (`tasks`, `reconcile.window`). A runner plans
+which records a batch has, notes that before the batch begins, calls `Batches.on_batch`, and notes
+afterwards that it is done; within the batch it is asked for its stages.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from lakemark.model.schema import TableSchema
+from lakemark.runners.draining import Draining
+from lakemark.runners.pace import Pace
+from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
+from lakemark.snapshot.chunk_task import ReadSettings
+from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
+from lakemark.source.ranges import Range
+from lakemark.state.checkpoint import Checkpoint
+from lakemark.state.settle import Results
+from lakemark.tasks import BatchPlan
+
+JAVA_ENDED: Final = "java-ended"
+"""Code of the error of a runner whose Java did not start, or is gone."""
+
+
+CONTROL_RECORDS: Final = 10_000
+"""Of the control topic in a batch."""
+
+CHUNK_RECORDS: Final = 16
+RECORDS_A_SHARD: Final = 4
+
+
+def chunk_records(shards: int) -> int:
+    """How many records of the chunks topic a batch has, and more where each chunk has many.
+
+    What they hold in memory is bounded where they are made: `reading.MAX_WAITING_BYTES`.
+    """
+    return max(CHUNK_RECORDS, RECORDS_A_SHARD * shards)
+
+
+class OtherStagesError(Exception):
+    """The query has not the stages that the batch needs: it is to be started anew.
+
+    Attributes:
+        armed: whether with those for runs of snapshots.
+    """
+
+    def __init__(self, *, armed: bool) -> None:
+        super().__init__(f"armed={armed}")
+        self.armed = armed
+
+
+class Query(Protocol):
+    """A query that runs, as Spark has it."""
+
+    @property
+    def id(self) -> Any:
+        """The same after every restart with its checkpoint."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        """Whether it has not ended."""
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """`isTriggerActive` is false between two batches, `message` begins with what it does."""
+
+    def awaitTermination(self, timeout: int) -> bool | None:  # noqa: N802 - Spark's name
+        """Waits for its end at most so many seconds; whether it has ended.
+
+        Raises:
+            one of `BatchRunner.errors`: it has failed.
+        """
+
+    def stop(self) -> None:
+        """Ends it."""
+
+
+class Batches(Protocol):
+    """What a query does with its batches: the pipeline."""
+
+    pace: Pace
+    draining: Draining
+    failure: BaseException | None
+
+    def on_batch(self, rows: Any, batch: int) -> None:
+        """Does one batch.
+
+        Args:
+            rows: the runner's own: what it is asked to go on with in `BatchRunner.stream`.
+            batch: its number.
+        """
+
+
+class BatchRunner(Protocol):
+    """Runs one pipeline's batches. Not for two pipelines at once."""
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What a query raises that has failed; the cause may be the pipeline's `failure`."""
+
+    @property
+    def kind(self) -> str:
+        """The checkpoint's: what one kind has begun another one does not take up."""
+
+    @property
+    def slots(self) -> int:
+        """How many merge tasks can run at once."""
+
+    def checkpoint(self) -> Checkpoint:
+        """The pipeline's.
+
+        Raises:
+            DependencyError: `checkpoint-unavailable`.
+        """
+
+    def start(
+        self,
+        batches: Batches,
+        checkpoint: Checkpoint,
+        *,
+        pattern: str,
+        schemas: Mapping[str, TableSchema],
+        armed: bool,
+        once: bool,
+    ) -> Query:
+        """Starts the query; a batch that was planned and is not done comes first.
+
+        Args:
+            batches: told of every batch, from the query's own thread.
+            checkpoint: the pipeline's.
+            pattern: Java regular expression of the change topics.
+            schemas: those known by now.
+            armed: whether a run of snapshots goes on.
+            once: end with what is there now, in as many batches as that takes.
+        """
+
+    def require(self, *, armed: bool) -> None:
+        """Finds, before anything of a batch is done, that the query can run its stages.
+
+        Raises:
+            OtherStagesError: it is to be started anew.
+        """
+
+    def stream(self, rows: Any, plan: BatchPlan, news: Callable[[], Sequence[Range]]) -> Results:
+        """All stages over a batch of the query.
+
+        Args:
+            rows: what `on_batch` was given.
+            plan: what to do.
+            news: the records of the change topics that the batch has.
+        """
+
+    def reread(self, ranges: Sequence[Range], plan: BatchPlan) -> Results:
+        """Decoding and merging of records of the change topics, without the shards."""
+
+    def finish(self, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
+        """What the engine spark-merge leaves to the driver; fills in the outcome.
+
+        Raises:
+            TableError: this table cannot go on.
+            DependencyError: the lake is away.
+        """
+
+    def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
+        """Reads one chunk and waits for it. From any thread; never raises."""

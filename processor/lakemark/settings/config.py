@@ -1,0 +1,483 @@
+"""The configuration of one pipeline: what can be set, in which form, with which default.
+
+`load` reads the YAML file and the environment and returns a frozen `Config`, or raises one
+`InvalidConfig` that lists every mistake. Relative paths are relative to the YAML file.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from lakemark.settings import masking
+from lakemark.settings.file_secret import FileSecret
+from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Problem, dotted, read_layers
+from lakemark.settings.masking import Masks
+from lakemark.settings.mistakes import explain, shape_of
+from lakemark.settings.names import InternalTopics
+from lakemark.settings.schema_policy import Behavior, Kind, SchemaPolicy
+from lakemark.settings.section import Section
+from lakemark.settings.security import SecurityConfig, require_mechanism
+from lakemark.settings.units import (
+    Address,
+    ClientSettings,
+    Duration,
+    ExistingFile,
+    FreeMap,
+    HttpUrl,
+    Location,
+    PostgresUrl,
+    Secret,
+    Size,
+    SparkSettings,
+    TableId,
+    TableRegex,
+    Text,
+    TopicRegex,
+    host_port,
+    is_header_text,
+    is_loopback,
+    reveal,
+    servers,
+    show_duration,
+)
+
+Deletes = Literal["hard", "soft"]
+Engine = Literal["auto", "task-merge", "deletion-vectors", "spark-merge"]
+
+
+class KafkaConfig(Section):
+    """The brokers, and settings passed on to the two Kafka clients as they are."""
+
+    bootstrap_servers: Annotated[str, BeforeValidator(servers)] = Field(
+        min_length=1, description="brokers: host:port, several with commas or as a list"
+    )
+    security: SecurityConfig = SecurityConfig()
+    java: ClientSettings = Field({}, description="more settings of the Java client (Spark)")
+    librdkafka: ClientSettings = Field({}, description="more settings of librdkafka")
+    timeout: Duration = Field(timedelta(seconds=30), description="for one administrative request")
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        require_mechanism(self.security, self.java, self.librdkafka)
+        return self
+
+
+class ConnectConfig(Section):
+    """Where Kafka Connect answers, and which connector is ours."""
+
+    url: HttpUrl = Field(description="REST address of a worker")
+    connector: str = Field(min_length=1, description="name of the connector")
+    username: Text | None = Field(None, description="for basic authentication")
+    password: Secret | None = Field(None, description="for basic authentication")
+    timeout: Duration = Field(timedelta(seconds=10), description="for one request")
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        if self.password is not None and self.username is None:
+            raise PydanticCustomError("security", "password is set, so username is needed too")
+        return self
+
+
+class SourceConfig(Section):
+    """Which connector, and which of its tables."""
+
+    connect: ConnectConfig | None = None
+    connector_file: ExistingFile | None = Field(
+        None, description="the connector's JSON, instead of asking Connect"
+    )
+    tables: list[TableRegex] = Field(
+        [], description="full-match regular expressions of schema.table; default: all captured"
+    )
+    topics: TopicRegex | None = Field(
+        None, description="Java regex of topics that a router renames, the signal table's too"
+    )
+    schema_file: ExistingFile | None = Field(
+        None, description="tables' columns, for plain JSON without a database"
+    )
+    watch_interval: Duration = Field(
+        timedelta(seconds=30),
+        description="between two looks at the database's catalog for what no event tells",
+    )
+
+    @model_validator(mode="after")
+    def _one_connector(self) -> Self:
+        if (self.connect is None) == (self.connector_file is None):
+            found = "neither is set" if self.connect is None else "both are set"
+            raise PydanticCustomError(
+                "connector",
+                "exactly one of source.connect and source.connector_file is needed, {found}",
+                {"found": found},
+            )
+        return self
+
+
+class DatabaseConfig(Section):
+    """The source database: exact types now, snapshots when asked for."""
+
+    url: PostgresUrl = Field(description="postgresql://USER@HOST:PORT/DATABASE, the primary")
+    password: Secret | None = Field(None, description="of the user in url")
+    connect_timeout: Duration = Field(timedelta(seconds=10), description="for one connection")
+
+
+class SchemaChangesConfig(Section):
+    """What the tables do when the schema of their source changes."""
+
+    behavior: Behavior = Field(
+        "lenient", description="what is done: see the page on schema changes"
+    )
+    include: list[Kind] = Field(
+        [], description="the kinds of changes that this is done about; default: all"
+    )
+    exclude: list[Kind] = Field([], description="kinds that are ignored instead")
+
+
+class TableSchemaChangesConfig(Section):
+    """What differs for one table."""
+
+    behavior: Behavior | None = Field(None, description="instead of lake.schema_changes.behavior")
+    include: list[Kind] | None = Field(None, description="instead of lake.schema_changes.include")
+    exclude: list[Kind] | None = Field(None, description="instead of lake.schema_changes.exclude")
+
+
+class TableConfig(Section):
+    """What differs for one table."""
+
+    path: Location | None = Field(None, description="folder of its own")
+    deletes: Deletes | None = Field(None, description="instead of lake.deletes")
+    engine: Engine | None = Field(None, description="instead of lake.engine")
+    schema_changes: TableSchemaChangesConfig = TableSchemaChangesConfig()
+
+
+class LakeConfig(Section):
+    """The Delta tables: ``<path>/<schema>/<table>``."""
+
+    path: Location = Field(description="local path, or s3, s3a, abfs(s), az, gs or hdfs address")
+    deletes: Deletes = Field("hard", description="soft keeps deleted rows with _cdc.deleted")
+    storage_options: FreeMap = Field({}, description="of the object store")
+    engine: Engine = Field("auto", description="how rows are written: see the page on tables")
+    schema_changes: SchemaChangesConfig = SchemaChangesConfig()
+    tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
+
+    def deletes_of(self, table: str) -> Deletes:
+        """Whether this table keeps deleted rows, marked (soft), or not (hard)."""
+        own = self.tables.get(table)
+        return (own and own.deletes) or self.deletes
+
+    def engine_of(self, table: str) -> Engine:
+        """The write engine asked for; ``auto`` leaves it to lakemark."""
+        own = self.tables.get(table)
+        return (own and own.engine) or self.engine
+
+    def policy_of(self, table: str) -> SchemaPolicy:
+        """What this table does when the schema of its source changes."""
+        of_all, entry = self.schema_changes, self.tables.get(table)
+        own = entry.schema_changes if entry else TableSchemaChangesConfig()
+        return SchemaPolicy.of(
+            own.behavior or of_all.behavior,
+            of_all.include if own.include is None else own.include,
+            of_all.exclude if own.exclude is None else own.exclude,
+        )
+
+    def options(self) -> dict[str, str]:
+        """The storage options in clear, for delta-rs and Spark."""
+        return reveal(self.storage_options)
+
+
+class OutputConfig(Section):
+    """Output topics: one for each table, PREFIX.SCHEMA.TABLE, in Debezium's format."""
+
+    topic_prefix: str = Field(
+        min_length=1, pattern=r"^[A-Za-z0-9._-]+$", description="of the topics"
+    )
+    resolve_unavailable: bool = Field(
+        default=True, description="put values in for unchanged TOAST columns, where they are known"
+    )
+
+
+class SnapshotConfig(Section):
+    """How tables are read while the log goes on."""
+
+    chunk_rows: int = Field(
+        100_000, ge=1, le=10_000_000, description="rows of a chunk, fewer where rows are wide"
+    )
+    parallelism: int = Field(4, ge=1, le=1024, description="chunks that are read at once, at most")
+    chunk_delay: Duration = Field(timedelta(), description="pause after each chunk of a run")
+    window_interval: Duration = Field(
+        timedelta(seconds=1), description="between window rows, at most, while a run is active"
+    )
+    incomplete: Literal["auto", "manual"] = Field(
+        "auto",
+        description="a captured table whose rows have never all been brought is read by itself "
+        "(`auto`: with `database`), or waits for a signal",
+    )
+    repair_interval: Duration = Field(
+        timedelta(minutes=1),
+        description="a table that asks for a snapshot, or for some of its rows, again and again is "
+        "read by itself so seldom; longer where reading it takes longer",
+    )
+
+
+class StreamConfig(Section):
+    """The streaming query. `shards` is fixed once a checkpoint exists."""
+
+    trigger: Duration = Field(
+        timedelta(seconds=1),
+        description="from one batch to the next; less after a silence and beside a snapshot",
+    )
+    max_events_per_batch: int = Field(200_000, ge=1, description="bounds memory and latency")
+    shards: int = Field(
+        2, ge=1, le=1024, description="of snapshots' state; fixed by the checkpoint"
+    )
+    starting: Literal["earliest", "latest"] = Field(
+        "earliest", description="where the first start of a new checkpoint begins"
+    )
+    stop_grace: Duration = Field(
+        timedelta(seconds=20),
+        description="a stop waits so long for the batch under way; a second signal ends the wait",
+    )
+    max_event_bytes: Size = Field(4 * 1024**2, description="a larger event is a dead letter")
+
+
+class DeadLettersConfig(Section):
+    """When bad records stop being exceptions, and the table stops instead.
+
+    It stops when one partition's part of a batch has more than `max_per_batch` bad records and
+    they are more than `max_share` of it.
+    """
+
+    max_share: float = Field(0.5, ge=0, le=1, description="share of bad records that is borne")
+    max_per_batch: int = Field(1000, ge=0, description="so many are borne whatever the share")
+    max_record_bytes: Size = Field(11 * 1024**2, description="max.message.bytes of the topic")
+
+
+class HttpConfig(Section):
+    """The page, the state, the metrics and signals over HTTP, while the pipeline runs."""
+
+    bind: Address = Field("127.0.0.1:8780", description="HOST:PORT; port 0 is any; none = off")
+    token: Secret | None = Field(None, description="bearer token; needed beyond this machine")
+    ready_lag: Duration = Field(timedelta(seconds=60), description="/readyz: furthest behind")
+
+    @model_validator(mode="after")
+    def _not_open_to_all(self) -> Self:
+        if self.token is not None and not self.token.get_secret_value():
+            raise PydanticCustomError("token", "http.token is empty: leave it out, or set one")
+        if self.token is not None and not is_header_text(self.token.get_secret_value()):
+            raise PydanticCustomError(
+                "token",
+                "http.token has a control character, or a space at an end: no header can hold it",
+            )
+        if self.bind is None or self.token is not None:
+            return self
+        host, _ = host_port(self.bind)
+        if not is_loopback(host):
+            raise PydanticCustomError(
+                "token",
+                "http.bind {bind} can be reached from other machines, so http.token is needed;"
+                " or bind 127.0.0.1",
+                {"bind": self.bind},
+            )
+        return self
+
+
+class LogConfig(Section):
+    """The log on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
+    format: Literal["console", "json"] = Field("console", description="json for machines")
+
+
+class Config(Section):
+    """One pipeline, as the user set it."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$", description="prefix of lakemark's own topics"
+    )
+    kafka: KafkaConfig
+    source: SourceConfig
+    database: DatabaseConfig | None = None
+    lake: LakeConfig
+    output: OutputConfig | None = None
+    snapshot: SnapshotConfig = SnapshotConfig()
+    stream: StreamConfig = StreamConfig()
+    dead_letters: DeadLettersConfig = DeadLettersConfig()
+    checkpoint: Location = Field(description="folder of the query's state, beside the lake")
+    http: HttpConfig = HttpConfig()
+    log: LogConfig = LogConfig()
+    spark: SparkSettings = Field({}, description="more settings of Spark")
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        inside = f"{self.checkpoint}/".startswith(f"{self.lake.path}/")
+        if inside or f"{self.lake.path}/".startswith(f"{self.checkpoint}/"):
+            raise PydanticCustomError(
+                "apart", "checkpoint and lake.path must be folders of their own, side by side"
+            )
+        return self
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """It came from another process: what is said here holds its secrets no more than there."""
+        super().__setstate__(state)
+        masking.know(self.masks)
+
+    @cached_property
+    def topics(self) -> InternalTopics:
+        """Names of lakemark's own topics."""
+        return InternalTopics.of(self.name)
+
+    def spark_options(self) -> dict[str, str]:
+        """The settings of Spark in clear."""
+        return reveal(self.spark)
+
+    def secrets(self) -> frozenset[str]:
+        """Every secret value, for the filters of log lines and messages."""
+        found = {value for _, value, secret in leaves(self) if secret and len(value) > 0}
+        for url in (self.database.url if self.database else "", *self.connect_urls()):
+            password = urlsplit(url).password
+            if password:
+                found |= {password, unquote(password)}
+        return frozenset(found)
+
+    def secret_files(self) -> tuple[Path, ...]:
+        """The files that secrets are in, and the key of a certificate."""
+        key = self.kafka.security.ssl_key_location
+        return (*dict.fromkeys(_files_of(self)), *([key] if key else []))
+
+    def masks(self) -> Masks:
+        """What takes the secrets out of other programs' text."""
+        shown = [value for _, value, secret in leaves(self) if not secret]
+        return Masks(self.secrets(), shown)
+
+    def connect_urls(self) -> tuple[str, ...]:
+        """The addresses of Connect, none with a connector file."""
+        return (self.source.connect.url,) if self.source.connect else ()
+
+
+def leaves(
+    section: BaseModel | Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str, bool]]:
+    """Every setting: its path, its value in clear, and whether that value is a secret."""
+    items = section.items() if isinstance(section, Mapping) else iter(section)
+    for name, value in items:
+        inner = (*path, name)
+        if isinstance(value, BaseModel | Mapping) and value:
+            yield from leaves(value, inner)
+        elif isinstance(value, SecretStr):
+            yield inner, value.get_secret_value(), True
+        elif isinstance(value, timedelta):
+            yield inner, show_duration(value), False
+        else:
+            text = "" if value is None or value in ([], {}) else str(value)
+            if isinstance(value, list):
+                text = ", ".join(map(str, value))
+            yield inner, text, False
+
+
+def _files_of(section: BaseModel | Mapping[str, Any]) -> Iterator[Path]:
+    for _, value in section.items() if isinstance(section, Mapping) else iter(section):
+        if isinstance(value, BaseModel | Mapping):
+            yield from _files_of(value)
+        elif isinstance(value, FileSecret):
+            yield from value.files
+
+
+def _cautions(config: Config) -> Iterator[Problem]:
+    """What can be started like this but should be known."""
+    if config.output and config.source.connect is None:
+        yield Problem(
+            "output",
+            "without source.connect snapshots for output topics wait until every partition of "
+            "their tables has had a later event",
+            "set source.connect",
+        )
+    if config.kafka.security.security_protocol == "SASL_PLAINTEXT":
+        yield Problem(
+            "kafka.security.security_protocol",
+            "SASL_PLAINTEXT sends the password and all rows unencrypted",
+            "use SASL_SSL where the brokers offer it",
+        )
+    if config.kafka.security.ssl_endpoint_identification == "none":
+        yield Problem(
+            "kafka.security.ssl_endpoint_identification",
+            "none accepts a certificate of any host name",
+            "use https, and certificates that carry the brokers' names",
+        )
+    if "snapshot" in config.model_fields_set and config.database is None:
+        yield Problem(
+            "snapshot",
+            "without a database there is nothing to read snapshots from",
+            "add the section database",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration and how it came about.
+
+    Attributes:
+        config: the settings.
+        origins: place of each setting that is not a default, by its dotted path.
+        warnings: what the reader should know although it can be started like this.
+    """
+
+    config: Config
+    origins: dict[str, str]
+    warnings: list[Problem]
+
+
+def load(path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
+    """Reads the configuration.
+
+    Args:
+        path: the YAML file; None when everything is in the environment.
+        environ: the environment; default: that of the process. It wins over the file.
+
+    Raises:
+        InvalidConfig: with every mistake, its place and what is expected.
+    """
+    return load_with_origins(path, environ).config
+
+
+def load_with_origins(path: Path | None, environ: Mapping[str, str] | None = None) -> Loaded:
+    """As `load`, and where each value came from.
+
+    Raises:
+        InvalidConfig: with every mistake, its place and what is expected.
+    """
+    layers = read_layers(
+        path,
+        os.environ if environ is None else environ,
+        shape=lambda setting: shape_of(Config, setting),
+        sections=list(Config.model_fields),
+    )
+    source = path.name if path else f"the environment ({ENV_PREFIX}…)"
+    try:
+        config = Config.model_validate(layers.values, context={"base": layers.base})
+    except ValidationError as error:
+        layers.problems += explain(error, Config, layers, file=path)
+    else:
+        layers.problems += [
+            replace(caution, warning=True, line=layers.line_of(tuple(caution.path.split("."))))
+            for caution in _cautions(config)
+        ]
+    mistakes = [problem for problem in layers.problems if not problem.warning]
+    if mistakes:
+        mistakes.sort(key=lambda problem: (problem.line is None, problem.line or 0))
+        raise InvalidConfig(mistakes, source=source)
+    masking.know(config.masks)
+    origins = {dotted(setting): origin for setting, origin in layers.origins.items()}
+    return Loaded(config, origins, layers.problems)

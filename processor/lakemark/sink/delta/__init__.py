@@ -1,0 +1,1 @@
+"""Delta tables: three engines, their log, files and upkeep."""

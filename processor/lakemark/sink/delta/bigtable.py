@@ -1,0 +1,60 @@
+"""The driver's half of a batch for tables of the Spark MERGE engine."""
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lakemark import crashpoints
+from lakemark.sink.delta import spark_merge
+from lakemark.sink.delta.failures import busy
+from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
+
+
+def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
+    """What `apply` left to the driver: make the table fit, or truncate and merge.
+
+    Exactly once per (app id, version), like `apply`; fills in the outcome.
+
+    Raises:
+        TableError: this table cannot go on.
+        DependencyError: the lake is away; the batch is tried again.
+    """
+    options = plan.options
+    if outcome.needs:
+        schema = pa.ipc.read_schema(pa.py_buffer(outcome.needs))
+        changed = spark_merge.ensure(
+            spark,
+            own.path,
+            schema,
+            key=outcome.key,
+            table=outcome.table,
+            storage_options=options,
+        )
+        outcome.evolved(changed)
+        return
+    crashpoints.reach(crashpoints.BEFORE_COMMIT)
+    if outcome.truncate:
+        gone = spark_merge.truncate(
+            spark,
+            own.path,
+            outcome.truncate,
+            deletes=own.deletes,
+            app_id=plan.cut_id(outcome.table),
+            version=outcome.version,
+            storage_options=options,
+        )
+        outcome.truncated(gone)
+        outcome.rows, outcome.bytes = gone.rows, gone.bytes
+    if outcome.staged is not None:
+        done = spark_merge.merge(
+            spark,
+            own.path,
+            [outcome.staged],
+            deletes=own.deletes,
+            app_id=plan.app_id(outcome.table),
+            version=outcome.version,
+            storage_options=options,
+        )
+        if done.skipped:  # by another process, since the task has looked: perhaps another content
+            raise busy(own.path, 1)
+        outcome.merged(done)
+    crashpoints.reach(crashpoints.AFTER_COMMIT)

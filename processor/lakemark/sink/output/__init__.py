@@ -1,0 +1,1 @@
+"""Output topics and dead letters."""

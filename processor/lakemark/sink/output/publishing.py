@@ -1,0 +1,395 @@
+"""What a batch's tasks write to the output topics: events while decoding, rows while merging.
+
+Order of effects, per table: the events of a batch are written by the decoding tasks, all of them
+before any merging begins; then, by the table's merging task and before its Delta commit, the rows
+of snapshots and the deletes of rows that a truncate or a sweep removes. So a key's records stand in
+source order, and what a truncate removes is still in the lake when it is asked for.
+
+Exactly once, see `output.topics`. A table that does not stream writes nothing; its catch-up does.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemark.converters.json import keys
+from lakemark.converters.json.envelope import Headers
+from lakemark.converters.json.record import unwrapped
+from lakemark.converters.json.rendering import Rendering
+from lakemark.converters.json.rows import decode_rows
+from lakemark.errors import LakemarkError
+from lakemark.kafka.output_names import group_of, topic_of
+from lakemark.model import packets, positions
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema, from_envelope
+from lakemark.settings.masking import foreign
+from lakemark.sink.delta import delta_rs
+from lakemark.sink.names import CDC
+from lakemark.sink.output import forwarding, row_events, topics, writers
+from lakemark.sink.output.forwarding import Fragments, Message
+from lakemark.sink.output.row_events import Style
+from lakemark.sink.output.topics import Source, Target
+from lakemark.source import key_schema
+from lakemark.source.stretch import Records, Stretch
+
+ROWS: Final = "rows"
+AT_ONCE: Final = 50_000  # records of one transaction of rows
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where a table's rows are, and its change topic; the others as in `TablePlan`."""
+
+    path: str
+    stale: frozenset[str] | None = frozenset()
+    floor: bytes | None = None
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """What the tasks of a batch must know of the output topics.
+
+    Attributes:
+        pipeline: its name.
+        prefix: of the topics.
+        control: the control topic, under which the marks of rows are kept.
+        query: id of the streaming query.
+        batch: batch id; the marks of a batch's rows are above those of the batches before.
+        wrapped: whether records carry their schemas.
+        resolve: whether TOAST values are put in.
+        max_bytes: of a record, where topics are made.
+        sample: a real event of the connector, see `envelopes.sample`; empty = none came yet.
+        wrappers: schemas of wrapped keys and values by table, empty for the one that is plain.
+        key_schemas: key columns by table.
+        topic_ids: of the change topics.
+        rows: by table.
+        options: storage options of the lake.
+        client: librdkafka settings.
+    """
+
+    pipeline: str
+    prefix: str
+    control: str
+    query: str
+    batch: int
+    wrapped: bool = False
+    resolve: bool = True
+    max_bytes: int = 5 << 20
+    sample: bytes = b""
+    wrappers: Mapping[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    key_schemas: Mapping[str, TableSchema] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def told(self, client: Mapping[str, Any]) -> "OutputPlan":
+        """The plan with Kafka's settings, which do not travel with it."""
+        return replace(self, client=client)
+
+    def target(self, table: str, like: str = "") -> Target:
+        """Where a table's records go."""
+        return Target(
+            topic_of(self.prefix, table),
+            group_of(self.pipeline, table),
+            like=like,
+            max_bytes=self.max_bytes,
+            client=self.client,
+        )
+
+
+def forward(
+    records: Records,
+    heads: Headers,
+    done: Stretch,
+    plan: OutputPlan,
+    *,
+    schemas: Mapping[str, TableSchema],
+    modes: HandlingModes,
+    numerics: key_schema.Numerics = key_schema.NO_NUMERICS,
+) -> None:
+    """Writes a stretch's events that count; a table whose topic does not take them stops.
+
+    Args:
+        records: the stretch, with all its headers.
+        heads: its decoded headers.
+        done: what came of it; tables that stop are noted here, and lose their packets.
+        plan: of the batch.
+        schemas: tables known from catalog or file.
+        modes: the connector's settings.
+        numerics: as for `key_schema.schema_of`.
+
+    Raises:
+        DependencyError: the brokers are away.
+    """
+    source = Source(records.topic, records.partition, plan.topic_ids.get(records.topic, ""))
+    for table, indices in done.applied.items():
+        known = _Known(table, plan, schemas, modes, records, heads, numerics)
+        try:
+            found = _events(known, indices, resolve=plan.resolve and not done.dead)
+            writers.write(plan.target(table, records.topic), source, done.last + 1, found)
+        except LakemarkError as error:
+            if error.code == topics.UNAVAILABLE:
+                raise
+            _stop(done, table, error.code, error.message)
+        except Exception as error:  # noqa: BLE001 - a bug met by one table must not stop the others
+            _stop(done, table, "internal-error", f"{type(error).__name__}: {foreign(error)}")
+
+
+def _events(known: "_Known", indices: Sequence[int], *, resolve: bool) -> list[Message]:
+    records, heads, values = known.records, known.heads, {}
+    row = known.plan.rows.get(known.table)
+    if row is not None and row.floor is not None:  # it came late: its row is deleted already
+        floor = row.floor
+        indices = [i for i in indices if not positions.below_truncate(heads.position[i], floor)]
+    if resolve:
+        values = forwarding.resolved(
+            records, heads, indices, schema_of=known.schema, modes=known.modes, known=known.rows
+        )
+    return forwarding.messages(records, heads, indices, pipeline=known.plan.pipeline, values=values)
+
+
+def _stop(done: Stretch, table: str, code: str, reason: str) -> None:
+    done.tables[table].stop = code, reason
+    done.packets = [(t, packet) for t, packet in done.packets if t != table]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the table knows of the rows of some events."""
+
+    table: str
+    plan: OutputPlan
+    schemas: Mapping[str, TableSchema]
+    modes: HandlingModes
+    records: Records
+    heads: Headers
+    numerics: key_schema.Numerics
+    _of: dict[bytes | None, TableSchema | None] = field(default_factory=dict)
+    _newest: TableSchema | None = None
+
+    def schema(self, at: int) -> TableSchema | None:
+        """The schema of an event."""
+        raw = self.heads.schema[at]
+        if raw not in self._of:
+            self._of[raw] = key_schema.schema_of(
+                self.table,
+                raw_schema=raw,
+                raw_key=self.records.keys[at],
+                schemas=self.schemas,
+                numerics=self.numerics,
+            )
+        self._newest = self._of[raw] or self._newest
+        return self._of[raw]
+
+    def rows(self, first: Mapping[bytes, bytes]) -> Mapping[bytes, Fragments]:
+        """Values of the rows as the batch before left them; see `forwarding.Known`."""
+        row, schema = self.plan.rows.get(self.table), self._newest
+        if row is None or schema is None or row.stale is None:
+            return {}
+        raw = list(first)
+        named = keys.canonical_keys(raw, schema)
+        kinds = [schema.column(name).type for name in schema.key]
+        by_name = {
+            keys.stored(name, kinds): key
+            for name, key in zip(named, raw, strict=True)
+            if name is not None and name.decode("utf-8", "replace") not in row.stale
+        }
+        columns = [schema.column(name) for name in schema.key]
+        narrow = TableSchema(self.table, tuple(columns), schema.key)
+        wanted = decode_rows(
+            [unwrapped(key)[1] for key in by_name.values()],
+            narrow, self.modes,
+        ).columns  # fmt: skip
+        asked = pa.Table.from_struct_array(wanted)
+        found = delta_rs.read_rows(row.path, asked, storage_options=self.plan.options)
+        if not found.num_rows or CDC not in found.column_names:
+            return {}
+        names = keys.canonical_from_columns(
+            [_whole(found.column(c.name)) for c in columns], columns
+        ).to_pylist()
+        return self._fragments(found, schema, [by_name.get(name) for name in names], first)
+
+    def _fragments(
+        self,
+        found: pa.Table,
+        schema: TableSchema,
+        raw: Sequence[bytes | None],
+        first: Mapping[bytes, bytes],
+    ) -> Mapping[bytes, Fragments]:
+        rendering = Rendering(schema, self.modes)
+        cdc = found.column(CDC).to_pylist()
+        given: dict[bytes, dict[str, bytes]] = {}
+        for column in schema.columns:
+            at = found.schema.get_field_index(column.name)
+            if at < 0 or found.column(at).type != column.type:
+                continue
+            texts = rendering.fragments(column.name, _whole(found.column(at))).to_pylist()
+            for key, row, text in zip(raw, cdc, texts, strict=True):
+                if key is None or row.get("deleted") or row["position"] > first[key]:
+                    continue
+                if column.name not in (row["unavailable"] or ()):
+                    given.setdefault(key, {})[column.name] = text
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Writes one table's snapshot rows and deletes, before its Delta commit.
+
+    Attributes:
+        table: which.
+        plan: of the batch.
+        modes: the connector's settings.
+        survivors: what the shards let pass.
+        parts: all packets of the batch.
+    """
+
+    table: str
+    plan: OutputPlan
+    modes: HandlingModes
+    survivors: Sequence[pa.Table]
+    parts: Sequence[pa.Table]
+
+    def __call__(self, truncate: bytes, content: int) -> None:
+        """Does it, once for each batch and content: a repeated batch may do in its catch-up what it
+        did in the stream before, and the other way round.
+
+        Args:
+            truncate: position of the newest truncate or sweep; empty = none.
+            content: a digest of what is to be applied.
+
+        Raises:
+            TableError, DependencyError: see `topics.write`, `row_events`.
+        """
+        self._write(self._messages(truncate), content, place=0)
+
+    def completed(self, rows: pa.Table, content: int) -> None:
+        """Writes rows whose newest events went out with placeholders, now that they are whole.
+
+        Of rows that a chunk has completed only: what a key change brings with it is not told apart.
+
+        Args:
+            rows: see `Resolution.completed`.
+            content: as above.
+
+        Raises:
+            TableError, DependencyError: see `topics.write`, `row_events`.
+        """
+        told = [given for packet in self.survivors if (given := packets.schema_of(packet))]
+        if self.plan.resolve and told:
+            schema = TableSchema.from_json(told[-1])
+            found = row_events.of_completed(rows, schema, self._style())
+            self._write(found, content, place=topics.BATCH >> 1)
+
+    def _write(self, found: Iterator[Message], content: int, *, place: int) -> None:
+        """Writes records that are counted from a place among those of the batch."""
+        plan, first = self.plan, self.plan.batch * topics.BATCH
+        source = Source(plan.control, 0, plan.query, ROWS, str(content), first)
+        target = plan.target(self.table, row.topic if (row := plan.rows.get(self.table)) else "")
+        at = first + place
+        while piece := [m._replace(at=at + n) for n, m in enumerate(islice(found, AT_ONCE))]:
+            at += len(piece)
+            writers.write(target, source, at, piece)
+
+    def _messages(self, truncate: bytes) -> Iterator[Message]:
+        """All of them, in the same order whenever it is asked."""
+        style = self._style()
+        if truncate:
+            yield from self._removed(truncate, style)
+        for packet in self.survivors:
+            given = packets.schema_of(packet)
+            if given is not None:
+                schema = TableSchema.from_json(given)
+                yield from row_events.of_chunk(packet, schema, style)
+
+    def _style(self) -> Style:
+        plan = self.plan
+        return Style(
+            plan.pipeline,
+            self.table,
+            plan.sample or next(filter(None, map(packets.sample_of, self.parts)), b""),
+            self.modes,
+            plan.wrappers.get(self.table)
+            or next(filter(None, map(packets.wrapper_of, self.parts)), None),
+            plan.wrapped,
+            time.time_ns(),
+        )
+
+    def _removed(self, truncate: bytes, style: Style) -> Iterator[Message]:
+        """The deletes of what a truncate or a sweep removes: rows of the lake and of the batch."""
+        narrow = self._key_schema(style)
+        if narrow is None:
+            return
+        row = self.plan.rows.get(self.table)
+        below, above = row_events.born_below(self.parts, truncate)
+        kinds = [column.type for column in narrow.columns]
+        above = {keys.stored(name, kinds) for name in above}
+        born = [part for packet in self.parts if (part := _born(packet, below, narrow))]
+        found = [_keyed(part, narrow) for part in born]
+        if row is not None:
+            lake = delta_rs.keys_below(
+                row.path, truncate, key=narrow.key, storage_options=self.plan.options
+            )
+            found.append(_keyed(lake.cast(narrow.arrow()), narrow, without=found))
+        every = pa.concat_tables(found) if found else None
+        if every is None or not every.num_rows:
+            return
+        every = every.filter(
+            pc.invert(
+                pc.is_in(every.column("name"), value_set=pa.array(sorted(above), pa.binary()))
+            )
+        ).sort_by("name")
+        for begin in range(0, every.num_rows, AT_ONCE):
+            gone = _whole(every.column("row").slice(begin, AT_ONCE))
+            yield from row_events.of_removed(gone, narrow, style, truncate)
+
+    def _key_schema(self, style: Style) -> TableSchema | None:
+        """The table's key; None if nobody knows it, and there is no row either.
+
+        Raises:
+            TableError: `output-not-ready`: nobody knows how its keys are written.
+        """
+        known = self.plan.key_schemas.get(self.table)
+        if known is None and style.wrapper is not None and all(style.wrapper):
+            key, value = map(msgspec.json.decode, style.wrapper)
+            whole = from_envelope(self.table, value, key)
+            known = TableSchema(self.table, tuple(map(whole.column, whole.key)), whole.key)
+        if known is None and self.table in self.plan.rows:
+            raise row_events.not_ready(f"how keys of {self.table} are written is not known")
+        return known
+
+
+def _keyed(rows: pa.Table, key: TableSchema, *, without: Sequence[pa.Table] = ()) -> pa.Table:
+    """Rows (`row`) with their canonical keys (`name`), those of other rows left out."""
+    columns = [_whole(column) for column in rows.columns]
+    row = pa.StructArray.from_arrays(columns, fields=list(rows.schema))
+    named = pa.table({"name": keys.canonical_from_columns(columns, list(key.columns)), "row": row})
+    for other in without:
+        known = pc.is_in(named.column("name"), value_set=other.column("name"))
+        named = named.filter(pc.invert(known))
+    return named
+
+
+def _born(packet: pa.Table, keys_of: set[bytes], narrow: TableSchema) -> pa.Table | None:
+    """The key columns of the rows with these keys."""
+    if not keys_of:
+        return None
+    wanted = pc.is_in(packet.column("key"), value_set=pa.array(sorted(keys_of), pa.binary()))
+    images = packet.filter(pc.and_(wanted, pc.is_valid(packet.column("row")))).column("row")
+    if not len(images) or any(images.type.get_field_index(n) < 0 for n in narrow.key):
+        return None
+    columns = [_whole(images).field(name) for name in narrow.key]
+    return pa.table(columns, names=list(narrow.key)).cast(narrow.arrow())
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)

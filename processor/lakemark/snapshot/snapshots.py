@@ -1,0 +1,179 @@
+"""Snapshots beside the stream: the coordinator in a thread of its own, told of every batch."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from lakemark.errors import LakemarkError
+from lakemark.snapshot.coordinator import Coordinator, Settings
+from lakemark.snapshot.flight import Flight, flight
+from lakemark.snapshot.outside import Stream, TableNow
+from lakemark.snapshot.world import World
+from lakemark.state.settle import News
+from lakemark.state.tables import ERRORED, STREAMING, PipelineState, TableState
+
+log = structlog.get_logger(__name__)
+
+_STEP_S: Final = 0.05  # how late a signal may be noticed; a step without work takes a fraction
+_AGAIN_S: Final = 5.0
+# A run that waits for a lock, a standby or Connect does not hurry the stream on and on.
+_HASTE_S: Final = 3.0
+_LEFT_OUT: Final = TableNow(
+    streaming=False,
+    code="not-selected",
+    reason="the configuration no longer names it",
+    hint="name it again in source.tables and in the connector's lists, start, and snapshot it",
+)
+
+
+class Snapshots:
+    """What the pipeline sees of the coordinator."""
+
+    def __init__(self, world: World, settings: Settings, *, query: Callable[[], str]) -> None:
+        self.coordinator = Coordinator(world, settings)
+        self.query = query
+        self._steps: object = None
+        self._since = -math.inf
+
+    @property
+    def hasty(self) -> bool:
+        """Whether a run gets on, so that its steps wait for batches. From any thread."""
+        return time.monotonic() - self._since < _HASTE_S
+
+    def noticed(self, now: Flight) -> None:
+        """What is in flight after a step."""
+        steps = now.stages, now.chunks
+        if steps != self._steps:
+            self._steps = steps
+            self._since = time.monotonic() if any(steps) else -math.inf
+
+    def planned(self, armed: frozenset[str]) -> None:
+        """A batch with the starts of these runs has begun; returns at once."""
+        self.coordinator.planned(armed)
+
+    def committed(self, state: PipelineState, news: News) -> None:
+        """A batch is done and durable; returns at once."""
+
+        def tell(coordinator: Coordinator) -> None:
+            for done in news.settled:
+                coordinator.reading.settled(
+                    done.attempt, done.shard, rows=done.rows, lo=done.lo, void=done.void
+                )
+            for table in sorted(news.restarts):
+                coordinator.restarted(table)
+            for swept in news.swept:
+                coordinator.finishing.swept(swept.run, swept.table, void=swept.void)
+
+        self.coordinator.committed(self.stream_of(state), tell)
+
+    def stream_of(self, state: PipelineState) -> Stream:
+        """What the coordinator is to know of the pipeline's state."""
+        return Stream(
+            self.query(),
+            state.batch,
+            frozenset(state.runs),
+            {name: _now(entry, state) for name, entry in state.tables.items()}
+            | dict.fromkeys(state.left, _LEFT_OUT),
+            state.offsets,
+            len(state.epochs),
+        )
+
+
+def _passed(entry: TableState, state: PipelineState) -> bytes:
+    waters = [
+        state.high_waters.get(topic, {}).get(partition)
+        for topic in entry.topics
+        for partition in state.offsets.get(topic, {})
+    ]
+    known = [bytes.fromhex(water.position) for water in waters if water is not None]
+    return min(known) if known and len(known) == len(waters) else b""
+
+
+def _now(entry: TableState, state: PipelineState) -> TableNow:
+    stopped = entry.state == ERRORED and not entry.retried
+    return TableNow(
+        streaming=entry.state == STREAMING,
+        code=entry.code if stopped else "",
+        reason=entry.reason if stopped else "",
+        hint=entry.hint if stopped else "",
+        own_batch=entry.own_batch,
+        resnapshot_since=entry.resnapshot_since,
+        reread=dict(entry.reread_keys),
+        reread_missed=entry.reread_missed,
+        passed=_passed(entry, state),
+        partial=entry.partial,
+        complete=entry.complete,
+        rebuild=entry.rebuild,
+    )
+
+
+@contextmanager
+def running(
+    world: World,
+    settings: Settings,
+    state: PipelineState,
+    query: Callable[[], str],
+    tell: Callable[[Flight | None], None],
+) -> Iterator[Snapshots]:
+    """Snapshots while the block runs.
+
+    Args:
+        world: what the coordinator works with; it is closed at the end.
+        settings: of the coordinator.
+        state: the pipeline's as it begins.
+        query: id of the streaming query, empty before its first start.
+        tell: is told what is in flight when that has changed; None at the end.
+    """
+    snapshots = Snapshots(world, settings, query=query)
+    stopping = threading.Event()
+    thread = threading.Thread(
+        target=_run, args=(snapshots, snapshots.stream_of(state), stopping, tell),
+        name="snapshots", daemon=True,
+    )  # fmt: skip
+    thread.start()
+    try:
+        yield snapshots
+    finally:
+        stopping.set()
+        thread.join(timeout=10)
+        world.close()
+        tell(None)
+
+
+def _run(
+    snapshots: Snapshots,
+    stream: Stream,
+    stopping: threading.Event,
+    tell: Callable[[Flight | None], None],
+) -> None:
+    coordinator = snapshots.coordinator
+    started, told = False, Flight()
+    while not stopping.is_set():
+        try:
+            try:
+                if not started:
+                    coordinator.start(stream)
+                    started = True
+                coordinator.step(_STEP_S)
+                now = flight(coordinator)
+                snapshots.noticed(now)
+                if now != told and not stopping.is_set():
+                    tell(now)
+                    told = now
+            except LakemarkError as error:
+                log.warning(
+                    "snapshots.delayed", code=error.code, reason=error.message, hint=error.hint
+                )
+                if not started:
+                    stream, coordinator.trouble = coordinator.missed(), error
+                    told = flight(coordinator)
+                    tell(told)
+                stopping.wait(_AGAIN_S)
+        except Exception:
+            log.exception("snapshots.internal_error")
+            stopping.wait(_AGAIN_S)

@@ -1,0 +1,1 @@
+"""Spark: the session, the query and what starts both."""

@@ -1,0 +1,197 @@
+"""The connector's configuration and the columns' types while lakemark runs, and between its runs.
+
+what changes                        what happens
+----------------------------------  ----------------------------------------------------------------
+lists of tables, the signal table,  the query is started again with what there is now; no event is
+anything else                       left out meanwhile: the stream goes by `source.tables` alone
+how values are written              so it is, and the tables concerned are snapshotted again, see
+                                    `decoding`
+the type of a column, so that its   the same
+values are written in another way;
+a column that was gone is there
+the prefix, the kind of connector   the pipeline stops (`connector-changed`): it is another source
+what cannot work                    the pipeline stops (`configuration`)
+Connect is away, or does not know   nothing: what was known last holds
+the connector any more
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from lakemark.connectors import connector as connectors
+from lakemark.connectors.catalogs import catalog_of
+from lakemark.connectors.connector import Connector
+from lakemark.errors import LakemarkError, PipelineError
+from lakemark.model.modes import HandlingModes
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import Config
+from lakemark.state import control, decoding
+from lakemark.state.checkpoint import Checkpoint
+from lakemark.state.decoding import Forms
+from lakemark.state.tables import PipelineState
+
+log = structlog.get_logger(__name__)
+
+EVERY_S: Final = 30.0
+REASON: Final = "the connector writes values in another way: rows may have been read in the old one"
+RETYPED: Final = (
+    "a column was made anew or its type was changed, and values are written in another way: rows "
+    "may have been read in the old one, or without it"
+)
+
+
+class ChangedError(Exception):
+    """The connector is not as it was when the query was started."""
+
+
+class Watch:
+    """Looks at connector and catalog every now and then, in a thread of its own: answers take long.
+
+    Attributes:
+        changed: names of settings that differ from those of the start, or tables of which a column
+            is written in another way; empty as long as there is none.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        connector: Connector,
+        forms: Forms,
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._config, self._connector, self._every_s = config, connector, every_s
+        self._forms = forms
+        self._over = threading.Event()
+        self.changed: tuple[str, ...] = ()
+
+    def require_same(self) -> None:
+        """Raises `ChangedError` once the connector was seen to differ."""
+        if self.changed:
+            log.warning("connector.changed", settings=list(self.changed))
+            raise ChangedError
+
+    @contextmanager
+    def running(self) -> Iterator["Watch"]:
+        """Looks while the block runs."""
+        threading.Thread(target=self._run, name="connector", daemon=True).start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+
+    def _run(self) -> None:
+        while not self.changed and not self._over.wait(self._every_s):
+            try:
+                self.look()
+            except Exception:
+                log.exception("connector.internal_error", retried=True)
+
+    def look(self) -> None:
+        """Looks once. A connector that cannot be asked is taken for unchanged."""
+        try:
+            now = connectors.read(self._config)
+        except LakemarkError as error:
+            log.debug("connector.unknown", code=error.code, reason=error.message)
+            return
+        self.changed = tuple(decoding.changed(self._connector.settings, now.settings))
+        if not self.changed and self._config.database is not None:
+            self._look_at_columns()
+
+    def _look_at_columns(self) -> None:
+        """An event does not say how a column is written. What is not captured has no events."""
+        connector, captured = self._connector, self._connector.tables
+        modes = HandlingModes.from_connector(connector.settings)
+        names = [table for table in self._forms.tables if table in captured]
+        try:
+            now = catalog_of(self._config, modes, connector).read(names) if names else {}
+            if not self._over.is_set():  # else it is for the next one to note
+                self._forms.seen(now)
+        except LakemarkError as error:
+            log.debug("catalog.unknown", code=error.code, reason=error.message)
+        self.changed = tuple(table for table in self._forms.differ if table in captured)
+
+
+def agree(
+    config: Config,
+    checkpoint: Checkpoint,
+    connector: Connector,
+    schemas: Mapping[str, TableSchema],
+) -> Forms:
+    """Before the query starts: what the checkpoint was read by agrees with the connector, or will.
+
+    Order: the tables concerned are marked by control records, then the settings are remembered; so
+    a crash between the two marks them once more.
+
+    Args:
+        config: the configuration.
+        checkpoint: of the pipeline.
+        connector: as it is now.
+        schemas: as the catalog has them now.
+
+    Returns:
+        how columns are written, for as long as the query runs.
+
+    Raises:
+        PipelineError: `connector-changed`: it is the connector of another source.
+        DependencyError: the database or the brokers are away.
+    """
+    before, now = checkpoint.decoding(), decoding.of(connector.settings)
+    if before is not None and before != now:
+        _require_source(before, now)
+        old, new = HandlingModes.from_connector(before), HandlingModes.from_connector(now)
+        known = sorted(_known(checkpoint.newest()))
+        found = decoding.concerned(
+            known,
+            (old, new),
+            catalog_of(config, old, connector).read(known),
+            catalog_of(config, new, connector).read(known),
+        )
+        control.resnapshot(config, found, REASON)
+        settings = decoding.changed(before, now)
+        log.warning("connector.writes_otherwise", settings=settings, tables=found)
+    if before != now:
+        checkpoint.note_decoding(now)
+    return _agree_on_columns(config, checkpoint, decoding.written(schemas))
+
+
+def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Written) -> Forms:
+    """Tables, and columns, that the catalog does not have at the moment are as they were."""
+    state, before = checkpoint.newest(), checkpoint.written()
+    gone = {t: dict.fromkeys(names, decoding.GONE) for t, names in state.ignorable.items()}
+    known = {t: {**before.get(t, {}), **gone.get(t, {})} for t in {*before, *gone}}
+    found = [t for t in decoding.rewritten(known, now) if t in _known(state)]
+    if found:
+        control.resnapshot(config, found, RETYPED)
+        log.warning("table.written_otherwise", tables=found)
+    after = known | {t: {**known.get(t, {}), **columns} for t, columns in now.items()}
+    if after != before:
+        checkpoint.note_written(after)
+
+    def note(found: decoding.Written) -> None:
+        checkpoint.check_owner()  # the next owner has noted more
+        checkpoint.note_written(found)
+
+    return Forms(after, note)
+
+
+def _known(state: PipelineState) -> set[str]:
+    """Tables that have rows, also those that the configuration does not name at the moment."""
+    return {*state.tables, *state.left}
+
+
+def _require_source(before: dict[str, str], now: dict[str, str]) -> None:
+    moved = decoding.changed(before, now, decoding.SOURCE)
+    if moved:
+        was = ", ".join(f"{name} was {before.get(name)!r}" for name in moved)
+        new = ", ".join(f"is {now.get(name)!r}" for name in moved)
+        raise PipelineError(
+            f"the checkpoint was made with another connector: {was}, {new}",
+            code="connector-changed",
+            hint="set it back; or, if that is meant, give the pipeline a new checkpoint and "
+            "snapshot its tables again",
+        )

@@ -1,0 +1,328 @@
+"""What a batch's control records do to the tables' states; they are written and read in `control`.
+
+    type                does
+    ------------------  -----------------------------------------------------------------------
+    table-pause         the table stops with this batch, see `tables.stop`
+    table-resume        it catches up
+    table-stop          it stops for the reason that the record gives, unless a person paused it
+    table-skip          it leaves out what it has not applied, up to the record's offsets
+    table-read          rows that were in doubt have been read again: by key, or all of them
+    table-resnapshot    any row may miss an event: it needs a snapshot
+    table-rebuild       it is made anew beside the old one, see `tables.rebuild`
+    table-fill          its older rows get values that no event tells, see `fills`
+    new-epoch           the source's positions begin again
+    others              of snapshots: they arm and disarm runs
+
+Nothing here asks anybody, so that a batch that is repeated does the same with the same records.
+Whatever a record holds, nothing raises: one that cannot be carried out is left out, and logged.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from lakemark.model.fills import Fill
+from lakemark.model.offsets import Offsets
+from lakemark.reconcile import window
+from lakemark.state import gaps, handling, tables
+from lakemark.state.handling import Mark
+from lakemark.state.refresh import Refresh
+from lakemark.state.tables import PAUSED, PipelineState, TableState
+
+log = structlog.get_logger(__name__)
+
+COMMANDS: Final = frozenset(
+    {
+        *("table-pause", "table-resume", "table-stop", "table-skip", "table-read"),
+        *(gaps.RESNAPSHOT, "table-rebuild", "table-fill", "new-epoch"),
+    }
+)
+_SHOWN: Final = 500  # characters of a reason that are kept
+
+
+class _More(msgspec.Struct):
+    """The fields of a command beside `type` and `table`."""
+
+    id: str = ""
+    until: int = -1
+    keys: list[str] | None = None
+    cancel: bool = False
+    automatic: bool = False
+    code: str = ""
+    reason: str | None = None
+    hint: str = ""
+    fills: list[Fill] = []
+
+
+def decoded(value: bytes | None) -> dict[str, Any] | None:
+    """What a record of the control topic holds; None if it is no JSON object. Never raises."""
+    try:
+        found = msgspec.json.decode(value or b"null")
+    except (ValueError, ArithmeticError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def guarded(
+    records: Sequence[dict[str, Any]],
+    carry: Callable[[Sequence[dict[str, Any]]], None],
+    *,
+    first: int,
+    mark: Callable[[], Mark | None],
+    note: Callable[[Mark | None], None],
+    process: str = handling.PROCESS,
+) -> list[dict[str, Any]]:
+    """Carries the records out, but for commands over which a process has ended twice.
+
+    The mark is written where there are commands of people, which is seldom; see `handling`.
+
+    Args:
+        records: of a batch, the same whenever it is repeated.
+        carry: carries some of them out.
+        first: offset at which the batch's control records begin.
+        mark: reads the newest mark.
+        note: keeps a mark.
+        process: see `handling.past`.
+
+    Returns:
+        the commands that were left out.
+    """
+    places = {f"{first}+{at}": record for at, record in enumerate(records) if is_command(record)}
+    if not places:
+        carry(records)
+        return []
+    past = handling.past(mark(), list(places), process)
+    gone = tuple(sorted(past.left))
+    left = [places[place] for place in gone]
+    kept = [record for record in records if not any(record is one for one in left)]
+    groups = [[record] for record in kept] if past.apart else [kept]
+    for group in groups:
+        here = tuple(p for p, one in places.items() if any(one is record for record in group))
+        if here:
+            note(Mark(here, process, past.deaths, gone))
+        carry(group)
+    note(Mark(left=gone) if gone else None)
+    return left
+
+
+def _usable(records: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], _More]]:
+    """The records whose fields are of the right types, with those of commands."""
+    for record in records:
+        try:
+            more = msgspec.convert(record, type=_More) if is_command(record) else _More()
+        except msgspec.ValidationError:
+            log.warning("control.unusable", type=record.get("type"))
+        else:
+            yield record, more
+
+
+def is_command(record: dict[str, Any]) -> bool:
+    """Whether a record asks for something of the tables; the others are of snapshots."""
+    kind = record.get("type")
+    return isinstance(kind, str) and kind in COMMANDS
+
+
+def carry_out(
+    records: Iterable[dict[str, Any]],
+    state: PipelineState,
+    *,
+    before: PipelineState,
+    start: Offsets,
+    refresh: Refresh,
+) -> None:
+    """Does what the records ask for, one after the other.
+
+    Args:
+        records: as `control.read` gives them.
+        state: the state being made.
+        before: the state before the batch.
+        start: Kafka offsets at which the batch began.
+        refresh: told of tables that go on: the catalog may be asked about them again.
+    """
+    for record, more in _usable(records):
+        kind, named = record.get("type"), record.get("table", "")
+        table = named if isinstance(named, str) else ""
+        entry = state.tables.get(table)
+        if kind == "table-pause" and entry is not None:
+            tables.stop(
+                state,
+                table,
+                to=tables.PAUSED,
+                start=start,
+                before=before,
+                code="paused",
+                reason="paused by a control record",
+                hint=f"lakemark table resume {table}",
+            )
+        elif kind == "table-pause":
+            log.warning("table.not_paused", table=table)
+        elif kind == "table-stop" and table and more.code:
+            _stop(state, table, more, start=start, before=before)
+        elif kind == "table-resume" and _is_meant(entry, more) and tables.resume(state, table):
+            refresh.again(table)
+        elif kind == "table-skip":
+            _skip(state, table, record.get("offsets"), refresh)
+        elif kind == "table-read" and table:
+            _read(state, table, more, said="until" in record)
+        elif kind == gaps.RESNAPSHOT and table:
+            _doubt(state, table, more)
+        elif kind == "table-rebuild" and table:
+            _rebuild(state, record, more, refresh, start=start, before=before)
+        elif kind == "table-fill" and table:
+            _fill(state, table, more)
+        elif kind == "new-epoch":
+            tables.new_epoch(state, start)
+            log.warning("pipeline.new_epoch", epoch=len(state.epochs))
+        else:
+            window.arm(state.runs, record)
+
+
+def _is_meant(entry: TableState | None, more: _More) -> bool:
+    """Whether a command that names a code finds the table stopped for it still."""
+    if not more.code:
+        return True
+    return entry is not None and entry.state == tables.ERRORED and entry.code == more.code
+
+
+def _runs(entry: TableState | None, more: _More) -> bool:
+    """Whether a table may be made anew without a person's word."""
+    if more.code:
+        return _is_meant(entry, more)
+    return entry is not None and tables.runs(entry)
+
+
+def _doubt(state: PipelineState, table: str, more: _More) -> None:
+    """Any row may be wrong; of a table of which nothing came yet, if a run may be reading it."""
+    left = state.left.get(table)
+    entry = left.entry if left else state.tables.get(table)
+    if entry is None and state.runs:
+        entry = state.tables[table] = TableState(since_batch=state.batch)
+    if entry is not None:
+        why = more.reason or "events of it may be missing"
+        tables.resnapshot(entry, why[:_SHOWN], state.batch)
+        state.ignorable.pop(table, None)  # the catalog says whether they are gone still
+
+
+def _fill(state: PipelineState, table: str, more: _More) -> None:
+    """What older rows have in columns; where the table cannot get it any more, it is read again."""
+    entry = state.tables.get(table)
+    if entry is None or not more.fills or not tables.can_fill(entry):
+        _doubt(state, table, more)
+    elif not all(fill.is_sound() for fill in more.fills):
+        log.warning("control.unusable", type="table-fill", table=table)
+        _doubt(state, table, more)
+    else:
+        entry.fills += [msgspec.structs.replace(f, batch=state.batch) for f in more.fills]
+
+
+def make_up_for(record: Mapping[str, Any], state: PipelineState) -> None:
+    """What a command that is left out was to mend is mended by reading the table again."""
+    table = record.get("table")
+    if record.get("type") == "table-fill" and isinstance(table, str):
+        _doubt(state, table, _More(reason="older rows lack columns"))
+
+
+def _stop(
+    state: PipelineState, table: str, more: _More, *, start: Offsets, before: PipelineState
+) -> None:
+    """Something about the source stops a table. A person's word stays, and so do those left out."""
+    entry = state.tables.get(table)
+    if table in state.left or (entry is not None and entry.state == PAUSED):
+        return
+    tables.stop(
+        state,
+        table,
+        to=tables.ERRORED,
+        start=start,
+        before=before,
+        code=more.code,
+        reason=(more.reason or "")[:_SHOWN],
+        hint=more.hint[:_SHOWN],
+    )
+    log.error("table.stopped", table=table, code=more.code, reason=more.reason, hint=more.hint)
+
+
+def _skip(state: PipelineState, table: str, upto: object, refresh: Refresh) -> None:
+    if tables.skip(state, table, upto=upto):
+        refresh.again(table)
+    else:
+        log.warning("table.not_skipped", table=table)
+
+
+def _rebuild(
+    state: PipelineState,
+    record: Mapping[str, Any],
+    more: _More,
+    refresh: Refresh,
+    *,
+    start: Offsets,
+    before: PipelineState,
+) -> None:
+    table, why = record["table"], (more.reason or "a command asked for it")[:_SHOWN]
+    upto = record.get("offsets")
+    if more.automatic and not _runs(state.tables.get(table), more):
+        if not more.code:  # what a look saw that asks for it is older than a person's word
+            _doubt(state, table, more)
+    elif more.cancel:
+        done = tables.cancel_rebuild(state, table)
+        log.info("table.rebuild_cancelled" if done else "table.not_rebuilt", table=table)
+    elif tables.rebuild(state, table, more.id, why, start=start, before=before, upto=upto):
+        refresh.again(table)
+        log.info("table.rebuild", table=table, reason=why)
+    else:
+        log.warning("table.not_rebuilt", table=table)
+
+
+def _read(state: PipelineState, table: str, more: _More, *, said: bool) -> None:
+    """Rows were read again; a table of which all were, and that has none, is known from then on."""
+    entry = state.tables.get(table)
+    if entry is None and more.keys is None and said and table not in state.left:
+        entry = state.tables[table] = TableState(since_batch=state.batch)
+    if entry is not None:
+        tables.reread(entry, until=more.until, keys=more.keys)
+
+
+def first_state(
+    records: Iterable[dict[str, Any]],
+    known: Mapping[str, TableState],
+    *,
+    control: int,
+    places: Offsets,
+) -> PipelineState:
+    """What a new checkpoint begins with: what people asked for, and have not taken back.
+
+    Done again, old records would arm runs that are over and resume or skip what is no longer the
+    same. Two things outlive the checkpoint that they were said to: a table that was paused stays
+    so, and the source's epochs are counted on, since rows of the tables have positions in them.
+
+    Args:
+        records: all control records that there are.
+        known: the tables' states as the checkpoint before said them last.
+        control: offset behind these records.
+        places: by topic and partition, where the tables begin that are not read now.
+    """
+    paused = {name: entry.state == PAUSED for name, entry in known.items()}
+    epochs = 0
+    for record in filter(is_command, records):
+        kind, table = record["type"], str(record.get("table", ""))
+        if record.get("automatic") or record.get("code"):  # a person's word stays
+            continue
+        if kind in {"table-pause", "table-resume", "table-skip", "table-rebuild"}:
+            paused[table] = kind == "table-pause"
+        epochs += kind == "new-epoch"
+    state = PipelineState(control=control, epochs=[{} for _ in range(epochs)])
+    for name, entry in known.items():
+        if paused[name] and entry.topics:
+            state.tables[name] = TableState(
+                state=PAUSED,
+                code="paused",
+                reason="paused by a control record, before this checkpoint was begun",
+                hint=f"lakemark table resume {name}",
+                topics=list(entry.topics),
+                from_offsets={topic: dict(places.get(topic, {})) for topic in entry.topics},
+                rows=entry.rows,
+                bytes=entry.bytes,
+            )
+    return state

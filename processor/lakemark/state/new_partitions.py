@@ -1,0 +1,105 @@
+"""Topics that get partitions: keys go elsewhere, so their tables catch up, old partitions first.
+
+Nothing of the batch in which they are seen is applied to such a table. It reads the old partitions
+to the ends that they have by then, in one piece, because what follows of a key may be anywhere.
+
+New partitions have no high-water. An event that was lost on its way to an old partition, while
+later ones were stored, is sent again, and now it comes to a new one: by what the old ones have
+passed it would be a replay. What passes that really is one changes nothing in a table in the end;
+an output topic may repeat it.
+
+With a multiple of partitions keys only move to new ones. Else they move between old ones too, where
+nothing tells when, and events may have been applied in the wrong order: the table needs a run with
+a sweep.
+"""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from lakemark.model.offsets import Offsets
+from lakemark.state import tables
+from lakemark.state.tables import PipelineState, TableState
+
+log = structlog.get_logger(__name__)
+
+
+def known_ends(before: Offsets, end: Offsets) -> Offsets:
+    """End offsets of all partitions: a batch's log may leave out what it has nothing of.
+
+    Partitions that a known topic has got are unknown until one of them has a record: only then was
+    the last record of the old partitions written, and only then is it a change of their number.
+    """
+    merged = {topic: dict(partitions) for topic, partitions in before.items()}
+    added = set(repartitioned(before, end))
+    for topic, partitions in end.items():
+        known = before.get(topic)
+        merged.setdefault(topic, {}).update(
+            (p, at) for p, at in partitions.items() if not known or p in known or topic in added
+        )
+    return merged
+
+
+def repartitioned(before: Offsets, end: Offsets) -> list[str]:
+    """Topics known before that have records in partitions not known before."""
+    return [
+        topic
+        for topic, partitions in end.items()
+        if before.get(topic)
+        and any(p not in before[topic] and offset > 0 for p, offset in partitions.items())
+    ]
+
+
+def follow(
+    state: PipelineState,
+    *,
+    before: PipelineState,
+    start: Offsets,
+    end_offsets: Callable[[Sequence[str]], Offsets],
+) -> None:
+    """Takes tables out of the stream whose topics have got partitions in this batch.
+
+    Args:
+        state: the state being made.
+        before: the state before the batch.
+        start: Kafka offsets at which the batch began.
+        end_offsets: asks the brokers for those of topics.
+
+    Raises:
+        DependencyError: the brokers do not answer.
+    """
+    for topic in repartitioned(before.offsets, state.offsets):
+        ends = end_offsets([topic]).get(topic, {})
+        known = before.offsets[topic]
+        state.offsets[topic] = {**dict.fromkeys(ends, 0), **state.offsets[topic]}
+        count = len(state.offsets[topic])
+        left = {name: one.entry for name, one in state.left.items()}
+        for name, entry in (state.tables | left).items():
+            if topic not in entry.topics:
+                continue
+            log.warning("table.repartitioned", table=name, topic=topic, partitions=count)
+            if entry.state == tables.STREAMING and name not in left:
+                tables.stop(
+                    state,
+                    name,
+                    to=tables.CATCHING_UP,
+                    start=start,
+                    before=before,
+                    code="repartitioned",
+                    reason=f"{topic} has new partitions",
+                )
+            old = {p: ends[p] for p in known if p in ends}
+            repartition(entry, old_ends={topic: old}, end=state.offsets)
+            if count % len(known):
+                why = f"{topic} went from {len(known)} to {count} partitions, which is no multiple"
+                tables.resnapshot(entry, f"{why}: keys moved between the old ones", state.batch)
+
+
+def repartition(entry: TableState, *, old_ends: Offsets, end: Offsets) -> None:
+    """After a change of the partition count: old partitions first, up to the ends seen now.
+
+    New partitions, which are those in `end`, begin at 0, without a high-water.
+    """
+    entry.old_ends = entry.old_ends | old_ends
+    for topic in old_ends.keys() & entry.from_offsets.keys():
+        entry.from_offsets[topic] = {**dict.fromkeys(end[topic], 0), **entry.from_offsets[topic]}

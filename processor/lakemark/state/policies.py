@@ -1,0 +1,101 @@
+"""The policies of the tables as they are now: what each makes of a change of its source."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from lakemark.connectors.catalog_changes import Action, Difference, SourceKeys
+from lakemark.connectors.catalog_facts import SourceFacts
+from lakemark.connectors.catalog_policies import CODES, KINDS, judged, outcome_of
+from lakemark.connectors.connector import Connector
+from lakemark.errors import LakemarkError
+from lakemark.settings.config import Config
+from lakemark.settings.schema_policy import FOLLOWS, Kind, Outcome, SchemaPolicy, way_on
+from lakemark.sink.delta import rebuild
+from lakemark.sink.delta.commits import open_table
+from lakemark.sink.names import folder_of, sources_of
+from lakemark.state.tables import PipelineState
+
+
+def readable(now: SourceFacts, keys: SourceKeys) -> set[str]:
+    """Return the tables against a snapshot of which the catalog says nothing.
+
+    Args:
+        now: the catalog.
+        keys: the keys that the connector is told to send, by table.
+    """
+    found = set()
+    for name, facts in now.tables.items():
+        columns = {column.name for column in facts.columns}
+        is_whole = facts.column_list is None or columns <= {*facts.column_list}
+        has_key = keys.get(name) or facts.key or facts.unique_keys
+        if facts.published and not facts.row_filter and is_whole and has_key:
+            found.add(name)
+    return found
+
+
+class Policies:
+    """What the policies of tables say.
+
+    Args:
+        config: has them.
+        connector: as it is configured.
+        state: the tables as the newest batch left them.
+    """
+
+    def __init__(
+        self, config: Config, connector: Connector, state: Callable[[], PipelineState]
+    ) -> None:
+        self._config, self._connector, self._state = config, connector, state
+        self.readable: Collection[str] = ()
+
+    def outcome(self, table: str, kind: Kind) -> Outcome:
+        """What a table's policy makes of a change."""
+
+        def policy_of(name: str) -> SchemaPolicy:  # one that is being made gets what comes
+            is_made = self._is_made(name) and kind not in CODES.values()
+            return FOLLOWS if is_made else self._config.lake.policy_of(name)
+
+        def can_rebuild(name: str) -> bool:
+            is_automatic = rebuild.is_automatic(self._config, self._connector, name)
+            return name in self.readable and is_automatic
+
+        return outcome_of(policy_of, can_rebuild)(table, kind)
+
+    def judged(self, changes: Iterable[Difference]) -> list[Difference]:
+        """Differences of the catalog as the policies have them."""
+        return [*judged(changes, self.outcome, self._has_column)]
+
+    def late(self, waiting: Iterable[Difference], state: PipelineState) -> Iterator[Difference]:
+        """What had to wait, as the policies of now have it; not of a table made anew since."""
+        for change in waiting:
+            entry, kind = state.tables.get(change.table), KINDS[change.kind]
+            if change.table in state.left:
+                yield change
+                continue
+            if entry is None or entry.rebuild:
+                continue
+            outcome = self.outcome(change.table, kind)
+            if outcome is Outcome.STOP:
+                hint = way_on(change.table, kind)
+                yield replace(change, action=Action.STOP, refused=True, hint=hint)
+            elif outcome is Outcome.REBUILD:
+                yield replace(change, action=Action.REBUILD, refused=False, hint="")
+            elif change.kind != "column-dropped":
+                yield replace(change, action=Action.READ_AGAIN, refused=False, hint="")
+
+    def _is_made(self, table: str) -> bool:
+        entry = self._state().tables.get(table)
+        return entry is not None and bool(entry.rebuild)
+
+    def _has_column(self, table: str, column: str) -> bool:
+        """Whether a table of the lake has a column, or may get it; yes if nobody knows."""
+        lake = self._config.lake
+        try:
+            opened = open_table(folder_of(lake, table), lake.options())
+        except LakemarkError:
+            return True
+        if opened is None:
+            return True
+        return column in sources_of(pa.schema(opened.schema().to_arrow())).values()

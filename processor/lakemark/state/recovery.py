@@ -1,0 +1,264 @@
+"""Kafka's topics against what the checkpoint says was read of them; the rules are in `gaps`.
+
+topic           that lost records, or is another one than was read
+--------------  ----------------------------------------------------------------------------------
+change topic    the start is refused, until `lakemark recover --resnapshot` names its tables; tables
+                that the configuration names again are marked without being asked for
+`…control`      the start is refused, until `lakemark recover --control`: commands of a person may
+                be among what is gone. What the coordinator wrote it says again at every start.
+`…chunks`       it begins again: attempts under way are void after every start, and their chunks
+                are read again
+
+A new checkpoint begins at the end of the control topic: what stands there was done by a checkpoint
+that is no more. What stays of it: see `control_records.first_state`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from lakemark.connectors.connector import Connector
+from lakemark.errors import EXPIRED, PipelineError
+from lakemark.kafka import brokers
+from lakemark.kafka.records import read_compacted
+from lakemark.model.offsets import Offsets
+from lakemark.model.wanted import Wanted
+from lakemark.settings.config import Config
+from lakemark.state import control, control_records, gaps, progress, selection, tables
+from lakemark.state.checkpoint import Checkpoint
+from lakemark.state.gaps import Gap, Held
+from lakemark.state.selection import Changed
+from lakemark.state.tables import PipelineState
+
+log = structlog.get_logger(__name__)
+
+SHOWN: Final = 3  # reasons in one message
+
+
+def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> PipelineState:
+    """Before the query starts: no gap, or only gaps that may be gone over; see the table above.
+
+    What the configuration no longer names is left out, what it names again is taken back.
+
+    Returns:
+        The state to go on from: the topics with gaps begin again at their first offset.
+
+    Raises:
+        PipelineError: `topic-deleted`, `topic-recreated`, `source-data-expired`, `control-lost`.
+        DependencyError: the brokers do not answer.
+    """
+    if checkpoint.is_new():
+        checkpoint.begin(_first_state(config))
+    before, planned = checkpoint.goes_on()
+    wanted = connector.wanted
+    known = checkpoint.topics()
+    names = config.topics
+    own = {t: planned[t] for t in (names.control, names.chunks) if t in planned}
+    with brokers.Cluster(config) as cluster:
+        state = tables.decode(tables.encode(before))
+        changed = selection.select(state, wanted)
+        late = set(cluster.topics(connector.topic_pattern)) - set(state.offsets)
+        begun = {} if planned else checkpoint.begun()
+        asked = {*state.offsets, *own, *begun, *(late if planned else ())}
+        held = _held(cluster, sorted(asked))
+        found = gaps.gaps(state, known, held)
+        own_found = gaps.own_gaps(own, known, held)
+        if found or own_found:
+            end = cluster.end_offsets([names.control]).get((names.control, control.PARTITION), 0)
+            lost = any(gap.topic == names.control for gap in own_found)
+            records = control.read(config, 0 if lost else state.control, end)
+            _refuse(found, own_found, changed, records, names.control)
+    if why := gaps.before_anything(begun, held):
+        raise PipelineError(
+            f"the first batch was never completed, and Kafka lost events of it: {why}",
+            code=EXPIRED,
+            hint=f"empty {config.checkpoint} and start again; then, for the rows from before: "
+            "lakemark snapshot start '.*'",
+        )
+    work = _Work(wanted, changed, found, own_found, held, names.control)
+    topics = work.topics(state, _begins_late(state, late, held) if planned else {})
+    if topics or changed.left or changed.back or changed.uncaptured:
+        work.say(topics)
+        checkpoint.amend(work.change, topics, own=names.all())
+    elsewhere = {t: number for t, number in known.items() if t in state.left_offsets}
+    here = {t: number for t, number in held.ids.items() if t in state.offsets or t in own}
+    checkpoint.note_topics(elsewhere | here)
+    return checkpoint.newest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a start changes of the checkpoint."""
+
+    wanted: Wanted
+    changed: Changed
+    found: list[Gap]
+    own: list[Gap]
+    held: Held
+    control: str
+
+    def topics(self, state: PipelineState, late: Offsets) -> Offsets:
+        """Where the query goes on, of the topics of which it does so elsewhere than it stopped."""
+        topics: Offsets = {topic: {} for topic in self.changed.topics_left}
+        topics |= {topic: state.offsets[topic] for topic in self.changed.topics_back}
+        topics |= late
+        return topics | self._first(*self.found, *self.own)
+
+    def _first(self, *found: Gap) -> Offsets:
+        return {gap.topic: self.held.first.get(gap.topic, {}) for gap in found}
+
+    def change(self, state: PipelineState) -> None:
+        """The state after a batch, as the query goes on from it."""
+        selection.select(state, self.wanted)
+        anew = {gap.topic for gap in self.found if gap.code != EXPIRED}
+        gaps.begin_again(state, self._first(*self.found), anew=anew)
+        for gap in self.found:
+            for name in set(gap.tables).intersection(self.changed.back, state.tables):
+                why = f"it was left out for a while, and events of it are gone: {gap.reason}"
+                tables.resnapshot(state.tables[name], why, state.batch)
+        if any(gap.topic == self.control for gap in self.own):
+            state.control = self.held.first[self.control][control.PARTITION]
+
+    def say(self, topics: Offsets) -> None:
+        """What an operator may ask about later."""
+        for name in self.changed.left:
+            log.warning("table.left_out", table=name)
+        for name in self.changed.back:
+            log.info("table.taken_back", table=name)
+        said = {gap.topic: gap for gap in [*self.found, *self.own]}
+        for topic in topics:
+            gap = said.get(topic)
+            if gap is not None:
+                log.warning(
+                    "topic.begins_again", topic=topic, code=gap.code, reason=gap.reason,
+                    tables=list(gap.tables),
+                )  # fmt: skip
+
+
+def _begins_late(state: PipelineState, late: Iterable[str], held: Held) -> Offsets:
+    """First offsets of topics never read, where records are gone: Spark takes that for a loss.
+
+    Rows that the source had before are in no table yet: they come with the first snapshot.
+    """
+    found: Offsets = {}
+    for topic in late:
+        first = held.first.get(topic, {})
+        if topic not in state.offsets and any(first.values()):
+            log.warning("topic.begins_late", topic=topic, offsets=first)
+            found[topic] = first
+    return found
+
+
+def _refuse(
+    found: list[Gap],
+    own: list[Gap],
+    changed: Changed,
+    records: Iterable[dict[str, Any]],
+    control_topic: str,
+) -> None:
+    """Stops what only a person may let go on, unless a control record says that one has."""
+    said = list(records)
+    lost = next((gap for gap in own if gap.topic == control_topic), None)
+    if lost is not None and not any(r.get("type") == gaps.CONTROL_LOST for r in said):
+        raise _stop_control(lost)
+    told = {str(r.get("table")) for r in said if r.get("type") == gaps.RESNAPSHOT}
+    missing = sorted({t for gap in found for t in gap.tables} - told - set(changed.back))
+    if missing:
+        raise _stop([gap for gap in found if set(gap.tables) & set(missing)], missing)
+
+
+def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) -> set[str]:
+    """While the query runs: the topics are those that it began with; new ones are remembered.
+
+    Returns:
+        The topics that were looked at; also those that do not exist, of which nothing is lost.
+
+    Raises:
+        PipelineError: `topic-deleted`, `topic-recreated`.
+        DependencyError: the brokers do not answer.
+    """
+    known, ids = checkpoint.topics(), _ids(config, state.offsets)
+    found = gaps.gaps(state, known, Held(ids, {}, state.offsets))
+    found = [gap for gap in found if gap.tables]
+    if found:
+        raise _stop(found, sorted({table for gap in found for table in gap.tables}))
+    if ids.keys() - known.keys():
+        checkpoint.note_topics({**known, **ids})
+    return set(state.offsets)
+
+
+def remember(config: Config, checkpoint: Checkpoint, topics: Iterable[str]) -> None:
+    """Notes the ids of topics that are new, before anything of a batch that has them is done.
+
+    However soon the process ends, the next one finds out if they are others by then.
+
+    Raises:
+        DependencyError: the brokers do not answer.
+    """
+    known = checkpoint.topics()
+    if new := [topic for topic in topics if topic not in known]:
+        checkpoint.note_topics({**known, **_ids(config, new)})
+
+
+def _ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
+    with brokers.Cluster(config) as cluster:
+        return cluster.topic_ids(topics)
+
+
+def _first_state(config: Config) -> PipelineState:
+    """What a new checkpoint begins with, by what the own topics have kept of the one before."""
+    with brokers.Cluster(config) as cluster:
+        place = config.topics.control, control.PARTITION
+        start, end = (
+            offsets([config.topics.control]).get(place, 0)
+            for offsets in (cluster.start_offsets, cluster.end_offsets)
+        )
+        said = control.read(config, start, end)
+        known = progress.tables_of(read_compacted(config, config.topics.progress))
+        named = {topic for entry in known.values() for topic in entry.topics}
+        latest = config.stream.starting == "latest"
+        places = _by_topic((cluster.end_offsets if latest else cluster.start_offsets)(named))
+    state = control_records.first_state(said, known, control=end, places=places)
+    for name in state.tables:
+        log.info("table.stays_paused", table=name)
+    return state
+
+
+def _held(cluster: brokers.Cluster, names: list[str]) -> Held:
+    return Held(
+        cluster.topic_ids(names),
+        _by_topic(cluster.start_offsets(names)),
+        _by_topic(cluster.end_offsets(names, committed=False)),
+    )
+
+
+def _by_topic(offsets: dict[tuple[str, int], int]) -> Offsets:
+    found: Offsets = {}
+    for (topic, partition), offset in offsets.items():
+        found.setdefault(topic, {})[partition] = offset
+    return found
+
+
+def _stop(found: list[Gap], names: list[str]) -> PipelineError:
+    reasons = [gap.reason for gap in found[:SHOWN]]
+    if len(found) > SHOWN:
+        reasons.append(f"and {len(found) - SHOWN} topics more")
+    return PipelineError(
+        f"events may be missing: {'; '.join(reasons)}",
+        code=found[0].code,
+        hint=f"`lakemark recover --resnapshot {' '.join(names)}`, then `lakemark run`: it goes on "
+        "with what there is, and a snapshot brings what is missing",
+    )
+
+
+def _stop_control(gap: Gap) -> PipelineError:
+    return PipelineError(
+        f"commands may be missing: {gap.reason}. They may have paused, resumed or skipped tables, "
+        "or have been those of `lakemark recover`; no change of a table is among them",
+        code=gaps.CONTROL_LOST,
+        hint="`lakemark recover --control`, then `lakemark run`: it goes on without them, and "
+        "snapshots under way go on by themselves. Then look at `lakemark status`, and give the "
+        "commands again that were not carried out; let the topic keep its records for longer",
+    )

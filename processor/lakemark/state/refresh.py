@@ -1,0 +1,214 @@
+"""The catalog asked again, for tables whose records do not fit their schema as it was last read.
+
+What is asked may be away. Then those tables wait as `errored`, tried again by themselves, and the
+others go on: nothing of this ends a batch. Between two failures some time passes in which nobody
+is asked, so that a database that does not answer costs the log a connection's timeout now and then.
+Any other table that is retried waits as well between two tries: each reads a slice of its topics
+again, while all tables wait for the batch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Protocol
+
+import structlog
+
+from lakemark.errors import LakemarkError
+from lakemark.model import namesakes
+from lakemark.model.fills import UNSEEN
+from lakemark.model.namesakes import Names
+from lakemark.model.schema import TableSchema
+from lakemark.state import tables
+from lakemark.state.decoding import Forms
+from lakemark.state.tables import PipelineState, TableState
+
+log = structlog.get_logger(__name__)
+
+AGAIN_S: Final = 15.0  # after a failure; a connection may take `database.connect_timeout` to fail
+# From one try of a table to the next: the batch that the supervisor makes every 15 s shall not come
+# a moment too early.
+RETRY_S: Final = 14.0
+LONGEST_S: Final = 600.0  # between two questions for a table that the catalog does not have
+UNKNOWN: Final = "schema-unknown"
+MADE_ANEW: Final = (
+    "it was made anew in the source: rows of the table that had its name before may still be here"
+)
+
+
+class Catalog(Protocol):
+    """Where schemas of plain JSON tables come from."""
+
+    def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
+        """Schemas of the named tables, or of all; tables it does not know are absent."""
+
+    def names(self) -> Names:
+        """Captured tables by text, of those texts that several tables may have."""
+
+    @property
+    def live(self) -> bool:
+        """Whether asking again can give another answer."""
+
+
+@dataclass(slots=True)
+class Refresh:
+    """Asks the catalog again.
+
+    Attributes:
+        catalog: is asked.
+        schemas: by table, as last read: what is read is put there.
+        forms: hears of it before.
+        clock: seconds that only grow.
+        read: tables that were read again and have not been read from Kafka since: what does not
+            fit now never will.
+        names: captured tables by text, as last read.
+    """
+
+    catalog: Catalog
+    schemas: dict[str, TableSchema]
+    forms: Forms = field(default_factory=Forms)
+    clock: Callable[[], float] = monotonic
+    read: set[str] = field(default_factory=set)
+    names: Names = field(default_factory=dict)
+    _failure: LakemarkError | None = None
+    _not_before: float = 0.0
+    _held: dict[str, float] = field(default_factory=dict)
+    _waits_s: dict[str, float] = field(default_factory=dict)
+
+    def retries(self, table: str, entry: TableState) -> bool:
+        """Whether an errored table is to be tried again by the batch that begins."""
+        if entry.state != tables.ERRORED or not entry.retried or self._waits(entry):
+            return False
+        return self.clock() >= self._held.get(table, 0.0)
+
+    def is_back(self, table: str, entry: TableState) -> bool:
+        """Whether the catalog knows a table now that had stopped for want of a schema.
+
+        It had events and was not there, so it is another one now than these are of. Asked later and
+        later, as long as it is not.
+        """
+        if entry.state != tables.ERRORED or entry.code != UNKNOWN or not self.catalog.live:
+            return False
+        now = self.clock()
+        if now < self._held.get(table, 0.0):
+            return False
+        wait = self._waits_s[table] = min(LONGEST_S, 2 * self._waits_s.get(table, RETRY_S / 2))
+        self._held[table] = now + wait
+        try:
+            found = self._ask([table])
+        except LakemarkError:
+            return False
+        self.forms.seen(found)
+        self.schemas.update(found)
+        if table in found:
+            del self._waits_s[table], self._held[table]
+        return table in found
+
+    def put_off(self, state: PipelineState, before: PipelineState, *, batch_s: float) -> None:
+        """Tables that failed again in this batch are not tried with every batch that follows.
+
+        Nor is one that waits until the catalog has been looked at: the look says that it goes on.
+
+        Args:
+            state: the state being made.
+            before: the state before the batch.
+            batch_s: seconds since the batch began.
+        """
+        for table, old in before.tables.items():
+            entry = state.tables.get(table, old)
+            failed = entry.state == tables.ERRORED and entry.since_batch == state.batch
+            again = old.state != tables.STREAMING or entry.code == UNSEEN
+            if failed and again and not self._waits(entry):
+                self._held[table] = self.clock() - batch_s + RETRY_S
+
+    def _waits(self, entry: TableState) -> bool:
+        """Whether a table waits for the catalog, and it is not to be asked yet."""
+        failure = self._failure
+        return failure is not None and entry.code == failure.code and not self._due()
+
+    def verified(self, names: frozenset[str]) -> frozenset[str]:
+        """Those of the tables whose records are to be judged by the schemas as they are."""
+        return names & self.read if self.catalog.live else names
+
+    def __call__(self, state: PipelineState, needed: Mapping[str, set[str]]) -> None:
+        """Reads what is missing; tables that are known then catch up, the others stay errored.
+
+        Columns that the records have and the catalog no longer has are left out from then on. A
+        failure of any kind is the tables' own, and is retried.
+
+        Args:
+            state: the state being made; the tables are errored in it.
+            needed: the tables, with the columns that their schemas lack.
+        """
+        if not needed:
+            return
+        try:
+            found = self._ask(sorted(needed))
+        except LakemarkError as failure:
+            for table in needed:
+                _wait(state.tables[table], table, failure)
+            return
+        self.forms.seen(found, needed)
+        self.schemas.update(found)
+        for table, unknown in needed.items():
+            if table in found:
+                self._known(state, table, unknown)
+
+    def learn(self, read: Mapping[str, TableSchema]) -> None:
+        """Tables that snapshots have read about, and the stream has not asked for.
+
+        A record's own schema does not tell which columns are char(n): without the catalog's, an
+        event would have another key than the row of a chunk.
+        """
+        new = {table: schema for table, schema in read.items() if table not in self.schemas}
+        if new:
+            self.forms.seen(new)
+            self.schemas.update(new)
+
+    def again(self, table: str) -> None:
+        """Before a table goes on because a person says so: its columns may have been mended.
+
+        If the catalog cannot be asked, what was read last holds.
+        """
+        if not self.catalog.live:
+            return
+        try:
+            found = self._ask([table])
+            if namesakes.may_have(table):
+                self.names = self.catalog.names()
+        except LakemarkError as failure:
+            log.warning("table.schema_unread", table=table, code=failure.code, reason=str(failure))
+            return
+        self.forms.seen(found)
+        self.schemas.update(found)
+
+    def _ask(self, names: list[str]) -> dict[str, TableSchema]:
+        if self._failure is not None and not self._due():
+            raise self._failure
+        try:
+            found = self.catalog.read(names)
+        except LakemarkError as failure:
+            self._failure, self._not_before = failure, self.clock() + AGAIN_S
+            raise
+        self._failure = None
+        return found
+
+    def _due(self) -> bool:
+        return self.clock() >= self._not_before
+
+    def _known(self, state: PipelineState, table: str, unknown: set[str]) -> None:
+        columns = {column.name for column in self.schemas[table].columns}
+        gone = unknown - columns
+        if gone:
+            state.ignorable[table] = sorted({*state.ignorable.get(table, ()), *gone})
+            log.warning("table.columns_gone", table=table, columns=sorted(gone))
+        log.info("table.schema_read", table=table, columns=len(columns))
+        self.read.add(table)
+        tables.resume(state, table)
+
+
+def _wait(entry: TableState, table: str, failure: LakemarkError) -> None:
+    """The table is retried; what it needs the catalog for is said as well."""
+    entry.reason = f"{entry.reason or entry.code}; who knows cannot be asked: {failure.message}"
+    entry.code, entry.hint, entry.retried = failure.code, failure.hint, True
+    log.warning("table.degraded", table=table, code=failure.code, reason=failure.message)

@@ -1,0 +1,476 @@
+"""From what a batch's tasks report to the state after it; pure, so that a repeated batch agrees."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from lakemark.model import namesakes, positions
+from lakemark.model.fills import UNSEEN
+from lakemark.model.namesakes import Name
+from lakemark.model.offsets import EARLIEST, Offsets
+from lakemark.reconcile import outputs
+from lakemark.reconcile.chunks import Settled
+from lakemark.reconcile.outputs import Size, Swept
+from lakemark.sink.lake_plan import OUTCOME, TableOutcome
+from lakemark.source.reports import REPORT, Report
+from lakemark.state import refresh, selection, tables
+from lakemark.state.tables import PipelineState, TableState, Water
+
+TABLE_STOPPED: Final = "table-stopped"
+SCHEMA_CODES: Final = frozenset({refresh.UNKNOWN, "schema-check"})
+UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
+BEGUN_ANEW: Final = (
+    "the connector began without offsets, as one does that was deleted or lost its slot: changes "
+    "from before that may be missing, and rows deleted meanwhile still be here"
+)
+ADOPTED: Final = (
+    "the checkpoint is new, and the table is not: changes since its last one may be missing, and "
+    "rows deleted meanwhile still be here"
+)
+GONE: Final = "the Delta table was gone, and was made anew: its rows from before are missing"
+MANY_BEGIN: Final = "many tables begin at once: it has its turn in one of the next batches"
+RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
+HALVES_LOST: Final = (
+    "halves of key changes that waited beside the table are gone: rows may be missing or lack "
+    "columns"
+)
+HINTS: Final = {
+    "schema-unknown": "describe it in source.schema_file or set database.url, and start again; or "
+    "let the connector write schemas (value.converter.schemas.enable=true); then: lakemark table "
+    "resume {table}",
+    "schema-stale": "add the new columns to source.schema_file, or set database.url; start again, "
+    "then: lakemark table resume {table}",
+    "schema-check": "correct its types in source.schema_file and start again; what does not fit "
+    "then either becomes dead letters: lakemark table resume {table}",
+    "no-key": "give the table a primary key, or name a unique one in message.key.columns",
+    "key-type": "give the table a primary key of other types, or name other columns in "
+    "message.key.columns; where a setting of the connector is in the way, change that. Then: "
+    "lakemark table skip {table}",
+    "key-out-of-range": "change the value in the database, to infinity where that is meant; then: "
+    "lakemark table skip {table}",
+    "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
+    "output-forbidden": "lakemark needs Write and Describe on the topic and on the transactional "
+    "ids NAME.output.*, and Read on the groups NAME.output.*",
+    "output-topic-missing": "make the topic, or let lakemark make it (Create on the cluster)",
+    "output-record-too-large": "raise max.message.bytes of the output topic",
+    "output-refused": "look at the settings of the output topic",
+    "too-many-bad-records": "look at the topic's records, and at the connector's converters; then: "
+    "lakemark table resume {table}, or, if they can never be read: lakemark table skip {table}",
+}
+
+
+@dataclass(slots=True)
+class Results:
+    """What the tasks of a step say: of stretches, of tables, and what the operator said."""
+
+    reports: list[Report] = field(default_factory=list)
+    outcomes: list[TableOutcome] = field(default_factory=list)
+    said: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def take(self, kind: str, blob: bytes) -> None:
+        """Adds one row that a task gave."""
+        if kind == REPORT:
+            self.reports.append(msgspec.msgpack.decode(blob, type=Report))
+        elif kind == OUTCOME:
+            self.outcomes.append(msgspec.msgpack.decode(blob, type=TableOutcome))
+        else:
+            self.said.append((kind, blob))
+
+
+@dataclass(slots=True)
+class News:
+    """What a batch says of snapshots.
+
+    Attributes:
+        batch: the batch.
+        settled: attempts that a shard decided.
+        swept: sweeps that went out.
+        restarts: tables that the connector reads anew.
+        sizes: what the shards hold.
+    """
+
+    batch: int
+    settled: list[Settled] = field(default_factory=list)
+    swept: list[Swept] = field(default_factory=list)
+    restarts: set[str] = field(default_factory=set)
+    sizes: list[Size] = field(default_factory=list)
+
+    def held(self) -> dict[str, int]:
+        """What all shards hold together, and the largest one's state; empty without a run."""
+        if not self.sizes:
+            return {}
+        return {
+            "touches": sum(size.touches for size in self.sizes),
+            "parts": sum(size.parts for size in self.sizes),
+            "largest_state": max(size.bytes for size in self.sizes),
+        }
+
+
+@dataclass(slots=True)
+class Left:
+    """What is left to do after the reports of one step are in.
+
+    Attributes:
+        refresh: tables whose schema must be read from the catalog again, with the columns that the
+            records have and the catalog did not.
+        failed: outcomes of tables whose dependency was away; tried again by the caller.
+    """
+
+    refresh: dict[str, set[str]] = field(default_factory=dict)
+    failed: list[TableOutcome] = field(default_factory=list)
+
+
+def settle(
+    state: PipelineState,
+    before: PipelineState,
+    start: Offsets,
+    reports: Sequence[Report],
+    outcomes: Sequence[TableOutcome],
+    *,
+    catalog: bool,
+    forwarded: bool = False,
+) -> Left:
+    """Takes the reports and outcomes of one step into `state`.
+
+    Args:
+        state: the state being made.
+        before: the state before the batch.
+        start: Kafka offsets at which the batch began.
+        reports: one per stretch.
+        outcomes: one per table that had packets.
+        catalog: whether a database catalog is there to be asked about schemas.
+        forwarded: whether events go to output topics: those of a table that stops may stand there.
+    """
+    done = Left()
+    stop = partial(
+        tables.stop,
+        state,
+        start=start,
+        before=before,
+        forwarded=state.offsets if forwarded else None,
+    )
+    known_rows = {table: entry.rows for table, entry in before.tables.items() if entry.engine}
+    _moved(state, before, start, reports)
+    again = _read_again(reports, outcomes)
+    for report in reports:
+        _count(state, report, again, before=before, start=start)
+        if report.regressed >= 0:
+            seen = state.regressed.setdefault(report.topic, {})
+            seen[report.partition] = min(
+                report.regressed, seen.get(report.partition, report.regressed)
+            )
+    for report in reports:
+        for table, found in report.tables.items():
+            entry = state.tables.get(table)
+            if entry is None or entry.state == tables.PAUSED:  # a person's word stays
+                continue
+            code, reason = found.stop or ("", "")
+            if found.names:
+                continue  # it depends on what other stretches have: see `_names`
+            if found.unknown_columns:
+                code, reason = "schema-stale", _unknown_columns(found.unknown_columns)
+            if not code:
+                continue
+            if catalog and (code in SCHEMA_CODES or code == "schema-stale"):
+                done.refresh.setdefault(table, set()).update(found.unknown_columns)
+            hint = HINTS.get(code, "").format(table=table)
+            stop(
+                table,
+                to=tables.ERRORED,
+                code=code,
+                reason=reason,
+                hint=hint,
+                retried=code.startswith(RETRIED),
+            )
+    _names(state, reports, done, stop)
+    for outcome in outcomes:
+        _outcome(state, outcome, done, stop)
+    _own_snapshots(state, known_rows, reports, outcomes)
+    return done
+
+
+def _names(
+    state: PipelineState, reports: Sequence[Report], done: Left, stop: Callable[..., None]
+) -> None:
+    """What a text stands for is known from now on; two tables of one text are not written."""
+    came: dict[str, set[Name]] = {}
+    for report in reports:
+        for table, found in report.tables.items():
+            if found.names:
+                came.setdefault(table, set()).update(found.names)
+    for table, names in came.items():
+        entry = state.tables.get(table)
+        if entry is None or entry.state == tables.PAUSED:
+            continue
+        known = {entry.source_name} if entry.source_name else set()
+        if len(names | known) > 1:
+            done.refresh.pop(table, None)
+            ambiguous(table, names | known, stop)
+            continue
+        (entry.source_name,) = names
+        stop(
+            table,
+            to=tables.CATCHING_UP,
+            code=namesakes.BEGINS,
+            reason=namesakes.BEGINS_REASON,
+        )
+
+
+def ambiguous(table: str, names: Collection[Name], stop: Callable[..., None]) -> None:
+    """Stops a table whose text several source tables have; `stop` is as `tables.stop` has it."""
+    stop(
+        table,
+        to=tables.ERRORED,
+        code=namesakes.CODE,
+        reason=namesakes.reason(names),
+        hint=namesakes.hint(table),
+    )
+
+
+def _unknown_columns(names: set[str]) -> str:
+    listed = ", ".join(sorted(names)[:10])
+    return f"its records have columns that its schema lacks: {listed}"
+
+
+def _moved(
+    state: PipelineState, before: PipelineState, start: Offsets, reports: Sequence[Report]
+) -> None:
+    found: dict[str, set[str]] = {}
+    for report in reports:
+        for table in report.tables.keys() & state.left.keys():
+            if report.topic not in state.left[table].entry.topics:
+                found.setdefault(table, set()).add(report.topic)
+    for table, topics in found.items():
+        selection.move(state, table, topics, start=start, before=before)
+
+
+def _read_again(reports: Sequence[Report], outcomes: Sequence[TableOutcome]) -> set[str]:
+    """Return the tables to which nothing of the step was applied."""
+    stopped = {one.table for one in outcomes if one.code or one.needs or one.put_off}
+    for report in reports:
+        stopped |= {t for t, found in report.tables.items() if found.stop or found.unknown_columns}
+    return stopped
+
+
+def _count(
+    state: PipelineState,
+    report: Report,
+    again: Collection[str],
+    *,
+    before: PipelineState,
+    start: Offsets,
+) -> None:
+    """Counts what the report says of its tables; events that are read again count then."""
+    state.sample = report.sample or state.sample
+    state.wrappers |= report.wrappers
+    for table, found in report.tables.items():
+        if not table or table in state.left:
+            continue
+        entry = state.tables.setdefault(table, TableState(since_batch=state.batch))
+        if report.topic not in entry.topics:
+            entry.topics.append(report.topic)
+            if entry.state != tables.STREAMING:  # it begins there, for the day on which it goes on
+                entry.from_offsets[report.topic] = dict(start.get(report.topic, {}))
+                waters = before.high_waters.get(report.topic, {})
+                entry.high_waters[report.topic] = dict(waters)
+        if table not in again and (entry.state == tables.STREAMING or found.events):
+            entry.events += found.events
+            entry.replays += found.replays
+            entry.incremental_reads += found.incremental_reads
+            entry.clamped += found.clamped
+            entry.dead_letters += found.bad
+            entry.newest_ts = max(entry.newest_ts, found.newest_ts)
+        tables.note_reread(entry, found.reread, batch=state.batch)
+        if found.unread:
+            tables.resnapshot(entry, UNREAD, state.batch)
+
+
+def _outcome(
+    state: PipelineState, outcome: TableOutcome, done: Left, stop: Callable[..., None]
+) -> None:
+    entry = state.tables.setdefault(outcome.table, TableState(since_batch=state.batch))
+    if outcome.made and entry.committed_ms:
+        tables.resnapshot(entry, GONE, state.batch)
+    if outcome.made:
+        entry.recorded = -1
+    if outcome.put_off:
+        stop(outcome.table, to=tables.CATCHING_UP, code="table-begins", reason=MANY_BEGIN)
+        return
+    if outcome.needs and not outcome.code:  # the driver has made the table fit: read it again
+        stop(
+            outcome.table,
+            to=tables.CATCHING_UP,
+            code="table-changed",
+            reason="the table was made to fit new columns or types",
+        )
+        entry.key = outcome.key or entry.key
+        return
+    if outcome.code:
+        if outcome.retried:
+            done.failed.append(outcome)
+        entry.asked = entry.asked or outcome.code == UNSEEN
+        stop(
+            outcome.table,
+            to=tables.ERRORED,
+            code=outcome.code,
+            reason=outcome.reason,
+            hint=outcome.hint,
+            retried=outcome.retried,
+        )
+        return
+    if outcome.truncate:
+        entry.floor = max(entry.floor, outcome.truncate.hex())
+    if outcome.rows >= 0:
+        entry.rows, entry.bytes = outcome.rows, outcome.bytes
+    entry.committed_ms = max(entry.committed_ms, outcome.committed_ms)
+    if outcome.recorded_as:
+        entry.recorded, entry.recorded_as = state.batch, outcome.recorded_as
+    entry.engine = outcome.engine
+    entry.key = outcome.key or entry.key
+    known = [] if outcome.made else entry.key_ends
+    entry.key_ends = sorted({*known, *outcome.key_ends})
+    entry.unavailable += outcome.unavailable
+    entry.partial |= outcome.partial
+    tables.note_reread(entry, outcome.reread, batch=state.batch)
+    entry.pending_over, entry.pending_over_step = entry.pending, entry.pending_step
+    entry.pending, entry.pending_step = state.batch if outcome.pending else -1, outcome.step
+    if outcome.lost:
+        tables.resnapshot(entry, HALVES_LOST, state.batch)
+
+
+def _own_snapshots(
+    state: PipelineState,
+    known_rows: Mapping[str, int],
+    reports: Sequence[Report],
+    outcomes: Sequence[TableOutcome],
+) -> None:
+    rows_before = {outcome.table: outcome.rows_before for outcome in outcomes}
+    lsns: dict[str, set[int]] = {}
+    for report in reports:
+        for table, found in report.tables.items():
+            lsns.setdefault(table, set()).update(found.own_snapshots)
+            entry = state.tables.get(table)
+            if entry is not None and found.own_ends and not entry.code:
+                entry.complete = entry.complete or tables.BY_CONNECTOR
+    for table, found_lsns in lsns.items():
+        entry = state.tables.get(table)
+        if entry is not None and found_lsns and not entry.code:
+            rows = known_rows.get(table, rows_before.get(table, 0))
+            tables.note_own_snapshot(entry, found_lsns, rows_before=rows, batch=state.batch)
+    for table, rows in rows_before.items():
+        entry = state.tables[table]
+        if rows and table not in known_rows and not entry.resnapshot and not lsns.get(table):
+            tables.resnapshot(entry, ADOPTED, 0)  # every run of this checkpoint answers it
+
+
+def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
+    """A connector that began without offsets may have missed changes of any table.
+
+    Its slot is new: the first transaction of one is newer than that of the slot before. Where none
+    is known, it is newer than what was streamed before it; that of a pipeline's first slot is not.
+
+    Args:
+        state: the state being made, with the high-waters of the batch before.
+        reports: of the batch.
+    """
+    times = {time for report in reports for time in report.first_times}
+    newest = max(times, default=0)
+    if newest <= state.begun:
+        return  # it goes on, or comes again
+    known, state.begun = state.begun, newest
+    waters = [water for found in state.high_waters.values() for water in found.values()]
+    streamed = [water for water in waters if positions.is_of_stream(bytes.fromhex(water.position))]
+    older = any(water.source_ts < newest for water in streamed)
+    if not (known or older or len(times) > 1):
+        return
+    for entry in state.entries():
+        tables.resnapshot(entry, BEGUN_ANEW, state.batch)
+
+
+def chunks(
+    state: PipelineState, stopped: frozenset[str], said: Sequence[tuple[str, bytes]]
+) -> News:
+    """What the operator said in a batch, with the tables' say: a chunk counts if its table streams.
+
+    Args:
+        state: the state being made, with all outcomes of the batch in it.
+        stopped: tables that did not stream when the batch began.
+        said: kinds and blobs, see `outputs.Output`.
+    """
+    stopped |= state.not_streaming()
+    news = News(state.batch)
+    for kind, blob in sorted(said):
+        if kind == outputs.SETTLED:
+            settled = msgspec.json.decode(blob, type=Settled)
+            if settled.table in stopped and not settled.void:
+                settled = msgspec.structs.replace(settled, void=TABLE_STOPPED)
+            news.settled.append(settled)
+        elif kind == outputs.SWEPT:
+            swept = msgspec.json.decode(blob, type=Swept)
+            void = TABLE_STOPPED if swept.table in stopped else ""
+            news.swept.append(msgspec.structs.replace(swept, void=void))
+        elif kind == outputs.SIZE:
+            news.sizes.append(msgspec.json.decode(blob, type=Size))
+        elif kind == outputs.RESTART:
+            news.restarts.add(blob.decode())
+    for done in news.settled:
+        if not done.void and done.survivors + done.fills:
+            entry = state.tables.setdefault(done.table, TableState(since_batch=state.batch))
+            entry.horizon = max(entry.horizon, done.hi)
+            if namesakes.may_have(done.table):  # chunks read the first of these names
+                entry.source_name = entry.source_name or namesakes.names_of(done.table)[0]
+    return news
+
+
+def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:
+    """Takes the partitions' new high-waters into the state."""
+    for report in sorted(reports, key=lambda one: one.first):
+        water = Water(report.position.hex(), report.source_ts, report.creates)
+        state.high_waters.setdefault(report.topic, {})[report.partition] = water
+
+
+def start_offsets(
+    before: PipelineState, end: Offsets, reports: Sequence[Report] | None = None
+) -> Offsets:
+    """First offsets of the batch: where the one before ended, or where its records begin.
+
+    Args:
+        before: the state before the batch.
+        end: the batch's end offsets.
+        reports: the batch's reports: a partition seen for the first time begins at its first
+            record, or has none. None = not run yet: it begins at its earliest offset, or at 0 if
+            its topic was known before.
+    """
+    ordered = sorted(reports or (), key=lambda one: -one.first)
+    first = {(report.topic, report.partition): report.first for report in ordered}
+    start: Offsets = {}
+    for topic, partitions in end.items():
+        known = before.offsets.get(topic, {})
+        earliest = 0 if known else EARLIEST
+        for partition, offset in partitions.items():
+            unseen = earliest if reports is None else offset
+            begin = known.get(partition, first.get((topic, partition), unseen))
+            start.setdefault(topic, {})[partition] = begin
+    return start
+
+
+def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], Water]:
+    """High-waters at the end of the stretches that were read."""
+    return {
+        (report.topic, report.partition): Water(
+            report.position.hex(), report.source_ts, report.creates
+        )
+        for report in sorted(reports, key=lambda one: one.first)
+    }
+
+
+def loads(reports: Sequence[Report]) -> Mapping[str, int]:
+    """Events per table: the load that the next batch's slots are balanced by."""
+    found: dict[str, int] = {}
+    for report in reports:
+        for table, entry in report.tables.items():
+            found[table] = found.get(table, 0) + entry.events
+    return found
