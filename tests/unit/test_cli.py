@@ -80,7 +80,7 @@ def test_validate_without_any_file(folder):
 
 def test_validate_and_config_load_neither_spark_nor_a_kafka_client(folder):
     code = (
-        "import sys; from lakemark import cli\n"
+        "import sys; from lakemark.cli import cli\n"
         "try: cli.app(['validate'])\n"
         "except SystemExit as end: assert end.code == 0, end.code\n"
         "heavy = {'pyspark', 'py4j', 'confluent_kafka', 'deltalake', 'psycopg'} & set(sys.modules)\n"

@@ -149,31 +149,31 @@ WATCHING = {
         (feed(feeds._history), feeds, "publish"),
         (feed(source_watch.keep_looking), source_watch.SourceWatch, "look"),
     ],
-    ("catalog_watch", "keep_looking"): [(catalog, catalog_watch.CatalogWatch, "look")],
-    ("connector_changes", "self._run"): [(watch, connector_changes.connectors, "read")],
-    ("ownership", "self._queue"): [
+    ("ops.catalog_watch", "keep_looking"): [(catalog, catalog_watch.CatalogWatch, "look")],
+    ("state.connector_changes", "self._run"): [(watch, connector_changes.connectors, "read")],
+    ("state.ownership", "self._queue"): [
         (turn, ownership.brokers, "Cluster"),
         (turn, ownership, "Consumer"),
     ],
-    ("snapshots", "_run"): [
+    ("snapshot.snapshots", "_run"): [
         (coordinator, FakeWorld, "load"),
         (coordinator, snapshots, "flight"),
         (coordinator, snapshots.Coordinator, "missed"),
     ],
-    ("ops.server", "server.run"): [(http, server._Server, "_listening")],
+    ("ops.http.server", "server.run"): [(http, server._Server, "_listening")],
 }
 """Threads that run for as long as the pipeline does: what they use, each of which may fail."""
 
 ONCE = {
     ("ops.question", "self._ask"),
-    ("draining", "stop"),
-    ("local_runner", "self._run"),  # a query's: what ends it, `awaitTermination` raises
-    ("sink.evolve", "run"),
-    ("starting", "self._watch"),  # of one start
-    ("session", "_start_python"),
-    ("sink.topics", "call"),  # of one transaction
-    ("sink.writers", "_answer"),  # of one connection
-    ("sink.writers", "_end_with"),  # does nothing that could fail
+    ("runners.draining", "stop"),
+    ("runners.local_runner", "self._run"),  # a query's: what ends it, `awaitTermination` raises
+    ("sink.delta.evolve", "run"),
+    ("ops.starting", "self._watch"),  # of one start
+    ("spark.session", "_start_python"),
+    ("sink.output.topics", "call"),  # of one transaction
+    ("sink.output.writers", "_answer"),  # of one connection
+    ("sink.output.writers", "_end_with"),  # does nothing that could fail
 }
 """Threads that do one thing: whoever waits for it is told, or nobody does."""
 
