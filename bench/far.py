@@ -40,7 +40,7 @@ from lakemark.model.modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.source.fetch import HEADERS
-from lakemark.source.stretch import Plan
+from lakemark.source.stretch import StretchPlan
 from stack.object_store import Address, serving
 
 LAKE: Final = "s3://lake"
@@ -83,7 +83,7 @@ class Work:
 def lakemark(work: Work, engine: str) -> Batch:
     """By what merges the tables of a batch in a worker of Spark."""
     decode = tasks.DecodePlan(
-        Plan(SourceIdentity("postgresql", CONNECTOR), MODES, schemas=work.schemas)
+        StretchPlan(SourceIdentity("postgresql", CONNECTOR), MODES, schemas=work.schemas)
     )
 
     def apply(batch: int) -> None:

@@ -20,7 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from lakemark.cli.snapshot_view import Bars, numbers
-from lakemark.snapshot.following import Run
+from lakemark.snapshot.following import FollowedRun
 from stack.compare import Comparison
 
 TOLD_S: Final = 5.0
@@ -133,7 +133,7 @@ class Screen:
         self.say(f"  done in {time.monotonic() - begun:.1f} s")
         self.step = ""
 
-    def now(self, text: str, run: Run | None = None) -> None:
+    def now(self, text: str, run: FollowedRun | None = None) -> None:
         """Show the newest state, and how far the tables of a run are.
 
         Args:
@@ -155,7 +155,7 @@ class Screen:
             self.console.print(self._bars)
         self._bars = None
 
-    def _show(self, run: Run) -> None:
+    def _show(self, run: FollowedRun) -> None:
         if self.console.is_terminal:
             self._bars = self._bars or Bars(self.console)
             self._bars.update(run)
@@ -165,7 +165,7 @@ class Screen:
                 self._ended.add(table)
                 self.say(f"  {table}: {numbers(scan)}")
 
-    def _tell(self, run: Run) -> None:
+    def _tell(self, run: FollowedRun) -> None:
         """Say how far the table is that is being read."""
         scans = run.tables.items()
         shown = [f"{table}: {numbers(scan)}" for table, scan in scans if not scan.status]

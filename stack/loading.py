@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from lakemark.kafka.records import Tail, publish, read_compacted
 from lakemark.settings.config import Config
 from lakemark.snapshot import notifications, runs
-from lakemark.snapshot.following import Run, then
+from lakemark.snapshot.following import FollowedRun, then
 
 RUN: Final = "first-load"
 """Id of the signal, and so of the run."""
@@ -55,7 +55,7 @@ class Loading:
     """
 
     def __init__(self, config: Config) -> None:
-        self.run = Run(RUN)
+        self.run = FollowedRun(RUN)
         self.attempts: list[Attempt] = []
         self.life = 0
         self._config = config

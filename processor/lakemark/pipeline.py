@@ -42,7 +42,7 @@ from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
 from lakemark.source import ranges
 from lakemark.source.ranges import Range
-from lakemark.source.stretch import Plan
+from lakemark.source.stretch import StretchPlan
 from lakemark.state import (
     catch_up,
     control_records,
@@ -382,7 +382,7 @@ class Pipeline:
         config, slots, chosen = self.config, self.runner.slots, self.connector.chosen
         again = frozenset(selected or ()) if step == "catchup" else frozenset()
         decode = DecodePlan(
-            stretch=Plan(
+            stretch=StretchPlan(
                 identity=self.identity,
                 modes=self.modes,
                 schemas=self.schemas,

@@ -30,11 +30,11 @@ from lakemark.sink.delta import table_store
 from lakemark.sink.delta.failures import told
 from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
 from lakemark.sink.output import dead_letter, publishing
-from lakemark.sink.output.publishing import OutputPlan, Rows
+from lakemark.sink.output.publishing import OutputPlan, RowPublisher
 from lakemark.sink.resolve import Part
 from lakemark.source import key_schema, raw_records, stretch, touches
 from lakemark.source.reports import REPORT, Report
-from lakemark.source.stretch import Plan, Records, Stretch
+from lakemark.source.stretch import DecodedRange, Records, StretchPlan
 
 PACKET: Final = "packet"
 STOP: Final = "stop"  # a stretch stops the table: nothing of the batch is applied to it
@@ -82,7 +82,7 @@ class DecodePlan:
         output: of the output topics; None without them.
     """
 
-    stretch: Plan
+    stretch: StretchPlan
     shards: int = 1
     slots: int = 1
     slot_of: dict[str, int] = field(default_factory=dict)
@@ -119,10 +119,10 @@ class Publishing:
     modes: HandlingModes
     kafka: Mapping[str, Any] = field(repr=False)
 
-    def of(self, table: str, survivors: Sequence[pa.Table], parts: Sequence[Part]) -> Rows:
+    def of(self, table: str, survivors: Sequence[pa.Table], parts: Sequence[Part]) -> RowPublisher:
         """What writes one table's rows."""
         packets_of = [part.packet for part in parts]
-        return Rows(table, self.plan.told(self.kafka), self.modes, survivors, packets_of)
+        return RowPublisher(table, self.plan.told(self.kafka), self.modes, survivors, packets_of)
 
 
 @causes.carrying
@@ -169,8 +169,8 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
 
 
 def _plain(
-    topic: str, partition: int, parts: list[pa.RecordBatch], decoding: Plan, plan: DecodePlan
-) -> Stretch | None:
+    topic: str, partition: int, parts: list[pa.RecordBatch], decoding: StretchPlan, plan: DecodePlan
+) -> DecodedRange | None:
     """The stretch, if all its records are plain events: see `source.plain`."""
     from lakemark.source import plain  # noqa: PLC0415 - workers have it already, others need it not
 
@@ -181,7 +181,7 @@ def _plain(
     return plain.process(topic, partition, parts, replace(decoding, epoch=epoch))
 
 
-def _after(decoding: Plan, done: Stretch) -> Plan:
+def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:
     """How to decode what comes behind the stretch in its partition."""
     waters = {**decoding.high_waters, (done.topic, done.partition): done.high_water}
     return replace(decoding, high_waters=waters)
@@ -235,7 +235,7 @@ def _seen(
 
 
 def _packets(
-    done: Stretch, plan: DecodePlan, sample: bytes, wrappers: dict[str, tuple[bytes, bytes]]
+    done: DecodedRange, plan: DecodePlan, sample: bytes, wrappers: dict[str, tuple[bytes, bytes]]
 ) -> list[_Row]:
     source = f"{done.topic}/{done.partition}"
     shard = crc32(source.encode()) % plan.shards  # any: the operator lets them pass
@@ -349,7 +349,9 @@ def merge(
     )
 
 
-def _apply(table: str, parts: list[Part], plan: LakePlan, publish: Rows | None) -> TableOutcome:
+def _apply(
+    table: str, parts: list[Part], plan: LakePlan, publish: RowPublisher | None
+) -> TableOutcome:
     try:
         return apply.apply(table, parts, plan, publish=publish)
     except LakemarkError as error:

@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from lakemark.connectors.postgres.postgres_session import connect
-from lakemark.connectors.postgres.postgres_windows import Window, write_window
+from lakemark.connectors.postgres.postgres_windows import OpenWindow, write_window
 from lakemark.errors import DependencyError
 from lakemark.model.modes import HandlingModes
 from lakemark.ops.doctor.facts_database import database_facts
@@ -297,7 +297,7 @@ def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby:
     assert error is not None
     assert (error.code, error.retried) == ("database-is-standby", True)
     assert "primary" in error.hint
-    window = Window(uuid4(), "r", uuid4())
+    window = OpenWindow(uuid4(), "r", uuid4())
     with connect(there) as session, pytest.raises(DependencyError) as caught:
         write_window(session, "public.debezium_signal", closes=None, opens=window)
     assert caught.value.code == "database-is-standby"

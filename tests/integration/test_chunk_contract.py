@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from lakemark.connectors.postgres.boundaries import key_texts
-from lakemark.connectors.postgres.postgres_chunks import Chunk, open_table, read_chunk
+from lakemark.connectors.postgres.postgres_chunks import RowsOfSnapshot, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_keys import absent_keys
 from lakemark.connectors.postgres.postgres_session import connect
 from lakemark.converters.json.keys import canonical_keys
@@ -88,7 +88,7 @@ def test_a_row_of_a_chunk_is_what_its_event_says(database: Database, connector: 
         assert_nothing_is_absent(database, chunk, modes)
 
 
-def whole(database: Database, table: str, modes: HandlingModes) -> Chunk:
+def whole(database: Database, table: str, modes: HandlingModes) -> RowsOfSnapshot:
     with (
         connect(DatabaseConfig(url=database.dsn)) as session,
         open_table(session, table, modes, settings={}) as opened,
@@ -122,7 +122,9 @@ def length_of_object(text: str) -> int:
     return len(text[:end].encode())
 
 
-def assert_nothing_is_absent(database: Database, chunk: Chunk, modes: HandlingModes) -> None:
+def assert_nothing_is_absent(
+    database: Database, chunk: RowsOfSnapshot, modes: HandlingModes
+) -> None:
     """Every key of an event finds its row again."""
     columns = [chunk.schema.column(name) for name in chunk.schema.key]
     texts = key_texts(chunk.keys.to_pylist(), columns)

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from lakemark.connectors.postgres.postgres_chunks import open_table
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import connect
-from lakemark.connectors.postgres.postgres_windows import Window, write_window
+from lakemark.connectors.postgres.postgres_windows import OpenWindow, write_window
 from lakemark.connectors.postgres.visibility import Watermark
 from lakemark.errors import ConfigError
 from lakemark.model.modes import HandlingModes
@@ -64,7 +64,7 @@ def test_the_database_as_the_page_sets_it_up(shop):
     carry_out(shop, "postgres.md")
 
     with connect(config(shop, "lakemark")) as session:
-        window = Window(uuid.uuid4(), "shop", uuid.uuid4())
+        window = OpenWindow(uuid.uuid4(), "shop", uuid.uuid4())
         assert isinstance(write_window(session, SIGNALS, closes=None, opens=window), Watermark)
         for table in ("public.orders", "public.customers"):
             with open_table(session, table, HandlingModes(), settings=CONNECTOR) as opened:
@@ -101,7 +101,7 @@ def test_least_rights_are_enough_to_read_and_to_write_windows(shop, page):
     carry_out(shop, page)
 
     with connect(config(shop, "lakemark")) as session:
-        window = Window(uuid.uuid4(), "shop", uuid.uuid4())
+        window = OpenWindow(uuid.uuid4(), "shop", uuid.uuid4())
         assert isinstance(write_window(session, SIGNALS, closes=None, opens=window), Watermark)
         with open_table(session, "public.orders", HandlingModes(), settings=CONNECTOR) as opened:
             assert session.execute(f"SELECT FROM {opened.source}").fetchall() == []

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from lakemark.errors import DependencyError, TableError
 from lakemark.sink.output import topics
 from lakemark.sink.output.forwarding import Message
-from lakemark.sink.output.topics import Source, Target
+from lakemark.sink.output.topics import MarkSource, OutputTarget
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import wait_for
@@ -38,19 +38,19 @@ JAVA = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985
 
 
 @pytest.fixture
-def target(stack: LocalStack) -> Target:
+def target(stack: LocalStack) -> OutputTarget:
     """A change topic of seven partitions, and where its table's records go."""
     name = f"out{next(NUMBERS)}"
     stack.kafka.create_topic(f"{name}.source", partitions=7)
     client = {"bootstrap.servers": stack.kafka.bootstrap, "log_level": 0}
-    return Target(f"{name}.clean", f"{name}.group", like=f"{name}.source", client=client)
+    return OutputTarget(f"{name}.clean", f"{name}.group", like=f"{name}.source", client=client)
 
 
-def source(target: Target, note: str = "", partition: int = 0) -> Source:
-    return Source(target.like, partition, note)
+def source(target: OutputTarget, note: str = "", partition: int = 0) -> MarkSource:
+    return MarkSource(target.like, partition, note)
 
 
-def values(stack: LocalStack, target: Target) -> list[int]:
+def values(stack: LocalStack, target: OutputTarget) -> list[int]:
     return [int(one.value) for one in OutputTopic(stack.kafka, target.topic).read()]
 
 
@@ -59,7 +59,7 @@ def forget() -> None:
     topics._lanes.clear()
 
 
-def test_what_is_below_the_mark_is_left_out(stack: LocalStack, target: Target):
+def test_what_is_below_the_mark_is_left_out(stack: LocalStack, target: OutputTarget):
     assert topics.write(target, source(target), 5, some(1, 2, 4)) == 3
     assert topics.write(target, source(target), 5, some(1, 2, 4)) == 0
     forget()
@@ -69,7 +69,9 @@ def test_what_is_below_the_mark_is_left_out(stack: LocalStack, target: Target):
     assert values(stack, target) == [1, 2, 4, 6, 7, 1]
 
 
-def test_a_mark_of_another_topic_of_the_same_name_does_not_count(stack: LocalStack, target: Target):
+def test_a_mark_of_another_topic_of_the_same_name_does_not_count(
+    stack: LocalStack, target: OutputTarget
+):
     topics.write(target, source(target, "first"), 100, some(99))
     assert topics.write(target, source(target, ""), 100, some(98)) == 0
     assert topics.write(target, source(target, "second"), 3, some(1, 2)) == 2
@@ -79,10 +81,10 @@ def test_a_mark_of_another_topic_of_the_same_name_does_not_count(stack: LocalSta
 
 
 def test_another_content_of_the_same_batch_is_written_and_an_earlier_batch_is_not(
-    stack: LocalStack, target: Target
+    stack: LocalStack, target: OutputTarget
 ):
-    def rows(batch: int, content: str) -> Source:
-        return Source(target.like, 0, "query", "rows", content, batch * topics.BATCH)
+    def rows(batch: int, content: str) -> MarkSource:
+        return MarkSource(target.like, 0, "query", "rows", content, batch * topics.BATCH)
 
     def of_batch(number: int, *values: int) -> list[Message]:
         first = number * topics.BATCH
@@ -103,7 +105,7 @@ def test_another_content_of_the_same_batch_is_written_and_an_earlier_batch_is_no
 
 
 def test_who_was_given_up_is_fenced_and_finds_what_its_successor_wrote(
-    stack: LocalStack, target: Target
+    stack: LocalStack, target: OutputTarget
 ):
     topics.write(target, source(target), 2, some(1))
     key, old = topics._lanes.popitem()
@@ -113,7 +115,7 @@ def test_who_was_given_up_is_fenced_and_finds_what_its_successor_wrote(
     assert values(stack, target) == [1, 2, 3, 4]
 
 
-def test_a_transaction_of_a_process_that_died_is_not_seen(stack: LocalStack, target: Target):
+def test_a_transaction_of_a_process_that_died_is_not_seen(stack: LocalStack, target: OutputTarget):
     topics.write(target, source(target), 2, some(1))
     _, dying = topics._lanes.popitem()
     dying.producer.begin_transaction()
@@ -124,9 +126,9 @@ def test_a_transaction_of_a_process_that_died_is_not_seen(stack: LocalStack, tar
 
 
 def test_a_record_that_is_too_large_stops_its_table_and_leaves_nothing_behind(
-    stack: LocalStack, target: Target
+    stack: LocalStack, target: OutputTarget
 ):
-    small = Target(target.topic, target.group, target.like, 2000, target.client)
+    small = OutputTarget(target.topic, target.group, target.like, 2000, target.client)
     with pytest.raises(TableError) as found:
         topics.write(small, source(target), 3, [*some(1), some(2)[0]._replace(value=WIDE)])
     assert (found.value.code, found.value.retried) == ("output-record-too-large", True)
@@ -136,9 +138,9 @@ def test_a_record_that_is_too_large_stops_its_table_and_leaves_nothing_behind(
 
 
 def test_the_reason_is_told_also_where_it_comes_while_others_are_still_being_written(
-    stack: LocalStack, target: Target
+    stack: LocalStack, target: OutputTarget
 ):
-    small = Target(target.topic, target.group, target.like, 2000, target.client)
+    small = OutputTarget(target.topic, target.group, target.like, 2000, target.client)
     many = [some(1)[0]._replace(value=WIDE), *some(*range(2, 200_000))]
     with pytest.raises(TableError) as found:
         topics.write(small, source(target), 200_000, many)
@@ -148,7 +150,7 @@ def test_the_reason_is_told_also_where_it_comes_while_others_are_still_being_wri
 
 
 def test_the_topic_is_made_compacted_and_keys_stand_where_java_puts_them(
-    stack: LocalStack, target: Target
+    stack: LocalStack, target: OutputTarget
 ):
     headers = [("lakemark.position", b"00"), ("lakemark.id", b"")]
     found = [Message(1, key.encode(), b"1", list(headers)) for key in JAVA]
@@ -173,19 +175,19 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         yield broker
 
 
-def refused(target: Target, count: int = 2) -> TableError:
+def refused(target: OutputTarget, count: int = 2) -> TableError:
     with pytest.raises(TableError) as found:
         topics.write(target, source(target), count + 1, some(*range(1, count + 1)))
     assert found.value.retried
     return found.value
 
 
-def on(broker: Kafka) -> Target:
+def on(broker: Kafka) -> OutputTarget:
     """A change topic of two partitions on a broker of its own, and where its records go."""
     name = f"out{next(NUMBERS)}"
     broker.create_topic(f"{name}.source", partitions=2)
     client = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-    return Target(f"{name}.clean", f"{name}.group", like=f"{name}.source", client=client)
+    return OutputTarget(f"{name}.clean", f"{name}.group", like=f"{name}.source", client=client)
 
 
 def test_a_topic_that_somebody_deletes_is_named_with_what_makes_it_and_made_again(
@@ -252,8 +254,10 @@ def test_producers_outlive_a_broker_that_was_killed(tmp_path: Path):
     with strict_kafka(tmp_path) as broker:
         broker.create_topic("shop.source", partitions=1)
         client = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-        targets = [Target(f"clean{n}", f"g{n}", "shop.source", client=client) for n in range(4)]
-        place = Source("shop.source", 0)
+        targets = [
+            OutputTarget(f"clean{n}", f"g{n}", "shop.source", client=client) for n in range(4)
+        ]
+        place = MarkSource("shop.source", 0)
         for target in targets:
             assert topics.write(target, place, 2, some(1)) == 1
         broker.kill()

@@ -14,7 +14,7 @@ import pytest
 from lakemark.connectors.postgres.postgres_chunks import boundaries, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_session import connect, current_snapshot
 from lakemark.connectors.postgres.postgres_windows import (
-    Window,
+    OpenWindow,
     blocker,
     require_published,
     write_window,
@@ -28,9 +28,9 @@ from tests.kit.reader import DEFAULTS, config
 pytestmark = pytest.mark.integration
 
 
-def window(run: str = "r") -> Window:
+def window(run: str = "r") -> OpenWindow:
     uuid = uuid4()
-    return Window(uuid, run, uuid)
+    return OpenWindow(uuid, run, uuid)
 
 
 SIGNAL = "public.debezium_signal"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
-from lakemark.snapshot.outside import Stream, TableNow
+from lakemark.snapshot.outside import Stream, StreamedTable
 from lakemark.state.tables import BY_SNAPSHOT
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FakeStream:
     voids: list[str] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
     swept_void: int = 0
-    tables: dict[str, TableNow] = field(default_factory=dict)
+    tables: dict[str, StreamedTable] = field(default_factory=dict)
     offsets: Offsets = field(default_factory=dict)
     controls: list[Mapping[str, Any]] = field(default_factory=list)
     armed: set[str] = field(default_factory=set)
@@ -94,7 +94,7 @@ class FakeStream:
         )
 
     def table(self, table: str, **changes: Any) -> None:
-        self.tables[table] = replace(self.tables.get(table, TableNow()), **changes)
+        self.tables[table] = replace(self.tables.get(table, StreamedTable()), **changes)
 
     # -- what is written ------------------------------------------------------------------------
 
@@ -130,7 +130,9 @@ class FakeStream:
             if not any(covers(one.spec, key) for one in kept):
                 self.wrong.append(f"the sweep of {record['run']} removes key {key}")
 
-    def write_window(self, closes: Window | None, opens: Window | None, *, alive: set[int]) -> None:
+    def write_window(
+        self, closes: OpenWindow | None, opens: OpenWindow | None, *, alive: set[int]
+    ) -> None:
         self._clock += 1
         if opens is not None and not self._was_armed:
             self.wrong.append("a window was opened before any run was armed")
@@ -226,7 +228,7 @@ class FakeStream:
         self._manifests = {n: m for n, m in self._manifests.items() if n not in gone}
 
     def _read_again(self, table: str, until: int, keys: list[str] | None) -> None:
-        now = self.tables.get(table, TableNow())
+        now = self.tables.get(table, StreamedTable())
         if keys is None:
             now = replace(now, complete=BY_SNAPSHOT)
         if keys is None and now.resnapshot_since <= until:

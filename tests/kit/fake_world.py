@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from lakemark.connectors.postgres.boundaries import Condition, KeyRange
-from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot, Watermark
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
 from lakemark.model.schema import TableSchema
@@ -314,7 +314,7 @@ class FakeWorld:
         known = [key for key in keys if key != "unreadable"]
         return {key: [str(part) for part in json.loads(key)] for key in known}
 
-    def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
+    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
         self._pass("tick")
         if self.tick_error is not None:
             raise self.tick_error

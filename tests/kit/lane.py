@@ -14,7 +14,7 @@ from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model.modes import HandlingModes
 from lakemark.reconcile import operator, window
 from lakemark.source.fetch import SCHEMA
-from lakemark.source.stretch import Plan
+from lakemark.source.stretch import StretchPlan
 from lakemark.source.touches import shard_of
 from lakemark.spark import handover
 from tests.kit.golden import samples
@@ -76,9 +76,9 @@ class Lane:
 
         Returns what comes out of the operator.
         """
-        known = handover.Known({}, {})
+        known = handover.QueryContext({}, {})
         plan = tasks.DecodePlan(
-            Plan(self.source, HandlingModes(), schemas=self.schemas),
+            StretchPlan(self.source, HandlingModes(), schemas=self.schemas),
             shards=self.shards,
             armed=armed,
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lakemark.sink.output.forwarding import Message
-from lakemark.sink.output.topics import Mark, Source, Target, unwritten
+from lakemark.sink.output.topics import MarkSource, OutputTarget, TopicMark, unwritten
 from tests.kit.memory_pipeline import DiedError
 
 
@@ -15,10 +15,12 @@ class MemoryTopics:
     """Records by topic; `dies` is asked before and after every transaction."""
 
     records: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
-    marks: dict[tuple[str, str, int], Mark] = field(default_factory=dict)
+    marks: dict[tuple[str, str, int], TopicMark] = field(default_factory=dict)
     dies: Callable[[], bool] = lambda: False
 
-    def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
+    def write(
+        self, target: OutputTarget, source: MarkSource, upto: int, messages: Sequence[Message]
+    ) -> int:
         """As `output.topics.write`."""
         place = (target.group, source.kind or source.topic, source.partition)
         new = unwritten(self.marks.get(place), source, messages)
@@ -28,7 +30,7 @@ class MemoryTopics:
         if self.dies():
             raise DiedError
         self.records[target.topic] += new
-        self.marks[place] = Mark(upto, source.note, source.content)
+        self.marks[place] = TopicMark(upto, source.note, source.content)
         if self.dies():
             raise DiedError
         return len(new)

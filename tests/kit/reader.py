@@ -1,6 +1,6 @@
 """Reading a table of a database with lakemark's own reader."""
 
-from lakemark.connectors.postgres.postgres_chunks import Chunk, open_table, read_chunk
+from lakemark.connectors.postgres.postgres_chunks import RowsOfSnapshot, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_session import connect
 from lakemark.model.modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
@@ -13,7 +13,9 @@ def config(database: Database, user: str = "postgres") -> DatabaseConfig:
     return DatabaseConfig(url=database.dsn.replace("postgres@", f"{user}@"))
 
 
-def whole(database: Database, table: str, modes: HandlingModes = DEFAULTS, **options) -> Chunk:
+def whole(
+    database: Database, table: str, modes: HandlingModes = DEFAULTS, **options
+) -> RowsOfSnapshot:
     with (
         connect(config(database)) as session,
         open_table(session, table, modes, settings={}) as opened,

@@ -105,7 +105,7 @@ class Site(Written):
         masking.know(lambda: masking.Masks(["hush-4hush"]))
         self.board = Board("shop")
         self.metrics = Metrics(self.board)
-        answers = http.Answers(
+        answers = http.Endpoints(
             "shop",
             self.board,
             self.metrics,

@@ -23,7 +23,7 @@ from lakemark.sink.delta.commits import TASK_MERGE
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
 from lakemark.source.gate import HighWater
-from lakemark.source.stretch import Plan, Records
+from lakemark.source.stretch import Records, StretchPlan
 from tests.kit.log_model import TABLE, TOPIC, Record, table_schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -203,7 +203,7 @@ class TableTask:
     crashes: float = 0.2
     state: Saved = field(init=False)
     files: dict[int, pa.Table | None] = field(default_factory=dict)
-    stretches: list[stretch.Stretch] = field(default_factory=list)
+    stretches: list[stretch.DecodedRange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.state = Saved(0, tuple(0 for _ in self.topic), {})
@@ -310,7 +310,7 @@ class TableTask:
             for first, last in ((begin, middle), (middle, end)):
                 if first == last:
                     continue
-                plan = Plan(
+                plan = StretchPlan(
                     SourceIdentity("postgresql", "shop"),
                     HandlingModes(),
                     schemas={TABLE: table_schema()},

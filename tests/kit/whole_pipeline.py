@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.sink import names
 from lakemark.snapshot import chunks
-from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, Rows
+from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, KeyedRows
 from lakemark.snapshot.coordinator import Coordinator, Settings
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.state.tables import TableState
@@ -126,7 +126,7 @@ class World(FakeWorld):
         self._anew = lost
         self.database.end(xid)
 
-    def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
+    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
         """As `postgres_windows.write_window`."""
         self._pass("tick")
         wal, server, rows = STEP * self.log_end, self.database.server, []
@@ -180,7 +180,7 @@ class World(FakeWorld):
         )  # fmt: skip
 
 
-def _rows(found: Mapping[int, str | None]) -> Rows:
+def _rows(found: Mapping[int, str | None]) -> KeyedRows:
     columns = {"id": pa.array(found, pa.int64()), "v": pa.array(found.values(), pa.string())}
     keys = pa.array([f"[{key}]".encode() for key in found], pa.binary())
-    return Rows(pa.chunked_array([keys]), pa.table(columns))
+    return KeyedRows(pa.chunked_array([keys]), pa.table(columns))

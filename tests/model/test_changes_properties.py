@@ -103,7 +103,7 @@ def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
             missing=row.unavailable,
             barrier=row.barrier,
         )
-    state = changes.State(start)
+    state = changes.RowState(start)
     expected = row
     for event in events:
         state, _ = changes.advance(state, net_of(event, pool), same=lambda *_: False)

@@ -129,7 +129,7 @@ def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, res
         key = None if op == "t" else b'{"id":1}'
         log.append((key, event(op, lsn, {"id": 1}, tx=commit, ts=1)))
     emitted = [log[i] for i in _emit(log, restarts)]
-    plan = stretch.Plan(
+    plan = stretch.StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={ORDERS: schema_of(ORDERS, id="int4")},

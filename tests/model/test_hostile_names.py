@@ -24,7 +24,7 @@ from lakemark.ops.replays import planned
 from lakemark.sink.output import forwarding
 from lakemark.source import fetch, plain, raw_records, stretch
 from lakemark.source.key_schema import key_names, schema_of
-from lakemark.source.stretch import Plan
+from lakemark.source.stretch import StretchPlan
 from tests.kit.nightly import examples
 
 MODES = HandlingModes()
@@ -184,7 +184,7 @@ def test_whatever_the_columns_are_called(made, data):
     )  # fmt: skip
     assert found == schema
     named = {table: (table.partition(".")[0], table.partition(".")[2])}  # as its events have it
-    plan = Plan(IDENTITY, MODES, schemas=known, names=named)
+    plan = StretchPlan(IDENTITY, MODES, schemas=known, names=named)
     assert decoded(records, plan) == rows
 
 
@@ -206,7 +206,7 @@ def test_a_table_that_looks_like_an_envelope(image):
     cells = {name: TYPES[kind][-1] for name, kind in kinds.items()}
     image, row = ({n: pair[at] for n, pair in cells.items()} for at in (0, 1))
     record = packed({"id": image["id"]}), packed(event("public.audit", "c", image, 8))
-    plan = Plan(IDENTITY, MODES, {"public.audit": schema})
+    plan = StretchPlan(IDENTITY, MODES, {"public.audit": schema})
     assert decoded([record], plan) == {canonical(schema, row): row}
 
 
@@ -231,9 +231,9 @@ def test_a_key_that_looks_like_a_wrapper(names, kind):
             letter = Letter("1", "wrong-type", "", table, "t", 0, 0, key=raw)
             assert planned([letter], {table: schema}, prefix="shop").refused == []
             gone = event(table, "d", None, 8)  # REPLICA IDENTITY NOTHING: its key alone names it
-            assert decoded([(raw, packed(gone))], Plan(IDENTITY, MODES, {table: schema})) == {
-                key: None
-            }
+            assert decoded(
+                [(raw, packed(gone))], StretchPlan(IDENTITY, MODES, {table: schema})
+            ) == {key: None}
 
 
 # -- the placeholder's text as a value ------------------------------------------------------------
@@ -244,7 +244,7 @@ NAMED = from_catalog("public.t", COLUMNS, ["id"], MODES)
 
 
 def read(records, schema=NAMED):
-    return decoded(records, Plan(IDENTITY, MODES, {"public.t": schema}))
+    return decoded(records, StretchPlan(IDENTITY, MODES, {"public.t": schema}))
 
 
 def unavailable(op, image, *, headers=(), snapshot="false", schema=NAMED, before=None):
@@ -253,7 +253,7 @@ def unavailable(op, image, *, headers=(), snapshot="false", schema=NAMED, before
     value["before"] = value["before"] or before
     value["source"]["snapshot"] = snapshot
     key = packed({name: image[name] for name in schema.key})
-    plan = Plan(IDENTITY, MODES, {"public.t": schema})
+    plan = StretchPlan(IDENTITY, MODES, {"public.t": schema})
     records = raw_records.of("t", 0, [batch([(key, packed(value), headers)])])
     done = stretch.process(records, plan)
     assert (done.dead, done.stopped()) == ([], set())
@@ -326,7 +326,7 @@ def test_an_update_that_shows_the_old_value_has_the_new_one(before, stands):
     assert (found, row["v"]) == ((["v"], None) if stands else ([], MARK))
     value = {**event("public.t", "u", {"id": "k", "v": MARK}, 8), "before": before}
     records = raw_records.of("t", 0, [batch([(packed({"id": "k"}), packed(value))])])
-    heads = stretch.headers(records, Plan(IDENTITY, MODES))
+    heads = stretch.headers(records, StretchPlan(IDENTITY, MODES))
     spliced = forwarding.resolved(
         records, heads, [0], schema_of=lambda _: NAMED, modes=MODES,
         known=lambda first: {key: {"v": b'"kept"'} for key in first},

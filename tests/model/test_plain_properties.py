@@ -15,7 +15,7 @@ from lakemark.model import positions
 from lakemark.model.modes import HandlingModes
 from lakemark.source import fetch, plain, raw_records, stretch
 from lakemark.source.gate import HighWater
-from lakemark.source.stretch import Plan
+from lakemark.source.stretch import StretchPlan
 from tests.kit.nightly import examples
 
 TABLE, TOPIC = "public.orders", "shop.public.orders"
@@ -33,7 +33,7 @@ NAMED = from_catalog(
     ["id", "v"],
     MODES,
 )
-PLAN = Plan(SourceIdentity("postgresql", "shop"), MODES, schemas={TABLE: SCHEMA})
+PLAN = StretchPlan(SourceIdentity("postgresql", "shop"), MODES, schemas={TABLE: SCHEMA})
 WRAPPER = b'{"schema":{"type":"struct","fields":[%s],"optional":false},"payload":'
 STRUCT = b'{"type":"struct","fields":[%s],"optional":true,"field":"%s"}'
 FIELDS = b",".join(

@@ -23,7 +23,7 @@ from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.sink.output import publishing, topics
 from lakemark.sink.output.publishing import OutputPlan
 from lakemark.snapshot import chunks
-from lakemark.snapshot.chunks import ChunkSpec, Rows
+from lakemark.snapshot.chunks import ChunkSpec, KeyedRows
 from lakemark.tasks import Publishing
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker, DiedError
@@ -44,7 +44,7 @@ def of_chunk(attempt: int, ids: list[int]) -> list[tuple[str, int, bytes]]:
     """What the shards let pass of a chunk with these keys; the last one is there no more."""
     spec = ChunkSpec(run="r1", table=ORDERS, chunk=attempt, attempt=attempt, shards=SHARDS)
     made = chunks.parts(
-        spec, SCHEMA, rows_of(ids[:-1]), absent=Rows(keys_of(ids[-1:]), rows_of(ids[-1:]).rows.select(["id"])),
+        spec, SCHEMA, rows_of(ids[:-1]), absent=KeyedRows(keys_of(ids[-1:]), rows_of(ids[-1:]).rows.select(["id"])),
         source_ts=1_000_000, max_record_bytes=1 << 20, told=True,
     )  # fmt: skip
     by_shard: dict[int, dict[int, bytes]] = defaultdict(dict)
@@ -58,9 +58,9 @@ def of_chunk(attempt: int, ids: list[int]) -> list[tuple[str, int, bytes]]:
     return [(f"chunk/{attempt}", shard, blob) for shard, blob in decided.items() if blob]
 
 
-def rows_of(ids: list[int]) -> Rows:
+def rows_of(ids: list[int]) -> KeyedRows:
     texts = pa.array([f"v{number}" for number in ids], pa.string())
-    return Rows(keys_of(ids), pa.table({"id": pa.array(ids, pa.int64()), "v": texts}))
+    return KeyedRows(keys_of(ids), pa.table({"id": pa.array(ids, pa.int64()), "v": texts}))
 
 
 def keys_of(ids: list[int]) -> pa.ChunkedArray:

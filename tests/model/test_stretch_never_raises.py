@@ -46,7 +46,7 @@ def test_damaged_records_never_raise(seed, wrapped, known):
         )
         for record in records
     ]
-    plan = stretch.Plan(
+    plan = stretch.StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={TABLE: table_schema()} if known else {},
@@ -72,7 +72,7 @@ def test_a_key_that_the_rows_lack_stops_the_table(wrapped):
     shape = Shape(partitions=1, wrapped=wrapped, transactions=3)
     (records,) = Connector(Database(shape, dice).run(), dice).run()
     renamed = [replace(r, key=r.key and r.key.replace(b'"id"', b'"uid"')) for r in records]
-    plan = stretch.Plan(
+    plan = stretch.StretchPlan(
         SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: table_schema()}
     )
     done = stretch.process(kafka(renamed, 0, 0), plan)

@@ -189,7 +189,7 @@ def _no_late_columns(monkeypatch):
 def _no_shift_rule(monkeypatch):
     def leave(state, gone, same):
         row = state.row if state.row and state.row.action != changes.DELETE else None
-        return changes.State(changes.then(state.row, gone)), row
+        return changes.RowState(changes.then(state.row, gone)), row
 
     monkeypatch.setattr(changes, "_leave", leave)
 
@@ -202,7 +202,7 @@ def _shifts_everywhere(monkeypatch):
         row = state.row
         arrived = row is not None and row.op == "c" and state.displaced is None
         if arrived and positions.one_transaction(row.position, gone.position):
-            return changes.State(row), None
+            return changes.RowState(row), None
         return old(state, gone, same)
 
     monkeypatch.setattr(changes, "_leave", leave)
@@ -226,7 +226,7 @@ def _arrivals_come_twice(monkeypatch):
     def advance(state, step, *, same):
         row = state.row
         if isinstance(step, changes.Arrive) and row and row.position == step.net.position:
-            return changes.State(changes.then(row, step.net)), None
+            return changes.RowState(changes.then(row, step.net)), None
         return old(state, step, same=same)
 
     monkeypatch.setattr(changes, "advance", advance)

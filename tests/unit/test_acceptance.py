@@ -10,7 +10,7 @@ from lakemark.connectors.postgres.boundaries import Condition
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError, TableError
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import signals
-from lakemark.snapshot.acceptance import Known, accept
+from lakemark.snapshot.acceptance import SignalContext, accept
 from lakemark.snapshot.fields import PrimaryKey
 from lakemark.snapshot.runs import FAILED, WAITING, Run
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection
@@ -41,7 +41,7 @@ def condition(table, text):
 
 def run_of(*tables, against=None, **more):
     signal = ExecuteSnapshot("s1", tables, **more)
-    return accept(signal, Known(SCHEMAS, condition, (against or {}).get))
+    return accept(signal, SignalContext(SCHEMAS, condition, (against or {}).get))
 
 
 def accepted(*tables, **more):
@@ -97,7 +97,7 @@ def test_filters():
         }
     )
     signal = signals.read(b"shop", given.encode(), pipeline="shop", unnamed="none")
-    run = accept(signal, Known(SCHEMAS, condition, {}.get))
+    run = accept(signal, SignalContext(SCHEMAS, condition, {}.get))
     assert [(table.condition, table.whole) for table in run.tables] == [
         ("", True),
         ("v = 'x'", False),
@@ -126,7 +126,7 @@ def test_a_key_of_a_type_that_cannot_be_one_is_said_to_be_that():
         if table == ITEMS:
             raise LakemarkError(f"{ITEMS}: a bit string", code="key-type", hint="another key")
 
-    run = accept(ExecuteSnapshot("s1", (ORDERS, ITEMS)), Known(SCHEMAS, condition, against))
+    run = accept(ExecuteSnapshot("s1", (ORDERS, ITEMS)), SignalContext(SCHEMAS, condition, against))
     (_, items) = run.tables
     assert (items.state, items.code, items.hint) == (FAILED, "key-type", "another key")
     assert items.reason == f"{ITEMS}: a bit string"
@@ -139,7 +139,7 @@ def test_a_table_that_the_database_keeps_from_us_fails_alone(retried):
             raise LakemarkError("no SELECT", code="configuration", hint="GRANT", retried=retried)
 
     signal = ExecuteSnapshot("s1", (ORDERS, ITEMS))
-    known = Known(SCHEMAS, condition, against)
+    known = SignalContext(SCHEMAS, condition, against)
     if retried:  # the database is away: the signal waits
         with pytest.raises(LakemarkError):
             accept(signal, known)
@@ -232,7 +232,9 @@ VIEW = TableError("public.v is no table", code="not-a-table", hint="name the tab
     ],
 )
 def test_a_view_is_told_from_a_table_that_the_connector_does_not_capture(names, errors, code):
-    found = accept(ExecuteSnapshot("s1", tuple(names)), Known(SCHEMAS, condition, answers(errors)))
+    found = accept(
+        ExecuteSnapshot("s1", tuple(names)), SignalContext(SCHEMAS, condition, answers(errors))
+    )
     assert isinstance(found, Rejection)
     assert found.code == code
     if code == "not-a-table":
@@ -242,4 +244,6 @@ def test_a_view_is_told_from_a_table_that_the_connector_does_not_capture(names, 
 def test_a_database_that_is_away_is_asked_again_whether_it_is_a_view():
     away = {"no.such": DependencyError("away", code="database-unavailable")}
     with pytest.raises(DependencyError):
-        accept(ExecuteSnapshot("s1", ("no.such",)), Known(SCHEMAS, condition, answers(away)))
+        accept(
+            ExecuteSnapshot("s1", ("no.such",)), SignalContext(SCHEMAS, condition, answers(away))
+        )

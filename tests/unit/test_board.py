@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lakemark.errors import DependencyError
 from lakemark.ops import health, lag
 from lakemark.ops.board import Board
-from lakemark.ops.history import PACE_S, Pace
+from lakemark.ops.history import PACE_S, EventRate
 from lakemark.ops.status import (
     BatchDone,
     ChunkNow,
@@ -156,7 +156,7 @@ def test_after_a_restart_the_lag_is_that_of_what_was_applied_before(board, clock
 @given(st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), max_size=20), st.floats(0, 200))
 def test_the_pace_is_that_of_the_last_minute(steps, rest):
     """All events of the last minute, and none that is older than what came before it."""
-    pace, at, total, seen = Pace(0.0, 0), 0.0, 0, [(0.0, 0)]
+    pace, at, total, seen = EventRate(0.0, 0), 0.0, 0, [(0.0, 0)]
     for wait, events in steps:
         at, total = at + wait, total + events
         seen.append((at, total))

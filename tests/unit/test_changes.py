@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lakemark.model import changes, positions
-from lakemark.model.changes import Arrive, Leave, Net, State, advance, alone, then
+from lakemark.model.changes import Arrive, Leave, Net, RowState, advance, alone, then
 
 B = frozenset({"b"})
 BC = frozenset({"b", "c"})
@@ -128,7 +128,7 @@ def same(row, image):
 
 def walk(row, *steps):
     """The last state, and what every `Leave` took away."""
-    state, taken = State(row), []
+    state, taken = RowState(row), []
     for step in steps:
         state, left = advance(state, step, same=same)
         if isinstance(step, Leave):

@@ -12,7 +12,7 @@ from lakemark.reconcile import chunks, window
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.state import decode_state
 from lakemark.source import touches
-from lakemark.source.touches import Mark
+from lakemark.source.touches import ShardMark
 from tests.unit.test_window import A, B, at, end, log, marks, row, start
 
 KEY = KeyColumns(("id",))
@@ -139,7 +139,7 @@ def test_absent_keys_are_deletes_that_survive_like_rows():
 
 def test_a_truncate_above_lo_takes_all_rows():
     shard = Shard()
-    shard.batch(marks=[marks(*WINDOW, Mark(touches.TRUNCATE, A, at(105)))])
+    shard.batch(marks=[marks(*WINDOW, ShardMark(touches.TRUNCATE, A, at(105)))])
     (done,) = shard.batch(control=[manifest()], parts=[part(1)])
     assert (done.rows, done.survivors, done.void) == (1, 0, "")
     assert shard.keys() == []
@@ -150,7 +150,9 @@ def test_a_truncate_above_lo_takes_all_rows():
 def test_the_second_mark_of_a_run_counts_where_the_first_one_does_not(kind, apart):
     """A truncate below `lo` removes nothing of the chunk; the one above it removes all."""
     major = [0, 0] if kind == touches.OWN_SNAPSHOT else [99, 105]
-    both = [Mark(kind, A, positions.pack(1, m, n)) for m, n in zip(major, (99, 105), strict=True)]
+    both = [
+        ShardMark(kind, A, positions.pack(1, m, n)) for m, n in zip(major, (99, 105), strict=True)
+    ]
     shard = Shard()
     for found in [both[:1], both[1:]] if apart else [both]:
         shard.batch(marks=[marks(*found)])
@@ -162,13 +164,13 @@ def test_the_second_mark_of_a_run_counts_where_the_first_one_does_not(kind, apar
 @pytest.mark.parametrize(
     ("mark", "expected"),
     [
-        (Mark(touches.BLIND, A, at(101)), chunks.BLIND),
-        (Mark(touches.BLIND, A, at(99)), ""),
-        (Mark(touches.BLIND, B, at(101)), ""),
-        (Mark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 101)), chunks.OWN_SNAPSHOT),
-        (Mark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 100)), chunks.OWN_SNAPSHOT),
-        (Mark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 99)), ""),
-        (Mark(touches.OWN_SNAPSHOT, A, positions.pack(2, 0, 1)), chunks.OWN_SNAPSHOT),
+        (ShardMark(touches.BLIND, A, at(101)), chunks.BLIND),
+        (ShardMark(touches.BLIND, A, at(99)), ""),
+        (ShardMark(touches.BLIND, B, at(101)), ""),
+        (ShardMark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 101)), chunks.OWN_SNAPSHOT),
+        (ShardMark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 100)), chunks.OWN_SNAPSHOT),
+        (ShardMark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 99)), ""),
+        (ShardMark(touches.OWN_SNAPSHOT, A, positions.pack(2, 0, 1)), chunks.OWN_SNAPSHOT),
     ],
 )
 def test_doubt_voids(mark, expected):
@@ -356,7 +358,7 @@ def test_it_waits_for_the_open_row_of_lo_and_the_close_row_of_hi(mode):
 def test_the_server_and_its_timeline_must_be_those_that_were_read(server, timeline):
     data = {"run": "r1", "serverStart": "s", "timeline": 1}
     image = {"id": "w1-close", "type": "snapshot-window-close", "data": json.dumps(data)}
-    closed = Mark(touches.WINDOW, "public.dbz_signal", at(110), json.dumps(image).encode())
+    closed = ShardMark(touches.WINDOW, "public.dbz_signal", at(110), json.dumps(image).encode())
     read = json.loads(manifest()) | {"server_start": server, "timeline": timeline}
     shard = Shard()
     (done,) = shard.batch(

@@ -18,7 +18,7 @@ from lakemark.model.chunk_rows import ChunkFile
 from lakemark.model.columns import Column
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import chunks
-from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Rows
+from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, KeyedRows
 from lakemark.source.touches import shard_of
 
 TABLE = "public.orders"
@@ -43,19 +43,19 @@ def at(number: int) -> bytes:
     return positions.pack(0, number, number)
 
 
-def rows(notes: list[str], *, first: int = 0) -> Rows:
+def rows(notes: list[str], *, first: int = 0) -> KeyedRows:
     ids = list(range(first, first + len(notes)))
     table = pa.table({"id": ids, "code": ["ab  "] * len(ids), "note": notes}, schema=SCHEMA.arrow())
     keys = pa.chunked_array([[f'[{i},"ab"]'.encode() for i in ids]], pa.binary())
-    return Rows(keys, table)
+    return KeyedRows(keys, table)
 
 
-def made(found: Rows, what: ChunkSpec | None = None, **options) -> list[chunks.Part]:
+def made(found: KeyedRows, what: ChunkSpec | None = None, **options) -> list[chunks.ChunkPart]:
     options = {"source_ts": 1_700, "max_record_bytes": LIMIT, **options}
     return list(chunks.parts(what or spec(), SCHEMA, found, **options))
 
 
-def records(parts: list[chunks.Part]) -> list[dict]:
+def records(parts: list[chunks.ChunkPart]) -> list[dict]:
     return [row for part in parts for row in chunk_rows.decode(part.value).to_pylist()]
 
 
@@ -140,7 +140,7 @@ def test_shards_are_those_of_touches(keys, shards, table):
     ]
 
 
-def filed(found: Rows, what: ChunkSpec | None = None, **options) -> list[chunks.Part]:
+def filed(found: KeyedRows, what: ChunkSpec | None = None, **options) -> list[chunks.ChunkPart]:
     options = {"source_ts": 1_700, "max_record_bytes": LIMIT, **options}
     file = ChunkFile("chunk-1.parquet", 1, len(found.keys), at(7).hex(), SCHEMA.arrow(), "{}", "r1")
     return list(chunks.filed(what or spec(), SCHEMA, found.keys, file, **options))
@@ -185,7 +185,7 @@ def test_a_chunk_without_rows_is_one_empty_part_of_shard_0_with_the_schema():
 
 def test_absent_keys_are_deletes_with_the_key_alone_after_the_rows_of_their_shard():
     gone = rows(["", ""], first=500)
-    absent = Rows(gone.keys, gone.rows.select(["id", "code"]))
+    absent = KeyedRows(gone.keys, gone.rows.select(["id", "code"]))
     parts = made(rows(["a", "b"]), spec(shards=1), absent=absent)
     assert [json.loads(part.key)["part"] for part in parts] == [0, 1]
     deletes = records(parts[1:])
@@ -213,7 +213,7 @@ def test_a_row_that_no_record_can_hold_is_refused_without_its_values():
 def test_chunked_and_sliced_columns_are_read_from_where_they_begin():
     many = pa.concat_tables([rows(["a", "b"]).rows, rows(["c", "d"], first=2).rows]).slice(1, 2)
     keys = pa.chunked_array([[b"[0]", b"[1]"], [b"[2]", b"[3]"]], pa.binary()).slice(1, 2)
-    found = records(made(Rows(keys, many), spec(shards=1)))
+    found = records(made(KeyedRows(keys, many), spec(shards=1)))
     assert [(row["key"], row["row"]["note"]) for row in found] == [(b"[1]", "b"), (b"[2]", "c")]
 
 

@@ -12,7 +12,7 @@ import pytest
 from lakemark.connectors.schema_file import read_schema_file
 from lakemark.plans import engine_of
 from lakemark.settings.config import Config, leaves, load, load_with_origins
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.locate import config_file
 from lakemark.settings.units import SettingsSchema
 from lakemark.sink.names import folder_of
@@ -40,7 +40,7 @@ def write(tmp_path):
     return _write
 
 
-def problems(file: Path | None, environ: dict[str, str] | None = None) -> dict[str, Problem]:
+def problems(file: Path | None, environ: dict[str, str] | None = None) -> dict[str, Mistake]:
     with pytest.raises(InvalidConfig) as caught:
         load(file, environ or {})
     found = caught.value.problems
@@ -489,8 +489,8 @@ def test_an_unreadable_file(tmp_path):
 
 
 def test_the_error_keeps_its_problems_across_processes():
-    error = pickle.loads(pickle.dumps(InvalidConfig([Problem("a.b", "is odd", "mend it", 3)])))
-    assert error.problems == [Problem("a.b", "is odd", "mend it", 3)]
+    error = pickle.loads(pickle.dumps(InvalidConfig([Mistake("a.b", "is odd", "mend it", 3)])))
+    assert error.problems == [Mistake("a.b", "is odd", "mend it", 3)]
     assert error.hint == "mend it"
 
 

@@ -6,7 +6,7 @@ from lakemark.connectors.postgres.boundaries import WHOLE
 from lakemark.errors import DependencyError, TableError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import TOO_LARGE, ChunkError
-from lakemark.snapshot.following import Run, newest_of_runs, then
+from lakemark.snapshot.following import FollowedRun, newest_of_runs, then
 from lakemark.snapshot.signals import Rejection
 from lakemark.state.progress import RUN_PREFIX
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings, wrong_table
@@ -223,7 +223,7 @@ def test_a_pause_outlives_the_coordinator():
     told = [note for note in world.notes if note.id == "r1"]
     assert told[-1].type == "PAUSED"
     assert "current_collection_in_progress" in told[-1].additional_data, "a chunk has settled since"
-    assert then(Run("r1"), told[-1]).state == "paused"
+    assert then(FollowedRun("r1"), told[-1]).state == "paused"
     answer = next(note for note in world.notes if note.id == "p")
     assert newest_of_runs([answer, told[-1]]) == [told[-1]]
     world.send("resume", "q")

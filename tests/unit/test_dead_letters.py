@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lakemark.ops.dead_letters import Count, Wanted, by_time, chosen, letter_of, summary
+from lakemark.ops.dead_letters import Count, LetterFilter, by_time, chosen, letter_of, summary
 from lakemark.sink.output import dead_letter
 from lakemark.source.stretch import DeadLetter
 
@@ -49,7 +49,7 @@ def test_a_time_that_nobody_knows(at):
 
 def test_each_id_once_as_first_seen():
     first, again, other = letter(5, at=1), letter(5, at=2), letter(6)
-    assert list(chosen([None, first, again, other, first], Wanted())) == [first, other]
+    assert list(chosen([None, first, again, other, first], LetterFilter())) == [first, other]
 
 
 def test_the_table_is_that_of_the_topic_where_the_record_does_not_say():
@@ -62,13 +62,13 @@ def test_the_table_is_that_of_the_topic_where_the_record_does_not_say():
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        (Wanted(), {1, 2, 3, 4}),
-        (Wanted(table="public.orders"), {1, 2}),
-        (Wanted(table="public.o d"), {4}),
-        (Wanted(reason="null-key"), {2, 3}),
-        (Wanted(table="public.orders", reason="null-key"), {2}),
-        (Wanted(ids=frozenset({f"{TOPIC}-0-1", "shop.public.items-0-3", "x"})), {1, 3}),
-        (Wanted(since=datetime.fromtimestamp(3, UTC)), {3, 4}),
+        (LetterFilter(), {1, 2, 3, 4}),
+        (LetterFilter(table="public.orders"), {1, 2}),
+        (LetterFilter(table="public.o d"), {4}),
+        (LetterFilter(reason="null-key"), {2, 3}),
+        (LetterFilter(table="public.orders", reason="null-key"), {2}),
+        (LetterFilter(ids=frozenset({f"{TOPIC}-0-1", "shop.public.items-0-3", "x"})), {1, 3}),
+        (LetterFilter(since=datetime.fromtimestamp(3, UTC)), {3, 4}),
     ],
 )
 def test_what_is_wanted(wanted, found):

@@ -10,7 +10,7 @@ from lakemark.sink import names
 from lakemark.sink.delta import delta_rs, evolve, failures, merge_sql, upkeep
 from lakemark.sink.delta.commits import TASK_MERGE
 from lakemark.sink.delta.upkeep import Policy
-from lakemark.sink.write_set import Column
+from lakemark.sink.write_set import TargetColumn
 from tests.kit.delta_table import merged, refusals
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
@@ -341,7 +341,7 @@ def test_long_text_keys_with_a_common_prefix(tmp_path):
 
 
 def test_ranges_are_cut_at_the_widest_gaps():
-    column = Column("id", "id", "c0")
+    column = TargetColumn("id", "id", "c0")
     values = pa.chunked_array([pa.array([1, 2, 3, 1000, 1001, -(2**63), 2**63 - 1])])
     found = merge_sql.key_ranges([(column, values)], dialect=merge_sql.DATAFUSION)
     assert "t.`id` >= 1 and t.`id` <= 3" in found

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lakemark.connectors.postgres.boundaries import KeyRange
 from lakemark.snapshot import notifications, runs, signals
-from lakemark.snapshot.following import Run
+from lakemark.snapshot.following import FollowedRun
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.runs import Chunk, TableRun
 from stack import demo, demo_load, demo_view, loading, shop
@@ -214,7 +214,7 @@ def test_a_lag_is_that_of_a_process_which_lives(load, monkeypatch):
 def shown(*, terminal, monkeypatch):
     monkeypatch.setattr(demo_view, "TOLD_S", -1.0)
     out = io.StringIO()
-    run = Run(RUN)
+    run = FollowedRun(RUN)
     with Screen(Console(file=out, force_terminal=terminal, width=100)) as screen:
         for found in (
             notifications.started(SUBJECT, ts_ms=1),

@@ -10,7 +10,7 @@ import pytest
 from lakemark.connectors import connector
 from lakemark.ops.doctor import facts_connector
 from lakemark.ops.doctor.checks_connector import (
-    Committed,
+    CommittedOffsets,
     ConnectorFacts,
     Task,
     findings,
@@ -200,7 +200,7 @@ def committed(found):
 
 def test_the_committed_offset_is_of_interest_to_output_topics_only():
     assert of(findings(facts(), CONFIG), "committed offset") == []
-    finding = committed(Committed((OFFSET,)))
+    finding = committed(CommittedOffsets((OFFSET,)))
     assert finding.verdict is OK
     assert "how far" in finding.reason
 
@@ -214,14 +214,17 @@ def test_the_committed_offset_is_of_interest_to_output_topics_only():
     ],
 )
 def test_a_connector_that_has_not_committed_yet(offsets):
-    finding = committed(Committed(offsets))
+    finding = committed(CommittedOffsets(offsets))
     assert finding.verdict is OK
     assert "tells none yet" in finding.reason
 
 
 @pytest.mark.parametrize(
     ("found", "why"),
-    [(None, "without source.connect"), (Committed((), "Connect 3.4.0 does not tell it"), "3.4.0")],
+    [
+        (None, "without source.connect"),
+        (CommittedOffsets((), "Connect 3.4.0 does not tell it"), "3.4.0"),
+    ],
 )
 def test_committed_offsets_that_cannot_be_seen(found, why):
     finding = committed(found)
@@ -274,7 +277,7 @@ def asked(worker, **changes):
 
 def test_connect_is_asked_for_offsets_where_there_are_output_topics(worker):
     output = {"topic_prefix": "clean"}
-    assert asked(worker, output=output).committed == Committed((OFFSET,))
+    assert asked(worker, output=output).committed == CommittedOffsets((OFFSET,))
     assert asked(worker).committed is None
 
 

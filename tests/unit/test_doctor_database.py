@@ -12,7 +12,7 @@ from lakemark.ops.doctor.checks_database import (
     MUCH_LAG,
     DatabaseFacts,
     Publication,
-    Server,
+    ServerFacts,
     SignalTable,
     Slot,
     findings,
@@ -20,7 +20,7 @@ from lakemark.ops.doctor.checks_database import (
 from lakemark.ops.doctor.checks_tables import Relation
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 
-SERVER = Server("h:5432/shop", "mark", "16.2", False, "logical", True, 0.1)
+SERVER = ServerFacts("h:5432/shop", "mark", "16.2", False, "logical", True, 0.1)
 SLOT = Slot("shop", exists=True, active=True, wal_status="reserved", lag=1024, safe=None)
 SIGNAL = SignalTable("public.debezium_signal", exists=True, columns=3, insert=True)
 FACTS = DatabaseFacts(

@@ -141,7 +141,7 @@ def test_a_range_whose_last_records_are_gone_ends_with_what_stands_behind_it(
     reader = librdkafka.Reader({**broker.client, **fetch._OURS}, lambda _: None)
     reader.add([(TOPIC, 0, 0)])
     (pointer,) = next(found for found in iter(lambda: reader.some(1, 1), None) if len(found))
-    told = librdkafka.Message.from_buffer_copy(librdkafka.message(pointer))
+    told = librdkafka.KafkaMessage.from_buffer_copy(librdkafka.message(pointer))
     told.offset, told.err, told.payload, told.len = offset, error, None, 0
     place = (TOPIC, 0)
     reading = fetch._Reading(Range(TOPIC, 0, 0, 10))

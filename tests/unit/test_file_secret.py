@@ -14,7 +14,7 @@ from lakemark.kafka.client_settings import java_options, librdkafka_options
 from lakemark.settings import layers, masking
 from lakemark.settings.config import Config, load
 from lakemark.settings.file_secret import Referred
-from lakemark.settings.layers import LoginRefused, Problem
+from lakemark.settings.layers import LoginRefused, Mistake
 from lakemark.settings.masking import MASK
 
 TEXT = """\
@@ -125,7 +125,7 @@ def test_what_is_no_secret_is_read_once_and_a_plain_secret_stays_one(tmp_path: P
 
 
 def test_the_database_s_refusal_keeps_its_kind_across_processes():
-    problem = Problem("database", "the database refuses us", "check database.password")
+    problem = Mistake("database", "the database refuses us", "check database.password")
     error = pickle.loads(pickle.dumps(LoginRefused(problem, code="database-refused")))
     assert isinstance(error, ConfigError)
     assert (error.code, error.retried) == ("database-refused", True)

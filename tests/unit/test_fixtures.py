@@ -45,7 +45,7 @@ def mirror(name, cut):
     known = schemas_of(records)
     high_waters, lakes, dead = {}, {}, []
     for batch, part in enumerate((records[:cut], records[cut:])):
-        plan = stretch.Plan(
+        plan = stretch.StretchPlan(
             SourceIdentity("", "", position="offset"),
             HandlingModes(decimal_format="NUMERIC" if name in NUMERIC else "BASE64"),
             schemas=known,

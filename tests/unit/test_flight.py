@@ -2,13 +2,13 @@
 
 import pytest
 
-from lakemark.settings.layers import LoginRefused, Problem
+from lakemark.settings.layers import LoginRefused, Mistake
 from lakemark.snapshot.chunks import ChunkError
 from lakemark.snapshot.flight import Flight, flight
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, away
 
 REFUSED = LoginRefused(
-    Problem("database", "the database refuses us", "check it"), code="database-refused"
+    Mistake("database", "the database refuses us", "check it"), code="database-refused"
 )
 pytestmark = pytest.mark.usefixtures("logs")
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.snapshot import notifications
-from lakemark.snapshot.following import Run, Scan, then
+from lakemark.snapshot.following import FollowedRun, Scan, then
 from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
 
@@ -30,7 +30,7 @@ def stopped(*tables, **why):
 
 
 def after(*found, run=None):
-    run = run or Run("r1")
+    run = run or FollowedRun("r1")
     for notification in found:
         run = then(run, notification)
     return run
@@ -82,7 +82,7 @@ def test_a_rejected_signal():
 def test_other_runs_and_unknown_types_change_nothing():
     other = Notification("r2", "COMPLETED", "Incremental Snapshot", {}, 1)
     unknown = Notification("r1", "WRITTEN", "Incremental Snapshot", {"scanned_collection": "x"}, 1)
-    assert after(other, unknown) == Run("r1")
+    assert after(other, unknown) == FollowedRun("r1")
 
 
 names = st.sampled_from(

@@ -10,9 +10,9 @@ import pytest
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model.modes import HandlingModes
 from lakemark.source.gate import HighWater
-from lakemark.source.stretch import Plan
+from lakemark.source.stretch import StretchPlan
 from lakemark.spark import handover
-from lakemark.spark.handover import Known
+from lakemark.spark.handover import QueryContext
 from lakemark.tasks import DecodePlan
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
@@ -35,7 +35,7 @@ def told(monkeypatch):
 
 
 def plan(**schemas):
-    stretch = Plan(
+    stretch = StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas=schemas,
@@ -47,20 +47,20 @@ def plan(**schemas):
 
 def test_the_task_gets_what_the_driver_made(told):
     made = plan(**{ORDERS: schema_of(ORDERS), ITEMS: schema_of(ITEMS)})
-    known = Known({ORDERS: made.stretch.schemas[ORDERS]}, SECRET)
+    known = QueryContext({ORDERS: made.stretch.schemas[ORDERS]}, SECRET)
     assert told(made, known)[0] == made
     assert told(replace(made, armed=False), known)[0] == replace(made, armed=False)
 
 
 def test_a_schema_read_again_replaces_the_one_the_query_started_with(told):
     old, new = schema_of(ORDERS), replace(schema_of(ORDERS), key=())
-    got, _ = told(plan(**{ORDERS: new}), Known({ORDERS: old, ITEMS: schema_of(ITEMS)}, {}))
+    got, _ = told(plan(**{ORDERS: new}), QueryContext({ORDERS: old, ITEMS: schema_of(ITEMS)}, {}))
     assert got.stretch.schemas == {ORDERS: new}
 
 
 def test_neither_secrets_nor_known_schemas_travel(told):
     made = plan(**{ORDERS: schema_of(ORDERS)})
-    _, text = told(made, Known(made.stretch.schemas, SECRET))
+    _, text = told(made, QueryContext(made.stretch.schemas, SECRET))
     carried = zlib.decompress(base64.b64decode(text))
     assert b"hunter2" not in carried
     assert b"TableSchema" not in carried
@@ -69,4 +69,4 @@ def test_neither_secrets_nor_known_schemas_travel(told):
 def test_a_job_outside_a_batch_says_so(monkeypatch):
     monkeypatch.setattr(handover, "TaskContext", SimpleNamespace(get=lambda: None))
     with pytest.raises(RuntimeError, match="not told"):
-        handover.told(Known({}, {}))
+        handover.told(QueryContext({}, {}))

@@ -22,7 +22,7 @@ TOPIC = "t"
 
 def row_lane(records: list[Golden], schemas: dict[str, TableSchema]) -> set[tuple[str, bytes]]:
     """(table, key) of everything the row lane makes of the records, each by itself: no gate."""
-    plan = stretch.Plan(
+    plan = stretch.StretchPlan(
         identity=SourceIdentity("postgresql", "", "public.dbz_signal"),
         modes=HandlingModes(),
         schemas=schemas,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.reconcile import window
-from lakemark.reconcile.outputs import Folded
+from lakemark.reconcile.outputs import ShardOutcome
 from lakemark.runners import local_runner
 from lakemark.runners.draining import Draining
 from lakemark.runners.local_runner import LocalQuery, LocalRunner, QueryFailedError, limited
@@ -185,7 +185,7 @@ def runner(tmp_path, monkeypatch):
         "checkpoint": str(tmp_path / "checkpoint"),
     }
     told = lambda _, rows, before: (  # noqa: E731
-        Folded((before or b"") + b"".join(row[3] for row in rows), []) if rows else None
+        ShardOutcome((before or b"") + b"".join(row[3] for row in rows), []) if rows else None
     )
     monkeypatch.setattr(window, "fold_rows", told)
     monkeypatch.setattr(local_runner, "_decoded", lambda rows, *_: iter(rows))

@@ -23,7 +23,7 @@ from lakemark.reconcile.chunks import Settled
 from lakemark.sink import names
 from lakemark.sink.output import topics
 from lakemark.snapshot import world
-from lakemark.snapshot.acceptance import Known, accept
+from lakemark.snapshot.acceptance import SignalContext, accept
 from lakemark.snapshot.runs import FAILED
 from lakemark.snapshot.signals import ExecuteSnapshot
 from lakemark.source import plain, stretch
@@ -287,7 +287,7 @@ def records_of(shop, name):
 @pytest.mark.parametrize(("known", "quick"), [(FIRST, True), (SECOND, False), (None, False)])
 def test_the_quick_way_is_for_a_table_that_is_known(shop, known, quick):
     known_names = {TEXT: known} if known else {}
-    plan = stretch.Plan(
+    plan = stretch.StretchPlan(
         shop.pipeline.identity, HandlingModes(), schemas=shop.schemas, names=known_names
     )
     found = plain.process(TOPIC, 0, [records_of(shop, FIRST)], plan)
@@ -296,7 +296,7 @@ def test_the_quick_way_is_for_a_table_that_is_known(shop, known, quick):
 
 def test_a_stretch_says_which_tables_came_where_they_are_not_known(shop):
     batch = records_of(shop, SECOND).to_pydict()
-    plan = stretch.Plan(
+    plan = stretch.StretchPlan(
         shop.pipeline.identity, HandlingModes(), schemas=shop.schemas, names={TEXT: FIRST}
     )
     found = stretch.process(
@@ -499,7 +499,9 @@ def test_a_reason_quotes_as_sql_does():
 
 def known(*schemas):
     found = {t: schema_of(t, id="int8", v="text") for t in schemas}
-    return Known(found, lambda *_: None, lambda _: None, {TEXT: namesakes.reason([FIRST, SECOND])})
+    return SignalContext(
+        found, lambda *_: None, lambda _: None, {TEXT: namesakes.reason([FIRST, SECOND])}
+    )
 
 
 @pytest.mark.parametrize("pattern", [TEXT, r"a\.b\.c", "a.*"])

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lakemark.sink.delta.data_files import KeyColumns, NewFile
+from lakemark.sink.delta.data_files import LakeKey, NewFile
 from lakemark.sink.delta.table_store import TableStore
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -37,7 +37,7 @@ def rows(ids):
 
 
 def written(folder, *pieces):
-    new = NewFile(SCHEMA, KeyColumns((SCHEMA.field("id"),)))
+    new = NewFile(SCHEMA, LakeKey((SCHEMA.field("id"),)))
     for piece in pieces:
         new.add(piece)
     add = new.write(TableStore(str(folder)), "table", 1, data_change=True)["add"]

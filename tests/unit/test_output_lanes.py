@@ -7,11 +7,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.errors import DependencyError
 from lakemark.sink.output import topics
-from lakemark.sink.output.topics import Source, Target
+from lakemark.sink.output.topics import MarkSource, OutputTarget
 from tests.kit.output_topics import some
 
-TARGETS = [Target(f"clean.{name}", f"group.{name}") for name in "abc"]
-SOURCE = Source("shop.a", 0)
+TARGETS = [OutputTarget(f"clean.{name}", f"group.{name}") for name in "abc"]
+SOURCE = MarkSource("shop.a", 0)
 
 
 class Producers:

@@ -9,7 +9,7 @@ import pytest
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.model.modes import HandlingModes
 from lakemark.snapshot import chunks
-from lakemark.snapshot.chunks import ChunkResult, Rows
+from lakemark.snapshot.chunks import ChunkResult, KeyedRows
 from lakemark.snapshot.coordinator import Settings
 from tests.kit.fake_world import PIPELINE
 from tests.kit.shop import ORDERS, event
@@ -67,7 +67,7 @@ class Chars(World):
         rows, keys = self.rows[ORDERS], self.database.within(ORDERS, spec.span)
         names = [pa.array([f'["k{key}"]'.encode() for key in keys], pa.binary())]
         columns = {"id": [padded(key) for key in keys], "v": [rows[key] for key in keys]}
-        found, counts = Rows(pa.chunked_array(names), pa.table(columns)), Counter()
+        found, counts = KeyedRows(pa.chunked_array(names), pa.table(columns)), Counter()
         for part in chunks.parts(
             spec, SCHEMA, found, absent=None, source_ts=0, max_record_bytes=1 << 20
         ):

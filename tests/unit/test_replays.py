@@ -110,7 +110,7 @@ def test_the_pipeline_accepts_what_is_sent():
         value = json.dumps({"id": "r", "type": "execute-snapshot", "data": data}).encode()
         signal = read(b"shop", value, pipeline="shop", unnamed="u")
         assert isinstance(signal, ExecuteSnapshot)
-        known = acceptance.Known(SCHEMAS, lambda *_: None, lambda _: None)
+        known = acceptance.SignalContext(SCHEMAS, lambda *_: None, lambda _: None)
         run = acceptance.accept(signal, known)
         assert [table.table for table in run.tables] == [one.table]
         assert [tuple(key) for key in run.tables[0].keys] == list(one.keys)

@@ -10,7 +10,7 @@ from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
 from lakemark.model import changes, packets, positions
 from lakemark.model.modes import HandlingModes
-from lakemark.model.packets import Record
+from lakemark.model.packets import PacketRecord
 from lakemark.sink.pool import Pool
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import stretch
@@ -46,7 +46,7 @@ def records(*entries):
 
 
 def process(*entries, start=None):
-    plan = stretch.Plan(
+    plan = stretch.StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={TABLE: table_schema()},
@@ -161,7 +161,7 @@ def test_only_a_truncate_above_the_floor_is_a_new_one(floor, truncate):
 def _packet(value):
     pool = pa.StructArray.from_arrays([pa.array([1]), value], names=["id", "x"])
     net = changes.upsert(op="c", position=at(1), source_ts=1, row=0)
-    items = [Record(packets.NET, b"[1]", net.position, net)]
+    items = [PacketRecord(packets.NET, b"[1]", net.position, net)]
     return packets.build(items, pool, table=TABLE, key_columns=packets.KeyColumns(("id",)))
 
 
@@ -196,7 +196,7 @@ def test_nan_is_equal_to_itself():
     pool_rows = pa.StructArray.from_arrays([pa.array([1, 1, 1]), values], names=["id", "x"])
     net = changes.upsert(op="c", position=at(1), source_ts=1, row=0)
     packet = packets.build(
-        [Record(packets.NET, b"[1]", at(1), replace(net, row=n)) for n in range(3)],
+        [PacketRecord(packets.NET, b"[1]", at(1), replace(net, row=n)) for n in range(3)],
         pool_rows,
         table=TABLE,
         key_columns=packets.KeyColumns(("id",)),

@@ -16,7 +16,7 @@ from tests.kit.table_model import DictLake
 from tests.unit.test_resolve import at, process, records, row
 
 PLACEHOLDER = "__debezium_unavailable_value"
-PLAN = stretch.Plan(
+PLAN = stretch.StretchPlan(
     SourceIdentity("postgresql", "shop"),
     HandlingModes(),
     schemas={TABLE: table_schema()},

@@ -90,7 +90,7 @@ def keyed_parts(entries, columns) -> list[Part]:
             {"key": name, "value": compact({"id": k}).encode()} for name, k in both if k is not None
         ] or None)  # fmt: skip
     records = stretch.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, headers)  # fmt: skip
-    plan = stretch.Plan(
+    plan = stretch.StretchPlan(
         SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: schema},
         verified=frozenset({TABLE}),
     )  # fmt: skip
@@ -112,7 +112,7 @@ class Table:
         events = [event(self.at + n, row, key) for n, row in enumerate(rows, 1)]
         keys, values = map(list, zip(*events, strict=True))
         records = stretch.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, [None] * len(keys))  # fmt: skip
-        plan = stretch.Plan(SourceIdentity("postgresql", "shop"), HandlingModes())
+        plan = stretch.StretchPlan(SourceIdentity("postgresql", "shop"), HandlingModes())
         done = stretch.process(records, plan)
         assert not done.dead
         assert not done.stopped()

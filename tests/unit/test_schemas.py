@@ -11,7 +11,7 @@ from lakemark.connectors.postgres.boundaries import KeyRange
 from lakemark.model import positions
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Header
-from lakemark.reconcile.state import Run, decode_state
+from lakemark.reconcile.state import ArmedRun, decode_state
 from lakemark.sink.output.dead_letter import headers
 from lakemark.snapshot.runs import Chunk, TableRun, page_value
 from lakemark.snapshot.runs import Run as SnapshotRun
@@ -117,7 +117,7 @@ def test_control_records(record):
 
 def test_what_the_operator_takes_for_a_run_is_one():
     armed = window.fold(None, {window.CONTROL: [json.dumps(CONTROLS[0]).encode()]}, shard=0)
-    assert decode_state(armed.state).runs == {"r1": Run(["public.a"], windows="r1")}
+    assert decode_state(armed.state).runs == {"r1": ArmedRun(["public.a"], windows="r1")}
 
 
 def test_progress_records():

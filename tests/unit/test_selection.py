@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.connector import TableChoice
 from lakemark.model.wanted import Wanted
-from lakemark.snapshot.outside import TableNow
+from lakemark.snapshot.outside import StreamedTable
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.state import selection, tables
 from lakemark.state.checkpoint import amended
@@ -145,7 +145,7 @@ def test_a_snapshot_under_way_gives_a_table_up_that_is_left_out():
     now = state()
     selection.select(now, wanted("public.a"))
     stream = Snapshots.stream_of(_Nobody(), now)
-    assert stream.tables["public.a"] == TableNow(reread={}, partial=False)
+    assert stream.tables["public.a"] == StreamedTable(reread={}, partial=False)
     assert stream.tables["public.b"].code == "not-selected"
     assert not stream.tables["public.b"].streaming
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from lakemark.cli import snapshot_view
 from lakemark.snapshot import notifications
-from lakemark.snapshot.following import Run, then
+from lakemark.snapshot.following import FollowedRun, then
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, read
 from tests.kit.command_line import invoke
@@ -339,7 +339,7 @@ def test_status_without_runs(folder, kafka):
 def test_bars_on_a_terminal():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=160)
-    seen = Run("r1")
+    seen = FollowedRun("r1")
     with snapshot_view.Bars(console) as bars:
         paused = notifications.paused(run(), ts_ms=1).value()
         for value in (started(A, "public.[b]"), IN_PROGRESS, paused, scanned(A), COMPLETED):

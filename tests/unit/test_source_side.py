@@ -13,8 +13,8 @@ from lakemark.ops.source_side import (
     NEAR,
     ConnectorSeen,
     Expected,
-    Look,
     SlotSeen,
+    SourceLook,
     SourceSide,
 )
 
@@ -25,7 +25,7 @@ ALL = Expected("shop", "http://c/connectors/shop", SETTINGS, 10.0, database=True
 BARE = replace(ALL, heartbeat_s=0.0, database=False)
 RUNS = ConnectorSeen("RUNNING", (Task(0, "RUNNING"),))
 SLOT = SlotSeen("shop", exists=True, end=END, active=True, confirmed=END, received=END)
-WELL = Look(T, RUNS, SLOT, heartbeat=T - 2)
+WELL = SourceLook(T, RUNS, SLOT, heartbeat=T - 2)
 AWAY = DependencyError("Connect is away", code="connect-unavailable", hint="start it")
 MISSING = LakemarkError("no such connector", code="connector-missing", hint="name it")
 DB_AWAY = DependencyError("the database is away", code="database-unavailable", hint="start it")
@@ -40,7 +40,7 @@ def connector(state: str, *tasks: str, trace: str = "") -> ConnectorSeen:
     return ConnectorSeen(state, tuple(Task(n, s, trace) for n, s in enumerate(tasks)))
 
 
-def after(*looks: Look, expected: Expected = ALL, patient: bool = True):
+def after(*looks: SourceLook, expected: Expected = ALL, patient: bool = True):
     side = SourceSide(expected, patient=patient)
     return [side.seen(look) for look in looks][-1]
 
@@ -95,7 +95,7 @@ TROUBLE = {
     "the slot is lost": (replace(WELL, slot=replace(SLOT, lost=True)), ["slot-lost"], True),
     "nobody reads": (replace(WELL, slot=replace(SLOT, active=False)), ["slot-inactive"], False),
     "stopped, and its slot dropped": (
-        Look(T, connector("STOPPED"), SlotSeen("shop", exists=False, end=END)),
+        SourceLook(T, connector("STOPPED"), SlotSeen("shop", exists=False, end=END)),
         ["connector-paused", "slot-missing"],
         True,
     ),
@@ -145,7 +145,7 @@ def test_a_connector_without_heartbeats_is_not_missed_for_them():
 
 
 def test_heartbeats_are_not_missed_while_kafka_cannot_be_asked():
-    assert codes(after(WELL, Look(T + 999, RUNS, SLOT, heartbeats_read=False))) == []
+    assert codes(after(WELL, SourceLook(T + 999, RUNS, SLOT, heartbeats_read=False))) == []
 
 
 def test_a_heartbeat_that_is_rare_by_intention_is_not_missed_early():
@@ -164,12 +164,12 @@ def test_a_database_that_is_away_matters_where_nothing_else_shows_life():
 # --- what is proven ---------------------------------------------------------------------------
 
 
-def proven(*looks: Look, expected: Expected = ALL) -> float | None:
+def proven(*looks: SourceLook, expected: Expected = ALL) -> float | None:
     found = after(*looks, expected=expected).proven_ms
     return None if found is None else found / 1000
 
 
-def slots(at: float, end: int, received: int | None, confirmed: int = 0) -> Look:
+def slots(at: float, end: int, received: int | None, confirmed: int = 0) -> SourceLook:
     slot = replace(SLOT, end=end, received=received, confirmed=confirmed)
     return replace(WELL, at=at, heartbeat=at, slot=slot)
 
@@ -200,10 +200,10 @@ def test_where_no_slot_can_be_seen_heartbeats_count_else_what_connect_says():
         for slot in (None, DB_AWAY):
             look = replace(WELL, slot=slot, heartbeat=T - 7)
             assert proven(look, expected=expected) == T - 7
-    assert proven(Look(T, RUNS), expected=BARE) == T
+    assert proven(SourceLook(T, RUNS), expected=BARE) == T
     nothing = replace(BARE, place="")
     assert not nothing.watched
-    assert proven(Look(T), expected=nothing) is None
+    assert proven(SourceLook(T), expected=nothing) is None
 
 
 @given(

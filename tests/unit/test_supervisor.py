@@ -16,7 +16,7 @@ from lakemark.kafka import brokers
 from lakemark.ops import settings_record
 from lakemark.runners.pace import Pace
 from lakemark.settings.config import load
-from lakemark.settings.layers import LoginRefused, Problem
+from lakemark.settings.layers import LoginRefused, Mistake
 from lakemark.state import recovery, tables
 from lakemark.state.progress import Kept
 from lakemark.state.tables import CATCHING_UP, PAUSED, LeftOut, PipelineState, TableState
@@ -25,7 +25,7 @@ from lakemark.supervisor import Supervisor
 from tests.kit.command_line import invoke
 
 REFUSED = LoginRefused(
-    Problem("database", "the database refuses us", "check it"), code="database-refused"
+    Mistake("database", "the database refuses us", "check it"), code="database-refused"
 )
 JAVA = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure

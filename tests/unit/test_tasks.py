@@ -18,14 +18,14 @@ from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.source import stretch
 from lakemark.source.reports import Report
-from lakemark.source.stretch import Plan
+from lakemark.source.stretch import StretchPlan
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import DecodePlan
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 
 PLAN = DecodePlan(
-    Plan(
+    StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={t: schema_of(t, id="int4", v="text") for t in (ORDERS, ITEMS)},

@@ -102,9 +102,9 @@ def test_truncates_and_own_snapshots_go_to_every_shard_once_per_table():
     packed = touches.pack_touches(heads_of(rows), [None] * 3 + [b"[1]"] * 3, shards=2)
     assert packed.touches == {}
     assert touches.unpack_marks(packed.marks) == [
-        touches.Mark(touches.TRUNCATE, "public.a", at(9)),
-        touches.Mark(touches.OWN_SNAPSHOT, "public.a", positions.pack(1, 0, 3)),
-        touches.Mark(touches.OWN_SNAPSHOT, "public.b", positions.pack(1, 0, 3)),
+        touches.ShardMark(touches.TRUNCATE, "public.a", at(9)),
+        touches.ShardMark(touches.OWN_SNAPSHOT, "public.a", positions.pack(1, 0, 3)),
+        touches.ShardMark(touches.OWN_SNAPSHOT, "public.b", positions.pack(1, 0, 3)),
     ]
 
 

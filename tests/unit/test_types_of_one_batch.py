@@ -64,7 +64,7 @@ def run(path: str, *batches: list[tuple[bytes, bytes]]) -> dict[int, object]:
         numbers = list(range(len(events)))
         records = stretch.Records("shop.public.orders", 0, numbers, keys, values, [None] * len(keys))  # fmt: skip
         identity = SourceIdentity("postgresql", "shop")
-        done = stretch.process(records, stretch.Plan(identity, HandlingModes()))
+        done = stretch.process(records, stretch.StretchPlan(identity, HandlingModes()))
         assert not done.dead
         assert not done.stopped()
         parts = [Part("p/0", at, packet, digest=at) for at, (_, packet) in enumerate(done.packets)]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import packets
 from lakemark.model.modes import HandlingModes
-from lakemark.source.stretch import Plan, Records, process
+from lakemark.source.stretch import Records, StretchPlan, process
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 
 SIGNALS = "public.debezium_signal"
 TABLES = (ORDERS, ITEMS, SIGNALS)
-PLAN = Plan(
+PLAN = StretchPlan(
     SourceIdentity("postgresql", "shop", SIGNALS),
     HandlingModes(),
     schemas={table: schema_of(table, id="int8", v="text") for table in TABLES},

@@ -11,7 +11,7 @@ from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _ty
 from lakemark.errors import TableError
 from lakemark.model.modes import HandlingModes
 from lakemark.snapshot import chunks
-from lakemark.snapshot.chunks import ChunkResult, Rows
+from lakemark.snapshot.chunks import ChunkResult, KeyedRows
 from lakemark.snapshot.coordinator import Settings
 from tests.kit.fake_world import PIPELINE
 from tests.kit.shop import ORDERS
@@ -59,7 +59,7 @@ class Numbers(World):
         rows, keys = self.rows[ORDERS], self.database.within(ORDERS, spec.span)
         chunk = read(COLUMNS, ["id"], "".join(f"{key},{rows[key]}\n" for key in keys))
         counts = Counter()
-        found = Rows(chunk.keys, chunk.rows)
+        found = KeyedRows(chunk.keys, chunk.rows)
         for part in chunks.parts(
             spec, self.schema, found, absent=None, source_ts=0, max_record_bytes=1 << 20
         ):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lakemark.sink.delta import key_index, upkeep, vectors
 from lakemark.sink.delta.commits import DELETION_VECTORS
-from lakemark.sink.delta.data_files import KeyRange
+from lakemark.sink.delta.data_files import KeyBounds
 from lakemark.sink.delta.table_log import data_file
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.delta.upkeep import Policy
@@ -103,8 +103,8 @@ def test_a_file_whose_highest_text_was_cut_may_have_a_longer_one():
     cut, long = "x" * 32, "x" * 40
     stats = json.dumps({"minValues": {"id": cut}, "maxValues": {"id": cut}})
     file = data_file({"path": "a", "size": 1, "stats": stats})
-    assert KeyRange("id", (long, long)).may_meet(file)
-    assert not KeyRange("id", ("y", "z")).may_meet(file)
+    assert KeyBounds("id", (long, long)).may_meet(file)
+    assert not KeyBounds("id", ("y", "z")).may_meet(file)
 
 
 # -- keys as numbers -------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from lakemark.errors import StateVersionError
 from lakemark.model import positions
 from lakemark.reconcile import state, window
-from lakemark.reconcile.state import Run, State, Window, decode_state, encode_state
+from lakemark.reconcile.state import ArmedRun, ShardState, Window, decode_state, encode_state
 from lakemark.source import touches
-from lakemark.source.touches import Mark
+from lakemark.source.touches import ShardMark
 from tests.kit.nightly import examples
 
 A, B = "public.a", "public.b"
@@ -34,7 +34,7 @@ def log(*events: tuple) -> bytes:
     return touches.encode_touches(pa.RecordBatch.from_arrays(columns, schema=touches.TOUCHES))
 
 
-def marks(*found: Mark) -> bytes:
+def marks(*found: ShardMark) -> bytes:
     return msgspec.msgpack.encode(list(found))
 
 
@@ -46,10 +46,10 @@ def end(run: str = "r1") -> bytes:
     return json.dumps({"type": "run-end", "run": run}).encode()
 
 
-def row(uuid: str, kind: str, n: int, *, oldest: str = "", run: str = "r1") -> Mark:
+def row(uuid: str, kind: str, n: int, *, oldest: str = "", run: str = "r1") -> ShardMark:
     data = json.dumps({"run": run, "oldest": oldest})
     image = {"id": f"{uuid}-{kind}", "type": f"snapshot-window-{kind}", "data": data}
-    return Mark(touches.WINDOW, "public.dbz_signal", at(n), json.dumps(image).encode())
+    return ShardMark(touches.WINDOW, "public.dbz_signal", at(n), json.dumps(image).encode())
 
 
 class Shard:
@@ -80,7 +80,7 @@ class Shard:
         return found
 
     @property
-    def now(self) -> State:
+    def now(self) -> ShardState:
         return decode_state(self.state)
 
 
@@ -127,7 +127,7 @@ def test_the_end_of_the_last_run_leaves_one_position():
         control=[start()], log=[log((A, b"[1]", "u", 5))], marks=[marks(row("w", "open", 7))]
     )
     assert shard.batch(control=[end()])
-    assert shard.now == State(forgotten_below=at(7))
+    assert shard.now == ShardState(forgotten_below=at(7))
     assert not shard.batch(log=[log((A, b"[1]", "u", 9))])
 
 
@@ -162,8 +162,8 @@ def test_windows_by_id_of_armed_runs_only():
                 row("w1", "close", 12),
                 row("w2", "open", 12),
                 row("other", "open", 5, run="r9"),
-                Mark(touches.WINDOW, "s", at(6), foreign.encode()),
-                Mark(touches.WINDOW, "s", at(6), b"{]"),
+                ShardMark(touches.WINDOW, "s", at(6), foreign.encode()),
+                ShardMark(touches.WINDOW, "s", at(6), b"{]"),
             )
         ],
     )
@@ -195,7 +195,7 @@ def test_the_first_rows_of_a_window_count_and_those_of_forgotten_ones_do_not():
 def test_rows_of_the_signal_table_that_are_no_windows(uuid, kind, end):
     shard = Shard()
     image = {"id": uuid + end, "type": kind, "data": json.dumps({"run": "r1"})}
-    found = Mark(touches.WINDOW, "public.dbz_signal", at(5), json.dumps(image).encode())
+    found = ShardMark(touches.WINDOW, "public.dbz_signal", at(5), json.dumps(image).encode())
     shard.batch(control=[start()], marks=[marks(found)])
     assert shard.now.windows == {}
 
@@ -206,10 +206,10 @@ def test_runs_that_are_armed_again_keep_their_tables_and_take_the_new_mode():
 
     shard = Shard()
     shard.batch(control=[armed(attempt=7)])
-    assert shard.now.runs == {"r1": Run([A, B], state.TABLE_MODE, "r1")}
+    assert shard.now.runs == {"r1": ArmedRun([A, B], state.TABLE_MODE, "r1")}
     assert shard.now.closed.below == 7
     shard.batch(control=[armed(attempt=9, tables=["x"], mode=state.ORDER_MODE, windows="w")])
-    assert shard.now.runs == {"r1": Run([A, B], state.ORDER_MODE, "r1")}
+    assert shard.now.runs == {"r1": ArmedRun([A, B], state.ORDER_MODE, "r1")}
     shard.batch(control=[start("r2")])
     assert shard.now.closed.below == 7, "attempts go on under a run that is armed"
 
@@ -239,8 +239,10 @@ def test_a_fence_only_rises():
 
 def test_the_end_of_one_run_takes_what_only_its_tables_had():
     shard = Shard()
-    found = [Mark(kind, t, at(9)) for kind in (touches.TRUNCATE, touches.BLIND) for t in (A, B)]
-    found += [Mark(touches.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
+    found = [
+        ShardMark(kind, t, at(9)) for kind in (touches.TRUNCATE, touches.BLIND) for t in (A, B)
+    ]
+    found += [ShardMark(touches.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
     shard.batch(control=[start("r1", A, B), start("r2", B)], marks=[marks(*found)])
     shard.batch(control=[end("r1")])
     kept = [shard.now.floors, shard.now.blind, shard.now.own]
@@ -252,10 +254,12 @@ def test_positions_of_truncates_are_forgotten_below_too_when_the_last_run_ends()
     for kind, highest in ((touches.TRUNCATE, 9), (touches.BLIND, 9), (touches.OWN_SNAPSHOT, 5)):
         shard = Shard()
         shard.batch(
-            control=[start()], log=[log((A, b"[1]", "u", 5))], marks=[marks(Mark(kind, A, at(9)))]
+            control=[start()],
+            log=[log((A, b"[1]", "u", 5))],
+            marks=[marks(ShardMark(kind, A, at(9)))],
         )
         shard.batch(control=[end()])
-        assert shard.now == State(forgotten_below=at(highest)), kind
+        assert shard.now == ShardState(forgotten_below=at(highest)), kind
 
 
 @pytest.mark.parametrize(("wal", "lo"), [(99, 99), (100, 100), (120, 100), (0, 100)])
@@ -263,7 +267,7 @@ def test_chunks_are_compared_with_where_the_log_ended_if_that_was_before_the_ope
     shard = Shard()
     data = json.dumps({"run": "r1", "oldest": "", "wal": wal})
     image = {"id": "w-open", "type": "snapshot-window-open", "data": data}
-    opened = Mark(touches.WINDOW, "public.dbz_signal", at(100), json.dumps(image).encode())
+    opened = ShardMark(touches.WINDOW, "public.dbz_signal", at(100), json.dumps(image).encode())
     shard.batch(control=[start()], marks=[marks(opened)])
     assert shard.now.windows["w"].open == at(lo)
 
@@ -305,17 +309,21 @@ def test_floors_and_blind_spots_go_forward_only():
     shard = Shard()
     shard.batch(
         control=[start()],
-        marks=[marks(Mark(touches.TRUNCATE, A, at(9)), Mark(touches.BLIND, A, at(4)))],
+        marks=[marks(ShardMark(touches.TRUNCATE, A, at(9)), ShardMark(touches.BLIND, A, at(4)))],
     )
-    shard.batch(marks=[marks(Mark(touches.TRUNCATE, A, at(7)), Mark(touches.TRUNCATE, B, at(8)))])
+    shard.batch(
+        marks=[marks(ShardMark(touches.TRUNCATE, A, at(7)), ShardMark(touches.TRUNCATE, B, at(8)))]
+    )
     assert (shard.now.floors, shard.now.blind) == ({A: at(9)}, {A: at(4)})
-    shard.batch(marks=[marks(Mark(touches.TRUNCATE, A, at(12)), Mark(touches.BLIND, A, at(5)))])
+    shard.batch(
+        marks=[marks(ShardMark(touches.TRUNCATE, A, at(12)), ShardMark(touches.BLIND, A, at(5)))]
+    )
     assert (shard.now.floors, shard.now.blind) == ({A: at(12)}, {A: at(5)})
 
 
 def test_an_own_snapshot_of_a_table_under_a_run_restarts_it_once():
     shard = Shard()
-    own = [Mark(touches.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
+    own = [ShardMark(touches.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
     shard.batch(marks=[marks(*own)])
     assert shard.outputs == []
     shard.batch(control=[start()], marks=[marks(*own)])
@@ -359,8 +367,8 @@ def test_a_damaged_state_is_refused(blob):
 
 
 def test_state_round_trip():
-    before = State(
-        runs={"r": Run([A])},
+    before = ShardState(
+        runs={"r": ArmedRun([A])},
         forgotten_below=at(1),
         highest=at(2),
         segments=[b"x"],

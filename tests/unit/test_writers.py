@@ -12,13 +12,13 @@ import pytest
 
 from lakemark.errors import TableError
 from lakemark.sink.output import topics, writers
-from lakemark.sink.output.topics import Source, Target
+from lakemark.sink.output.topics import MarkSource, OutputTarget
 from stack import watchdog
 from stack.processes import Identity, wait_for
 from tests.kit.output_topics import some
 
 SPAWN = multiprocessing.get_context("spawn")
-TARGET = Target("clean", "group")
+TARGET = OutputTarget("clean", "group")
 DEADLINE_S = 120.0  # the processes import everything first
 WORKERS = set[int]()
 
@@ -55,7 +55,7 @@ def daemon(end: Connection, count: int) -> None:
 def attempt(partition: int, note: str) -> Any:
     try:
         WORKERS.add(os.getpid())
-        return writers.write(TARGET, Source("changes", partition, note), 3, some(1, 2))
+        return writers.write(TARGET, MarkSource("changes", partition, note), 3, some(1, 2))
     except (TableError, RuntimeError) as error:
         return error
 

@@ -7,12 +7,12 @@ from lakemark.connectors.schema_file import read_schema_file
 from lakemark.kafka.client_settings import java_options, librdkafka_options
 from lakemark.settings import cache, own_files
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 
 
-def check(config: Config) -> list[Problem]:
+def check(config: Config) -> list[Mistake]:
     """Mistakes and warnings in what the configuration names; nothing is contacted."""
-    problems: list[Problem] = []
+    problems: list[Mistake] = []
     if config.source.connector_file:
         try:
             problems += connector.read(config).problems
@@ -39,13 +39,13 @@ def check(config: Config) -> list[Problem]:
     return problems
 
 
-def _rights(config: Config) -> Iterator[Problem]:
+def _rights(config: Config) -> Iterator[Mistake]:
     """Files that others can read or write, which should not."""
     for file, why in own_files.bared(config.secret_files()):
         message = f"a secret stands in {file}, and {why}"
-        yield Problem("", message, f"chmod 600 {file}", warning=True)
+        yield Mistake("", message, f"chmod 600 {file}", warning=True)
     for folder, why in cache.trust():
         if not why:
             continue
         message = f"{folder} of the cache is not used: {why}"
-        yield Problem("", message, own_files.HINT, warning=True)
+        yield Mistake("", message, own_files.HINT, warning=True)

@@ -18,7 +18,7 @@ from lakemark.cli.invocation import (
     OK,
     USAGE,
     ConfigOption,
-    Output,
+    OutputForm,
     OutputOption,
     guarded,
     hide,
@@ -28,7 +28,7 @@ from lakemark.cli.invocation import (
 from lakemark.cli.presentation import say
 from lakemark.errors import LakemarkError, PipelineError
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.locate import config_file
 from lakemark.settings.units import SettingsSchema
 
@@ -84,10 +84,10 @@ def validate(config: ConfigOption = None) -> int:
 
 @config_app.command("show")
 @guarded
-def config_show(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
+def config_show(config: ConfigOption = None, output: OutputOption = OutputForm.table) -> int:
     """Show every setting, its value (secrets masked) and where it came from."""
     loaded = load(config)
-    presentation.show_settings(Console(), loaded, as_json=output is Output.json)
+    presentation.show_settings(Console(), loaded, as_json=output is OutputForm.json)
     return OK
 
 
@@ -101,9 +101,9 @@ def config_schema() -> int:
 
 @app.command()
 @guarded
-def version(output: OutputOption = Output.table) -> int:
+def version(output: OutputOption = OutputForm.table) -> int:
     """Print the versions that matter in a bug report."""
-    presentation.show_versions(Console(), as_json=output is Output.json)
+    presentation.show_versions(Console(), as_json=output is OutputForm.json)
     return OK
 
 
@@ -155,7 +155,7 @@ def run(
 
 @app.command()
 @guarded
-def doctor(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
+def doctor(config: ConfigOption = None, output: OutputOption = OutputForm.table) -> int:
     """Ask brokers, connector, database and this machine whether all is in order; change nothing."""
     loaded = load(config)
     from lakemark.cli import doctor_view  # noqa: PLC0415
@@ -163,20 +163,20 @@ def doctor(config: ConfigOption = None, output: OutputOption = Output.table) -> 
     from lakemark.ops.doctor.doctor import examine  # noqa: PLC0415
 
     findings = examine(loaded.config)
-    doctor_view.show(Console(), findings, as_json=output is Output.json, hide=hide)
+    doctor_view.show(Console(), findings, as_json=output is OutputForm.json, hide=hide)
     return FAILED if any(f.verdict is Verdict.ERROR for f in findings) else OK
 
 
 @app.command()
 @guarded
-def plan(config: ConfigOption = None, output: OutputOption = Output.table) -> int:
+def plan(config: ConfigOption = None, output: OutputOption = OutputForm.table) -> int:
     """Show what a run would do, and what a changed setting takes; change nothing."""
     loaded = load(config)
     from lakemark.cli import plan_view  # noqa: PLC0415
     from lakemark.ops.plan import plan as plans  # noqa: PLC0415
 
     found = plans.plan(loaded.config)
-    plan_view.show(Console(), found, as_json=output is Output.json, hide=hide)
+    plan_view.show(Console(), found, as_json=output is OutputForm.json, hide=hide)
     return FAILED if found.stops() else OK
 
 
@@ -185,7 +185,7 @@ def plan(config: ConfigOption = None, output: OutputOption = Output.table) -> in
 def status(
     *,
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
     again: Annotated[
         bool, typer.Option("--watch", help="Again and again, until Ctrl-C: --watch [SECONDS].")
     ] = False,
@@ -201,7 +201,7 @@ def status(
     from lakemark.cli import status_view  # noqa: PLC0415
     from lakemark.ops.overview import Lookout  # noqa: PLC0415
 
-    look, topic, as_json = Lookout(loaded).look, loaded.topics.progress, output is Output.json
+    look, topic, as_json = Lookout(loaded).look, loaded.topics.progress, output is OutputForm.json
     if not again:
         status_view.show(Console(), look(), topic=topic, as_json=as_json, hide=hide)
         return OK
@@ -532,4 +532,4 @@ def _known_form(table: str, config: Config) -> None:
     elif table not in TableChoice({}, config.source.tables):
         problem = f"{table} is not among source.tables: {', '.join(config.source.tables)}"
     if problem:
-        raise InvalidConfig([Problem("TABLE", problem, "lakemark status shows the tables")])
+        raise InvalidConfig([Mistake("TABLE", problem, "lakemark status shows the tables")])

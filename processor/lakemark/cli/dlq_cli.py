@@ -18,7 +18,7 @@ from lakemark.cli.invocation import (
     OK,
     USAGE,
     ConfigOption,
-    Output,
+    OutputForm,
     OutputOption,
     guarded,
     load,
@@ -27,13 +27,13 @@ from lakemark.cli.presentation import error_console
 from lakemark.cli.signal_exchange import Request, exchange
 from lakemark.errors import PipelineError
 from lakemark.ops import dead_letters
-from lakemark.ops.dead_letters import Letter, Wanted
+from lakemark.ops.dead_letters import Letter, LetterFilter
 from lakemark.settings.config import Config
 from lakemark.snapshot import fields
 
 if TYPE_CHECKING:
     from lakemark.ops.replays import Replay  # a slow import
-    from lakemark.snapshot.following import Run
+    from lakemark.snapshot.following import FollowedRun
 
 _LISTED: Final = 100  # letters: a few screens
 
@@ -59,15 +59,15 @@ def ls(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="List this many.")] = _LISTED,
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """List dead letters, the newest last, and how many there are of each kind."""
     begin = _begin(since)
     loaded = load(config).config
-    found = _letters(loaded, Wanted(table, reason, since=begin))
+    found = _letters(loaded, LetterFilter(table, reason, since=begin))
     letters = dead_letters.by_time(letter.without_value() for letter in found)
     counts = dead_letters.summary(letters)
-    as_json = output is Output.json
+    as_json = output is OutputForm.json
     dlq_view.show_letters(Console(), letters, counts, limit=limit, as_json=as_json)
     return OK
 
@@ -81,17 +81,17 @@ def show(
         bool, typer.Option("--raw", help="Write the value's bytes as they came, nothing else.")
     ] = False,
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """Show a dead letter: why, from where, and the record itself."""
     loaded = load(config).config
-    letter = next(_letters(loaded, Wanted(ids=frozenset([letter_id]))), None)
+    letter = next(_letters(loaded, LetterFilter(ids=frozenset([letter_id]))), None)
     if letter is None:
         raise _unknown(loaded, [letter_id])
     if raw:
         sys.stdout.buffer.write(letter.value or b"")
         return OK
-    dlq_view.show_letter(Console(), letter, as_json=output is Output.json)
+    dlq_view.show_letter(Console(), letter, as_json=output is OutputForm.json)
     return OK
 
 
@@ -112,7 +112,7 @@ def replay(
         str, typer.Option("--answer-within", help="How long to wait for the pipeline's answer.")
     ] = "30s",
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """Read the rows of dead letters again from the database.
 
@@ -124,11 +124,11 @@ def replay(
         return USAGE
     within = fields.delay("--answer-within", answer_within).total_seconds()
     loaded = load(config).config
-    wanted = Wanted(table, ids=frozenset(ids or ()))
+    wanted = LetterFilter(table, ids=frozenset(ids or ()))
     letters = dead_letters.by_time(one.without_value() for one in _letters(loaded, wanted))
     if missing := wanted.ids - {letter.id for letter in letters}:
         raise _unknown(loaded, sorted(missing))
-    as_json = output is Output.json
+    as_json = output is OutputForm.json
     plan = _planned(loaded, letters)
     if dry_run or not letters:
         dlq_view.show_plan(Console(), plan, as_json=as_json)
@@ -140,7 +140,7 @@ def _carry_out(config: Config, plan: "Replay", *, within: float, wait: bool, as_
     """One signal after the other; what cannot be replayed is said first, and the rest goes on."""
     if not as_json:
         dlq_view.show_refused(error_console(), plan.refused)
-    runs: list[tuple[str, Run]] = []
+    runs: list[tuple[str, FollowedRun]] = []
     for one in plan.rereadings:
         for data in one.signals():
             run = exchange(config, Request("execute-snapshot", data), within=within, wait=wait)
@@ -153,7 +153,7 @@ def _carry_out(config: Config, plan: "Replay", *, within: float, wait: bool, as_
     return OK if good and not plan.refused else FAILED
 
 
-def _letters(config: Config, wanted: Wanted) -> Iterator[Letter]:
+def _letters(config: Config, wanted: LetterFilter) -> Iterator[Letter]:
     """The letters that are asked for, each once.
 
     Raises:

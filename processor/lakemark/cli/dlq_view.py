@@ -19,7 +19,7 @@ from lakemark.ops.terminal import shown
 
 if TYPE_CHECKING:
     from lakemark.ops.replays import Refused, Replay  # a slow import
-    from lakemark.snapshot.following import Run
+    from lakemark.snapshot.following import FollowedRun
 
 _MOST_SHOWN: Final = 64 * 1024  # characters: more than anybody reads on a screen
 _HEX_SHOWN: Final = 4096  # bytes
@@ -135,7 +135,7 @@ def show_refused(console: Console, refused: Sequence["Refused"]) -> None:
         show_line(console, f"    → {hint}")
 
 
-def show_run(console: Console, table: str, rows: int, run: "Run") -> None:
+def show_run(console: Console, table: str, rows: int, run: "FollowedRun") -> None:
     """What has become of one signal of a replay."""
     show_line(
         console, f"{table}: {_many(rows, 'row')} {'is' if rows == 1 else 'are'} to be read again"
@@ -143,7 +143,7 @@ def show_run(console: Console, table: str, rows: int, run: "Run") -> None:
     snapshot_view.show_outcome(console, run, is_run=True, as_json=False)
 
 
-def show_replay(replay: "Replay", runs: Sequence[tuple[str, "Run"]]) -> None:
+def show_replay(replay: "Replay", runs: Sequence[tuple[str, "FollowedRun"]]) -> None:
     """A replay as JSON; keys, which are cell values, are only counted."""
     data = {
         "tables": [

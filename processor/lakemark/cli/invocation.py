@@ -30,7 +30,7 @@ _debug = False
 P = ParamSpec("P")
 
 
-class Output(StrEnum):
+class OutputForm(StrEnum):
     """Form of an answer."""
 
     table = "table"
@@ -41,7 +41,7 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="YAML file; else LAKEMARK_CONFIG, else ./lakemark.yaml."),
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table or json")]
+OutputOption = Annotated[OutputForm, typer.Option("--output", "-o", help="table or json")]
 
 
 def set_debug(*, on: bool) -> None:

@@ -20,7 +20,7 @@ from rich.text import Text
 from lakemark.errors import LakemarkError
 from lakemark.ops.terminal import shown, shown_json
 from lakemark.settings.config import Config, Loaded, leaves
-from lakemark.settings.layers import Problem
+from lakemark.settings.layers import Mistake
 from lakemark.settings.masking import MASK, foreign
 from lakemark.version import __version__
 
@@ -83,7 +83,7 @@ def show_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def show_problems(
-    console: Console, problems: Sequence[Problem], *, source: str, hide: Hide
+    console: Console, problems: Sequence[Mistake], *, source: str, hide: Hide
 ) -> None:
     """Every mistake and warning: where, what, what to do."""
     if not problems:

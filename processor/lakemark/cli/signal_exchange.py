@@ -15,7 +15,7 @@ from lakemark.cli.presentation import error_console
 from lakemark.errors import PipelineError, RefusedError, cut
 from lakemark.settings.config import Config
 from lakemark.snapshot import notifications, signals
-from lakemark.snapshot.following import Run, then
+from lakemark.snapshot.following import FollowedRun, then
 
 _MOST_BYTES: Final = 1_000_000  # brokers take 1 MiB of a record unless they are told otherwise
 _POLL_S: Final = 0.5  # Ctrl-C is noticed after this
@@ -59,7 +59,7 @@ class Request:
         return notification.id == self.id or notification.type == self._ANSWERS.get(self.kind)
 
 
-def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> Run:
+def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> FollowedRun:
     """Sends a signal and returns what has come of it.
 
     1. It is checked.  2. The end of the notifications is noted.  3. It is written.
@@ -110,21 +110,21 @@ def _check_started(config: Config) -> None:
         )
 
 
-def _answered(signal: Request, tail: Any, within: float) -> Run:
+def _answered(signal: Request, tail: Any, within: float) -> FollowedRun:
     """The run after the first notification that answers, without one when none came in time."""
-    run = Run(signal.id)
+    run = FollowedRun(signal.id)
     deadline = time.monotonic() + within
     while (left := deadline - time.monotonic()) > 0:
         found = notifications.read(tail.value(min(left, _POLL_S)))
         if found is None or not signal.is_answered_by(found):
             continue
-        run = then(Run(found.id), found)
+        run = then(FollowedRun(found.id), found)
         if run.last is not None:
             break
     return run
 
 
-def _followed(run: Run, tail: Any) -> Run:
+def _followed(run: FollowedRun, tail: Any) -> FollowedRun:
     with snapshot_view.Bars(error_console()) as shown:
         shown.update(run)
         while not run.has_ended:

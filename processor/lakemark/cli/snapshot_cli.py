@@ -20,7 +20,7 @@ from lakemark.cli.invocation import (
     FAILED,
     OK,
     ConfigOption,
-    Output,
+    OutputForm,
     OutputOption,
     guarded,
     load,
@@ -83,7 +83,7 @@ def start(
     wait: Annotated[bool, typer.Option(help="Follow the run to its end.")] = False,
     answer_within: AnswerOption = "30s",
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """Read tables again, whole or in part, and bring what is missing into the lake."""
     loaded = load(config).config
@@ -100,7 +100,7 @@ def start(
     }
     signal = Request("execute-snapshot", data, run_id or str(uuid.uuid4()))
     _check_conditions(conditions)
-    as_json = output is Output.json
+    as_json = output is OutputForm.json
     return _send(loaded, signal, within=_seconds(answer_within), wait=wait, as_json=as_json)
 
 
@@ -112,7 +112,7 @@ def stop(
     ] = None,
     answer_within: AnswerOption = "30s",
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """Stop all runs, or some tables of them. Rows that were read stay."""
     signal = Request("stop-snapshot", {"data-collections": tables or None})
@@ -124,7 +124,7 @@ def stop(
 def pause(
     answer_within: AnswerOption = "30s",
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """Read no more chunks until `lakemark snapshot resume`."""
     return _command(Request("pause-snapshot", {}), config, answer_within, output)
@@ -135,7 +135,7 @@ def pause(
 def resume(
     answer_within: AnswerOption = "30s",
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """Go on with what was paused."""
     return _command(Request("resume-snapshot", {}), config, answer_within, output)
@@ -151,7 +151,7 @@ def set_(
     delay: DelayOption = None,
     answer_within: AnswerOption = "30s",
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """Change a run while it is active."""
     data = {"id": run_id, "chunk-rows": chunk_rows, "parallelism": parallelism, "delay": delay}
@@ -163,7 +163,7 @@ def set_(
 def status(
     run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="only this run")] = None,
     config: ConfigOption = None,
-    output: OutputOption = Output.table,
+    output: OutputOption = OutputForm.table,
 ) -> int:
     """Show the newest notification of every run."""
     from lakemark.kafka.records import read_all  # noqa: PLC0415
@@ -178,13 +178,13 @@ def status(
             code="unknown-run",
             hint="`lakemark snapshot status` lists the runs of the last month",
         )
-    snapshot_view.show_runs(Console(), shown, as_json=output is Output.json)
+    snapshot_view.show_runs(Console(), shown, as_json=output is OutputForm.json)
     return OK
 
 
-def _command(signal: Request, config: Path | None, answer_within: str, output: Output) -> int:
+def _command(signal: Request, config: Path | None, answer_within: str, output: OutputForm) -> int:
     within = _seconds(answer_within)
-    as_json = output is Output.json
+    as_json = output is OutputForm.json
     return _send(load(config).config, signal, within=within, wait=False, as_json=as_json)
 
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lakemark.cli.presentation import show_json, show_line, show_table
 from lakemark.ops.terminal import shown
-from lakemark.snapshot.following import Run, Scan, then
+from lakemark.snapshot.following import FollowedRun, Scan, then
 from lakemark.snapshot.notifications import Notification
 
 _FOLLOW: Final = "lakemark snapshot status"
@@ -43,7 +43,7 @@ class Bars:
         """Leaves them as they are."""
         self._progress.stop()
 
-    def update(self, run: Run) -> None:
+    def update(self, run: FollowedRun) -> None:
         """Shows how far the run has come."""
         for table, scan in run.tables.items():
             if table not in self._tasks:
@@ -81,7 +81,7 @@ def numbers(scan: Scan) -> str:
     return "  ".join(parts)
 
 
-def show_outcome(console: Console, run: Run, *, is_run: bool, as_json: bool) -> None:
+def show_outcome(console: Console, run: FollowedRun, *, is_run: bool, as_json: bool) -> None:
     """What came of a signal: its newest notification, and what can be done next."""
     if as_json and run.last is not None:
         show_json(_data(run.last))
@@ -132,7 +132,7 @@ def show_runs(console: Console, found: Sequence[Notification], *, as_json: bool)
 
 def _row(notification: Notification) -> tuple[str, ...]:
     details = notification.additional_data
-    run = then(Run(notification.id), notification)
+    run = then(FollowedRun(notification.id), notification)
     table = details.get("current_collection_in_progress") or details.get("scanned_collection")
     scan = run.tables.get(table or "")
     try:

@@ -20,7 +20,7 @@ from tenacity import (
 
 from lakemark.errors import DependencyError
 from lakemark.settings.config import ConnectConfig
-from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
+from lakemark.settings.layers import InvalidConfig, LoginRefused, Mistake
 from lakemark.settings.masking import foreign
 
 # A worker answers 409 while it rebalances; that is over in seconds. With a timeout of 10 s each
@@ -196,7 +196,7 @@ class ConnectRest:
         if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
             message = f"Connect at {self._shown()} refuses us with status {status}"
             hint = "set source.connect.username and source.connect.password"
-            raise LoginRefused(Problem("source.connect", message, hint), code="connect-refused")
+            raise LoginRefused(Mistake("source.connect", message, hint), code="connect-refused")
         if status == httpx.codes.NOT_FOUND:
             raise self._unknown()
         if not response.is_success:
@@ -217,7 +217,7 @@ class ConnectRest:
         near = difflib.get_close_matches(wanted, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(known) or 'none'}"
         message = f"Connect at {self._shown()} has no connector {wanted!r}"
-        return InvalidConfig([Problem(UNKNOWN_CONNECTOR, message, hint)])
+        return InvalidConfig([Mistake(UNKNOWN_CONNECTOR, message, hint)])
 
     def _away(self, reason: str) -> DependencyError:
         return DependencyError(
@@ -229,7 +229,7 @@ class ConnectRest:
     def _odd_answer(self) -> InvalidConfig:
         message = f"{self._shown()} does not answer like Kafka Connect"
         hint = "set source.connect.url to the REST address of a worker"
-        return InvalidConfig([Problem("source.connect.url", message, hint)])
+        return InvalidConfig([Mistake("source.connect.url", message, hint)])
 
     def _shown(self) -> str:
         url = httpx.URL(self._connect.url)

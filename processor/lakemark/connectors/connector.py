@@ -20,7 +20,7 @@ from lakemark.model import namesakes
 from lakemark.model.namesakes import Name
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.names import quoted, split_list, table_name, topic_regex, topic_safe
 from lakemark.settings.patterns import JavaPattern, compile_java
 
@@ -146,7 +146,7 @@ class Connector:
     output_prefixes: tuple[str, ...]
     tables: TableChoice
     chosen: TableChoice
-    problems: tuple[Problem, ...]
+    problems: tuple[Mistake, ...]
 
     @property
     def identity(self) -> SourceIdentity:
@@ -243,7 +243,7 @@ class Connector:
                     "choose a prefix that no change topic begins with; where one was used before,"
                     " begin a new pipeline: another name and another checkpoint"
                 )
-                raise InvalidConfig([Problem("output.topic_prefix", message, hint)])
+                raise InvalidConfig([Mistake("output.topic_prefix", message, hint)])
 
 
 def read(config: Config, *, attempts: int = ATTEMPTS) -> Connector:
@@ -263,7 +263,7 @@ def read(config: Config, *, attempts: int = ATTEMPTS) -> Connector:
         return parse(settings, config=config, name=config.source.connect.connector)
     file = config.source.connector_file
     if file is None:
-        raise InvalidConfig([Problem("source", "no connector is named")])
+        raise InvalidConfig([Mistake("source", "no connector is named")])
     name, settings = read_file(file)
     return parse(settings, config=config, name=name)
 
@@ -290,14 +290,14 @@ def read_file(file: Path) -> tuple[str, dict[str, str]]:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         problem = f"{file} cannot be read: {error.strerror}"
-        raise InvalidConfig([Problem("source.connector_file", problem)]) from error
+        raise InvalidConfig([Mistake("source.connector_file", problem)]) from error
     except ValueError as error:
         problem = f"{file.name} is not valid JSON: {error}"
-        raise InvalidConfig([Problem("source.connector_file", problem)]) from error
+        raise InvalidConfig([Mistake("source.connector_file", problem)]) from error
     inner = document.get("config", document) if isinstance(document, dict) else None
     if not isinstance(inner, dict):
         problem = f"{file.name} holds no JSON object with the connector's settings"
-        raise InvalidConfig([Problem("source.connector_file", problem)])
+        raise InvalidConfig([Mistake("source.connector_file", problem)])
     settings = {str(k): _as_text(v) for k, v in inner.items() if v is not None}
     return str(document.get("name") or settings.get("name") or file.stem), settings
 

@@ -23,7 +23,7 @@ import yaml
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.model.modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 
 _TYPE: Final = re.compile(
     r"(?P<name>[a-z_][a-z0-9_]*(?: precision| varying)?)\s*(?:\((?P<args>[\d\s,-]+)\))?"
@@ -88,14 +88,14 @@ def read_schema_file(file: Path) -> dict[str, list[CatalogColumn]]:
         # All scalars as texts: columns may be named no, on or 1.
         document = yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)  # noqa: S506
     except OSError as error:
-        raise InvalidConfig([Problem("source.schema_file", str(error))]) from error
+        raise InvalidConfig([Mistake("source.schema_file", str(error))]) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problem = Problem("source.schema_file", f"{file.name} is not valid YAML: {error}")
+        problem = Mistake("source.schema_file", f"{file.name} is not valid YAML: {error}")
         raise InvalidConfig([problem]) from error
-    problems: list[Problem] = []
+    problems: list[Mistake] = []
     tables: dict[str, list[CatalogColumn]] = {}
     if not isinstance(document, dict):
-        problems.append(Problem("", "expected tables, such as `public.orders:`"))
+        problems.append(Mistake("", "expected tables, such as `public.orders:`"))
         document = {}
     for table, entry in document.items():
         tables[str(table)] = list(_columns(str(table), entry, problems))
@@ -104,32 +104,32 @@ def read_schema_file(file: Path) -> dict[str, list[CatalogColumn]]:
     return tables
 
 
-def _columns(table: str, entry: Any, problems: list[Problem]) -> Iterator[CatalogColumn]:
+def _columns(table: str, entry: Any, problems: list[Mistake]) -> Iterator[CatalogColumn]:
     columns = entry.get("columns") if isinstance(entry, dict) else None
     key = entry.get("key", []) if isinstance(entry, dict) else []
     if not all(table.partition(".")):
-        problems.append(Problem(table, "is not a table: expected schema.table"))
+        problems.append(Mistake(table, "is not a table: expected schema.table"))
     if not isinstance(columns, dict) or not columns:
         hint = "write `columns:` with `name: type` lines below it"
-        problems.append(Problem(f"{table}.columns", "is missing or empty", hint))
+        problems.append(Mistake(f"{table}.columns", "is missing or empty", hint))
         return
     key = key if isinstance(key, list) else [key]
     problems += [
-        Problem(f"{table}.key", f"{name} is not among the columns")
+        Mistake(f"{table}.key", f"{name} is not among the columns")
         for name in key
         if name not in columns
     ]
     unknown = sorted(set(entry) - {"columns", "key"})
     if unknown:
         hint = "known are columns and key"
-        problems.append(Problem(table, f"{', '.join(unknown)}: not known", hint))
+        problems.append(Mistake(table, f"{', '.join(unknown)}: not known", hint))
     for name, text in columns.items():
         place = key.index(name) + 1 if name in key else None
         found = _column(str(name), str(text), place)
         if isinstance(found, CatalogColumn):
             yield found
         else:
-            problems.append(Problem(f"{table}.columns.{name}", *found))
+            problems.append(Mistake(f"{table}.columns.{name}", *found))
 
 
 def _column(name: str, text: str, place: int | None) -> CatalogColumn | tuple[str, str]:

@@ -11,7 +11,7 @@ from lakemark.errors import ConfigError
 from lakemark.model.modes import HandlingModes
 from lakemark.settings.config import Config
 from lakemark.settings.java_syntax import PatternError
-from lakemark.settings.layers import Problem
+from lakemark.settings.layers import Mistake
 from lakemark.settings.names import split_list, topic_regex
 from lakemark.settings.patterns import compile_java
 
@@ -65,8 +65,8 @@ PARTS: Final = {
 
 def problems_with(
     settings: Mapping[str, str], config: Config, *, kinds: Mapping[str, str]
-) -> Iterator[Problem]:
-    """Errors first, then warnings (`Problem.warning`).
+) -> Iterator[Mistake]:
+    """Errors first, then warnings (`Mistake.warning`).
 
     Args:
         settings: the connector's own configuration.
@@ -88,19 +88,19 @@ def problems_with(
     yield from sorted(found, key=lambda problem: problem.warning)
 
 
-def _error(setting: str, message: str, hint: str) -> Problem:
-    return Problem(f"connector: {setting}", message, hint)
+def _error(setting: str, message: str, hint: str) -> Mistake:
+    return Mistake(f"connector: {setting}", message, hint)
 
 
-def _warning(setting: str, message: str, hint: str = "") -> Problem:
-    return Problem(f"connector: {setting}", message, hint, warning=True)
+def _warning(setting: str, message: str, hint: str = "") -> Mistake:
+    return Mistake(f"connector: {setting}", message, hint, warning=True)
 
 
 def _is(settings: Mapping[str, str], name: str, *, default: str = "false") -> bool:
     return settings.get(name, default).strip().lower() == "true"
 
 
-def _connector(settings: Mapping[str, str], kinds: Mapping[str, str]) -> Iterator[Problem]:
+def _connector(settings: Mapping[str, str], kinds: Mapping[str, str]) -> Iterator[Mistake]:
     java_class = settings.get("connector.class", "")
     if java_class not in kinds:
         yield _error(
@@ -110,7 +110,7 @@ def _connector(settings: Mapping[str, str], kinds: Mapping[str, str]) -> Iterato
         )
 
 
-def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
     prefix = settings.get("topic.prefix", "")
     if not prefix:
         yield _error("topic.prefix", "is missing", "set topic.prefix in the connector")
@@ -130,7 +130,7 @@ def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
     if config.source.topics is None:
         wide = [regex for regex in config.source.tables if topic_regex(regex) is None]
         if wide:
-            yield Problem(
+            yield Mistake(
                 "source.tables",
                 f"{', '.join(wide)}: cannot be said in topic names, so all topics are read",
                 "write plainer expressions, or set source.topics",
@@ -138,7 +138,7 @@ def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
             )
 
 
-def _placeholders(settings: Mapping[str, str]) -> Iterator[Problem]:
+def _placeholders(settings: Mapping[str, str]) -> Iterator[Mistake]:
     """Without the names, columns that the connector leaves out would come by snapshots."""
     for setting in sorted(settings):
         if "${" in settings[setting] and _NAMING_THEM.fullmatch(setting):
@@ -149,7 +149,7 @@ def _placeholders(settings: Mapping[str, str]) -> Iterator[Problem]:
             )
 
 
-def _expressions(settings: Mapping[str, str]) -> Iterator[Problem]:
+def _expressions(settings: Mapping[str, str]) -> Iterator[Mistake]:
     """Java expressions that cannot be evaluated here, so that nobody knows what they name.
 
     The events would be right, the connector applies its lists itself. But a snapshot might read a
@@ -170,7 +170,7 @@ def _expressions(settings: Mapping[str, str]) -> Iterator[Problem]:
             yield _error(setting, f"{shown}: {error}, so what it names cannot be known", error.hint)
 
 
-def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
     for alias in split_list(settings.get("transforms", "")):
         prefix = f"transforms.{alias}"
         java_class = settings.get(f"{prefix}.type", "")
@@ -223,7 +223,7 @@ def void_options(settings: Mapping[str, str]) -> list[str]:
     )
 
 
-def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
     for side in ("key", "value"):
         setting = f"{side}.converter"
         java_class = settings.get(setting)
@@ -260,7 +260,7 @@ def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Problem
         )
 
 
-def _losses(settings: Mapping[str, str]) -> Iterator[Problem]:
+def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:
     skipped = {part.strip().lower() for part in settings.get("skipped.operations", "t").split(",")}
     rows = sorted(skipped & {"c", "u", "d", "r"})
     if rows:
@@ -301,7 +301,7 @@ def _losses(settings: Mapping[str, str]) -> Iterator[Problem]:
         )
 
 
-def _modes(settings: Mapping[str, str]) -> Iterator[Problem]:
+def _modes(settings: Mapping[str, str]) -> Iterator[Mistake]:
     """Modes in which the connector does not write every value as it is."""
     try:
         modes = HandlingModes.from_connector(settings)
@@ -327,7 +327,7 @@ def _modes(settings: Mapping[str, str]) -> Iterator[Problem]:
         )
 
 
-def _names_of_columns(settings: Mapping[str, str]) -> Iterator[Problem]:
+def _names_of_columns(settings: Mapping[str, str]) -> Iterator[Mistake]:
     mode = settings.get("field.name.adjustment.mode", "none")
     if mode != "none":
         yield _warning(
@@ -348,7 +348,7 @@ def _names_of_columns(settings: Mapping[str, str]) -> Iterator[Problem]:
         )
 
 
-def _snapshots(settings: Mapping[str, str], config: Config) -> Iterator[Problem]:
+def _snapshots(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
     if config.database is None:
         return
     if not settings.get("signal.data.collection"):

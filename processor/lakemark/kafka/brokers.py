@@ -37,7 +37,7 @@ from lakemark.kafka.client_settings import java_options, librdkafka_options
 from lakemark.kafka.own_topics import create_command, topic_plan, unusable
 from lakemark.model.offsets import Offsets
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.masking import foreign
 from lakemark.settings.patterns import compile_java
 
@@ -187,7 +187,7 @@ class Cluster:
             NewTopic(name, num_partitions=count, replication_factor=-1, config=settings)
             for name, (count, settings) in plan.items()
         ]
-        refused: list[Problem] = []
+        refused: list[Mistake] = []
         with self._asking():
             futures = self._admin.create_topics(new, request_timeout=self._timeout)
             for name, future in futures.items():
@@ -201,7 +201,7 @@ class Cluster:
                         raise
                     message = f"the topic {name} cannot be created: {foreign(cause.str())}"
                     hint = f"let somebody who may run: {create_command(self._config, name)}"
-                    refused.append(Problem("kafka", message, hint))
+                    refused.append(Mistake("kafka", message, hint))
                 else:
                     _log.info("kafka.topic_created", topic=name, partitions=plan[name][0])
         if refused:

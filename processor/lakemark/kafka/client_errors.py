@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 from lakemark.errors import DependencyError
 from lakemark.settings import masking
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
+from lakemark.settings.layers import InvalidConfig, LoginRefused, Mistake
 
 # Wrong credentials or certificates: waiting does not mend them.
 _NOT_TRUSTED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})  # noqa: SLF001
@@ -46,7 +46,7 @@ def not_let_in(error: KafkaError) -> LoginRefused:
     """What it means that the brokers do not accept our credentials or certificate."""
     message = f"the brokers do not let us in: {masking.foreign(error.str())}"
     hint = "check kafka.security against the brokers"
-    return LoginRefused(Problem("kafka.security", message, hint), code="kafka-refused")
+    return LoginRefused(Mistake("kafka.security", message, hint), code="kafka-refused")
 
 
 class Admission:
@@ -190,7 +190,7 @@ def refused_settings() -> Iterator[None]:
         yield
     except KafkaException as error:
         said = masking.foreign(error.args[0].str())
-        problem = Problem("kafka", f"the Kafka client refuses its settings: {said}")
+        problem = Mistake("kafka", f"the Kafka client refuses its settings: {said}")
         raise InvalidConfig([problem]) from error
 
 

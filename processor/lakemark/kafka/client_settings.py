@@ -9,7 +9,7 @@ from typing import Any, Final
 from lakemark.kafka import msk_iam
 from lakemark.kafka.own_topics import owner_group
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.security import AWS_MSK_IAM, OAUTHBEARER, SecurityConfig
 from lakemark.settings.units import reveal
 
@@ -110,7 +110,7 @@ def _pem(file: Path) -> str:
     text = file.read_text(encoding="utf-8", errors="replace")
     if "-----BEGIN " not in text:
         raise InvalidConfig(
-            [Problem("kafka.security", f"{file} is not in PEM form", "convert it with openssl")]
+            [Mistake("kafka.security", f"{file} is not in PEM form", "convert it with openssl")]
         )
     return text
 
@@ -120,7 +120,7 @@ def _private_key(file: Path) -> str:
     if not any(begin in text for begin in _PKCS8):
         hint = f"run: openssl pkcs8 -topk8 -in {file} -out {file.stem}.pk8.pem"
         message = f"{file} is not in PKCS#8 form, the only one the Java client reads"
-        raise InvalidConfig([Problem("kafka.security.ssl_key_location", message, hint)])
+        raise InvalidConfig([Mistake("kafka.security.ssl_key_location", message, hint)])
     return text
 
 
@@ -179,7 +179,7 @@ def _msk_iam_token(security: SecurityConfig) -> dict[str, Any]:
     if not msk_iam.is_installed():
         message = "AWS_MSK_IAM needs AWS's signer, which is not installed"
         hint = "pip install 'lakemark[msk-iam]', where lakemark runs and for Spark's workers"
-        raise InvalidConfig([Problem("kafka.security.sasl_mechanism", message, hint)])
+        raise InvalidConfig([Mistake("kafka.security.sasl_mechanism", message, hint)])
     token = msk_iam.MskIamToken(security.sasl_aws_region or "")
     return {"sasl.mechanism": OAUTHBEARER, "oauth_cb": token}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from lakemark.settings.config import Config
-from lakemark.settings.layers import Problem
+from lakemark.settings.layers import Mistake
 
 _DAY_MS: Final = 86_400_000
 
@@ -117,7 +117,7 @@ def _in_words(operation: str) -> str:
 
 def unusable(
     config: Config, counts: Mapping[str, int], settings: Mapping[str, Mapping[str, str]]
-) -> Iterator[tuple[str, Problem]]:
+) -> Iterator[tuple[str, Mistake]]:
     """What cannot work about our topics that exist: the topic, and the problem with the command.
 
     Args:
@@ -129,7 +129,7 @@ def unusable(
     if counts.get(control, 1) != 1:
         yield (
             control,
-            Problem(
+            Mistake(
                 "kafka",
                 f"{control} has {counts[control]} partitions; its order needs exactly one",
                 f"delete it while lakemark is stopped, or choose another name: in {control}",
@@ -148,9 +148,9 @@ def unusable(
 
 def _to_alter(
     config: Config, name: str, setting: str, wanted: Mapping[str, str], *, default: str = ""
-) -> Problem:
+) -> Mistake:
     value = wanted.get(setting, default)
-    return Problem(
+    return Mistake(
         "kafka",
         f"{name} exists, but its {setting} must be {value}",
         f"run: {alter_command(config, name, setting, value)}",

@@ -96,7 +96,7 @@ Step = Net | Leave | Arrive
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RowState:
     """A key's row on its way through the steps.
 
     Attributes:
@@ -190,8 +190,8 @@ def alone(net: Net) -> Net:
 
 
 def advance(
-    state: State, step: Step, *, same: Callable[[Net, Net], bool]
-) -> tuple[State, Net | None]:
+    state: RowState, step: Step, *, same: Callable[[Net, Net], bool]
+) -> tuple[RowState, Net | None]:
     """One step of a key: its next state, and the row that a `Leave` took away (None = unknown).
 
     In one statement that shifts unique keys under a deferrable constraint (`id = id + 1`) the
@@ -202,7 +202,7 @@ def advance(
     says which one it means.
 
     Args:
-        state: the key's state, whole (`State`).
+        state: the key's state, whole (`RowState`).
         step: what comes next. A step the state is ahead of changes nothing; a key change that
             comes again at the very same position neither.
         same: whether a row and the image of a delete agree in every column.
@@ -218,28 +218,30 @@ def advance(
         return _leave(state, net, same)
     if isinstance(step, Arrive):
         found = row if row is not None and row.action != DELETE else None
-        return State(then(row, net), found), None
+        return RowState(then(row, net), found), None
     whole = alone(net) if row is None else then(row, net)
     if (
         state.displaced is not None
         and row is not None
         and one_transaction(row.position, net.position)
     ):
-        return State(whole, state.displaced), None
-    return State(whole), None
+        return RowState(whole, state.displaced), None
+    return RowState(whole), None
 
 
-def _leave(state: State, gone: Net, same: Callable[[Net, Net], bool]) -> tuple[State, Net | None]:
+def _leave(
+    state: RowState, gone: Net, same: Callable[[Net, Net], bool]
+) -> tuple[RowState, Net | None]:
     row, other = state.row, state.displaced
     if row is None or row.action == DELETE:
-        return State(then(row, gone)), None
+        return RowState(then(row, gone)), None
     if other is None or not one_transaction(row.position, gone.position):
-        return State(then(row, gone)), row
+        return RowState(then(row, gone)), row
     if same(row, gone):
         # The created row is meant: the one it displaced is back, as old as it is, so that a
         # truncate still on its way removes it. The barrier tells this delete if it comes again.
         back = other if other.unavailable else replace(other, barrier=gone.position)
-        return State(replace(back, force=True)), row
+        return RowState(replace(back, force=True)), row
     if same(other, gone):
-        return State(replace(row, position=gone.position)), other
-    return State(then(row, gone)), row
+        return RowState(replace(row, position=gone.position)), other
+    return RowState(then(row, gone)), row

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from lakemark.errors import LakemarkError
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 
 
 class Verdict(StrEnum):
@@ -67,7 +67,7 @@ def wrong(check: str, subject: str, reason: str, mend: str = "") -> Finding:
     return Finding(check, subject, Verdict.ERROR, reason, mend)
 
 
-def of_problem(check: str, subject: str, problem: Problem) -> Finding:
+def of_problem(check: str, subject: str, problem: Mistake) -> Finding:
     """A problem that another module has named already."""
     verdict = Verdict.WARNING if problem.warning else Verdict.ERROR
     return Finding(check, subject, verdict, problem.message, problem.hint)

@@ -68,7 +68,7 @@ CONTROL: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PacketRecord:
     """One record of a packet: see the table above. `net` points at a pool row."""
 
     record: int
@@ -87,7 +87,7 @@ class KeyColumns:
 
 
 def build(
-    items: Sequence[Record], pool: pa.StructArray, *, table: str, key_columns: KeyColumns
+    items: Sequence[PacketRecord], pool: pa.StructArray, *, table: str, key_columns: KeyColumns
 ) -> pa.Table:
     """The packet of `items`, whose nets point at rows of `pool`.
 
@@ -204,13 +204,13 @@ def told_of(packet: pa.Table, name: bytes) -> bytes:
 
 def truncates(positions_of: Sequence[bytes], *, table: str) -> pa.Table:
     """A packet that says only that the table was truncated at these positions."""
-    items = [Record(TRUNCATE, b"", position) for position in positions_of]
+    items = [PacketRecord(TRUNCATE, b"", position) for position in positions_of]
     return build(items, pa.array([], pa.struct([])), table=table, key_columns=KeyColumns())
 
 
 def missed(keys: Sequence[tuple[bytes, bytes]], *, table: str) -> pa.Table:
     """A packet that says only that events of these (key, position) are missing."""
-    items = [Record(MISSED, key, position) for key, position in keys]
+    items = [PacketRecord(MISSED, key, position) for key, position in keys]
     return build(items, pa.array([], pa.struct([])), table=table, key_columns=KeyColumns())
 
 
@@ -278,7 +278,7 @@ def key_columns(packets_of: Iterable[pa.Table]) -> KeyColumns:
     return next((key for key in found if key.names), KeyColumns())
 
 
-def records_of(packet: pa.Table, at: np.ndarray, *, offset: int) -> list[Record]:
+def records_of(packet: pa.Table, at: np.ndarray, *, offset: int) -> list[PacketRecord]:
     """The packet's records at the given rows, their pool rows counted from `offset`."""
     chosen = packet.select(CONTROL.names).take(pa.array(at, pa.int64()))
     return [
@@ -287,7 +287,7 @@ def records_of(packet: pa.Table, at: np.ndarray, *, offset: int) -> list[Record]
     ]
 
 
-def _record(row: dict[str, Any], pool_row: int) -> Record:
+def _record(row: dict[str, Any], pool_row: int) -> PacketRecord:
     net = None
     if row["action"] is not None:
         net = Net(
@@ -302,4 +302,4 @@ def _record(row: dict[str, Any], pool_row: int) -> Record:
             force=row["force"],
             barrier=row["barrier"],
         )
-    return Record(row["record"], row["key"], row["position"], net, row["other_key"])
+    return PacketRecord(row["record"], row["key"], row["position"], net, row["other_key"])

@@ -20,7 +20,7 @@ from lakemark.ops.status import (
     WindowsNow,
 )
 from lakemark.snapshot.flight import Flight
-from lakemark.snapshot.following import ENDED, Run, Scan, then
+from lakemark.snapshot.following import ENDED, FollowedRun, Scan, then
 from lakemark.snapshot.notifications import Notification, is_of_run
 
 _KEPT: Final = 50  # of signals, of runs, and of answers to signals that are not known
@@ -36,7 +36,7 @@ class Answers:
     def __init__(self) -> None:
         self._signals: OrderedDict[str, SignalSeen] = OrderedDict()
         self._answers: OrderedDict[str, Answer] = OrderedDict()
-        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._runs: OrderedDict[str, FollowedRun] = OrderedDict()
 
     def signal(self, value: bytes | None, *, sent_ms: int, unnamed: str) -> None:
         """A record of the signals topic, whatever it holds."""
@@ -62,7 +62,7 @@ class Answers:
         why = _why(found)
         _keep(self._answers, found.id, Answer(found.type, found.timestamp, *why))
         if found.id in self._runs or found.type in _OF_RUNS or is_of_run(found):
-            run = self._runs.get(found.id, Run(found.id))
+            run = self._runs.get(found.id, FollowedRun(found.id))
             _keep(self._runs, found.id, then(run, found), over=lambda one: one.has_ended)
 
     def reading(self) -> frozenset[str]:
@@ -128,7 +128,7 @@ def delay_of(now: Flight) -> Delay | None:
 
 
 def _shown(
-    run: Run,
+    run: FollowedRun,
     stages: Mapping[tuple[str, str], str],
     chunks: Mapping[tuple[str, str], list[ChunkNow]],
 ) -> RunNow:

@@ -21,7 +21,7 @@ import msgspec
 from lakemark.errors import LakemarkError
 from lakemark.ops import lag, status
 from lakemark.ops.answers import Answers, delay_of, windows_of
-from lakemark.ops.history import Batches, Pace
+from lakemark.ops.history import BatchHistory, EventRate
 from lakemark.ops.status import (
     BatchDone,
     CatalogNow,
@@ -64,14 +64,14 @@ class Board:
         self._captured: frozenset[str] = frozenset()
         self._state = PipelineState()
         self._clocks: dict[str, lag.Clock] = {}
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, EventRate] = {}
         self._ends: lag.Ends | None = None
         self._away: PipelineNow | None = None
         self._source: SourceNow | None = None
         self._gone: dict[str, int] = {}
         self._catalog: CatalogNow | None = None
         self._flight = Flight()
-        self._batches = Batches()
+        self._batches = BatchHistory()
         self._answers = Answers()
 
     # -- what is written ------------------------------------------------------------------------
@@ -96,7 +96,9 @@ class Board:
         now = self._clock()
         with self._lock:
             self._state = state
-            self._paces = {name: Pace(now, entry.events) for name, entry in state.tables.items()}
+            self._paces = {
+                name: EventRate(now, entry.events) for name, entry in state.tables.items()
+            }
 
     def tables(self, state: PipelineState) -> None:
         """The tables' states as a batch left them; the state is not changed any more."""
@@ -106,7 +108,7 @@ class Board:
                 before = self._state.tables.get(name, TableState())
                 if before.newest_ts != entry.newest_ts:
                     self._clocks.setdefault(name, lag.Clock()).applied_at = now
-                pace = self._paces.setdefault(name, Pace(now, before.events))
+                pace = self._paces.setdefault(name, EventRate(now, before.events))
                 pace.add(now, entry.events)
             self._state = state
 

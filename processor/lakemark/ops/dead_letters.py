@@ -59,7 +59,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LetterFilter:
     """Which letters are asked for; an empty field asks for all.
 
     Attributes:
@@ -126,7 +126,7 @@ def letter_of(
         return None
 
 
-def chosen(letters: Iterable[Letter | None], wanted: Wanted) -> Iterator[Letter]:
+def chosen(letters: Iterable[Letter | None], wanted: LetterFilter) -> Iterator[Letter]:
     """The letters that are asked for, each id once, as they come."""
     seen: set[str] = set()
     for letter in letters:

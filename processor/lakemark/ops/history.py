@@ -14,7 +14,7 @@ PACE_S: Final = 60.0
 _NEWEST: Final = 20  # batches shown one by one; the slowest step is one of these
 
 
-class Batches:
+class BatchHistory:
     """What batches did; not thread-safe: the board holds the lock."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def _higher(one: _Number | None, other: _Number | None) -> _Number | None:
     return max(one, other)
 
 
-class Pace:
+class EventRate:
     """Events a second of one table over the last `PACE_S`, or since it is known."""
 
     def __init__(self, at: float, events: int) -> None:

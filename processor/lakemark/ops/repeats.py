@@ -24,7 +24,7 @@ _NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 _VARYING: Final = frozenset({"event", "exception", "level", "stack", "table", "timestamp"})
 
 
-class Kind(NamedTuple):
+class LineKind(NamedTuple):
     """What lines have in common that repeat each other; `text` without its numbers."""
 
     logger: str
@@ -53,11 +53,11 @@ class Repeats:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[Kind, _Seen] = {}
-        self._texts: dict[Kind, set[str]] = {}
+        self._seen: dict[LineKind, _Seen] = {}
+        self._texts: dict[LineKind, set[str]] = {}
         self._swept = clock()
 
-    def left_out(self, kind: Kind) -> int | None:
+    def left_out(self, kind: LineKind) -> int | None:
         """How many were left out before this one; None if it is to be left out itself."""
         kind, now = self._bounded(kind), self._clock()
         seen = self._seen.setdefault(kind, _Seen(at=now))
@@ -70,7 +70,7 @@ class Repeats:
         out, seen.out = seen.out, 0
         return out
 
-    def over(self) -> Iterator[tuple[Kind, int]]:
+    def over(self) -> Iterator[tuple[LineKind, int]]:
         """Kinds of which some were left out and none has come since; what is past is forgotten."""
         now = self._clock()
         if now - self._swept < _SWEEP_S:
@@ -84,7 +84,7 @@ class Repeats:
                 del self._seen[kind]
                 self._texts.get(kind._replace(text=""), set()).discard(kind.text)
 
-    def _bounded(self, kind: Kind) -> Kind:
+    def _bounded(self, kind: LineKind) -> LineKind:
         rest = kind._replace(text="")
         texts = self._texts.setdefault(rest, set())
         if kind.text in texts or len(texts) < _TEXTS:
@@ -113,12 +113,12 @@ class Handler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-def _kind(record: logging.LogRecord) -> Kind:
+def _kind(record: logging.LogRecord) -> LineKind:
     if not isinstance(record.msg, dict):
-        return Kind(record.name, record.levelno, "", "", _NUMBER.sub("", record.getMessage()))
+        return LineKind(record.name, record.levelno, "", "", _NUMBER.sub("", record.getMessage()))
     fields: dict[str, Any] = record.msg
     texts = (f"{name}={value}" for name, value in fields.items() if name not in _VARYING)
-    return Kind(
+    return LineKind(
         record.name,
         record.levelno,
         str(fields.get("event")),
@@ -134,7 +134,7 @@ def _say(record: logging.LogRecord, count: int) -> None:
         record.left_out = count
 
 
-def _summary(kind: Kind, count: int) -> logging.LogRecord:
+def _summary(kind: LineKind, count: int) -> logging.LogRecord:
     """Of lines that were left out and will not be followed by another one."""
     event = kind.event or kind.text.partition("\n")[0]
     said = {"msg": "log.left_out", "of": event, "lines": count}

@@ -114,7 +114,7 @@ class SlotSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SourceLook:
     """What was found at one moment; an error where somebody did not answer.
 
     Attributes:
@@ -151,7 +151,7 @@ class SourceSide:
         """Return what is known before the first look."""
         return SourceNow(_ms(at), self._expected.watched)
 
-    def seen(self, look: Look) -> SourceNow:
+    def seen(self, look: SourceLook) -> SourceNow:
         """Return what is known after a look; `look.at` never goes back."""
         if self._begun is None:
             self._begun = look.at
@@ -186,7 +186,7 @@ class SourceSide:
         if moment is not None:
             self._proven = max(moment, self._proven or moment)
 
-    def _evidence(self, look: Look) -> Clock | None:
+    def _evidence(self, look: SourceLook) -> Clock | None:
         if isinstance(look.slot, SlotSeen):
             return self._by_slot(look.slot, look.at)
         if self._expected.heartbeat_s:
@@ -203,7 +203,7 @@ class SourceSide:
 
     # -- what is wrong --------------------------------------------------------------------------
 
-    def _problems(self, look: Look) -> Iterator[tuple[str, str, str]]:
+    def _problems(self, look: SourceLook) -> Iterator[tuple[str, str, str]]:
         """Causes before their consequences: what a stopped connector lets fall silent is none."""
         found = [*self._of_connect(look.connector), *self._of_slot(look.slot)]
         yield from found or self._of_silence(look)
@@ -250,7 +250,7 @@ class SourceSide:
             reason = f"the slot {seen.name} is lost: the database has removed log that it needs"
             yield "slot-lost", reason, f"drop the slot; {hint}"
 
-    def _of_silence(self, look: Look) -> Iterator[tuple[str, str, str]]:
+    def _of_silence(self, look: SourceLook) -> Iterator[tuple[str, str, str]]:
         expected, slot = self._expected, look.slot
         see = f"see `curl -s {expected.place}/status`" if expected.place else "see its log"
         if isinstance(slot, SlotSeen) and not slot.active:
@@ -268,7 +268,7 @@ class SourceSide:
         elif isinstance(slot, LakemarkError) and not expected.heartbeat_s:
             yield slot.code, slot.message, slot.hint
 
-    def _silent_s(self, look: Look) -> float | None:
+    def _silent_s(self, look: SourceLook) -> float | None:
         """For how long no heartbeat has come, if that is too long."""
         every = self._expected.heartbeat_s
         if not every or not look.heartbeats_read:

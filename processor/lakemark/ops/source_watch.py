@@ -20,7 +20,7 @@ from lakemark.kafka.brokers import Cluster
 from lakemark.ops.board import Board
 from lakemark.ops.doctor.checks_connector import Task, heartbeat_s
 from lakemark.ops.doctor.facts_database import DatabaseWatch
-from lakemark.ops.source_side import ConnectorSeen, Expected, Look, SlotSeen, SourceSide
+from lakemark.ops.source_side import ConnectorSeen, Expected, SlotSeen, SourceLook, SourceSide
 from lakemark.ops.status import SourceNow
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
@@ -77,7 +77,7 @@ class SourceWatch:
         if self._database is not None:
             self._database.close()
 
-    def look(self) -> Look:
+    def look(self) -> SourceLook:
         """Return what everybody says now; who does not answer is an error in it."""
         connector, slot = _answer(self._ask_connect), _answer(self._ask_slot)
         newest = _answer(self._ask_heartbeats)
@@ -86,7 +86,7 @@ class SourceWatch:
             stack, self._open, self._kafka = self._open, ExitStack(), None
             stack.close()
         heartbeat = newest / 1000 if isinstance(newest, int) else None
-        return Look(time.time(), connector, slot, heartbeat, heartbeats_read=read)
+        return SourceLook(time.time(), connector, slot, heartbeat, heartbeats_read=read)
 
     def gone(self, names: frozenset[str]) -> frozenset[str] | None:
         """Return which of these tables the database does not have; None if it does not say."""
@@ -140,7 +140,7 @@ def unknown(config: Config, error: LakemarkError) -> SourceNow:
     name = connect.connector if connect else ""
     side = SourceSide(Expected(name, "", {}, 0.0, database=False), patient=False)
     error = _of_connect(error) if isinstance(error, InvalidConfig) else error
-    return side.seen(Look(time.time(), error))
+    return side.seen(SourceLook(time.time(), error))
 
 
 def keep_looking(

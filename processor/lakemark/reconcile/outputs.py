@@ -53,7 +53,7 @@ class Swept(msgspec.Struct, frozen=True):
     void: str = ""
 
 
-class Folded(msgspec.Struct, frozen=True):
+class ShardOutcome(msgspec.Struct, frozen=True):
     """Outcome of one batch in one shard: `state` is None if the old one stays as it is."""
 
     state: bytes | None

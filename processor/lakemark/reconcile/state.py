@@ -31,7 +31,7 @@ class Window(msgspec.Struct):
     timeline: int = 0
 
 
-class Run(msgspec.Struct):
+class ArmedRun(msgspec.Struct):
     """An armed run.
 
     Attributes:
@@ -45,7 +45,7 @@ class Run(msgspec.Struct):
     windows: str = ""
 
 
-class State(msgspec.Struct):
+class ShardState(msgspec.Struct):
     """What one shard remembers.
 
     Attributes:
@@ -62,7 +62,7 @@ class State(msgspec.Struct):
         decided: highest `lo` of decided chunks by table and run, of tables in order mode.
     """
 
-    runs: dict[str, Run] = {}
+    runs: dict[str, ArmedRun] = {}
     forgotten_below: bytes = positions.LOWEST
     highest: bytes = positions.LOWEST
     segments: list[bytes] = []
@@ -81,19 +81,19 @@ class State(msgspec.Struct):
         return {table for run in self.runs.values() for table in run.tables}
 
 
-def encode_state(state: State) -> bytes:
+def encode_state(state: ShardState) -> bytes:
     """The blob of a state: magic, version, msgpack."""
     return _MAGIC + VERSION.to_bytes(2) + msgspec.msgpack.encode(state)
 
 
-def decode_state(blob: bytes | None) -> State:
+def decode_state(blob: bytes | None) -> ShardState:
     """Inverse of `encode_state`; None is the empty state.
 
     Raises:
         StateVersionError: the blob is of another version, damaged, or no state at all.
     """
     if blob is None:
-        return State()
+        return ShardState()
     version = int.from_bytes(blob[4:6])
     if blob[:4] != _MAGIC or not version:
         raise StateVersionError(
@@ -108,7 +108,7 @@ def decode_state(blob: bytes | None) -> State:
             hint=f"run the version of lakemark that wrote the checkpoint, or {other[1]}",
         )
     try:
-        return msgspec.msgpack.decode(blob[6:], type=State)
+        return msgspec.msgpack.decode(blob[6:], type=ShardState)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StateVersionError(
             "the checkpoint's reconcile state is damaged",

@@ -35,22 +35,22 @@ from lakemark.reconcile.outputs import (
     SIZE,
     SURVIVORS,
     SWEPT,
-    Folded,
     Output,
+    ShardOutcome,
     Size,
     Swept,
 )
 from lakemark.reconcile.state import (
     ORDER_MODE,
     TABLE_MODE,
-    Run,
-    State,
+    ArmedRun,
+    ShardState,
     Window,
     decode_state,
     encode_state,
 )
 from lakemark.source import touches
-from lakemark.source.touches import Mark, WindowRow
+from lakemark.source.touches import ShardMark, WindowRow
 
 CONTROL: Final = "control"
 TOUCHES: Final = touches.TOUCHES_KIND
@@ -91,7 +91,9 @@ Row = tuple[str, str, int, bytes]
 """What a shard takes: kind, source, its place there, content."""
 
 
-def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: int) -> Folded:
+def fold(
+    state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: int
+) -> ShardOutcome:
     """One batch of one shard.
 
     Args:
@@ -110,7 +112,7 @@ def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: 
     """
     now = decode_state(state)
     if not now.runs and not records.get(CONTROL):
-        return Folded(None, [])
+        return ShardOutcome(None, [])
     outputs = _control(now, records.get(CONTROL, ()), shard)
     if now.runs:
         found = [m for blob in records.get(MARKS, ()) for m in touches.unpack_marks(blob)]
@@ -121,16 +123,16 @@ def fold(state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: 
         if oldest is not None:
             _forget(now, oldest)
     else:
-        now = State(forgotten_below=max(now.forgotten_below, now.highest))
+        now = ShardState(forgotten_below=max(now.forgotten_below, now.highest))
     # An empty state is written too: None would leave the run armed.
-    blob = None if state is None and now == State() else encode_state(now)
+    blob = None if state is None and now == ShardState() else encode_state(now)
     parts = sum(len(attempt.parts) for attempt in now.attempts.values())
     size = Size(shard, sum(now.rows), parts, len(blob or b""))
     outputs.append(Output(SIZE, "", msgspec.json.encode(size)))
-    return Folded(None if blob == state else blob, outputs)
+    return ShardOutcome(None if blob == state else blob, outputs)
 
 
-def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> Folded | None:
+def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> ShardOutcome | None:
     """One shard's share of a micro-batch, in any order, folded in the order of its places.
 
     Args:
@@ -147,7 +149,7 @@ def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> Folded | Non
     return fold(before, records, shard=shard) if records else None
 
 
-def _mark_order(mark: Mark) -> tuple[bytes, str, str, bytes]:
+def _mark_order(mark: ShardMark) -> tuple[bytes, str, str, bytes]:
     return mark.position, mark.kind, mark.table, mark.data
 
 
@@ -168,11 +170,11 @@ def touched(state: bytes | None) -> pa.RecordBatch:
     return _touched(decode_state(state))
 
 
-def _touched(now: State) -> pa.RecordBatch:
+def _touched(now: ShardState) -> pa.RecordBatch:
     return remembered.newest([remembered.read(segment) for segment in now.segments])
 
 
-def _control(now: State, records: Iterable[bytes], shard: int) -> list[Output]:
+def _control(now: ShardState, records: Iterable[bytes], shard: int) -> list[Output]:
     """Arms, disarms, closes. Records of other types are for others, unreadable ones for nobody."""
     outputs: list[Output] = []
     for blob in records:
@@ -197,11 +199,13 @@ def _control(now: State, records: Iterable[bytes], shard: int) -> list[Output]:
     return outputs
 
 
-def _arm(now: State, record: _Control) -> None:
+def _arm(now: ShardState, record: _Control) -> None:
     if not now.runs:
         now.closed = Closed(below=record.attempt)
     tables = sorted(set(record.tables))
-    run = now.runs.setdefault(record.run, Run(tables, record.mode, record.windows or record.run))
+    run = now.runs.setdefault(
+        record.run, ArmedRun(tables, record.mode, record.windows or record.run)
+    )
     run.mode = record.mode  # output topics may have been configured meanwhile, or taken out
 
 
@@ -213,7 +217,7 @@ def _position(text: str) -> bytes:
     return position if len(position) == positions.WIDTH else positions.LOWEST
 
 
-def _sweep(now: State, record: _Control) -> list[Output]:
+def _sweep(now: ShardState, record: _Control) -> list[Output]:
     """A truncate below which nothing of the source is: a run has written every row since."""
     run, position = now.runs.get(record.run), _position(record.position)
     if run is None or record.table not in run.tables or position == positions.LOWEST:
@@ -226,7 +230,7 @@ def _sweep(now: State, record: _Control) -> list[Output]:
     ]
 
 
-def _manifest(now: State, blob: bytes) -> None:
+def _manifest(now: ShardState, blob: bytes) -> None:
     try:
         manifest = msgspec.json.decode(blob, type=Manifest)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -236,7 +240,7 @@ def _manifest(now: State, blob: bytes) -> None:
         attempt.manifest = manifest
 
 
-def _attempt(now: State, of: Manifest | Header) -> Attempt | None:
+def _attempt(now: ShardState, of: Manifest | Header) -> Attempt | None:
     """The attempt, if it may still be decided."""
     run = now.runs.get(of.run)
     if run is None or of.table not in run.tables or of.attempt in now.closed:
@@ -244,7 +248,7 @@ def _attempt(now: State, of: Manifest | Header) -> Attempt | None:
     return now.attempts.setdefault(of.attempt, Attempt(of.run, of.table, of.chunk))
 
 
-def _take_parts(now: State, blobs: Iterable[bytes], shard: int) -> None:
+def _take_parts(now: ShardState, blobs: Iterable[bytes], shard: int) -> None:
     for blob in blobs:
         size = int.from_bytes(blob[:4])
         try:
@@ -256,17 +260,17 @@ def _take_parts(now: State, blobs: Iterable[bytes], shard: int) -> None:
             attempt.parts.setdefault(header.part, blob[4 + size :])
 
 
-def _close(now: State, attempt: int) -> None:
+def _close(now: ShardState, attempt: int) -> None:
     now.attempts.pop(attempt, None)
     now.closed.add(attempt)
 
 
-def _close_below(now: State, attempt: int) -> None:
+def _close_below(now: ShardState, attempt: int) -> None:
     now.closed.raise_to(attempt)
     now.attempts = {n: of for n, of in now.attempts.items() if n not in now.closed}
 
 
-def _drop_tables(now: State) -> None:
+def _drop_tables(now: ShardState) -> None:
     """Forgets tables that no run reads any more, and attempts of runs that are over."""
     tables = now.tables()
     kept = [remembered.of_tables(remembered.read(segment), tables) for segment in now.segments]
@@ -278,7 +282,7 @@ def _drop_tables(now: State) -> None:
         _close(now, attempt)
 
 
-def _remember(now: State, blobs: Sequence[bytes]) -> None:
+def _remember(now: ShardState, blobs: Sequence[bytes]) -> None:
     # A late touch below `forgotten_below` beats no chunk that can still be decided.
     fresh = remembered.fresh(blobs, tables=now.tables(), above=now.forgotten_below)
     if not fresh:
@@ -291,13 +295,13 @@ def _remember(now: State, blobs: Sequence[bytes]) -> None:
     _set_segments(now, [*batches, new], same=len(batches))
 
 
-def _set_segments(now: State, batches: list[pa.RecordBatch], *, same: int = 0) -> None:
+def _set_segments(now: ShardState, batches: list[pa.RecordBatch], *, same: int = 0) -> None:
     """Replaces the segments; the first `same` of them are the old ones."""
     now.segments = now.segments[:same] + [touches.encode_touches(b) for b in batches[same:]]
     now.rows = [batch.num_rows for batch in batches]
 
 
-def _mark(now: State, marks: Sequence[Mark], outputs: list[Output]) -> bytes | None:
+def _mark(now: ShardState, marks: Sequence[ShardMark], outputs: list[Output]) -> bytes | None:
     """Floors, blind spots, own snapshots and windows; marks come in position order.
 
     Returns the position below which touches may be forgotten, if it has risen.
@@ -321,7 +325,7 @@ def _mark(now: State, marks: Sequence[Mark], outputs: list[Output]) -> bytes | N
     return oldest if oldest > now.forgotten_below else None
 
 
-def _window(now: State, mark: Mark) -> bytes:
+def _window(now: ShardState, mark: ShardMark) -> bytes:
     """An open or close row of ours: rows of others, Debezium's own too, are ignored.
 
     Returns the open row's position of the window that it announces as the oldest in use.
@@ -359,7 +363,7 @@ def _open(position: bytes, wal: int) -> bytes:
     return min(position, positions.pack(positions.unpack(position)[0], wal, wal))
 
 
-def _decide(now: State, shard: int) -> list[Output]:
+def _decide(now: ShardState, shard: int) -> list[Output]:
     """Decides the attempts that are complete, in the order of their numbers."""
     outputs: list[Output] = []
     touched: pa.RecordBatch | None = None
@@ -396,7 +400,7 @@ def _decide(now: State, shard: int) -> list[Output]:
     return outputs
 
 
-def _span(now: State, attempt: Attempt) -> tuple[Window, Window] | None:
+def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
     """The windows of an attempt's `lo` and `hi`, once all has come that it waits for."""
     manifest = attempt.manifest
     low = now.windows.get(manifest.lo) if manifest else None
@@ -408,7 +412,7 @@ def _span(now: State, attempt: Attempt) -> tuple[Window, Window] | None:
     return low, high
 
 
-def _doubt(now: State, attempt: Attempt, low: Window, high: Window) -> str:
+def _doubt(now: ShardState, attempt: Attempt, low: Window, high: Window) -> str:
     """Why an attempt is void; empty if it counts."""
     manifest, table = attempt.manifest, attempt.table
     if manifest is not None and (manifest.server_start, manifest.timeline) != (
@@ -426,7 +430,7 @@ def _doubt(now: State, attempt: Attempt, low: Window, high: Window) -> str:
     return bounds.doubt(low.open)
 
 
-def _forget(now: State, below: bytes) -> None:
+def _forget(now: ShardState, below: bytes) -> None:
     """Drops touches at or below the open row of the oldest window, and windows before it.
 
     A window that an attempt names is kept: the attempt is then void, and does not wait for ever.

@@ -27,7 +27,7 @@ class QueryStoppedError(Exception):
         super().__init__(_INTERRUPTED)
 
 
-class Query(Protocol):
+class Drainable(Protocol):
     """What is needed of Spark's `StreamingQuery`."""
 
     @property
@@ -82,7 +82,7 @@ class Draining:
         """Whether the query is to end."""
         return self._asked.is_set()
 
-    def drain(self, query: Query, *, grace_s: float, hurry: Event) -> bool:
+    def drain(self, query: Drainable, *, grace_s: float, hurry: Event) -> bool:
         """Waits for the end of the batch under way; the query may be stopped then.
 
         Args:

@@ -36,7 +36,7 @@ from lakemark.runners.batch_runner import CONTROL_RECORDS, Batches, chunk_record
 from lakemark.runners.draining import QueryStoppedError
 from lakemark.settings.config import Config
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
-from lakemark.snapshot.chunk_task import Kept, ReadSettings, run_chunk
+from lakemark.snapshot.chunk_task import OpenClients, ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.source import fetch, plain, ranges
 from lakemark.source.ranges import Range
@@ -167,7 +167,7 @@ class LocalRunner:
     def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
         """See `BatchRunner`."""
         if not hasattr(self._kept, "kept"):
-            self._kept.kept = Kept()
+            self._kept.kept = OpenClients()
         return run_chunk(spec, settings, kept=self._kept.kept)
 
 

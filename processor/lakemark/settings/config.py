@@ -25,7 +25,7 @@ from pydantic_core import PydanticCustomError
 
 from lakemark.settings import masking
 from lakemark.settings.file_secret import FileSecret
-from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Problem, dotted, read_layers
+from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Mistake, dotted, read_layers
 from lakemark.settings.masking import Masks
 from lakemark.settings.mistakes import explain, shape_of
 from lakemark.settings.names import InternalTopics
@@ -395,29 +395,29 @@ def _files_of(section: BaseModel | Mapping[str, Any]) -> Iterator[Path]:
             yield from value.files
 
 
-def _cautions(config: Config) -> Iterator[Problem]:
+def _cautions(config: Config) -> Iterator[Mistake]:
     """What can be started like this but should be known."""
     if config.output and config.source.connect is None:
-        yield Problem(
+        yield Mistake(
             "output",
             "without source.connect snapshots for output topics wait until every partition of "
             "their tables has had a later event",
             "set source.connect",
         )
     if config.kafka.security.security_protocol == "SASL_PLAINTEXT":
-        yield Problem(
+        yield Mistake(
             "kafka.security.security_protocol",
             "SASL_PLAINTEXT sends the password and all rows unencrypted",
             "use SASL_SSL where the brokers offer it",
         )
     if config.kafka.security.ssl_endpoint_identification == "none":
-        yield Problem(
+        yield Mistake(
             "kafka.security.ssl_endpoint_identification",
             "none accepts a certificate of any host name",
             "use https, and certificates that carry the brokers' names",
         )
     if "snapshot" in config.model_fields_set and config.database is None:
-        yield Problem(
+        yield Mistake(
             "snapshot",
             "without a database there is nothing to read snapshots from",
             "add the section database",
@@ -436,7 +436,7 @@ class Loaded:
 
     config: Config
     origins: dict[str, str]
-    warnings: list[Problem]
+    warnings: list[Mistake]
 
 
 def load(path: Path | None, environ: Mapping[str, str] | None = None) -> Config:

@@ -84,7 +84,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookAhead:
     """A look-ahead."""
 
     inner: "Group"
@@ -95,17 +95,17 @@ class Look:
 class Group:
     """Alternatives, each a sequence."""
 
-    branches: tuple[tuple["Text | Look | Group", ...], ...]
+    branches: tuple[tuple["Text | LookAhead | Group", ...], ...]
 
 
-def looks(node: Text | Look | Group) -> bool:
+def looks(node: Text | LookAhead | Group) -> bool:
     """Return whether there is a look-ahead in it."""
     if isinstance(node, Group):
         return any(looks(part) for branch in node.branches for part in branch)
-    return isinstance(node, Look)
+    return isinstance(node, LookAhead)
 
 
-def doublings(node: Text | Look | Group) -> float:
+def doublings(node: Text | LookAhead | Group) -> float:
     """Return how often the time of an engine that tries one way after the other may double.
 
     Each alternative that is tried and each place where a repetition may end is a way; so the time
@@ -113,7 +113,7 @@ def doublings(node: Text | Look | Group) -> float:
     """
     if isinstance(node, Text):
         return node.doublings
-    if isinstance(node, Look):
+    if isinstance(node, LookAhead):
         return doublings(node.inner)
     return math.log2(len(node.branches)) + max(
         sum(map(doublings, branch)) for branch in node.branches
@@ -129,14 +129,14 @@ def text_of(group: Group) -> str:
     return "|".join("".join(map(piece, branch)) for branch in group.branches)
 
 
-def piece(node: Text | Look | Group) -> str:
+def piece(node: Text | LookAhead | Group) -> str:
     """Return one part of a sequence as RE2's text; see `text_of`."""
-    if isinstance(node, Look):
+    if isinstance(node, LookAhead):
         raise misplaced(node)
     return node.re2 if isinstance(node, Text) else f"(?:{text_of(node)})"
 
 
-def misplaced(look: Look) -> PatternError:
+def misplaced(look: LookAhead) -> PatternError:
     """Return the error of a look-ahead that RE2 cannot replace."""
     sign = "(?!" if look.negated else "(?="
     return PatternError(
@@ -163,7 +163,7 @@ def parsed(java: str, *, ignore_case: bool) -> Group:
     return _Parser(java, ignore_case=ignore_case).parsed()
 
 
-def _repeated_doublings(atom: Text | Look | Group, quantifier: str) -> float:
+def _repeated_doublings(atom: Text | LookAhead | Group, quantifier: str) -> float:
     """Return the doublings of a repetition; what has ways in each of its rounds has no bound."""
     inner = doublings(atom)
     if quantifier == "?":
@@ -229,8 +229,8 @@ class _Parser:
     def _alternatives(self) -> Group:
         self._deeper()
         flags = dict(self._flags)
-        branches: list[tuple[Text | Look | Group, ...]] = []
-        nodes: list[Text | Look | Group] = []
+        branches: list[tuple[Text | LookAhead | Group, ...]] = []
+        nodes: list[Text | LookAhead | Group] = []
         while (quoted := self._quote()) or (self._next() and self._next() != ")"):
             if not quoted and self._skip("|"):
                 branches.append(tuple(nodes))
@@ -243,7 +243,7 @@ class _Parser:
         self._depth -= 1
         return Group((*branches, tuple(nodes)))
 
-    def _atom(self) -> Text | Look | Group | None:
+    def _atom(self) -> Text | LookAhead | Group | None:
         sign = self._take()
         if sign == "(":
             return self._group()
@@ -269,7 +269,7 @@ class _Parser:
     def _cased(self, ranges: Ranges) -> Ranges:
         return in_both_cases(ranges) if self._flags["i"] else ranges
 
-    def _repeated(self, atom: Text | Look | Group) -> Text | Look | Group:
+    def _repeated(self, atom: Text | LookAhead | Group) -> Text | LookAhead | Group:
         if self._quote():
             return atom
         text = self._quantifier()
@@ -299,7 +299,7 @@ class _Parser:
 
     # -- groups ---------------------------------------------------------------------------------
 
-    def _group(self) -> Look | Group | None:
+    def _group(self) -> LookAhead | Group | None:
         for start, name in _GROUPS.items():
             if self._skip(start):
                 raise _unsupported(name)
@@ -319,7 +319,7 @@ class _Parser:
             self._flags = flags
             return found
         found = self._closed()
-        return Look(found, negated) if look else found
+        return LookAhead(found, negated) if look else found
 
     def _closed(self) -> Group:
         found = self._alternatives()

@@ -1,7 +1,7 @@
 """Where settings come from: the YAML file with its line numbers, then the environment.
 
 The environment wins over the file. `${env:NAME}` and `${file:path}` are replaced in both. Nothing
-here raises for a mistake of the user: every mistake becomes a `Problem`, so that all of them are
+here raises for a mistake of the user: every mistake becomes a `Mistake`, so that all of them are
 shown at once.
 """
 
@@ -58,7 +58,7 @@ _DATE: Final = "tag:yaml.org,2002:timestamp"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Mistake:
     """One mistake in a configuration.
 
     Attributes:
@@ -79,7 +79,7 @@ class Problem:
 class InvalidConfig(ConfigError):  # noqa: N818
     """A configuration with mistakes, all of them listed in `problems`; nothing was started."""
 
-    def __init__(self, problems: list[Problem], *, source: str = "") -> None:
+    def __init__(self, problems: list[Mistake], *, source: str = "") -> None:
         self.problems = problems
         self.source = source
         lines = [f"{p.path}: {p.message}" if p.path else p.message for p in problems]
@@ -107,7 +107,7 @@ class LoginRefused(InvalidConfig):
 
     retried = True
 
-    def __init__(self, problem: Problem, *, code: str) -> None:
+    def __init__(self, problem: Mistake, *, code: str) -> None:
         super().__init__([problem])
         self.message, self.code = problem.message, code
 
@@ -116,11 +116,11 @@ class LoginRefused(InvalidConfig):
         return (_refused, (self.problems[0], self.code))
 
 
-def _refused(problem: Problem, code: str) -> LoginRefused:
+def _refused(problem: Mistake, code: str) -> LoginRefused:
     return LoginRefused(problem, code=code)
 
 
-def _rebuild(problems: list[Problem], source: str) -> InvalidConfig:
+def _rebuild(problems: list[Mistake], source: str) -> InvalidConfig:
     return InvalidConfig(problems, source=source)
 
 
@@ -140,7 +140,7 @@ class Layers:
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[SettingPath, str] = field(default_factory=dict)
     lines: dict[SettingPath, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Mistake] = field(default_factory=list)
 
     def line_of(self, path: SettingPath) -> int | None:
         """Line of the setting or of the nearest section around it that the file has."""
@@ -151,7 +151,7 @@ class Layers:
 
     def add(self, path: SettingPath, message: str, hint: str = "") -> None:
         """Notes a mistake at this path."""
-        self.problems.append(Problem(dotted(path), message, hint, self.line_of(path)))
+        self.problems.append(Mistake(dotted(path), message, hint, self.line_of(path)))
 
 
 def dotted(path: SettingPath) -> str:
@@ -199,7 +199,7 @@ def _read_file(file: Path, layers: Layers) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidConfig(
-            [Problem("", f"{file} cannot be read: {reason}", "name the file with -c FILE")],
+            [Mistake("", f"{file} cannot be read: {reason}", "name the file with -c FILE")],
             source=str(file),
         ) from error
     hidden = re.sub(
@@ -214,11 +214,11 @@ def _read_file(file: Path, layers: Layers) -> None:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         raise InvalidConfig(
-            [Problem("", f"not valid YAML: {error.problem}", "check indentation and quotes", line)],
+            [Mistake("", f"not valid YAML: {error.problem}", "check indentation and quotes", line)],
             source=str(file),
         ) from error
     except yaml.YAMLError as error:
-        raise InvalidConfig([Problem("", f"not valid YAML: {error}")], source=str(file)) from error
+        raise InvalidConfig([Mistake("", f"not valid YAML: {error}")], source=str(file)) from error
     if isinstance(value, dict):
         layers.values = value
     else:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from lakemark.settings.layers import ENV_PREFIX, NOT_SETTINGS, InvalidConfig, Problem
+from lakemark.settings.layers import ENV_PREFIX, NOT_SETTINGS, InvalidConfig, Mistake
 
 DEFAULT: Final = "lakemark.yaml"
 
@@ -29,7 +29,7 @@ def config_file(given: Path | None) -> Path | None:
         return None
     raise InvalidConfig(
         [
-            Problem(
+            Mistake(
                 "",
                 "no configuration was found",
                 f"looked for -c FILE, then LAKEMARK_CONFIG, then {default.absolute()}, "

@@ -9,7 +9,7 @@ from typing import Any, Final, Union
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from lakemark.settings.layers import Layers, Problem, SettingPath, Shape, dotted, env_name
+from lakemark.settings.layers import Layers, Mistake, SettingPath, Shape, dotted, env_name
 
 # Longer values are cut: enough to recognise a typing mistake.
 _SHOWN: Final = 60
@@ -57,8 +57,8 @@ def _bare(kind: Any) -> Any:
 
 def explain(
     error: ValidationError, model: type[BaseModel], layers: Layers, *, file: Path | None
-) -> list[Problem]:
-    """One `Problem` per mistake, in the order of the file; none twice for one setting."""
+) -> list[Mistake]:
+    """One `Mistake` per mistake, in the order of the file; none twice for one setting."""
     known = {problem.path for problem in layers.problems}
     found = []
     for detail in error.errors(include_url=False):
@@ -79,23 +79,23 @@ def _problem(
     model: type[BaseModel],
     layers: Layers,
     file: Path | None,
-) -> Problem:
+) -> Mistake:
     name, line, kind = dotted(path), layers.line_of(path), detail["type"]
     if kind == "missing":
         section = shape_of(model, path) == "section"
         variable = env_name(path) + ("__…" if section else "")
         where = [f"{name} in {file.name}" if file else "no configuration file", variable]
         looked = ", then ".join(where)
-        return Problem(name, "is required and was not found", f"looked for {looked}", line)
+        return Mistake(name, "is required and was not found", f"looked for {looked}", line)
     if kind == "extra_forbidden":
         hint = _nearest(path, model)
         origin = layers.origins.get(path, "")
         message = "is not a setting" + (f" (from {origin})" if "LAKEMARK_" in origin else "")
-        return Problem(name, message, hint, line)
+        return Mistake(name, message, hint, line)
     message = f"{_found(detail['input'], path, model)}{_expected(detail)}"
     origin = layers.origins.get(path, "")
     hint = f"the value comes from {origin}" if "LAKEMARK_" in origin or "${" in origin else ""
-    return Problem(name, message, hint, line)
+    return Mistake(name, message, hint, line)
 
 
 def _expected(detail: Mapping[str, Any]) -> str:

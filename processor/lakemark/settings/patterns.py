@@ -19,7 +19,7 @@ import re2
 
 from lakemark.settings.java_syntax import (
     Group,
-    Look,
+    LookAhead,
     PatternError,
     Text,
     doublings,
@@ -151,7 +151,7 @@ def _split(group: Group) -> Iterator[_BranchText]:
         unwanted: list[str] = []
         rest = [_BranchText("")]
         for at, node in enumerate(branch):
-            if isinstance(node, Look):
+            if isinstance(node, LookAhead):
                 if not fixed:
                     raise misplaced(node)
                 into = unwanted if node.negated else ahead

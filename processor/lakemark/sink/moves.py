@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakemark.model import changes, packets, positions
-from lakemark.model.changes import Arrive, Leave, Net, State, Step
+from lakemark.model.changes import Arrive, Leave, Net, RowState, Step
 from lakemark.sink.pool import Pool
 
 Same = Callable[[Net, Net], bool]
@@ -128,7 +128,7 @@ class Waiting:
     def _walk(self, key: bytes, row: Net | None, steps: list[Step]) -> Net | None:
         position, displaced = self.displaced.pop(key, (b"", None))
         shared = bool(position)
-        state = State(row, displaced)
+        state = RowState(row, displaced)
         for step in steps:
             same: Same = self.pool.same
             if self._is_of_two(state, step) and not self.pool.whole(net_of(step)):
@@ -155,7 +155,7 @@ class Waiting:
             self.displaced[key] = (position, state.displaced)
         return state.row
 
-    def _is_of_two(self, state: State, step: Step) -> bool:
+    def _is_of_two(self, state: RowState, step: Step) -> bool:
         """Whether a delete finds the row that a create brought and the one that it displaced."""
         row, gone = state.row, net_of(step)
         return (
@@ -166,7 +166,7 @@ class Waiting:
             and positions.one_transaction(row.position, gone.position)
         )
 
-    def _may_be_of_another(self, state: State, step: Step) -> bool:
+    def _may_be_of_another(self, state: RowState, step: Step) -> bool:
         """Whether a delete may mean a row that the table does not know, not the one it finds.
 
         Under a deferrable key, where deletes show whole rows, the create of the same transaction
@@ -259,7 +259,7 @@ class Waiting:
     def pack(self) -> pa.Table | None:
         """What later batches need: halves without the other, moves that may still get columns."""
         open_changes: set[KeyChange] = set()
-        items: list[packets.Record] = []
+        items: list[packets.PacketRecord] = []
         kept: set[KeyChange] = set()
         for change in sorted(self.moved.keys() | self.awaited.keys(), key=lambda one: one[1]):
             key, position = change
@@ -282,14 +282,16 @@ class Waiting:
                 continue
             kept.add(change)
             if moved is not None:
-                items.append(packets.Record(packets.MOVED, key, position, image, moved.old_key))
+                items.append(
+                    packets.PacketRecord(packets.MOVED, key, position, image, moved.old_key)
+                )
             if change in self.awaited:
                 old_key, row = self.awaited[change]
                 net = Net(changes.UPSERT, "c", position, row=row)
-                items.append(packets.Record(packets.AWAITED, key, position, net, old_key))
+                items.append(packets.PacketRecord(packets.AWAITED, key, position, net, old_key))
         for key, (position, found) in self.displaced.items():
             if self.settled is None or position >= self.settled:
-                items.append(packets.Record(packets.DISPLACED, key, position, found))
+                items.append(packets.PacketRecord(packets.DISPLACED, key, position, found))
         self.reread |= {key for key, at in self.partial.items() if (key, at or b"") not in kept}
         if not items:
             return None

@@ -295,7 +295,7 @@ def _simple_mask(control: pa.Table) -> npt.NDArray[np.bool_]:
     return np.asarray(simple.to_numpy(), dtype=bool)
 
 
-def _step(record: packets.Record, net: Net) -> Step:
+def _step(record: packets.PacketRecord, net: Net) -> Step:
     if record.record == packets.LEAVE:
         return Leave(net, record.other_key)
     if record.record == packets.ARRIVE:

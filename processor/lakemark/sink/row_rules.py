@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, PATCH
-from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Column, Staged
+from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Staged, TargetColumn
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ _NAMES: Final = pa.list_(pa.string())
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PairDecision:
     """What becomes of pairs.
 
     Attributes:
@@ -91,7 +91,7 @@ def as_given(staged: Staged, which: Places, schema: pa.Schema) -> pa.Table:
 
 def decide(
     staged: Staged, source: Places, old: pa.Table, schema: pa.Schema, *, deletes: str
-) -> Decision:
+) -> PairDecision:
     """What becomes of the pairs.
 
     Args:
@@ -109,7 +109,7 @@ def decide(
     some = bool(changed.any())
     rows = pairs.rows(np.flatnonzero(changed), schema) if some else schema.empty_table()
     removed = int((pairs.delete & ~changed).sum())
-    return Decision(gone, rows, int(changed.sum()), removed)
+    return PairDecision(gone, rows, int(changed.sum()), removed)
 
 
 class _Pairs:
@@ -157,7 +157,7 @@ class _Pairs:
                 )
         return pa.table(columns, schema=schema)
 
-    def _from_old(self, column: Column) -> Flags:
+    def _from_old(self, column: TargetColumn) -> Flags:
         """Where the column's value is that of the table's row."""
         kept = self.delete & self.soft
         if not column.patched:

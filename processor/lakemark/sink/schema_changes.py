@@ -11,7 +11,7 @@ from lakemark.errors import TableError
 from lakemark.model import packets
 from lakemark.model.fills import UNSEEN
 from lakemark.settings.schema_policy import REFUSED, Kind, Outcome, SchemaPolicy, way_on
-from lakemark.sink.delta.evolve import Plan
+from lakemark.sink.delta.evolve import SchemaPlan
 from lakemark.sink.resolve import Part
 
 _CUT: Final[Kind] = "truncate"
@@ -54,7 +54,7 @@ def require_truncate(table: str, policy: SchemaPolicy) -> None:
         raise refused(table, _CUT, "it was truncated")
 
 
-def followed(schema: pa.Schema, needed: Plan, policy: SchemaPolicy, table: str) -> pa.Schema:
+def followed(schema: pa.Schema, needed: SchemaPlan, policy: SchemaPolicy, table: str) -> pa.Schema:
     """The columns that a table that is there has, or is to get, for rows of `schema`.
 
     Args:

@@ -32,7 +32,7 @@ ACTIONS: Final = frozenset({UPSERT, DELETE, INSERT, FILL})
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TargetColumn:
     """A column of the write set.
 
     Attributes:
@@ -62,14 +62,14 @@ class Shape:
         patched: whether any upsert has a patch.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[TargetColumn, ...]
     cdc_fields: tuple[str, ...]
     actions: frozenset[str]
     forced: bool
     patched: bool
 
     @property
-    def key(self) -> tuple[Column, ...]:
+    def key(self) -> tuple[TargetColumn, ...]:
         """The columns of the primary key."""
         return tuple(c for c in self.columns if c.is_key)
 
@@ -106,7 +106,7 @@ class Staged:
     table: pa.Table
     shape: Shape
 
-    def keys(self) -> list[tuple[Column, pa.ChunkedArray]]:
+    def keys(self) -> list[tuple[TargetColumn, pa.ChunkedArray]]:
         """The key columns with their values."""
         return [(c, self.table.column(c.staged)) for c in self.shape.key]
 
@@ -157,7 +157,7 @@ def key_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.add(cells, pa.scalar(0.0, cells.type))
 
 
-def _columns(write_set: pa.Table, target: pa.Schema, key: Sequence[str]) -> list[Column]:
+def _columns(write_set: pa.Table, target: pa.Schema, key: Sequence[str]) -> list[TargetColumn]:
     by_source = {source: name for name, source in sources_of(target).items()}
     given = [n for n in write_set.column_names if n != CDC and n not in CONTROL]
     lacking = [n for n in given if n not in by_source]
@@ -174,7 +174,7 @@ def _columns(write_set: pa.Table, target: pa.Schema, key: Sequence[str]) -> list
             code="write-set-invalid",
             hint="give the source table a primary key, or message.key.columns in the connector",
         )
-    return [Column(by_source[n], n, f"c{at}", is_key=n in key) for at, n in enumerate(given)]
+    return [TargetColumn(by_source[n], n, f"c{at}", is_key=n in key) for at, n in enumerate(given)]
 
 
 def _check_control(write_set: pa.Table) -> None:

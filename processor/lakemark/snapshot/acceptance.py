@@ -29,7 +29,7 @@ _NO_KEY: Final = Rejection(
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SignalContext:
     """What a signal is checked against.
 
     Attributes:
@@ -46,7 +46,7 @@ class Known:
     ambiguous: Mapping[str, str] = field(default_factory=dict)
 
 
-def accept(signal: ExecuteSnapshot, known: Known) -> Run | Rejection:
+def accept(signal: ExecuteSnapshot, known: SignalContext) -> Run | Rejection:
     """The run of a signal. Patterns that match no table are skipped as long as another does.
 
     A table that cannot be read is said to be one, and the others are read.
@@ -57,7 +57,7 @@ def accept(signal: ExecuteSnapshot, known: Known) -> Run | Rejection:
         return Rejection(signal.id, refused.code, refused.message, refused.hint)
 
 
-def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
+def _accept(signal: ExecuteSnapshot, known: SignalContext) -> Run:
     chosen = matching(signal.data_collections, known.schemas)
     twins = matching(signal.data_collections, known.ambiguous)
     refused = twins.tables
@@ -97,7 +97,7 @@ def _accept(signal: ExecuteSnapshot, known: Known) -> Run:
     )
 
 
-def _table(name: str, text: str, known: Known) -> TableRun:
+def _table(name: str, text: str, known: SignalContext) -> TableRun:
     table = TableRun(name, condition=text)
     try:
         if text:
@@ -114,7 +114,7 @@ def _table(name: str, text: str, known: Known) -> TableRun:
     return table
 
 
-def _ambiguous(name: str, known: Known) -> TableRun:
+def _ambiguous(name: str, known: SignalContext) -> TableRun:
     table = TableRun(name, state=FAILED, code=namesakes.CODE, reason=known.ambiguous[name])
     table.hint = namesakes.hint(name)
     return table
@@ -138,7 +138,7 @@ def against(name: str, ask: Callable[[str], Rejection | None]) -> Rejection | No
         return Rejection("", error.code, error.message, error.hint)
 
 
-def _check_is_table(names: Sequence[str], known: Known) -> None:
+def _check_is_table(names: Sequence[str], known: SignalContext) -> None:
     """Refuses names of views and the like; what else keeps them from being read does not matter."""
     for name in filter(_PLAIN_NAME.fullmatch, names):
         try:
@@ -160,7 +160,7 @@ def _check_conditions(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:
             )
 
 
-def _check_surrogate(column: str, tables: Sequence[str], known: Known) -> None:
+def _check_surrogate(column: str, tables: Sequence[str], known: SignalContext) -> None:
     for table in tables:
         names = known.schemas[table].by_name
         if column not in names:
@@ -186,7 +186,7 @@ def _one_table(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:
         )
 
 
-def _keys(given: Sequence[PrimaryKey], table: str, known: Known) -> list[list[str]]:
+def _keys(given: Sequence[PrimaryKey], table: str, known: SignalContext) -> list[list[str]]:
     columns = known.schemas[table].key
     if not columns:
         raise RefusedError(

@@ -27,8 +27,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.connectors.postgres.boundaries import Boundary, Condition, KeyRange, halves
 from lakemark.connectors.postgres.postgres_chunks import (
-    Chunk,
     OpenTable,
+    RowsOfSnapshot,
     middle,
     open_table,
     ordered_by,
@@ -46,7 +46,7 @@ from lakemark.model.chunk_rows import ChunkFile
 from lakemark.model.modes import HandlingModes
 from lakemark.settings.config import Config, DatabaseConfig
 from lakemark.snapshot import chunks
-from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, Part, Rows
+from lakemark.snapshot.chunks import ChunkError, ChunkPart, ChunkResult, ChunkSpec, KeyedRows
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -116,7 +116,11 @@ class ReadSettings:
 
 
 def run_chunk(
-    spec: ChunkSpec, settings: ReadSettings, *, again: bool = False, kept: "Kept | None" = None
+    spec: ChunkSpec,
+    settings: ReadSettings,
+    *,
+    again: bool = False,
+    kept: "OpenClients | None" = None,
 ) -> ChunkResult:
     """Reads a chunk and writes its parts. Never raises: what went wrong stands in the result.
 
@@ -157,7 +161,7 @@ def run_chunk(
         )
 
 
-def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "Kept") -> ChunkResult:
+def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "OpenClients") -> ChunkResult:
     session = kept.session_of(settings)
     with open_table(session, spec.table, settings.modes, settings=settings.connector) as table:
         for reason in refused(table, settings.connector):
@@ -170,8 +174,8 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "Kept") ->
         chunks.parts(
             spec,
             chunk.schema,
-            Rows(chunk.keys, chunk.rows),
-            absent=None if absent is None else Rows(absent.keys, absent.rows),
+            KeyedRows(chunk.keys, chunk.rows),
+            absent=None if absent is None else KeyedRows(absent.keys, absent.rows),
             source_ts=source_ts,
             max_record_bytes=settings.config.dead_letters.max_record_bytes,
             told=settings.config.output is not None,
@@ -197,8 +201,8 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "Kept") ->
 
 
 def _filed(
-    spec: ChunkSpec, chunk: Chunk, settings: ReadSettings, source_ts: int
-) -> tuple[str, Iterator[Part]] | None:
+    spec: ChunkSpec, chunk: RowsOfSnapshot, settings: ReadSettings, source_ts: int
+) -> tuple[str, Iterator[ChunkPart]] | None:
     """Writes the rows to a data file, where they may go to one: its window, and the parts.
 
     A file's rows cannot be changed afterwards, so their position must be known now. Rows of a list
@@ -251,7 +255,7 @@ def clock(table: OpenTable) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _rows(table: OpenTable, spec: ChunkSpec) -> tuple[Chunk, Chunk | None]:
+def _rows(table: OpenTable, spec: ChunkSpec) -> tuple[RowsOfSnapshot, RowsOfSnapshot | None]:
     span, condition = spec.span, spec.condition
     try:
         chunk = read_chunk(table, span=span, condition=condition, keys=spec.keys)
@@ -265,7 +269,7 @@ def _rows(table: OpenTable, spec: ChunkSpec) -> tuple[Chunk, Chunk | None]:
 
 
 def _write(
-    parts: Iterator[Part], spec: ChunkSpec, config: Config, client: "Producer"
+    parts: Iterator[ChunkPart], spec: ChunkSpec, config: Config, client: "Producer"
 ) -> dict[int, int]:
     """Writes the parts, made one by one, and waits for all: their number by shard."""
     failed: list[KafkaError] = []
@@ -306,7 +310,7 @@ def _refused(error: object, spec: ChunkSpec, config: Config) -> LakemarkError:
 
 
 @dataclass
-class Kept:
+class OpenClients:
     """What a worker has open, and for whom. For one thread at a time."""
 
     stack: ExitStack = field(default_factory=ExitStack)
@@ -361,7 +365,7 @@ class Kept:
             return  # it is gone already
 
 
-_kept = Kept()
+_kept = OpenClients()
 """Of this process: Spark gives a worker one task at a time."""
 
 
@@ -369,7 +373,7 @@ _kept = Kept()
 
 
 def _failed(
-    spec: ChunkSpec, settings: ReadSettings, begun: float, error: LakemarkError, kept: Kept
+    spec: ChunkSpec, settings: ReadSettings, begun: float, error: LakemarkError, kept: OpenClients
 ) -> ChunkResult:
     cut: tuple[KeyRange, ...] = ()
     hint, retried = error.hint, error.retried
@@ -396,7 +400,9 @@ def _failed(
     )
 
 
-def _halves(spec: ChunkSpec, settings: ReadSettings, code: str, kept: Kept) -> tuple[KeyRange, ...]:
+def _halves(
+    spec: ChunkSpec, settings: ReadSettings, code: str, kept: OpenClients
+) -> tuple[KeyRange, ...]:
     """The halves of the chunk's range; none if it has no two keys.
 
     A filter that made the chunk slow makes its middle as slow: then keys count, whatever it says.
@@ -414,7 +420,7 @@ def _halves(spec: ChunkSpec, settings: ReadSettings, code: str, kept: Kept) -> t
 
 
 def _middle(
-    spec: ChunkSpec, settings: ReadSettings, condition: Condition | None, kept: Kept
+    spec: ChunkSpec, settings: ReadSettings, condition: Condition | None, kept: OpenClients
 ) -> Boundary | None:
     session = kept.session_of(settings)
     with open_table(session, spec.table, settings.modes, settings=settings.connector) as opened:

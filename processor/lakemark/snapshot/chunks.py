@@ -176,7 +176,7 @@ MAX_BAD: Final = 1000  # a result travels to the driver
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class KeyedRows:
     """Typed rows and their canonical keys.
 
     Attributes:
@@ -189,7 +189,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChunkPart:
     """One record of the chunks topic.
 
     Attributes:
@@ -208,14 +208,14 @@ class Part:
 def parts(
     spec: ChunkSpec,
     schema: TableSchema,
-    found: Rows,
+    found: KeyedRows,
     *,
-    absent: Rows | None = None,
+    absent: KeyedRows | None = None,
     source_ts: int,
     max_record_bytes: int,
     max_part_bytes: int = MAX_PART_BYTES,
     told: bool = False,
-) -> Iterator[Part]:
+) -> Iterator[ChunkPart]:
     """The records of a chunk. One without any row has one, empty, for shard 0.
 
     Args:
@@ -264,7 +264,7 @@ def filed(
     source_ts: int,
     max_record_bytes: int,
     max_part_bytes: int = MAX_PART_BYTES,
-) -> Iterator[Part]:
+) -> Iterator[ChunkPart]:
     """The records of a chunk whose rows are in a data file: the keys, and where in it they are.
 
     A record has the packets of all shards, so that they decide the chunk in one batch, and the file
@@ -301,12 +301,12 @@ def filed(
         yield _record(spec, found, max_record_bytes)
 
 
-def _record(spec: ChunkSpec, found: Sequence[tuple[int, bytes]], limit: int) -> Part:
+def _record(spec: ChunkSpec, found: Sequence[tuple[int, bytes]], limit: int) -> ChunkPart:
     key = _header(spec, NO_SHARD, 0)
     if len(key) + sum(len(piece) for _, piece in found) + _RECORD_OVERHEAD > limit:
         raise row_too_large(spec.table, limit)
     headers = tuple((str(shard), piece) for shard, piece in found)
-    return Part(tuple(shard for shard, _ in found), key, None, headers)
+    return ChunkPart(tuple(shard for shard, _ in found), key, None, headers)
 
 
 def _keys_by_shard(keys: pa.Array, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.Array]]:
@@ -329,7 +329,7 @@ def shards_of(table: str, keys: Sequence[bytes], shards: int) -> npt.NDArray[np.
     return np.array([crc32(key, seed) for key in keys], np.uint32) % np.uint32(shards)
 
 
-def _by_shard(rows: Rows, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.StructArray]]:
+def _by_shard(rows: KeyedRows, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.StructArray]]:
     """The rows of each shard that has any."""
     keys, images = _whole(rows.keys), _struct(rows.rows)
     if spec.shards == 1:
@@ -364,11 +364,11 @@ def _values(packet: pa.Table, limit: int, ratio: float = 0.0) -> Iterator[bytes]
         yield from _values(packet.slice(begin, end - begin), limit)
 
 
-def _part(spec: ChunkSpec, shard: int, part: int, value: bytes, limit: int) -> Part:
+def _part(spec: ChunkSpec, shard: int, part: int, value: bytes, limit: int) -> ChunkPart:
     key = _header(spec, shard, part)
     if len(key) + len(value) + _RECORD_OVERHEAD > limit:
         raise row_too_large(spec.table, limit)
-    return Part((shard,), key, value)
+    return ChunkPart((shard,), key, value)
 
 
 def _header(spec: ChunkSpec, shard: int, part: int) -> bytes:

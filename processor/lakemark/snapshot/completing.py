@@ -16,7 +16,7 @@ import structlog
 
 from lakemark.model import positions
 from lakemark.snapshot.fence import Committed, has_passed
-from lakemark.snapshot.outside import TableNow
+from lakemark.snapshot.outside import StreamedTable
 from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
 from lakemark.state import tables
 
@@ -113,7 +113,7 @@ class Completing:
             self._refusals.pop(name, None)
         return refused
 
-    def _lacks_rows(self, table: TableNow | None) -> bool:
+    def _lacks_rows(self, table: StreamedTable | None) -> bool:
         if table is None:
             return True
         whole = table.complete and (

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import structlog
 
-from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.snapshot import runs
@@ -31,7 +31,7 @@ from lakemark.snapshot.desk import Desk
 from lakemark.snapshot.fence import Fence
 from lakemark.snapshot.finishing import Finishing
 from lakemark.snapshot.outside import Outside, Stream
-from lakemark.snapshot.reading import Reading
+from lakemark.snapshot.reading import ChunkScheduler
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.windows import Windows
 from lakemark.state.progress import PAGE_PREFIX
@@ -101,7 +101,7 @@ class Coordinator:
         self.stream = Stream("", -1, frozenset(), {})
         self.book = Book(self)
         self.desk = Desk(self)
-        self.reading = Reading(self)
+        self.reading = ChunkScheduler(self)
         self.fence = Fence(self)
         self.completing = Completing(self)
         self.finishing = Finishing(self)
@@ -382,10 +382,10 @@ class Coordinator:
             raise error
         self.book.fail_all(error)
 
-    def _window(self, uuid: str, oldest: str) -> Window | None:
+    def _window(self, uuid: str, oldest: str) -> OpenWindow | None:
         if not uuid:
             return None
-        return Window(UUID(uuid), self.settings.windows, UUID(oldest))
+        return OpenWindow(UUID(uuid), self.settings.windows, UUID(oldest))
 
     # -- what begins again ----------------------------------------------------------------------
 

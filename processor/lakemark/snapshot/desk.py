@@ -19,7 +19,7 @@ from lakemark.snapshot import acceptance, runs, signal_skip
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot.chunks import BY_NO_KEY, INTERNAL, REPORT, is_of_a_table
 from lakemark.snapshot.notifications import Subject
-from lakemark.snapshot.outside import TableNow
+from lakemark.snapshot.outside import StreamedTable
 from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.signals import (
     ExecuteSnapshot,
@@ -175,7 +175,7 @@ class Desk:
         if refusal is not None:
             self._reject(replace(refusal, id=signal.id))
             return
-        world = acceptance.Known(
+        world = acceptance.SignalContext(
             self.outside.tables(),
             self.outside.condition,
             self.outside.reasons_against,
@@ -341,7 +341,7 @@ class Desk:
             )  # fmt: skip
         return True
 
-    def _repair(self, name: str, now: TableNow) -> None:
+    def _repair(self, name: str, now: StreamedTable) -> None:
         batch = self.coordinator.stream.batch
         whole = now.resnapshot_since >= 0 or now.reread_missed >= 0 or self._in_vain(name)
         keys = [] if whole else sorted(now.reread or {})
@@ -363,5 +363,5 @@ class Desk:
         return any(run.id.startswith(f"reread-{name}-") and run.code in BY_NO_KEY for run in newest)
 
 
-def _wants(now: TableNow) -> bool:
+def _wants(now: StreamedTable) -> bool:
     return now.resnapshot_since >= 0 or now.reread_missed >= 0 or bool(now.reread)

@@ -12,7 +12,7 @@ from lakemark.snapshot import runs
 
 if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator
-    from lakemark.snapshot.reading import Attempt
+    from lakemark.snapshot.reading import ChunkAttempt
 
 BEING_READ: Final = "reading"
 READ: Final = "read"
@@ -89,7 +89,7 @@ def _stage(run: runs.Run, table: runs.TableRun) -> str:
     return runs.ARMING if run.state == runs.ARMING else table.state
 
 
-def _chunk(attempt: "Attempt") -> ChunkInFlight:
+def _chunk(attempt: "ChunkAttempt") -> ChunkInFlight:
     read = attempt.result
     return ChunkInFlight(
         attempt.run.id,

@@ -63,7 +63,7 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FollowedRun:
     """A run, or another signal, and what was said about it.
 
     Attributes:
@@ -94,7 +94,7 @@ class Run:
         return {name: s.status for name, s in scans if s.status and s.status not in _READ}
 
 
-def then(run: Run, notification: Notification) -> Run:
+def then(run: FollowedRun, notification: Notification) -> FollowedRun:
     """The run after one more notification."""
     kind = notification.type
     if notification.id != run.id or kind not in _STATES or run.has_ended:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lakemark.connectors.postgres.boundaries import Condition, KeyRange
-from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
@@ -25,7 +25,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class TableNow:
+class StreamedTable:
     """A table as the stream has it after a batch, see `tables.TableState`.
 
     `code`, `reason` and `hint` say why it has stopped until a person mends it; empty otherwise.
@@ -64,7 +64,7 @@ class Stream:
     query: str
     batch: int
     armed: frozenset[str]
-    tables: Mapping[str, TableNow]
+    tables: Mapping[str, StreamedTable]
     offsets: Offsets = field(default_factory=dict)
     epoch: int = 0
 
@@ -112,7 +112,7 @@ class Outside(Protocol):
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """By canonical key, its texts for `ChunkSpec.keys`; none of one that has no such texts."""
 
-    def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
+    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
         """Writes window rows, see `postgres_windows.write_window`; for `submit_tick`."""
 
     def committed(self, epoch: int) -> Committed:

@@ -47,7 +47,7 @@ PATIENCE_S: Final = 600.0
 
 
 @dataclass(slots=True)
-class Attempt:
+class ChunkAttempt:
     """One reading of one chunk.
 
     Attributes:
@@ -88,7 +88,7 @@ class Later:
     error: LakemarkError
 
 
-class Reading:
+class ChunkScheduler:
     """The chunks of all runs and the attempts under way.
 
     Attributes:
@@ -107,7 +107,7 @@ class Reading:
         self.book = coordinator.book
         self.windows = coordinator.windows
         self.cutting = Cutting(coordinator)
-        self.attempts: dict[int, Attempt] = {}
+        self.attempts: dict[int, ChunkAttempt] = {}
         self.chunks: dict[tuple[str, str], list[Chunk]] = {}
         self.next_attempt = 0
         self.blocked: Snapshot | None = None
@@ -119,7 +119,7 @@ class Reading:
         self._patience = PATIENCE_S
         self._decided: dict[int, float] = {}  # by shard: `since` of the newest it has decided
 
-    def of(self, run: Run, table: TableRun | None = None) -> list[Attempt]:
+    def of(self, run: Run, table: TableRun | None = None) -> list[ChunkAttempt]:
         """Attempts of a run, or of one table in it."""
         return [
             attempt
@@ -256,7 +256,7 @@ class Reading:
         self.next_attempt += 1
         chunk.attempt = number
         floor = self.windows.floor
-        attempt = Attempt(number, run, table, at, table.begun, floor)
+        attempt = ChunkAttempt(number, run, table, at, table.begun, floor)
         attempt.at_ms = self.outside.now_ms()
         self.attempts[number] = attempt
         spec = ChunkSpec(
@@ -326,7 +326,7 @@ class Reading:
             self.blocker = str(self.outside.blocker(waits))
             log.info("snapshot.waits", blocker=self.blocker)
 
-    def _read_failed(self, attempt: Attempt, error: ChunkError) -> None:
+    def _read_failed(self, attempt: ChunkAttempt, error: ChunkError) -> None:
         run, table = attempt.run, attempt.table
         if error.trace:
             log.error("snapshot.internal_error", table=table.table, trace=error.trace)
@@ -369,7 +369,7 @@ class Reading:
                 }
             )
 
-    def _place(self, attempt: Attempt) -> dict[str, object]:
+    def _place(self, attempt: ChunkAttempt) -> dict[str, object]:
         return {
             "run": attempt.run.id,
             "table": attempt.table.table,
@@ -377,14 +377,14 @@ class Reading:
             "attempt": attempt.number,
         }
 
-    def void(self, attempt: Attempt, reason: str) -> None:
+    def void(self, attempt: ChunkAttempt, reason: str) -> None:
         """The attempt is over and does not count: its chunk waits for another one."""
         self.attempts.pop(attempt.number, None)
         self._release(attempt)
         log.info("snapshot.chunk_void", reason=reason, **self._place(attempt))
         self.book.say({"type": "void", **self._place(attempt), "reason": reason})
 
-    def _release(self, attempt: Attempt) -> None:
+    def _release(self, attempt: ChunkAttempt) -> None:
         chunks = self.chunks.get((attempt.run.id, attempt.table.table), [])
         if attempt.begun == attempt.table.begun and attempt.chunk < len(chunks):
             chunk = chunks[attempt.chunk]

@@ -12,7 +12,7 @@ import structlog
 from lakemark.errors import LakemarkError
 from lakemark.snapshot.coordinator import Coordinator, Settings
 from lakemark.snapshot.flight import Flight, flight
-from lakemark.snapshot.outside import Stream, TableNow
+from lakemark.snapshot.outside import Stream, StreamedTable
 from lakemark.snapshot.world import World
 from lakemark.state.settle import News
 from lakemark.state.tables import ERRORED, STREAMING, PipelineState, TableState
@@ -23,7 +23,7 @@ _STEP_S: Final = 0.05  # how late a signal may be noticed; a step without work t
 _AGAIN_S: Final = 5.0
 # A run that waits for a lock, a standby or Connect does not hurry the stream on and on.
 _HASTE_S: Final = 3.0
-_LEFT_OUT: Final = TableNow(
+_LEFT_OUT: Final = StreamedTable(
     streaming=False,
     code="not-selected",
     reason="the configuration no longer names it",
@@ -94,9 +94,9 @@ def _passed(entry: TableState, state: PipelineState) -> bytes:
     return min(known) if known and len(known) == len(waters) else b""
 
 
-def _now(entry: TableState, state: PipelineState) -> TableNow:
+def _now(entry: TableState, state: PipelineState) -> StreamedTable:
     stopped = entry.state == ERRORED and not entry.retried
-    return TableNow(
+    return StreamedTable(
         streaming=entry.state == STREAMING,
         code=entry.code if stopped else "",
         reason=entry.reason if stopped else "",

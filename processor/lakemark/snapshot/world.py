@@ -27,7 +27,7 @@ from lakemark.connectors.postgres.postgres_session import (
     Session,
     connect,
 )
-from lakemark.connectors.postgres.postgres_windows import Window
+from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import records
@@ -325,7 +325,7 @@ class World:
         ).get(table)
         return [known.column(name) for name in known.key] if known is not None else []
 
-    def tick(self, *, closes: Window | None, opens: Window | None) -> Watermark | Snapshot:
+    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
         """See `Outside`."""
         table = self.connector.signal_table or ""
         try:

@@ -315,7 +315,7 @@ class _Fold:
         useless = bad.keys() | self._keyless(decoded)
         whole = self._whole(decoded, [slot[index] for index in deletes])
         slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in useless})
-        items: list[packets.Record] = []
+        items: list[packets.PacketRecord] = []
         for key, found in events.items():
             moved = any(index in self.old_keys for index in found)
             told_apart = key in shared and any(slot[index] in whole for index in found)
@@ -363,7 +363,7 @@ class _Log:
     is kept as it is: under a deferrable constraint it may be the delete of another row.
     """
 
-    def __init__(self, key: bytes, items: list[packets.Record], *, apart: bool) -> None:
+    def __init__(self, key: bytes, items: list[packets.PacketRecord], *, apart: bool) -> None:
         self.key = key
         self.items = items
         self.apart = apart
@@ -389,8 +389,8 @@ class _Log:
     def close(self) -> None:
         if self.composed is not None:
             net, self.composed = self.composed, None
-            self.items.append(packets.Record(packets.NET, self.key, net.position, net))
+            self.items.append(packets.PacketRecord(packets.NET, self.key, net.position, net))
 
     def _add(self, record: int, net: Net, other_key: bytes | None) -> None:
         self.close()
-        self.items.append(packets.Record(record, self.key, net.position, net, other_key))
+        self.items.append(packets.PacketRecord(record, self.key, net.position, net, other_key))

@@ -21,7 +21,7 @@ _TOKEN_CB: Final = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_void_p)
 _ERROR_CB: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 
 
-class Message(ctypes.Structure):
+class KafkaMessage(ctypes.Structure):
     """`rd_kafka_message_t`."""
 
     _fields_ = (
@@ -214,27 +214,27 @@ def _refreshing(token: Callable[[str], tuple[str, float]] | None) -> Any:
     return _TOKEN_CB(refresh)
 
 
-def message(pointer: int) -> Message:
+def message(pointer: int) -> KafkaMessage:
     """What a pointer points to."""
-    return Message.from_address(int(pointer))
+    return KafkaMessage.from_address(int(pointer))
 
 
-def topic_of(one: Message) -> str:
+def topic_of(one: KafkaMessage) -> str:
     """A message's topic."""
     return str(_topic_name(one.rkt).decode()) if one.rkt else ""
 
 
-def value_of(one: Message) -> bytes | None:
+def value_of(one: KafkaMessage) -> bytes | None:
     """A message's value; of an error its text."""
     return ctypes.string_at(one.payload, one.len) if one.payload else None
 
 
-def key_of(one: Message) -> bytes | None:
+def key_of(one: KafkaMessage) -> bytes | None:
     """A message's key."""
     return ctypes.string_at(one.key, one.key_len) if one.key else None
 
 
-def headers_of(one: Message) -> list[tuple[str, bytes | None]] | None:
+def headers_of(one: KafkaMessage) -> list[tuple[str, bytes | None]] | None:
     """A message's headers; None if it has none."""
     found = c_void_p()
     if _message_headers(byref(one), byref(found)) != 0:
@@ -247,7 +247,7 @@ def headers_of(one: Message) -> list[tuple[str, bytes | None]] | None:
     return headers
 
 
-def error_of(one: Message) -> KafkaError | None:
+def error_of(one: KafkaMessage) -> KafkaError | None:
     """What a message says went wrong; None if it is a record."""
     if one.err == 0:
         return None

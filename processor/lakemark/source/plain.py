@@ -32,7 +32,7 @@ from lakemark.source.fold import key_columns
 from lakemark.source.gate import HighWater
 from lakemark.source.key_schema import schema_for
 from lakemark.source.reports import TableReport
-from lakemark.source.stretch import Plan, Stretch
+from lakemark.source.stretch import DecodedRange, StretchPlan
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
 _CREATE, _DELETE = ord("c"), ord("d")
@@ -51,7 +51,7 @@ class _NotPlainError(Exception):
     """The stretch goes the general way."""
 
 
-class Column(NamedTuple):
+class BinaryColumn(NamedTuple):
     """One Arrow array of bytes: the array, its bytes, and where each value begins and ends."""
 
     array: pa.Array
@@ -90,8 +90,8 @@ class Events(NamedTuple):
 
 
 def process(
-    topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: Plan
-) -> Stretch | None:
+    topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: StretchPlan
+) -> DecodedRange | None:
     """What `stretch.process` says of the same records; None where they are not all plain.
 
     Args:
@@ -134,7 +134,9 @@ def process(
     if len(events.rows) < len(offsets):
         kinds[int(Kind.TOMBSTONE)] = len(offsets) - len(events.rows)
     ends = int(offsets[0]), int(offsets[-1])
-    return Stretch(topic, partition, *ends, [(table, packet)], [], {table: report}, water, kinds)
+    return DecodedRange(
+        topic, partition, *ends, [(table, packet)], [], {table: report}, water, kinds
+    )
 
 
 def ready() -> bool:
@@ -194,7 +196,10 @@ def _example() -> None:
     })  # fmt: skip
     modes = HandlingModes(decimal_format="NUMERIC")
     schemas = {"s.t": TableSchema("s.t", columns, ("id",))}
-    if process("", 0, [batch], Plan(envelope.SourceIdentity("", ""), modes, schemas)) is None:
+    if (
+        process("", 0, [batch], StretchPlan(envelope.SourceIdentity("", ""), modes, schemas))
+        is None
+    ):
         raise RuntimeError("a plain event is not taken for one")
     scan_messages.example()
 
@@ -204,7 +209,7 @@ def _require(plain: bool | np.bool_) -> None:  # noqa: FBT001 - what was found
         raise _NotPlainError
 
 
-def column(values: pa.ChunkedArray) -> Column:
+def column(values: pa.ChunkedArray) -> BinaryColumn:
     """One array of all values, with nulls as values of no bytes.
 
     Raises:
@@ -221,10 +226,10 @@ def column(values: pa.ChunkedArray) -> Column:
         _require(not np.diff(found)[array.is_null().to_numpy(zero_copy_only=False)].any())
     text = np.frombuffer(data or b"", np.uint8)
     found.flags.writeable = text.flags.writeable = False  # of one type, whoever made the buffers
-    return Column(array, text, found)
+    return BinaryColumn(array, text, found)
 
 
-def scanned(values: Column) -> tuple[Events, bytes | None]:
+def scanned(values: BinaryColumn) -> tuple[Events, bytes | None]:
     """The parts of all events, and the schema of their wrapper.
 
     Raises:
@@ -251,7 +256,7 @@ def scanned(values: Column) -> tuple[Events, bytes | None]:
     return found.upto(count), wrapper[1]
 
 
-def _table(values: Column, events: Events, plan: Plan) -> str:
+def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
     """The table of all events.
 
     Raises:
@@ -293,7 +298,7 @@ def _water(events: Events, start: HighWater, epoch: int) -> HighWater:
     return HighWater(last, newest, creates)
 
 
-def _newest(names: Column, events: Events) -> Whole:
+def _newest(names: BinaryColumn, events: Events) -> Whole:
     """The newest event of each key as it is written, in the order of the keys' first events.
 
     Raises:
@@ -308,7 +313,11 @@ def _newest(names: Column, events: Events) -> Whole:
 
 
 def _packet(
-    values: Column, names: Column, events: Events, schema: TableSchema, plan: Plan
+    values: BinaryColumn,
+    names: BinaryColumn,
+    events: Events,
+    schema: TableSchema,
+    plan: StretchPlan,
 ) -> tuple[pa.Table, int]:
     """The packet of each key's newest event (see `fold`), and the number of clamped values.
 

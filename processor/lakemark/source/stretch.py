@@ -33,7 +33,7 @@ TYPE_REASONS: Final = frozenset({"wrong-type", "number-out-of-range"})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StretchPlan:
     """What the driver tells every task of a batch; the same for a repeated batch.
 
     Attributes:
@@ -101,7 +101,7 @@ class DeadLetter:
 
 
 @dataclass(slots=True)
-class Stretch:
+class DecodedRange:
     """The outcome of one stretch.
 
     Attributes:
@@ -150,7 +150,7 @@ class Records:
     texts: bool = False
 
 
-def headers(records: Records, plan: Plan) -> Headers:
+def headers(records: Records, plan: StretchPlan) -> Headers:
     """The headers of a stretch. Never raises."""
     return envelope.decode(
         records.values,
@@ -163,7 +163,7 @@ def headers(records: Records, plan: Plan) -> Headers:
     )
 
 
-def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stretch:
+def process(records: Records, plan: StretchPlan, heads: Headers | None = None) -> DecodedRange:
     """Turns one stretch into packets, dead letters and reports. Deterministic; never raises.
 
     Args:
@@ -176,7 +176,7 @@ def process(records: Records, plan: Plan, heads: Headers | None = None) -> Stret
     gated = gate(heads.kind, heads.position, heads.source_ts, start)
     water = replace(gated.after, creates=_creates(heads, gated.keep, start, gated.after))
     first, last = (records.offsets[0], records.offsets[-1]) if records.offsets else (-1, -1)
-    out = Stretch(records.topic, records.partition, first, last, [], [], {}, water, {})
+    out = DecodedRange(records.topic, records.partition, first, last, [], [], {}, water, {})
     out.kinds = dict(Counter(heads.kind))
     out.first_times = first_times(heads.kind, heads.position, heads.source_ts, gated.keep)
     by_table: dict[str, list[int]] = {}
@@ -236,7 +236,12 @@ class _Work:
     """The state of one call of `process`."""
 
     def __init__(
-        self, records: Records, heads: Headers, plan: Plan, out: Stretch, since: HighWater
+        self,
+        records: Records,
+        heads: Headers,
+        plan: StretchPlan,
+        out: DecodedRange,
+        since: HighWater,
     ) -> None:
         self.records = records
         self.heads = heads
@@ -441,7 +446,7 @@ def _schema_runs(indices: list[int], schemas: Sequence[bytes | None]) -> list[li
 # -- what is bad about a stretch and is no matter of dead letters: the table stops instead ---------
 
 
-def doubt_schemas(out: Stretch, plan: Plan) -> None:
+def doubt_schemas(out: DecodedRange, plan: StretchPlan) -> None:
     """Values of another type may only mean that the catalog was read before the column changed."""
     doubtful = {
         letter.table
@@ -457,7 +462,7 @@ def doubt_schemas(out: Stretch, plan: Plan) -> None:
     out.dead = [letter for letter in out.dead if letter.table not in doubtful]
 
 
-def break_circuit(out: Stretch, records: int, plan: Plan) -> None:
+def break_circuit(out: DecodedRange, records: int, plan: StretchPlan) -> None:
     """Stops the table rather than shovel a topic into the dead letters.
 
     Records of which no table is known go there: there is nothing that could be stopped. A table is

@@ -41,7 +41,7 @@ OWN_SNAPSHOT: Final = "own-snapshot"
 BLIND: Final = "blind"
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class ShardMark(msgspec.Struct, frozen=True, array_like=True):
     """Something that concerns every shard.
 
     Attributes:
@@ -151,8 +151,8 @@ def unpack_touches(blob: bytes) -> pa.RecordBatch:
 
 def _marks(heads: Headers, keys: Sequence[bytes | None]) -> bytes | None:
     """Marks of the records that are no touches, at most one per kind and table, windows apart."""
-    newest: dict[tuple[str, str], Mark] = {}
-    windows: list[Mark] = []
+    newest: dict[tuple[str, str], ShardMark] = {}
+    windows: list[ShardMark] = []
     for at, kind in enumerate(heads.kind):
         if kind == Kind.CHANGE and keys[at] is None:
             name = BLIND
@@ -164,7 +164,7 @@ def _marks(heads: Headers, keys: Sequence[bytes | None]) -> bytes | None:
             if kind == Kind.SIGNAL and heads.op[at] == "c":
                 windows += _window(heads, at)
             continue
-        mark = Mark(name, heads.table[at], heads.position[at])
+        mark = ShardMark(name, heads.table[at], heads.position[at])
         before = newest.get((name, mark.table))
         if before is None or before.position < mark.position:
             newest[name, mark.table] = mark
@@ -172,12 +172,12 @@ def _marks(heads: Headers, keys: Sequence[bytes | None]) -> bytes | None:
     return msgspec.msgpack.encode(marks) if marks else None
 
 
-def _window(heads: Headers, at: int) -> list[Mark]:
+def _window(heads: Headers, at: int) -> list[ShardMark]:
     """The mark of a signal-table insert if it is an open or close row."""
     row = window_row(heads.after[at] or b"")
     if row is None:
         return []
-    return [Mark(WINDOW, heads.table[at], heads.position[at], msgspec.json.encode(row))]
+    return [ShardMark(WINDOW, heads.table[at], heads.position[at], msgspec.json.encode(row))]
 
 
 def window_row(image: bytes) -> WindowRow | None:
@@ -196,6 +196,6 @@ def window_row(image: bytes) -> WindowRow | None:
     return WindowRow(*texts)
 
 
-def unpack_marks(blob: bytes) -> list[Mark]:
+def unpack_marks(blob: bytes) -> list[ShardMark]:
     """Inverse of what `pack_touches` makes of marks."""
-    return msgspec.msgpack.decode(blob, type=list[Mark])
+    return msgspec.msgpack.decode(blob, type=list[ShardMark])

@@ -24,14 +24,14 @@ PROPERTY: Final = "lakemark.plan"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class QueryContext:
     """What the tasks know from the start of the query."""
 
     schemas: Mapping[str, TableSchema]
     kafka: Mapping[str, Any]
 
 
-def tell(spark: SparkSession, plan: DecodePlan, known: Known) -> None:
+def tell(spark: SparkSession, plan: DecodePlan, known: QueryContext) -> None:
     """Gives the plan to the tasks of all jobs that this thread runs from now on."""
     news = {t: s for t, s in plan.stretch.schemas.items() if known.schemas.get(t) is not s}
     gone = known.schemas.keys() - plan.stretch.schemas.keys()
@@ -40,7 +40,7 @@ def tell(spark: SparkSession, plan: DecodePlan, known: Known) -> None:
     spark.sparkContext.setLocalProperty(PROPERTY, text)
 
 
-def told(known: Known) -> DecodePlan:
+def told(known: QueryContext) -> DecodePlan:
     """The plan, in a task.
 
     Raises:

@@ -24,7 +24,7 @@ from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.source.ranges import Range
 from lakemark.spark import handover, jobs, stages
 from lakemark.spark.hadoop_files import HadoopFiles
-from lakemark.spark.handover import Known
+from lakemark.spark.handover import QueryContext
 from lakemark.spark.session import java_ended, session
 from lakemark.spark.stages import ChangeLog, Stages
 from lakemark.state.checkpoint import SPARK, Checkpoint
@@ -61,7 +61,7 @@ class SparkRunner:
     def __init__(self, spark: SparkSession, config: Config) -> None:
         self._spark, self._config = spark, config
         self._stages = Stages()
-        self._known = Known({}, {})
+        self._known = QueryContext({}, {})
         self._change_log = ChangeLog("", {}, {})
 
     @property
@@ -88,7 +88,7 @@ class SparkRunner:
         """See `BatchRunner`."""
         config = self._config
         self._stages = Stages(armed=armed)
-        self._known = Known(dict(schemas), brokers.librdkafka_options(config))
+        self._known = QueryContext(dict(schemas), brokers.librdkafka_options(config))
         self._change_log = ChangeLog.of(config, pattern)
         frame = stages.query(
             self._spark,

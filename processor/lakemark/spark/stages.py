@@ -35,7 +35,7 @@ from lakemark.settings.config import Config
 from lakemark.source import fetch
 from lakemark.source.ranges import Range, shared
 from lakemark.spark import handover, topics
-from lakemark.spark.handover import Known
+from lakemark.spark.handover import QueryContext
 from lakemark.state.control import PARTITION
 from lakemark.tasks import DecodePlan
 
@@ -94,7 +94,7 @@ def query(
     spark: SparkSession,
     config: Config,
     change_log: ChangeLog,
-    known: Known,
+    known: QueryContext,
     *,
     armed: bool,
     control: int = 0,

@@ -23,7 +23,7 @@ TABLES_A_SLOT: Final = 8
 
 
 @dataclass(slots=True)
-class Turn:
+class CatchUpTurn:
     """What a batch reads for tables that catch up.
 
     Attributes:
@@ -38,7 +38,7 @@ class Turn:
     high_waters: dict[str, dict[int, Water]] = field(default_factory=dict)
 
 
-def turn(state: PipelineState, *, limit: int, most: int) -> Turn:
+def turn(state: PipelineState, *, limit: int, most: int) -> CatchUpTurn:
     """Return whose turn it is in this batch, and what is read; empty if nobody's.
 
     Args:
@@ -46,7 +46,7 @@ def turn(state: PipelineState, *, limit: int, most: int) -> Turn:
         limit: records of all tables together; a piece that is read whole may have more.
         most: tables.
     """
-    found, places, left = Turn(), dict[str, Any](), limit
+    found, places, left = CatchUpTurn(), dict[str, Any](), limit
     for name in sorted(state.catching_up(), key=lambda name: (_waits_since(state, name), name)):
         entry = state.tables[name]
         work, mine = slice_of(entry, state.offsets, limit=left), _places(entry)
@@ -93,7 +93,7 @@ def go_on(state: PipelineState) -> list[str]:
     return idle
 
 
-def end(state: PipelineState, had: Turn, waters: Mapping[tuple[str, int], Water]) -> None:
+def end(state: PipelineState, had: CatchUpTurn, waters: Mapping[tuple[str, int], Water]) -> None:
     """Move the tables on whose turn it was, unless something stopped them in it.
 
     Args:

@@ -27,7 +27,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka import brokers, client_errors, own_topics
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig, Problem
+from lakemark.settings.layers import InvalidConfig, Mistake
 
 log = structlog.get_logger(__name__)
 
@@ -211,7 +211,7 @@ def _explained(config: Config, error: KafkaError) -> LakemarkError:
         "pipeline"
     )
     hint = f"let somebody who may run: {own_topics.allow_command(config, ['read'], group=group)}"
-    return InvalidConfig([Problem("kafka", message, hint)], source="Kafka")
+    return InvalidConfig([Mistake("kafka", message, hint)], source="Kafka")
 
 
 def decode(blob: bytes | None) -> Owner | None:

@@ -14,7 +14,7 @@ RUN_PREFIX: Final = b"_run/"
 PAGE_PREFIX: Final = b"_page/"
 
 
-class Record(Protocol):
+class ProgressRecord(Protocol):
     """What is read of a record."""
 
     @property
@@ -70,7 +70,7 @@ def record_of(table: str, state: PipelineState) -> bytes | None:
     return msgspec.json.encode(told)
 
 
-def kept(records: Iterable[Record]) -> Kept:
+def kept(records: Iterable[ProgressRecord]) -> Kept:
     """What the records say together, read in their order."""
     found, unreadable = Kept({}, {}), dict[str, None]()
     for record in records:

@@ -32,7 +32,7 @@ from lakemark.sink.pool import Pool
 from lakemark.sink.resolve import Part
 from lakemark.source import stretch
 from lakemark.source.gate import HighWater
-from lakemark.source.stretch import Plan, Records
+from lakemark.source.stretch import Records, StretchPlan
 from lakemark.state import catch_up, new_partitions, tables
 from lakemark.state.tables import TableState, Water
 from tests.kit.log_model import TABLE, Record, table_schema
@@ -247,7 +247,7 @@ class Pipeline:
         armed: bool,
     ) -> None:  # fmt: skip
         how = out.altered
-        plan = Plan(
+        plan = StretchPlan(
             IDENTITY, MODES, schemas=SCHEMAS if how is None else {TABLE: how.schema()},
             verified=frozenset(SCHEMAS), high_waters=out.waters,
             stopped=frozenset(SCHEMAS) if stopped else frozenset(),

@@ -24,7 +24,7 @@ from lakemark.model.modes import HandlingModes
 from lakemark.model.namesakes import Name, Names
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig
-from lakemark.settings.layers import InvalidConfig, LoginRefused, Problem
+from lakemark.settings.layers import InvalidConfig, LoginRefused, Mistake
 from lakemark.settings.masking import foreign
 
 log = structlog.get_logger(__name__)
@@ -293,13 +293,13 @@ def _wrong(error: psycopg.Error) -> InvalidConfig:
     if isinstance(error, psycopg.ProgrammingError) and "query parameter" not in said:
         said = said.partition(":")[0]
     hint = "correct it: behind the ? stand parameters of libpq, such as sslmode=verify-full"
-    return InvalidConfig([Problem("database.url", said, hint)])
+    return InvalidConfig([Mistake("database.url", said, hint)])
 
 
 def _refused(error: psycopg.Error) -> InvalidConfig:
     if isinstance(error, errors.InsufficientPrivilege):
-        return InvalidConfig([Problem("database", f"it refuses us: {_one_line(error)}", _MEND)])
-    problem = Problem("database", f"the database refuses us: {_one_line(error)}", _MEND)
+        return InvalidConfig([Mistake("database", f"it refuses us: {_one_line(error)}", _MEND)])
+    problem = Mistake("database", f"the database refuses us: {_one_line(error)}", _MEND)
     return LoginRefused(problem, code="database-refused")
 
 

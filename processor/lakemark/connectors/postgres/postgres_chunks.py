@@ -108,7 +108,7 @@ class OpenTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class RowsOfSnapshot:
     """Rows of a table, all as of one snapshot.
 
     Attributes:
@@ -315,7 +315,7 @@ def read_chunk(
     condition: Condition | None = None,
     keys: Sequence[Boundary] | None = None,
     max_bytes: int = MAX_CHUNK_BYTES,
-) -> Chunk:
+) -> RowsOfSnapshot:
     """The rows of a range, as of the open table's snapshot.
 
     Args:
@@ -342,7 +342,9 @@ def read_chunk(
     return read_rows(table, wanted, max_bytes)
 
 
-def read_rows(table: OpenTable, wanted: Condition, max_bytes: int = MAX_CHUNK_BYTES) -> Chunk:
+def read_rows(
+    table: OpenTable, wanted: Condition, max_bytes: int = MAX_CHUNK_BYTES
+) -> RowsOfSnapshot:
     """The rows for which a condition holds, as `read_chunk` gives them."""
     columns = zip(table.schema.columns, table.cells, strict=True)
     expressions = ", ".join(selected(column.name, one) for column, one in columns)
@@ -410,7 +412,7 @@ def _out_of_range(table: str, column: Column) -> TableError:
     return TableError(f"{table}: {fault.reason}", code=fault.code, hint=fault.hint)
 
 
-def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> Chunk:
+def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> RowsOfSnapshot:
     schema = table.schema
     tally = Tally()
     bad: list[tuple[bytes, str, str]] = []
@@ -439,7 +441,7 @@ def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> Chunk:
         bad.extend((canonical[at].as_py(), *wrong[at]) for at in sorted(wrong))
         rows.append(typed)
         keys.append(canonical)
-    return Chunk(
+    return RowsOfSnapshot(
         rows=pa.Table.from_batches(rows, schema.arrow()),
         keys=pa.chunked_array(keys, pa.binary()),
         schema=schema,

@@ -20,8 +20,8 @@ from lakemark.connectors.postgres.cells import exact
 from lakemark.connectors.postgres.postgres import schemas_of
 from lakemark.connectors.postgres.postgres_chunks import (
     PARTS,
-    Chunk,
     OpenTable,
+    RowsOfSnapshot,
     literally,
     read_chunk,
     read_rows,
@@ -37,11 +37,11 @@ from lakemark.model.schema import TableSchema
 def absent_keys(
     table: OpenTable,
     keys: Sequence[Boundary],
-    chunk: Chunk,
+    chunk: RowsOfSnapshot,
     *,
     span: KeyRange = WHOLE,
     condition: Condition | None = None,
-) -> Chunk:
+) -> RowsOfSnapshot:
     """Those of some keys that the table has no row of, as of the same snapshot.
 
     Keys are compared as the lake compares them, by their canonical form. A row that is there but
@@ -64,7 +64,7 @@ def absent_keys(
     narrow = _keys_only(table)
     if not keys:
         none = narrow.schema.arrow().empty_table()
-        return Chunk(none, chunk.keys.slice(0, 0), narrow.schema, table.snapshot)
+        return RowsOfSnapshot(none, chunk.keys.slice(0, 0), narrow.schema, table.snapshot)
     inexact = [part.name for part in table.parts if not part.exact]
     if inexact:
         raise TableError(

@@ -71,7 +71,7 @@ LIMIT 1
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class OpenWindow:
     """A window that is opened.
 
     Attributes:
@@ -86,7 +86,7 @@ class Window:
 
 
 def write_window(
-    session: Session, table: str, *, closes: Window | None, opens: Window | None
+    session: Session, table: str, *, closes: OpenWindow | None, opens: OpenWindow | None
 ) -> Watermark | Snapshot:
     """Close a window and open the next, in one transaction.
 

@@ -84,7 +84,7 @@ def edges(kind: pa.DataType, tally: Tally) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class TemporalReader:
     """The members of a codec for one temporal form, see `json.values.Codec`."""
 
     wire: Any
@@ -92,7 +92,7 @@ class Reader:
     scalar: Callable[[Any, Tally], Any]
 
 
-def reader(column: Column) -> Reader | None:
+def reader(column: Column) -> TemporalReader | None:
     """The reader of a temporal column, or None if it is not temporal."""
     make = _READERS.get((column.wire, column.encoding))
     return make(column.type) if make else None
@@ -154,14 +154,14 @@ def _scaled(numbers: pa.Array, times: int, over: int) -> pa.Array:
     return numbers if over == 1 else _floor(numbers, over)
 
 
-def _each(kind: pa.DataType, scalar: Callable[[Any, Tally], Any]) -> Reader:
+def _each(kind: pa.DataType, scalar: Callable[[Any, Tally], Any]) -> TemporalReader:
     def vector(values: Sequence[Any], tally: Tally) -> pa.Array:
         return pa.array([None if v is None else scalar(v, tally) for v in values], kind)
 
-    return Reader(None, vector, scalar)
+    return TemporalReader(None, vector, scalar)
 
 
-def _epoch_days(kind: pa.DataType) -> Reader:
+def _epoch_days(kind: pa.DataType) -> TemporalReader:
     def vector(values: Sequence[Any], tally: Tally) -> pa.Array:
         numbers = pa.array(values, pa.int64())
         if _inside(numbers, civil.FIRST_DAY, civil.LAST_DAY):
@@ -173,15 +173,15 @@ def _epoch_days(kind: pa.DataType) -> Reader:
         numbers = _clamped(numbers, early, late, (civil.FIRST_DAY, civil.LAST_DAY), tally)
         return numbers.cast(pa.int32()).cast(kind)
 
-    return Reader(_INT64, vector, _day)
+    return TemporalReader(_INT64, vector, _day)
 
 
-def _epoch(times: int, over: int) -> Callable[[pa.DataType], Reader]:
+def _epoch(times: int, over: int) -> Callable[[pa.DataType], TemporalReader]:
     """Timestamps counted in units of ``times / over`` microseconds."""
     first = -(-civil.FIRST_MICRO * over // times)
     last = civil.LAST_MICRO * over // times
 
-    def make(kind: pa.DataType) -> Reader:
+    def make(kind: pa.DataType) -> TemporalReader:
         low, high = max(first, -(1 << 63) + 1), min(last, (1 << 63) - 2)
 
         def vector(values: Sequence[Any], tally: Tally) -> pa.Array:
@@ -199,7 +199,7 @@ def _epoch(times: int, over: int) -> Callable[[pa.DataType], Reader]:
                 return _infinite_moment(tally, late=value > 0)
             return _micros(value * times // over, tally)
 
-        return Reader(_INT64, vector, scalar)
+        return TemporalReader(_INT64, vector, scalar)
 
     return make
 
@@ -210,7 +210,7 @@ def _floor(numbers: pa.Array, divisor: int) -> pa.Array:
     return pc.subtract(quotient, too_high.cast(pa.int64()))
 
 
-def _iso_timestamp(kind: pa.DataType) -> Reader:
+def _iso_timestamp(kind: pa.DataType) -> TemporalReader:
     def vector(values: Sequence[Any], tally: Tally) -> pa.Array:
         texts = pa.array(values, pa.string())
         try:
@@ -236,23 +236,23 @@ def _iso_timestamp(kind: pa.DataType) -> Reader:
             return _infinite_moment(tally, late=micros > 0)
         return _micros(micros, tally)
 
-    return Reader(str, vector, scalar)
+    return TemporalReader(str, vector, scalar)
 
 
-def _iso_date(kind: pa.DataType) -> Reader:
+def _iso_date(kind: pa.DataType) -> TemporalReader:
     def scalar(value: Any, tally: Tally) -> int:
         late = False if value == _MINUS_INFINITE_DATE else _SPECIAL.get(value)
         if late is not None:
             return _infinite_day(tally, late=late)
         return _day(civil.iso_micros(value.removesuffix("Z")) // civil.DAY, tally)
 
-    return Reader(str, _each(kind, scalar).vector, scalar)
+    return TemporalReader(str, _each(kind, scalar).vector, scalar)
 
 
-def _clock(times: int, over: int) -> Callable[[pa.DataType], Reader]:
+def _clock(times: int, over: int) -> Callable[[pa.DataType], TemporalReader]:
     """Times of a day counted in units of ``times / over`` microseconds."""
 
-    def make(kind: pa.DataType) -> Reader:
+    def make(kind: pa.DataType) -> TemporalReader:
         def vector(values: Sequence[Any], _: Tally) -> pa.Array:
             numbers = pa.array(values, pa.int64())
             if not _inside(numbers, 0, (civil.DAY - 1) * over // times):
@@ -263,16 +263,16 @@ def _clock(times: int, over: int) -> Callable[[pa.DataType], Reader]:
         def scalar(value: Any, _: Tally) -> str:
             return civil.clock_text(value * times // over)
 
-        return Reader(_INT64, vector, scalar)
+        return TemporalReader(_INT64, vector, scalar)
 
     return make
 
 
-def _iso_time(kind: pa.DataType) -> Reader:
+def _iso_time(kind: pa.DataType) -> TemporalReader:
     def scalar(value: Any, _: Tally) -> str:
         return civil.clock_text(civil.iso_clock(value))
 
-    return Reader(str, _each(kind, scalar).vector, scalar)
+    return TemporalReader(str, _each(kind, scalar).vector, scalar)
 
 
 class _Parts(msgspec.Struct, rename="camel", gc=False):
@@ -311,8 +311,8 @@ def _parts_clock(value: _Parts) -> int:
     return civil.clock_micros(value.hour, value.minute or 0, value.second or 0, fraction)
 
 
-def _structured(scalar: Callable[[Any, Tally], Any]) -> Callable[[pa.DataType], Reader]:
-    return lambda kind: Reader(_Parts, _each(kind, scalar).vector, scalar)
+def _structured(scalar: Callable[[Any, Tally], Any]) -> Callable[[pa.DataType], TemporalReader]:
+    return lambda kind: TemporalReader(_Parts, _each(kind, scalar).vector, scalar)
 
 
 def _structured_date(value: Any, tally: Tally) -> int:
@@ -354,7 +354,7 @@ def _structured_duration(value: Any, _: Tally) -> str:
     return f"{days}T{value.hours or 0}H{value.minutes or 0}M{seconds}S"
 
 
-_READERS: Final[Mapping[tuple[str, str], Callable[[pa.DataType], Reader]]] = {
+_READERS: Final[Mapping[tuple[str, str], Callable[[pa.DataType], TemporalReader]]] = {
     ("int32", _DEBEZIUM + "Date"): _epoch_days,
     ("int32", _CONNECT + "Date"): _epoch_days,
     ("string", _DEBEZIUM + "IsoDate"): _iso_date,

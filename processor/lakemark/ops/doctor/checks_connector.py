@@ -13,7 +13,7 @@ from lakemark.model.findings import Finding, clock, fine, of_problem, warning, w
 from lakemark.model.modes import HandlingModes
 from lakemark.ops.connector_trace import last_cause
 from lakemark.settings.config import Config
-from lakemark.settings.layers import Problem
+from lakemark.settings.layers import Mistake
 from lakemark.snapshot.fence import HINT, committed_position
 
 CHECKS: Final = ("connector", "connector setting")
@@ -35,7 +35,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffsets:
     """Connect's answer about the connector's committed offsets; `missing`: why there is none."""
 
     offsets: tuple[Mapping[str, Any], ...]
@@ -60,13 +60,13 @@ class ConnectorFacts:
 
     name: str
     settings: Mapping[str, str]
-    problems: tuple[Problem, ...]
+    problems: tuple[Mistake, ...]
     state: str = ""
     tasks: tuple[Task, ...] = ()
     version: str = ""
     cluster_id: str = ""
     skew_s: float | None = None
-    committed: Committed | None = None
+    committed: CommittedOffsets | None = None
 
     @property
     def runs(self) -> bool:
@@ -127,7 +127,7 @@ def _committed(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
         yield fine(COMMITTED, facts.name, reason)
 
 
-def _setting(problem: Problem) -> Finding:
+def _setting(problem: Mistake) -> Finding:
     return of_problem("connector setting", problem.path.removeprefix("connector: "), problem)
 
 

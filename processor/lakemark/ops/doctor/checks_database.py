@@ -16,7 +16,7 @@ MUCH_LAG: Final = _GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerFacts:
     """The server and our user.
 
     Attributes:
@@ -105,7 +105,7 @@ class DatabaseFacts:
         streams: whether the connector runs.
     """
 
-    server: Server
+    server: ServerFacts
     slot: Slot | None
     publication: Publication | None
     signal: SignalTable | None
@@ -142,7 +142,7 @@ def mending(refusal: Refusal, publication: str, table: str) -> str:
 # --- server ----------------------------------------------------------------------------------
 
 
-def _server(server: Server) -> Iterator[Finding]:
+def _server(server: ServerFacts) -> Iterator[Finding]:
     yield fine("database", server.address, f"PostgreSQL {server.version} as {server.user}")
     yield clock("database", server.skew_s)
     if server.standby:

@@ -6,7 +6,7 @@ from lakemark.connectors import connector as connectors
 from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector
 from lakemark.errors import LakemarkError
-from lakemark.ops.doctor.checks_connector import Committed, ConnectorFacts, Task
+from lakemark.ops.doctor.checks_connector import CommittedOffsets, ConnectorFacts, Task
 from lakemark.settings.config import Config
 
 
@@ -44,9 +44,9 @@ def connector_facts(config: Config) -> ConnectorAnswers:
     return ConnectorAnswers(found, facts)
 
 
-def _committed(config: Config) -> Committed:
+def _committed(config: Config) -> CommittedOffsets:
     """The connector's committed offsets; all else is known without them."""
     try:
-        return Committed(tuple(connectors.offsets(config)))
+        return CommittedOffsets(tuple(connectors.offsets(config)))
     except LakemarkError as error:
-        return Committed((), error.message)
+        return CommittedOffsets((), error.message)

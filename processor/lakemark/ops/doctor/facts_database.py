@@ -21,7 +21,7 @@ from lakemark.model.schema import TableSchema
 from lakemark.ops.doctor.checks_database import (
     DatabaseFacts,
     Publication,
-    Server,
+    ServerFacts,
     SignalTable,
     Slot,
 )
@@ -194,14 +194,14 @@ class DatabaseWatch:
         return self._session
 
 
-def _server(session: Session) -> Server:
+def _server(session: Session) -> ServerFacts:
     begun = time.time()
     now = _row(session, _CLOCK)[0]
     skew = now - (begun + time.time()) / 2
     user, version, standby, wal_level, stats = _row(session, _SERVER)
     info = session.info
     address = f"{info.host or 'local socket'}:{info.port}/{info.dbname}"
-    return Server(address, user, version, standby, wal_level, stats, skew)
+    return ServerFacts(address, user, version, standby, wal_level, stats, skew)
 
 
 def _row(session: Session, query: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...]:

@@ -35,14 +35,14 @@ class Commands:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalRecord:
+class SignalToSend:
     """A signal that can be sent."""
 
     id: str
     value: bytes
 
 
-def signal_record(body: bytes, *, pipeline: str) -> SignalRecord:
+def signal_record(body: bytes, *, pipeline: str) -> SignalToSend:
     """The signal that a request's body is.
 
     Raises:
@@ -64,7 +64,7 @@ def signal_record(body: bytes, *, pipeline: str) -> SignalRecord:
 
         for condition in found.conditions:
             check(condition.filter)
-    return SignalRecord(found.id, value)
+    return SignalToSend(found.id, value)
 
 
 def _named(body: bytes, name: str) -> bytes:

@@ -71,7 +71,7 @@ class _Name(Convertor[str]):
 register_url_convertor("name", _Name())
 
 
-class Answers:
+class Endpoints:
     """The endpoints of one pipeline.
 
     Args:
@@ -187,7 +187,7 @@ class Answers:
         return Response(msgspec.json.encode(value), status, media_type=_JSON)
 
 
-def app(answers: Answers, *, token: str | None) -> ASGIApp:
+def app(answers: Endpoints, *, token: str | None) -> ASGIApp:
     """The application, behind the gate."""
     handlers = {HTTPException: _unknown, Exception: _broken}
     inner = Starlette(routes=answers.routes(), exception_handlers=handlers)

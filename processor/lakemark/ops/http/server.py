@@ -51,7 +51,7 @@ def serving(
         yield
         return
     token = config.http.token.get_secret_value() if config.http.token else None
-    answers = http.Answers(
+    answers = http.Endpoints(
         config.name,
         board,
         numbers,

@@ -27,7 +27,7 @@ from lakemark.settings.config import Config, LakeConfig
 from lakemark.sink.delta import key_index
 from lakemark.sink.delta.commits import DELETION_VECTORS
 from lakemark.sink.delta.data_files import (
-    KeyColumns,
+    LakeKey,
     Places,
     keep_index,
     read_rows,
@@ -99,7 +99,7 @@ class ChunkFileWriter:
             names = column_names(rows.column_names)
             of_key = sorted(names[name] for name in key)
             keys = whole.select(of_key)
-            columns = KeyColumns(tuple(pa.field(n, keys.schema.field(n).type) for n in of_key))
+            columns = LakeKey(tuple(pa.field(n, keys.schema.field(n).type) for n in of_key))
             index = key_index.build(columns.words(keys), position)
             if len(index.row) < rows.num_rows or not key_index.is_unique(index):
                 return None

@@ -36,7 +36,7 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyColumns:
+class LakeKey:
     """The key of a table under its own column names, in an order that does not change.
 
     Attributes:
@@ -143,7 +143,7 @@ def _conformed(column: pa.Array, kind: pa.DataType) -> pa.Array:
 # -- keys ----------------------------------------------------------------------------------------
 
 
-def index_of(store: TableStore, file: DataFile, key: KeyColumns, table_id: str) -> KeyIndex:
+def index_of(store: TableStore, file: DataFile, key: LakeKey, table_id: str) -> KeyIndex:
     """Where the file's rows are by key: as it was kept, or from its key columns.
 
     Raises:
@@ -187,7 +187,7 @@ class NewFile:
     """
 
     schema: pa.Schema
-    key: KeyColumns
+    key: LakeKey
     indexed: bool = True
     _sink: io.BytesIO = field(default_factory=io.BytesIO)
     _writer: pq.ParquetWriter | None = None
@@ -264,17 +264,17 @@ def write_rows(store: TableStore, rows: pa.Table) -> tuple[str, int]:
     return name, len(data)
 
 
-def keep_index(name: str, size: int, key: KeyColumns, index: KeyIndex) -> None:
+def keep_index(name: str, size: int, key: LakeKey, index: KeyIndex) -> None:
     """Keeps the index of a file that `write_rows` wrote."""
     index_cache.put(_index_name(name, size, key, ""), index)
 
 
-def drop_index(file: DataFile, key: KeyColumns, table_id: str) -> None:
+def drop_index(file: DataFile, key: LakeKey, table_id: str) -> None:
     """Forgets the index of a file that has left the table; who still needs it builds it again."""
     index_cache.drop(_index_name(file.path, file.size, key, table_id))
 
 
-def _index_name(path: str, size: int, key: KeyColumns, table_id: str) -> str:
+def _index_name(path: str, size: int, key: LakeKey, table_id: str) -> str:
     """What the index of a file is called; a chunk's is made before its table may be there."""
     return index_cache.name_of("" if path.startswith(_CHUNK) else table_id, path, size, str(key))
 
@@ -350,7 +350,7 @@ def _shown(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
+class KeyBounds:
     """The values of one key column, to leave out files by their statistics.
 
     Attributes:
@@ -376,7 +376,7 @@ class KeyRange:
         return bool(first < np.searchsorted(self.values, high, side="right"))
 
 
-def may_meet(file: DataFile, other: DataFile, key: KeyColumns) -> bool:
+def may_meet(file: DataFile, other: DataFile, key: LakeKey) -> bool:
     """Whether two files may have rows of one key, as far as their statistics tell."""
     for name in key.names:
         low, high = _bounds(file, name)
@@ -393,14 +393,14 @@ def _bounds(file: DataFile, name: str) -> tuple[Any, Any]:
     return low.get(name), high.get(name)
 
 
-def key_ranges(key: KeyColumns, rows: pa.Table) -> list[KeyRange]:
+def key_ranges(key: LakeKey, rows: pa.Table) -> list[KeyBounds]:
     """The ranges of a write set's keys, of columns whose statistics are exact."""
     found = []
     for name in key.names:
         column = whole(rows.column(name))
         if pa.types.is_integer(column.type):
-            found.append(KeyRange(name, np.sort(column.to_numpy()).astype(np.int64)))
+            found.append(KeyBounds(name, np.sort(column.to_numpy()).astype(np.int64)))
         elif pa.types.is_string(column.type) and len(column):
             bounds = pc.min_max(column).as_py()
-            found.append(KeyRange(name, (bounds["min"], bounds["max"])))
+            found.append(KeyBounds(name, (bounds["min"], bounds["max"])))
     return found

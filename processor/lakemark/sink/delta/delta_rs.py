@@ -25,7 +25,7 @@ from lakemark.sink.delta.commits import (
 from lakemark.sink.delta.evolve import ensure
 from lakemark.sink.delta.failures import told
 from lakemark.sink.names import CDC, ROW, quoted, sources_of
-from lakemark.sink.write_set import Column, Staged, key_cells, prepare
+from lakemark.sink.write_set import Staged, TargetColumn, key_cells, prepare
 
 __all__ = [
     "MergeResult",
@@ -231,7 +231,7 @@ def _places(keys: pa.Table) -> list[str]:
 def _key_filter(keys: pa.Table) -> str:
     if not keys.num_rows:
         return "false"
-    pairs = [(Column(n, n, n), keys.column(n)) for n in keys.column_names]
+    pairs = [(TargetColumn(n, n, n), keys.column(n)) for n in keys.column_names]
     ranges = merge_sql.key_ranges(pairs, dialect=merge_sql.DATAFUSION, alias="")
     first = keys.column(0)
     if keys.num_rows > _LISTED_KEYS or not (

@@ -152,7 +152,7 @@ def _skipped_by(kind: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SchemaPlan:
     """What a table needs, under its own column names.
 
     Attributes:
@@ -173,7 +173,7 @@ class Plan:
         applied.widened.extend((self.sources[n], was, kind) for n, was, kind in self.widened)
 
 
-def plan(target: Opened, path: str, schema: pa.Schema, table: str = "") -> Plan:
+def plan(target: Opened, path: str, schema: pa.Schema, table: str = "") -> SchemaPlan:
     """What `target` needs to hold rows of `schema`.
 
     Raises:
@@ -194,7 +194,7 @@ def plan(target: Opened, path: str, schema: pa.Schema, table: str = "") -> Plan:
     if found.incompatible:
         raise _incompatible(path, found, back, table)
     members = [f for name, was, kind in found.widened if name == CDC for f in _new(was, kind)]
-    return Plan(found.added, members, [w for w in found.widened if w[0] != CDC], back)
+    return SchemaPlan(found.added, members, [w for w in found.widened if w[0] != CDC], back)
 
 
 def _new(was: pa.StructType, kind: pa.StructType) -> list[pa.Field]:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakemark.model import positions
 from lakemark.sink.names import CDC, quoted
-from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Column, Shape
+from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Shape, TargetColumn
 
 # More ranges prune more files but make the predicate longer; 32 cost nothing that shows.
 _RANGES: Final = 32
@@ -120,7 +120,7 @@ def _struct(shape: Shape, members: dict[str, str]) -> str:
     return f"named_struct({parts})"
 
 
-def _named(column: Column, dialect: Dialect) -> str:
+def _named(column: TargetColumn, dialect: Dialect) -> str:
     """Whether the row's patch names the column; null, which counts as no, without a patch."""
     return f"array_contains(s.__patch, {dialect.text(column.source)})"
 
@@ -221,7 +221,7 @@ def truncated(cdc_fields: Iterable[str], position: bytes) -> str:
 
 
 def key_ranges(
-    key: Sequence[tuple[Column, pa.ChunkedArray]], *, dialect: Dialect, alias: str = "t."
+    key: Sequence[tuple[TargetColumn, pa.ChunkedArray]], *, dialect: Dialect, alias: str = "t."
 ) -> str:
     """A condition that every row with one of these keys meets, from literals, to skip files.
 

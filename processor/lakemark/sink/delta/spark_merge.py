@@ -218,7 +218,7 @@ def ensure(
     return applied
 
 
-def _add(spark: SparkSession, path: str, plan: evolve.Plan) -> None:
+def _add(spark: SparkSession, path: str, plan: evolve.SchemaPlan) -> None:
     columns = [
         f"{quoted(f.name)} {from_arrow_type(f.type).simpleString()}" for f in plan.added
     ] + [f"{quoted(CDC)}.{quoted(f.name)} {from_arrow_type(f.type).simpleString()}"
@@ -227,7 +227,7 @@ def _add(spark: SparkSession, path: str, plan: evolve.Plan) -> None:
         spark.sql(f"ALTER TABLE delta.{quoted(path)} ADD COLUMNS ({', '.join(columns)})")
 
 
-def _widen(spark: SparkSession, path: str, plan: evolve.Plan) -> None:
+def _widen(spark: SparkSession, path: str, plan: evolve.SchemaPlan) -> None:
     """The whole table, as one commit: its readers need no new feature."""
     if not plan.widened:
         return

@@ -40,7 +40,7 @@ from lakemark.sink.delta.commits import (
     retried,
 )
 from lakemark.sink.delta.data_files import (
-    KeyColumns,
+    LakeKey,
     NewFile,
     Places,
     index_of,
@@ -55,7 +55,7 @@ from lakemark.sink.delta.table_log import Action, DataFile, TableFiles
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.delta.vectors_rows import Finder, Hits, files_of
 from lakemark.sink.names import CDC, OWN_FOLDER
-from lakemark.sink.row_rules import Decision, Flags
+from lakemark.sink.row_rules import Flags, PairDecision
 from lakemark.sink.write_set import DELETE, INSERT, UPSERT, Staged, prepare
 
 VECTORS_FOLDER: Final = OWN_FOLDER
@@ -192,7 +192,7 @@ class _Batch:
         self.store, self.before, self.staged = store, before, staged
         self.schema, self.deletes = schema, deletes
         names = sorted((c.name, c.staged) for c in staged.shape.key)
-        self.key = KeyColumns(tuple(pa.field(n, schema.field(n).type) for n, _ in names))
+        self.key = LakeKey(tuple(pa.field(n, schema.field(n).type) for n, _ in names))
         self.keys = pa.table([staged.table.column(s) for _, s in names], names=self.key.names)
         self.table = Finder(store, before, self.key)
 
@@ -308,7 +308,7 @@ class _Batch:
         own = index_of(self.store, file, self.key, self.table.table_id)
         yield from self.table.hits(there, KeyWords(own.first, own.second), own.row.astype(np.int64))
 
-    def _seen(self, hits: Hits, which: Places, names: list[str]) -> tuple[Places, Decision]:
+    def _seen(self, hits: Hits, which: Places, names: list[str]) -> tuple[Places, PairDecision]:
         """What becomes of pairs, by the table's rows; and which of these go."""
         which = which[np.argsort(hits.rows[which], kind="stable")]
         rows = hits.rows[which]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakemark.sink.delta import data_files, delta_rs, table_log
 from lakemark.sink.delta.commits import Options, open_table
-from lakemark.sink.delta.data_files import KeyColumns, Places, index_of, key_ranges
+from lakemark.sink.delta.data_files import LakeKey, Places, index_of, key_ranges
 from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.key_index import KeyWords, lookup
 from lakemark.sink.delta.log_table import LogTable, Opened
@@ -30,7 +30,7 @@ def files_of(table: Opened, store: TableStore) -> TableFiles:
     return table_log.load(store, table.version(), table_id=str(table.metadata().id))
 
 
-def key_columns(key: Iterable[str], schema: pa.Schema) -> KeyColumns:
+def key_columns(key: Iterable[str], schema: pa.Schema) -> LakeKey:
     """The key under the table's column names.
 
     Args:
@@ -39,7 +39,7 @@ def key_columns(key: Iterable[str], schema: pa.Schema) -> KeyColumns:
     """
     by_source = {source: name for name, source in sources_of(schema).items()}
     names = sorted(by_source[name] for name in key)
-    return KeyColumns(tuple(pa.field(n, schema.field(n).type) for n in names))
+    return LakeKey(tuple(pa.field(n, schema.field(n).type) for n in names))
 
 
 class VectorReader:
@@ -101,7 +101,7 @@ class Finder:
 
     store: TableStore
     files: TableFiles
-    key: KeyColumns
+    key: LakeKey
 
     @property
     def table_id(self) -> str:

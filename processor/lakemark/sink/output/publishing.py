@@ -34,9 +34,9 @@ from lakemark.sink.names import CDC
 from lakemark.sink.output import forwarding, row_events, topics, writers
 from lakemark.sink.output.forwarding import Fragments, Message
 from lakemark.sink.output.row_events import Style
-from lakemark.sink.output.topics import Source, Target
+from lakemark.sink.output.topics import MarkSource, OutputTarget
 from lakemark.source import key_schema
-from lakemark.source.stretch import Records, Stretch
+from lakemark.source.stretch import DecodedRange, Records
 
 ROWS: Final = "rows"
 AT_ONCE: Final = 50_000  # records of one transaction of rows
@@ -94,9 +94,9 @@ class OutputPlan:
         """The plan with Kafka's settings, which do not travel with it."""
         return replace(self, client=client)
 
-    def target(self, table: str, like: str = "") -> Target:
+    def target(self, table: str, like: str = "") -> OutputTarget:
         """Where a table's records go."""
-        return Target(
+        return OutputTarget(
             topic_of(self.prefix, table),
             group_of(self.pipeline, table),
             like=like,
@@ -108,7 +108,7 @@ class OutputPlan:
 def forward(
     records: Records,
     heads: Headers,
-    done: Stretch,
+    done: DecodedRange,
     plan: OutputPlan,
     *,
     schemas: Mapping[str, TableSchema],
@@ -129,7 +129,7 @@ def forward(
     Raises:
         DependencyError: the brokers are away.
     """
-    source = Source(records.topic, records.partition, plan.topic_ids.get(records.topic, ""))
+    source = MarkSource(records.topic, records.partition, plan.topic_ids.get(records.topic, ""))
     for table, indices in done.applied.items():
         known = _Known(table, plan, schemas, modes, records, heads, numerics)
         try:
@@ -156,7 +156,7 @@ def _events(known: "_Known", indices: Sequence[int], *, resolve: bool) -> list[M
     return forwarding.messages(records, heads, indices, pipeline=known.plan.pipeline, values=values)
 
 
-def _stop(done: Stretch, table: str, code: str, reason: str) -> None:
+def _stop(done: DecodedRange, table: str, code: str, reason: str) -> None:
     done.tables[table].stop = code, reason
     done.packets = [(t, packet) for t, packet in done.packets if t != table]
 
@@ -241,7 +241,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowPublisher:
     """Writes one table's snapshot rows and deletes, before its Delta commit.
 
     Attributes:
@@ -292,7 +292,7 @@ class Rows:
     def _write(self, found: Iterator[Message], content: int, *, place: int) -> None:
         """Writes records that are counted from a place among those of the batch."""
         plan, first = self.plan, self.plan.batch * topics.BATCH
-        source = Source(plan.control, 0, plan.query, ROWS, str(content), first)
+        source = MarkSource(plan.control, 0, plan.query, ROWS, str(content), first)
         target = plan.target(self.table, row.topic if (row := plan.rows.get(self.table)) else "")
         at = first + place
         while piece := [m._replace(at=at + n) for n, m in enumerate(islice(found, AT_ONCE))]:

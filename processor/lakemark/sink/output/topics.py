@@ -77,7 +77,7 @@ _SEQUELS: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutputTarget:
     """Where a table's records go.
 
     Attributes:
@@ -96,7 +96,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MarkSource:
     """What the records are counted by.
 
     Attributes:
@@ -117,7 +117,7 @@ class Source:
     first: int = 0
 
 
-class Mark(NamedTuple):
+class TopicMark(NamedTuple):
     """How far a source is written: all below `at`; `note` and `content` as of the source then."""
 
     at: int
@@ -129,7 +129,9 @@ class StuckError(Exception):
     """A producer's call does not come back; the producer must not be used again."""
 
 
-def unwritten(mark: Mark | None, source: Source, messages: Sequence[Message]) -> list[Message]:
+def unwritten(
+    mark: TopicMark | None, source: MarkSource, messages: Sequence[Message]
+) -> list[Message]:
     """The messages that are not written yet, in their order.
 
     Args:
@@ -153,7 +155,7 @@ def _is_of_others(kept: str, now: str) -> bool:
     return (kept != now) if kept and now else "/" in now
 
 
-def write(target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
+def write(target: OutputTarget, source: MarkSource, upto: int, messages: Sequence[Message]) -> int:
     """Writes the messages that are not written yet, and the mark; exactly once, in their order.
 
     Args:
@@ -208,7 +210,7 @@ def write(target: Target, source: Source, upto: int, messages: Sequence[Message]
         return count
 
 
-def lane_of(target: Target, source: Source) -> str:
+def lane_of(target: OutputTarget, source: MarkSource) -> str:
     """The transactional id of a source's producer."""
     return f"{target.group}/{source.kind or source.topic}/{source.partition}"
 
@@ -216,7 +218,7 @@ def lane_of(target: Target, source: Source) -> str:
 class _Lane:
     """A transactional producer and the mark that it wrote last."""
 
-    def __init__(self, key: str, target: Target, source: Source) -> None:
+    def __init__(self, key: str, target: OutputTarget, source: MarkSource) -> None:
         _ensure(target)
         self.client = target.client
         self._lost = lost = threading.Event()  # no cycle: the producer goes when the lane goes
@@ -248,7 +250,7 @@ class _Lane:
         finally:
             consumer.close()
         note, _, content = (found.metadata or "").partition(" ")
-        self.mark = Mark(int(found.offset), note, content) if found.offset >= 0 else None
+        self.mark = TopicMark(int(found.offset), note, content) if found.offset >= 0 else None
         self._reached()
 
     def is_cut_off(self) -> bool:
@@ -261,7 +263,9 @@ class _Lane:
         self.producer.poll(0)
         self._lost.clear()
 
-    def write(self, target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
+    def write(
+        self, target: OutputTarget, source: MarkSource, upto: int, messages: Sequence[Message]
+    ) -> int:
         messages = unwritten(self.mark, source, messages)
         if not messages:
             return 0
@@ -288,7 +292,7 @@ class _Lane:
             # What was not delivered says why, in any order; the error may only be a sequel.
             reasons = [one for one in failed if one.code() not in _SEQUELS]
             raise KafkaException(reasons[0] if reasons else error.args[0]) from error
-        self.mark = Mark(upto, source.note, source.content)
+        self.mark = TopicMark(upto, source.note, source.content)
         self._reached()
         return len(messages)
 
@@ -375,7 +379,7 @@ _lanes: OrderedDict[str, _Lane] = OrderedDict()
 _existing: set[str] = set()
 
 
-def _ensure(target: Target) -> None:
+def _ensure(target: OutputTarget) -> None:
     """Makes the topic where it is missing: compacted, with the partitions of the change topic."""
     if target.topic in _existing:
         return
@@ -398,7 +402,7 @@ def _ensure(target: Target) -> None:
     _existing.add(target.topic)
 
 
-def create_command(target: Target) -> str:
+def create_command(target: OutputTarget) -> str:
     """The command that makes the topic."""
     options = " ".join(f"--config {k}={v}" for k, v in topic_settings(target.max_bytes).items())
     brokers = target.client.get("bootstrap.servers", "BROKERS")
@@ -408,11 +412,11 @@ def create_command(target: Target) -> str:
     )
 
 
-def _raise(error: KafkaError, target: Target) -> Never:
+def _raise(error: KafkaError, target: OutputTarget) -> Never:
     raise _told(error, target)
 
 
-def _told(error: KafkaError, target: Target) -> LakemarkError:
+def _told(error: KafkaError, target: OutputTarget) -> LakemarkError:
     code, text = error.code(), foreign(error.str())
     what = f"records for {target.topic} were not taken: {text}"
     brokers = target.client.get("bootstrap.servers", "BROKERS")

@@ -26,7 +26,7 @@ from lakemark.errors import LakemarkError
 from lakemark.settings.masking import foreign
 from lakemark.sink.output import topics
 from lakemark.sink.output.forwarding import Message
-from lakemark.sink.output.topics import Source, Target
+from lakemark.sink.output.topics import MarkSource, OutputTarget
 
 COUNT: Final = "LAKEMARK_OUTPUT_WRITERS"
 """Set in the environment of an executor's workers: how many such processes it has."""
@@ -55,7 +55,7 @@ def start(count: int) -> None:
         os.close(ready)
 
 
-def write(target: Target, source: Source, upto: int, messages: Sequence[Message]) -> int:
+def write(target: OutputTarget, source: MarkSource, upto: int, messages: Sequence[Message]) -> int:
     """As `topics.write`, by the process that has the source's producer."""
     connection = _connection(source, target) if messages else None
     if connection is None:
@@ -71,7 +71,7 @@ def write(target: Target, source: Source, upto: int, messages: Sequence[Message]
     return int(found)
 
 
-def _connection(source: Source, target: Target) -> Connection | None:
+def _connection(source: MarkSource, target: OutputTarget) -> Connection | None:
     if not _addresses:
         return None
     address = _addresses[crc32(topics.lane_of(target, source).encode()) % len(_addresses)]
