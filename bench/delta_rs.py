@@ -26,7 +26,7 @@ from bench.events import ARROW, COLUMNS, SCHEMA
 from bench.runs import Batch, Run, Task, execute
 from lakemark.connectors.schema_file import schemas_from_file
 from lakemark.converters.json.rows import decode_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 
 LAKE: Final = "lake"
 WAIT_S: Final = 1.0

@@ -36,11 +36,11 @@ from bench.runs import topic_of
 from lakemark import tasks
 from lakemark.connectors.schema_file import schemas_from_file
 from lakemark.converters.json.envelope import SourceIdentity
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
+from lakemark.source.decoder import StretchPlan
 from lakemark.source.fetch import HEADERS
-from lakemark.source.stretch import StretchPlan
 from stack.object_store import Address, serving
 
 LAKE: Final = "s3://lake"

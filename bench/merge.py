@@ -37,11 +37,11 @@ from rich.table import Table
 
 from bench.report import machine
 from lakemark.model import positions
-from lakemark.sink.delta import delta_rs, upkeep, vectors
+from lakemark.sink.delta import deletion_vectors, delta_rs, maintenance
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
-from lakemark.sink.delta.evolve import TARGET_FILE_BYTES
+from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
 from lakemark.sink.names import CDC
-from lakemark.sink.pool import cdc_type
+from lakemark.sink.row_images import cdc_type
 
 ENGINES: Final = (TASK_MERGE, DELETION_VECTORS)
 KEYS: Final = ("random", "hot")
@@ -74,12 +74,12 @@ class Contestant:
         more: dict[str, Any] = {"key": ["id"], "deletes": "hard", "app_id": "bench"}
         if self.engine == TASK_MERGE:
             merged = delta_rs.merge(self.path, rows, version=version, **more)
-            due = upkeep.wants_upkeep(self.path, merged)
+            due = maintenance.wants_upkeep(self.path, merged)
         else:
-            vectors.merge(self.path, rows, version=version, **more)
+            deletion_vectors.merge(self.path, rows, version=version, **more)
             due = True
         if due:
-            upkeep.maintain(self.path, key=["id"], engine=self.engine)
+            maintenance.maintain(self.path, key=["id"], engine=self.engine)
         self.seconds.append(time.perf_counter() - begun)
         after = sizes(self.path)
         self.bytes.append(sum(n for name, n in after.items() if before.get(name) != n))

@@ -16,9 +16,9 @@ from bench.runs import Batch, Line, Run, Task, execute
 from lakemark.model import positions
 from lakemark.sink.delta import delta_rs
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
-from lakemark.sink.delta.evolve import TARGET_FILE_BYTES
+from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
 from lakemark.sink.names import CDC
-from lakemark.sink.pool import cdc_type
+from lakemark.sink.row_images import cdc_type
 from stack.kafka import Kafka
 
 ENGINES: Final = (TASK_MERGE, DELETION_VECTORS)

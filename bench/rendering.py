@@ -20,7 +20,7 @@ from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.converters.json.envelopes import EnvelopeTemplate, Reading
 from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 
 ROUNDS: Final = 5
 BEGUN: Final = 1_767_225_600_000_000  # 2026-01-01 in microseconds

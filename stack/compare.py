@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from psycopg import sql
 
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, load
 from lakemark.sink import names
 from stack.expected import Column, Reading, columns_of, key_of, reading

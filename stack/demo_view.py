@@ -20,7 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from lakemark.cli.snapshot_view import Bars, numbers
-from lakemark.snapshot.following import FollowedRun
+from lakemark.snapshot.run_tracker import FollowedRun
 from stack.compare import Comparison
 
 TOLD_S: Final = 5.0

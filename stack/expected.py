@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import psycopg
 
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 
 FIRST_MICRO: Final = -62_135_596_800_000_000
 """0001-01-01 in microseconds since 1970: what lies before is clamped to it."""

@@ -17,7 +17,7 @@ from typing import Final
 PACKAGE: Final = Path(__file__).parents[1] / "processor" / "lakemark"
 
 ORDER: Final = (
-    *("version", "errors", "crashpoints", "backoff", "settings", "causes", "model"),
+    *("version", "errors", "failpoints", "backoff", "settings", "causes", "model"),
     *("kafka", "converters", "connectors", "source", "reconcile", "sink", "state"),
     *("plans", "tasks", "snapshot", "runners", "spark", "ops"),
     *("pipeline", "supervisor", "cli", "__main__", "__init__"),
@@ -26,10 +26,15 @@ ORDER: Final = (
 KINDS: Final = ("converters", "connectors")
 
 LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "pyspark": ("spark", "reconcile.operator", "sink.delta.spark_merge", "sink.delta.bigtable"),
+    "pyspark": (
+        "spark",
+        "reconcile.operator",
+        "sink.delta.spark_merge",
+        "sink.delta.spark_merge_driver",
+    ),
     "py4j": ("spark",),
     "delta": ("spark",),
-    "psycopg": ("connectors.postgres", "snapshot.chunk_task", "snapshot.world"),
+    "psycopg": ("connectors.postgres", "snapshot.chunk_task", "snapshot.adapters"),
     "sqlglot": ("connectors.postgres",),
     "deltalake": (
         *("sink.delta", "ops.stored_state", "ops.plan.facts_lake", "ops.doctor.facts_machine"),
@@ -37,7 +42,13 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "obstore": ("sink.delta",),
     "confluent_kafka": (
         *("kafka", "source.fetch", "source.librdkafka", "sink.output"),
-        *("state.control", "state.ownership", "snapshot.chunk_task", "snapshot.world", "ops.feeds"),
+        *(
+            "state.control",
+            "state.ownership",
+            "snapshot.chunk_task",
+            "snapshot.adapters",
+            "ops.feeds",
+        ),
     ),
     "httpx": ("connectors.connect_rest", "ops.served"),
     "numba": ("converters.json.compiled", "source.scan_messages"),
@@ -53,7 +64,7 @@ OUTSIDE: Final = frozenset(
 )
 
 EDGES: Final[Mapping[str, str]] = {
-    "": "plans tasks pipeline supervisor __main__",
+    "": "__main__ pipeline plans supervisor tasks",
     "kafka": "brokers client_errors records",
     "connectors": "catalogs connect_rest connector",
     "connectors.postgres": (
@@ -64,18 +75,18 @@ EDGES: Final[Mapping[str, str]] = {
     "reconcile": "operator",
     "sink": "apply lake_plan schema_changes",
     "sink.delta": (
-        "bigtable chunk_files commits data_files delta_rs evolve failures log_table object_client "
-        "partial pending rebuild spark_merge staging table_actions table_log table_store upkeep "
-        "vectors vectors_rows"
+        "chunk_files commits data_files deletion_vectors deletion_vectors_rows delta_rs failures "
+        "incomplete_rows log_table maintenance object_client pending rebuild schema_evolution "
+        "spark_merge spark_merge_driver staging table_actions table_log table_store"
     ),
-    "sink.output": "dead_letter flushing publishing topics writers",
-    "state": "checkpoint connector_changes control ownership policies recovery settle takeover",
+    "sink.output": "dead_letter flushing publisher transaction writers",
+    "state": "advance checkpoint connector_drift control ownership policies recovery takeover",
     "snapshot": (
-        "chunk_task completing coordinator cutting desk finishing outside reading snapshots "
-        "table_cut world"
+        "adapters chunk_scheduler chunk_splitter chunk_task completing coordinator ports "
+        "signal_processor snapshots table_completion table_cut"
     ),
     "runners": "batch_runner local_runner stopping",
-    "spark": "daemon hadoop_files handover jobs session spark_runner stages topics warming",
+    "spark": "daemon hadoop_files jobs plan_broadcast query session spark_runner topics warm",
     "ops": "catalog_watch feeds overview served source_watch stored_state",
     "ops.doctor": "doctor facts_connector facts_database facts_kafka facts_machine",
     "ops.http": "server",

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from lakemark.kafka.records import read_compacted
 from lakemark.settings.config import load
 from stack.java import find_java
@@ -127,7 +127,7 @@ class LakemarkProcess(Server):
         # The shell's own pid becomes lakemark's, and so the number of its process group: Spark's
         # Python workers are in another one and are told this way whom a crash point kills.
         arguments = ["run", "-c", str(self.config), *(["--once"] if self.once else [])]
-        script = f'export {crashpoints.GROUP}=$$; exec "$@"'
+        script = f'export {failpoints.GROUP}=$$; exec "$@"'
         return ["/bin/sh", "-c", script, "sh", sys.executable, "-m", "lakemark", *arguments]
 
     def _environment(self) -> dict[str, str]:
@@ -183,12 +183,12 @@ class LakemarkProcess(Server):
         """Let the next run kill itself when it reaches a crash point for the n-th time."""
         count = self.directory / "crash-count"
         count.unlink(missing_ok=True)
-        self.environment[crashpoints.AT] = f"{point}:{nth}"
-        self.environment[crashpoints.COUNT] = str(count)
+        self.environment[failpoints.AT] = f"{point}:{nth}"
+        self.environment[failpoints.COUNT] = str(count)
 
     def no_crash(self) -> None:
         """Let the next run live."""
-        self.environment.pop(crashpoints.AT, None)
+        self.environment.pop(failpoints.AT, None)
 
     # -- what it says -----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from lakemark.kafka.records import Tail, publish, read_compacted
 from lakemark.settings.config import Config
 from lakemark.snapshot import notifications, runs
-from lakemark.snapshot.following import FollowedRun, then
+from lakemark.snapshot.run_tracker import FollowedRun, then
 
 RUN: Final = "first-load"
 """Id of the signal, and so of the run."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from lakemark.source import plain
+from lakemark.source import fast_path
 from stack.local import Database, LocalStack
 from stack.postgres import BUNDLED, Postgres, binaries_of
 from tests.kit.nightly import examples
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_sessionstart() -> None:
     """Compiles what lakemark compiles, before any deadline counts."""
-    assert plain.ready()
+    assert fast_path.ready()
 
 
 CPU_S = pytest.StashKey[float]()

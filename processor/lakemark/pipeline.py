@@ -19,43 +19,43 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from lakemark import crashpoints, plans
+from lakemark import failpoints, plans
 from lakemark.connectors import catalog_policies
 from lakemark.connectors.connector import Connector
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model import namesakes
 from lakemark.model.fills import UNSEEN, Fill
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.namesakes import Names
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.ops.status import BatchDone
 from lakemark.plans import Waters
 from lakemark.runners.batch_runner import BatchRunner, Query
-from lakemark.runners.draining import Draining
-from lakemark.runners.pace import Pace
+from lakemark.runners.graceful_stop import Draining
+from lakemark.runners.trigger import Pace
 from lakemark.settings.config import Config
-from lakemark.sink.delta import chunk_files, evolve, rebuild
+from lakemark.sink.delta import chunk_files, rebuild, schema_evolution
 from lakemark.sink.delta.commits import SPARK_MERGE
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
-from lakemark.source import ranges
-from lakemark.source.ranges import Range
-from lakemark.source.stretch import StretchPlan
+from lakemark.source import offset_ranges
+from lakemark.source.decoder import StretchPlan
+from lakemark.source.offset_ranges import Range
 from lakemark.state import (
+    advance,
     catch_up,
     control_records,
     new_partitions,
-    refresh,
+    schema_refresh,
     selection,
-    settle,
     tables,
 )
+from lakemark.state.advance import Left, News, Results
 from lakemark.state.checkpoint import Checkpoint
-from lakemark.state.decoding import Forms
-from lakemark.state.refresh import Catalog, Refresh
-from lakemark.state.settle import Left, News, Results
+from lakemark.state.encoding import Forms
+from lakemark.state.schema_refresh import Catalog, Refresh
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import BatchPlan, DecodePlan
 
@@ -198,7 +198,7 @@ class Pipeline:
         marks.append(monotonic())
 
         # 5. the state after it
-        crashpoints.reach(crashpoints.BEFORE_STATE)
+        failpoints.reach(failpoints.BEFORE_STATE)
         self.checkpoint.check_owner()
         self.checkpoint.save(state)
         self.publish(state)
@@ -207,7 +207,7 @@ class Pipeline:
         self.snapshots(state, news)
         marks.append(monotonic())
         self._tell(batch, results, news, marks)
-        crashpoints.reach(crashpoints.BEFORE_CHECKPOINT)
+        failpoints.reach(failpoints.BEFORE_CHECKPOINT)
 
     # -- 1: the state before it, and what changes it ----------------------------------------------
 
@@ -219,7 +219,7 @@ class Pipeline:
         state.batch = batch
         state.output_prefixes = list(self.connector.output_prefixes)
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
-        start = settle.start_offsets(before, state.offsets)
+        start = advance.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
         self._refuse_namesakes(state, before, start)
         self._replace(state, before)
@@ -260,7 +260,7 @@ class Pipeline:
             control_records.make_up_for(record, state)
         for name, entry in state.tables.items():
             if self.refresh.is_back(name, entry):
-                tables.resnapshot(entry, refresh.MADE_ANEW, state.batch)
+                tables.resnapshot(entry, schema_refresh.MADE_ANEW, state.batch)
                 tables.resume(state, name)
             elif self.refresh.retries(name, entry):
                 tables.resume(state, name)
@@ -280,7 +280,7 @@ class Pipeline:
                 continue
             known = [entry.source_name] if entry is not None and entry.source_name else []
             if len(names := {*captured, *known}) > 1:
-                settle.ambiguous(table, names, stop)
+                advance.ambiguous(table, names, stop)
 
     def _replace(self, state: PipelineState, before: PipelineState) -> None:
         """Rebuilt tables take the place of the old ones, before anything of the batch is written.
@@ -339,7 +339,7 @@ class Pipeline:
             return False
         query, columns = self.checkpoint.query_id(), [one.column for one in due]
         try:
-            done = evolve.fill(
+            done = schema_evolution.fill(
                 folder_of(self.config.lake, table),
                 due,
                 app_id=f"{query}/{table}/fill/{batch}",
@@ -445,7 +445,7 @@ class Pipeline:
         """The records of the change topics that Spark has planned for a batch."""
         end = self._changes(self.checkpoint.offsets(batch))
         before = self.checkpoint.offsets(batch - 1) if batch else [self.checkpoint.begun()]
-        return ranges.between(self._changes(before), end)
+        return offset_ranges.between(self._changes(before), end)
 
     def _finished(self, results: Results, plan: BatchPlan) -> Results:
         self._by_spark(results.outcomes, plan)
@@ -471,15 +471,15 @@ class Pipeline:
     ) -> tuple[Left, News]:
         """What the tasks' reports make of the tables; what is left to do, and of snapshots."""
         reports = results.reports
-        start = settle.start_offsets(before, state.offsets, reports)
-        left = settle.settle(
+        start = advance.start_offsets(before, state.offsets, reports)
+        left = advance.settle(
             state, before, start, reports, results.outcomes,
             catalog=self.catalog.live, forwarded=self.config.output is not None,
         )  # fmt: skip
-        settle.begun_anew(state, reports)
-        news = settle.chunks(state, plan.lake.stopped, results.said)
-        settle.high_waters(state, reports)
-        self.loads.update(settle.loads(reports))
+        advance.begun_anew(state, reports)
+        news = advance.chunks(state, plan.lake.stopped, results.said)
+        advance.high_waters(state, reports)
+        self.loads.update(advance.loads(reports))
         return left, news
 
     # -- 3, 4: tables that are not there yet ------------------------------------------------------
@@ -528,9 +528,11 @@ class Pipeline:
             state.tables[name].code = state.tables[name].reason = ""
         results = self.reread(turn.start, turn.end, plan)
         reports, outcomes = results.reports, results.outcomes
-        left = settle.settle(state, state, turn.start, reports, outcomes, catalog=self.catalog.live)
+        left = advance.settle(
+            state, state, turn.start, reports, outcomes, catalog=self.catalog.live
+        )
         self.refresh.read -= set(turn.tables)
-        catch_up.end(state, turn, settle.waters_of(reports))
+        catch_up.end(state, turn, advance.waters_of(reports))
         self.refresh(state, left.refresh)
         failed = {outcome.table for outcome in left.failed}
         for name in turn.tables:
@@ -542,7 +544,7 @@ class Pipeline:
 
     def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:
         """Decoding and merging of the change records from `start` to before `end`."""
-        return self._finished(self.runner.reread(ranges.between(start, end), plan), plan)
+        return self._finished(self.runner.reread(offset_ranges.between(start, end), plan), plan)
 
     # -- 5: the state after it --------------------------------------------------------------------
 

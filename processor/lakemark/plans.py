@@ -12,8 +12,8 @@ from lakemark.settings.schema_policy import FOLLOWS
 from lakemark.sink import names
 from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
-from lakemark.sink.output.publishing import OutputPlan, Row
-from lakemark.source.gate import HighWater
+from lakemark.sink.output.publisher import OutputPlan, Row
+from lakemark.source.replay_filter import HighWater
 from lakemark.state import tables
 from lakemark.state.catch_up import TABLES_A_SLOT
 from lakemark.state.tables import STREAMING, PipelineState, TableState, Water, stale

@@ -26,7 +26,7 @@ from lakemark.connectors import connector as connectors
 from lakemark.connectors.catalogs import catalog_of
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.kafka import brokers, records
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops import feeds, settings_record
 from lakemark.ops.board import Board
 from lakemark.ops.catalog_watch import CatalogWatch
@@ -36,23 +36,23 @@ from lakemark.ops.starting import Starting
 from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.pipeline import Pipeline
 from lakemark.runners.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesError, Query
-from lakemark.runners.pace import Pace
 from lakemark.runners.stopping import Stop
+from lakemark.runners.trigger import Pace
 from lakemark.settings.config import Config
 from lakemark.sink.delta.chunk_files import ChunkFileWriter
-from lakemark.sink.delta.partial import partial_keys
+from lakemark.sink.delta.incomplete_rows import partial_keys
 from lakemark.sink.names import folder_of
 from lakemark.snapshot import notifications, snapshots
+from lakemark.snapshot.adapters import World
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.signals import Rejection
-from lakemark.snapshot.world import World
 from lakemark.state import control, handling, recovery, tables
+from lakemark.state.advance import News
 from lakemark.state.checkpoint import DAMAGED, LOCAL, Checkpoint, Identity
-from lakemark.state.connector_changes import ChangedError, Watch, agree
+from lakemark.state.connector_drift import ChangedError, Watch, agree
 from lakemark.state.ownership import SUPERSEDED, Owner, Turn
 from lakemark.state.progress import CAPTURED, Captured, record_of
-from lakemark.state.settle import News
 from lakemark.state.tables import CATCHING_UP, ERRORED, PipelineState
 from lakemark.state.takeover import StoppedError, Takeover
 

@@ -16,12 +16,12 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from lakemark import causes, crashpoints
+from lakemark import causes, failpoints
 from lakemark.converters.json import envelopes
 from lakemark.converters.json.envelope import Headers, Kind
 from lakemark.errors import LakemarkError
-from lakemark.model import chunk_rows, packets
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch, chunk_batch
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.settings.masking import foreign
@@ -29,12 +29,12 @@ from lakemark.sink import apply
 from lakemark.sink.delta import table_store
 from lakemark.sink.delta.failures import told
 from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
-from lakemark.sink.output import dead_letter, publishing
-from lakemark.sink.output.publishing import OutputPlan, RowPublisher
+from lakemark.sink.output import dead_letter, publisher
+from lakemark.sink.output.publisher import OutputPlan, RowPublisher
 from lakemark.sink.resolve import Part
-from lakemark.source import key_schema, raw_records, stretch, touches
+from lakemark.source import changed_keys, decoder, raw_records, record_schema
+from lakemark.source.decoder import DecodedRange, Records, StretchPlan
 from lakemark.source.reports import REPORT, Report
-from lakemark.source.stretch import DecodedRange, Records, StretchPlan
 
 PACKET: Final = "packet"
 STOP: Final = "stop"  # a stretch stops the table: nothing of the batch is applied to it
@@ -138,20 +138,20 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
     for topic, partition, parts in raw_records.by_partition(batches):
         quick = None if output or plan.armed else _plain(topic, partition, parts, decoding, plan)
         if quick is not None:
-            crashpoints.reach(crashpoints.AFTER_DECODE)
+            failpoints.reach(failpoints.AFTER_DECODE)
             decoding = _after(decoding, quick)
             yield _rows(_packets(quick, plan, b"", {}))
             continue
         whole = raw_records.of(topic, partition, parts, every_header=output is not None)
         for epoch, records in raw_records.by_epoch(whole, plan.epochs):
             now = replace(decoding, epoch=epoch)
-            heads = stretch.headers(records, now)
+            heads = decoder.headers(records, now)
             if not now.outputs and raw_records.told_by_lakemark(parts):
                 heads.kind[:] = [int(Kind.OUTPUT)] * len(heads)
-            done = stretch.process(records, now, heads)
+            done = decoder.process(records, now, heads)
             dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
             if output is not None:
-                publishing.forward(
+                publisher.forward(
                     records,
                     heads,
                     done,
@@ -160,7 +160,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
                     modes=now.modes,
                     numerics=now.numerics,
                 )
-            crashpoints.reach(crashpoints.AFTER_DECODE)
+            failpoints.reach(failpoints.AFTER_DECODE)
             decoding = _after(decoding, done)
             seen = _seen(records, heads, output)
             yield _rows(_packets(done, plan, *seen))
@@ -171,14 +171,14 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
 def _plain(
     topic: str, partition: int, parts: list[pa.RecordBatch], decoding: StretchPlan, plan: DecodePlan
 ) -> DecodedRange | None:
-    """The stretch, if all its records are plain events: see `source.plain`."""
-    from lakemark.source import plain  # noqa: PLC0415 - workers have it already, others need it not
+    """The stretch, if all its records are plain events: see `source.fast_path`."""
+    from lakemark.source import fast_path  # noqa: PLC0415 - workers have it already, others need it not
 
     ends = [int(part.column("offset")[at].as_py()) for part, at in ((parts[0], 0), (parts[-1], -1))]
     epoch = raw_records.epoch_of(topic, partition, (ends[0], ends[1]), plan.epochs)
     if epoch is None or not raw_records.without_headers(parts):
         return None
-    return plain.process(topic, partition, parts, replace(decoding, epoch=epoch))
+    return fast_path.process(topic, partition, parts, replace(decoding, epoch=epoch))
 
 
 def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:
@@ -197,7 +197,7 @@ def _told(
     return [
         (
             table,
-            packets.told(
+            change_batch.told(
                 packet,
                 sample=b"" if output.sample else sample,
                 wrapper=None if table in output.wrappers else wrappers.get(table),
@@ -243,7 +243,7 @@ def _packets(
         done.packets = _told(done.packets, plan.output, sample, wrappers)
     order = done.first << 20  # packets of one stretch keep their order: at most one per record
     rows: list[_Row] = [
-        (shard, PACKET, table, source, order + at, plan.slot(table), packets.encode(packet))
+        (shard, PACKET, table, source, order + at, plan.slot(table), change_batch.encode(packet))
         for at, (table, packet) in enumerate(done.packets)
     ]
     rows += [
@@ -271,18 +271,18 @@ def _packets(
 
 def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
     """What the shards must know of a stretch: never raises, a bad record is a dead letter."""
-    canonical = key_schema.canonical(
+    canonical = record_schema.canonical(
         heads, records.keys, schemas=plan.stretch.schemas, numerics=plan.stretch.numerics
     )
-    packed = touches.pack_touches(heads, canonical, shards=plan.shards)
+    packed = changed_keys.pack_touches(heads, canonical, shards=plan.shards)
     source, first = f"{records.topic}/{records.partition}", records.offsets[0]
     rows: list[_Row] = [
-        (shard, touches.TOUCHES_KIND, "", source, first, 0, blob)
+        (shard, changed_keys.TOUCHES_KIND, "", source, first, 0, blob)
         for shard, blob in packed.touches.items()
     ]
     if packed.marks is not None:
         rows += [
-            (shard, touches.MARKS_KIND, "", source, first, 0, packed.marks)
+            (shard, changed_keys.MARKS_KIND, "", source, first, 0, packed.marks)
             for shard in range(plan.shards)
         ]
     return rows
@@ -324,7 +324,7 @@ def merge(
         elif kind not in {PACKET, SURVIVORS}:
             said.append((kind, blob))
         elif kind == PACKET or table not in plan.stopped:
-            packet, filed = chunk_rows.parted(blob)
+            packet, filed = chunk_batch.parted(blob)
             part = Part(source, first, packet, crc32(blob), filed)
             parts.setdefault(table, []).append(part)
             sizes[table] += len(blob)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from stack import every_type, shop
 from stack.local import Database
 from stack.workload import Workload
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
 CRASH_S = 480.0  # from the start of a run to its crash: start of Spark, then a few batches
 # The n-th time a point is reached: within a batch of several tables, not always before the first.
-NTH = {crashpoints.AFTER_DECODE: 5, crashpoints.BEFORE_COMMIT: 3, crashpoints.AFTER_COMMIT: 4}
+NTH = {failpoints.AFTER_DECODE: 5, failpoints.BEFORE_COMMIT: 3, failpoints.AFTER_COMMIT: 4}
 ENGINES = {f"public.{name}": {"engine": "deletion-vectors"} for name in ("customers", "line_items")}
 VECTORS = {"lake": {"path": "./lake", "tables": ENGINES}}
 ALL_ENGINES = {
@@ -25,13 +25,13 @@ ALL_ENGINES = {
 
 
 # Where Spark's part in it differs most: in a worker that merges.
-SPARKS = (crashpoints.AFTER_COMMIT,)
+SPARKS = (failpoints.AFTER_COMMIT,)
 
 
 @pytest.mark.timeout(3000)  # a dozen runs, one after the other
 @pytest.mark.parametrize(
     ("spark", "points"),
-    [(False, crashpoints.POINTS), (True, crashpoints.POINTS if NIGHTLY else SPARKS)],
+    [(False, failpoints.POINTS), (True, failpoints.POINTS if NIGHTLY else SPARKS)],
     ids=["local", "spark"],
 )
 def test_a_crash_at_each_point_loses_and_repeats_nothing(

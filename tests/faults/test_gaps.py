@@ -10,7 +10,7 @@ import pytest
 import yaml
 from confluent_kafka import Message, TopicPartition
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from lakemark.kafka import records
 from lakemark.settings.config import load
 from stack.local import LocalStack
@@ -175,7 +175,7 @@ def test_events_that_go_before_the_first_batch_is_committed(stack: LocalStack, t
         database.start_connector()
         with Running(database, tmp_path) as running:
             running.wait_captured(LOST)
-            running.lakemark.crash_at(crashpoints.BEFORE_STATE)
+            running.lakemark.crash_at(failpoints.BEFORE_STATE)
             running.lakemark.spawn()
             assert running.lakemark.wait_ended(ENDED_S) == -signal.SIGKILL
             running.lakemark.no_crash()

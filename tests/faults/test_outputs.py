@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import load
 from stack import every_type
 from stack.local import ROOT, Database, LocalStack

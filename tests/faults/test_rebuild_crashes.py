@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.local import Database
@@ -20,9 +20,9 @@ TABLE, ROWS = "public.items", 2_000
 KEPT = f"id <= {ROWS}"
 SETTINGS = {"snapshot": {"incomplete": "auto", "chunk_rows": 500, "window_interval": "100ms"}}
 POINTS = (
-    *crashpoints.OF_REBUILDS,
-    *(crashpoints.AFTER_DECODE, crashpoints.BEFORE_COMMIT, crashpoints.AFTER_COMMIT),
-    *(crashpoints.BEFORE_STATE, crashpoints.BEFORE_CHECKPOINT),
+    *failpoints.OF_REBUILDS,
+    *(failpoints.AFTER_DECODE, failpoints.BEFORE_COMMIT, failpoints.AFTER_COMMIT),
+    *(failpoints.BEFORE_STATE, failpoints.BEFORE_CHECKPOINT),
 )
 
 

@@ -19,7 +19,7 @@ import pytest
 from lakemark.connectors.postgres.postgres_session import connect
 from lakemark.connectors.postgres.postgres_windows import OpenWindow, write_window
 from lakemark.errors import DependencyError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.doctor.facts_database import database_facts
 from lakemark.settings.config import DatabaseConfig, load
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk

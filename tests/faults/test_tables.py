@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
-from lakemark.sink.delta.upkeep import DEFAULT
+from lakemark.sink.delta.maintenance import DEFAULT
 from stack import every_type, shop, watchdog
 from stack.local import LocalStack
 from stack.processes import wait_for

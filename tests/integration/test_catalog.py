@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 from lakemark.connectors.postgres.postgres import conninfo, read_schemas, table_names
 from lakemark.errors import ConfigError, DependencyError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_envelope
 from lakemark.settings.config import DatabaseConfig
 from stack.local import Database

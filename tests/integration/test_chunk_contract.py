@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from lakemark.connectors.postgres.boundaries import key_texts
+from lakemark.connectors.postgres.key_ranges import key_texts
 from lakemark.connectors.postgres.postgres_chunks import RowsOfSnapshot, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_keys import absent_keys
 from lakemark.connectors.postgres.postgres_session import connect
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.rows import decode_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_envelope
 from lakemark.settings.config import DatabaseConfig
 from stack import every_type

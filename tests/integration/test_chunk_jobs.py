@@ -11,16 +11,16 @@ from functools import partial
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lakemark.connectors.postgres.boundaries import Condition, KeyRange, halves, key_texts
+from lakemark.connectors.postgres.key_ranges import Condition, KeyRange, halves, key_texts
 from lakemark.connectors.postgres.postgres import read_schemas
 from lakemark.kafka import brokers
-from lakemark.model import chunk_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model import chunk_batch
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config
 from lakemark.snapshot import chunk_task, chunks, table_cut
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.source.touches import shard_of
+from lakemark.source.changed_keys import shard_of
 from stack.local import CONNECTOR, Database, LocalStack
 
 pytestmark = pytest.mark.integration
@@ -100,7 +100,7 @@ def written(source: Database):
             assert message.error() is None
             header = json.loads(message.key())
             if header["run"] == source.name:
-                packet = chunk_rows.decode(message.value())
+                packet = chunk_batch.decode(message.value())
                 parts = found.setdefault(header["attempt"], {})
                 parts[header["shard"], header["part"]] = packet.to_pylist()
             left -= 1

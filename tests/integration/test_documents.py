@@ -14,7 +14,7 @@ from lakemark.connectors.postgres.postgres_session import connect
 from lakemark.connectors.postgres.postgres_windows import OpenWindow, write_window
 from lakemark.connectors.postgres.visibility import Watermark
 from lakemark.errors import ConfigError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from stack.local import ROOT, Database
 from stack.processes import wait_for
 from tests.integration.test_doctor import configured, doctor

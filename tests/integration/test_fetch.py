@@ -18,8 +18,8 @@ from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.client_settings import by_offset
 from lakemark.model.offsets import EARLIEST
 from lakemark.settings.layers import InvalidConfig
-from lakemark.source import fetch, plain
-from lakemark.source.ranges import Range
+from lakemark.source import fast_path, fetch
+from lakemark.source.offset_ranges import Range
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import free_port
@@ -63,7 +63,7 @@ def topic(stack: LocalStack) -> Topic:
 @pytest.fixture(params=["compiled", "by Python"])
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param != "compiled":
-        monkeypatch.setattr(plain, "usable", lambda: False)
+        monkeypatch.setattr(fast_path, "usable", lambda: False)
 
 
 @pytest.mark.usefixtures("ways")

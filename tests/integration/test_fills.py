@@ -5,7 +5,7 @@ from psycopg import sql
 
 from lakemark.connectors.postgres.postgres_facts import read_facts
 from lakemark.connectors.postgres.postgres_fills import read_values
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from stack import every_type
 from stack.local import Database
 from tests.kit.handling_modes import MODES

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
 )
 
 from lakemark.errors import DependencyError, TableError
-from lakemark.sink.output import topics
-from lakemark.sink.output.forwarding import Message
-from lakemark.sink.output.topics import MarkSource, OutputTarget
+from lakemark.sink.output import transaction
+from lakemark.sink.output.output_records import Message
+from lakemark.sink.output.transaction import MarkSource, OutputTarget
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import wait_for
@@ -56,27 +56,27 @@ def values(stack: LocalStack, target: OutputTarget) -> list[int]:
 
 def forget() -> None:
     """As a new process."""
-    topics._lanes.clear()
+    transaction._lanes.clear()
 
 
 def test_what_is_below_the_mark_is_left_out(stack: LocalStack, target: OutputTarget):
-    assert topics.write(target, source(target), 5, some(1, 2, 4)) == 3
-    assert topics.write(target, source(target), 5, some(1, 2, 4)) == 0
+    assert transaction.write(target, source(target), 5, some(1, 2, 4)) == 3
+    assert transaction.write(target, source(target), 5, some(1, 2, 4)) == 0
     forget()
-    assert topics.write(target, source(target), 8, some(2, 4, 6, 7)) == 2
-    assert topics.write(target, source(target), 8, []) == 0
-    assert topics.write(target, source(target, partition=3), 3, some(1)) == 1
+    assert transaction.write(target, source(target), 8, some(2, 4, 6, 7)) == 2
+    assert transaction.write(target, source(target), 8, []) == 0
+    assert transaction.write(target, source(target, partition=3), 3, some(1)) == 1
     assert values(stack, target) == [1, 2, 4, 6, 7, 1]
 
 
 def test_a_mark_of_another_topic_of_the_same_name_does_not_count(
     stack: LocalStack, target: OutputTarget
 ):
-    topics.write(target, source(target, "first"), 100, some(99))
-    assert topics.write(target, source(target, ""), 100, some(98)) == 0
-    assert topics.write(target, source(target, "second"), 3, some(1, 2)) == 2
+    transaction.write(target, source(target, "first"), 100, some(99))
+    assert transaction.write(target, source(target, ""), 100, some(98)) == 0
+    assert transaction.write(target, source(target, "second"), 3, some(1, 2)) == 2
     forget()
-    assert topics.write(target, source(target, "second"), 4, some(2, 3)) == 1
+    assert transaction.write(target, source(target, "second"), 4, some(2, 3)) == 1
     assert values(stack, target) == [99, 1, 2, 3]
 
 
@@ -84,15 +84,15 @@ def test_another_content_of_the_same_batch_is_written_and_an_earlier_batch_is_no
     stack: LocalStack, target: OutputTarget
 ):
     def rows(batch: int, content: str) -> MarkSource:
-        return MarkSource(target.like, 0, "query", "rows", content, batch * topics.BATCH)
+        return MarkSource(target.like, 0, "query", "rows", content, batch * transaction.BATCH)
 
     def of_batch(number: int, *values: int) -> list[Message]:
-        first = number * topics.BATCH
+        first = number * transaction.BATCH
         return [m._replace(at=first + n) for n, m in enumerate(some(*values))]
 
     def written(number: int, content: str, *values: int) -> int:
-        upto = number * topics.BATCH + len(values)
-        return topics.write(target, rows(number, content), upto, of_batch(number, *values))
+        upto = number * transaction.BATCH + len(values)
+        return transaction.write(target, rows(number, content), upto, of_batch(number, *values))
 
     assert written(4, "a", 1, 2) == 2
     assert written(4, "a", 1, 2) == 0
@@ -107,21 +107,21 @@ def test_another_content_of_the_same_batch_is_written_and_an_earlier_batch_is_no
 def test_who_was_given_up_is_fenced_and_finds_what_its_successor_wrote(
     stack: LocalStack, target: OutputTarget
 ):
-    topics.write(target, source(target), 2, some(1))
-    key, old = topics._lanes.popitem()
-    assert topics.write(target, source(target), 4, some(2, 3)) == 2
-    topics._lanes[key] = old
-    assert topics.write(target, source(target), 5, some(2, 3, 4)) == 1
+    transaction.write(target, source(target), 2, some(1))
+    key, old = transaction._lanes.popitem()
+    assert transaction.write(target, source(target), 4, some(2, 3)) == 2
+    transaction._lanes[key] = old
+    assert transaction.write(target, source(target), 5, some(2, 3, 4)) == 1
     assert values(stack, target) == [1, 2, 3, 4]
 
 
 def test_a_transaction_of_a_process_that_died_is_not_seen(stack: LocalStack, target: OutputTarget):
-    topics.write(target, source(target), 2, some(1))
-    _, dying = topics._lanes.popitem()
+    transaction.write(target, source(target), 2, some(1))
+    _, dying = transaction._lanes.popitem()
     dying.producer.begin_transaction()
     dying.producer.produce(target.topic, key=b"k", value=b"2")
     dying.producer.flush(10)
-    assert topics.write(target, source(target), 4, some(2, 3)) == 2
+    assert transaction.write(target, source(target), 4, some(2, 3)) == 2
     assert values(stack, target) == [1, 2, 3]
 
 
@@ -130,10 +130,10 @@ def test_a_record_that_is_too_large_stops_its_table_and_leaves_nothing_behind(
 ):
     small = OutputTarget(target.topic, target.group, target.like, 2000, target.client)
     with pytest.raises(TableError) as found:
-        topics.write(small, source(target), 3, [*some(1), some(2)[0]._replace(value=WIDE)])
+        transaction.write(small, source(target), 3, [*some(1), some(2)[0]._replace(value=WIDE)])
     assert (found.value.code, found.value.retried) == ("output-record-too-large", True)
     assert target.topic in found.value.hint
-    assert topics.write(small, source(target), 3, some(1, 2)) == 2
+    assert transaction.write(small, source(target), 3, some(1, 2)) == 2
     assert values(stack, target) == [1, 2]
 
 
@@ -143,9 +143,9 @@ def test_the_reason_is_told_also_where_it_comes_while_others_are_still_being_wri
     small = OutputTarget(target.topic, target.group, target.like, 2000, target.client)
     many = [some(1)[0]._replace(value=WIDE), *some(*range(2, 200_000))]
     with pytest.raises(TableError) as found:
-        topics.write(small, source(target), 200_000, many)
+        transaction.write(small, source(target), 200_000, many)
     assert found.value.code == "output-record-too-large"
-    assert topics.write(small, source(target), 3, some(1, 2)) == 2
+    assert transaction.write(small, source(target), 3, some(1, 2)) == 2
     assert values(stack, target) == [1, 2]
 
 
@@ -154,7 +154,7 @@ def test_the_topic_is_made_compacted_and_keys_stand_where_java_puts_them(
 ):
     headers = [("lakemark.position", b"00"), ("lakemark.id", b"")]
     found = [Message(1, key.encode(), b"1", list(headers)) for key in JAVA]
-    topics.write(target, source(target), 2, found)
+    transaction.write(target, source(target), 2, found)
     seen = OutputTopic(stack.kafka, target.topic).read()
     assert {one.key.decode(): one.partition for one in seen} == {
         key: (number & 0x7FFFFFFF) % 7 for key, number in JAVA.items()
@@ -177,7 +177,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 def refused(target: OutputTarget, count: int = 2) -> TableError:
     with pytest.raises(TableError) as found:
-        topics.write(target, source(target), count + 1, some(*range(1, count + 1)))
+        transaction.write(target, source(target), count + 1, some(*range(1, count + 1)))
     assert found.value.retried
     return found.value
 
@@ -194,19 +194,19 @@ def test_a_topic_that_somebody_deletes_is_named_with_what_makes_it_and_made_agai
     strict: Kafka, monkeypatch: pytest.MonkeyPatch
 ):
     target, admin = on(strict), strict.admin()
-    assert topics.write(target, source(target), 1, some(0)) == 1
+    assert transaction.write(target, source(target), 1, some(0)) == 1
     admin.delete_topics([target.topic])[target.topic].result()
     wait_for(lambda: target.topic not in strict.topics(), STATE_S, "the topic to be gone")
-    monkeypatch.setattr(topics, "TIMEOUT_S", 5.0)
+    monkeypatch.setattr(transaction, "TIMEOUT_S", 5.0)
     with pytest.raises(DependencyError) as lost:  # a client that knew the topic hears of nothing
-        topics.write(target, source(target), 3, some(1, 2))
+        transaction.write(target, source(target), 3, some(1, 2))
     assert (lost.value.code, lost.value.retried) == ("output-unavailable", True)
     monkeypatch.undo()
-    topics._existing.add(target.topic)
+    transaction._existing.add(target.topic)
     missing = refused(target)
     assert missing.code == "output-topic-missing"
     assert f"--create --topic {target.topic} --config cleanup.policy=compact" in missing.hint
-    assert topics.write(target, source(target), 3, some(1, 2)) == 2
+    assert transaction.write(target, source(target), 3, some(1, 2)) == 2
     assert [int(one.value) for one in OutputTopic(strict, target.topic).read()] == [1, 2]
 
 
@@ -225,7 +225,7 @@ def test_what_lakemark_may_not_do_is_named_with_what_grants_it(
     name = {
         ResourceType.TOPIC: target.topic,
         ResourceType.GROUP: target.group,
-        ResourceType.TRANSACTIONAL_ID: topics.lane_of(target, source(target)),
+        ResourceType.TRANSACTIONAL_ID: transaction.lane_of(target, source(target)),
     }[kind]
     rule = (kind, name, ResourcePatternType.LITERAL, "User:*", "*", operation)
     asked = AclBindingFilter(*rule, AclPermissionType.DENY)
@@ -245,7 +245,7 @@ def test_what_lakemark_may_not_do_is_named_with_what_grants_it(
     for future in admin.delete_acls([asked]).values():
         future.result(30)
     wait_for(lambda: not denied(), STATE_S, "the broker to know it no more")
-    assert topics.write(target, source(target), 3, some(1, 2)) == 2
+    assert transaction.write(target, source(target), 3, some(1, 2)) == 2
     assert [int(one.value) for one in OutputTopic(strict, target.topic).read()] == [1, 2]
 
 
@@ -259,11 +259,13 @@ def test_producers_outlive_a_broker_that_was_killed(tmp_path: Path):
         ]
         place = MarkSource("shop.source", 0)
         for target in targets:
-            assert topics.write(target, place, 2, some(1)) == 1
+            assert transaction.write(target, place, 2, some(1)) == 1
         broker.kill()
         broker.start()
         with ThreadPoolExecutor(len(targets)) as pool:
-            ended = [pool.submit(topics.write, target, place, 3, some(2)) for target in targets]
+            ended = [
+                pool.submit(transaction.write, target, place, 3, some(2)) for target in targets
+            ]
             assert [one.result(STATE_S) for one in ended] == [1] * len(targets)
         for target in targets:
             assert [int(one.value) for one in OutputTopic(broker, target.topic).read()] == [1, 2]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from stack import every_type
 from stack.compare import Comparison
 from stack.local import Database

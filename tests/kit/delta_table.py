@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink.delta import delta_rs, upkeep, vectors
+from lakemark.sink.delta import deletion_vectors, delta_rs, maintenance
 from lakemark.sink.delta.commits import TASK_MERGE, MergeResult
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import Change, at, table_schema, upsert, write_set
@@ -49,7 +49,7 @@ def merged(
 
 def merge_vectors(path: str, version: int, *changes: Change, app_id: str = "q/t/s") -> MergeResult:
     """As `merged`, by the engine with deletion vectors."""
-    return merged(vectors, path, changes, version, app_id)
+    return merged(deletion_vectors, path, changes, version, app_id)
 
 
 def refusals(path: str) -> list[TableError]:
@@ -59,7 +59,7 @@ def refusals(path: str) -> list[TableError]:
         lambda: merged(delta_rs, path, [upsert(row("a"), at(1))], 3),
         lambda: delta_rs.truncate(path, at(1), deletes="hard", app_id="a", version=1),
         lambda: delta_rs.ensure(path, table_schema(COLUMNS)),
-        lambda: upkeep.maintain(path, key=["id"], engine=TASK_MERGE),
+        lambda: maintenance.maintain(path, key=["id"], engine=TASK_MERGE),
     ):
         with pytest.raises(TableError) as caught:
             call()
@@ -106,4 +106,4 @@ def actions(path: str, version: int) -> dict[str, list[Any]]:
 
 def vector_files(path: str) -> set[str]:
     """Names of its files of deletion vectors, needed ones and others."""
-    return {p.name for p in Path(path, vectors.VECTORS_FOLDER).glob("*.bin")}
+    return {p.name for p in Path(path, deletion_vectors.VECTORS_FOLDER).glob("*.bin")}

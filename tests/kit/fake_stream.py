@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
-from lakemark.snapshot.outside import Stream, StreamedTable
+from lakemark.snapshot.ports import Stream, StreamedTable
 from lakemark.state.tables import BY_SNAPSHOT
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from lakemark.connectors.postgres.boundaries import Condition, KeyRange
+from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot, Watermark
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
@@ -18,9 +18,9 @@ from lakemark.model.schema import TableSchema
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.coordinator import Coordinator, Settings
-from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.outside import Cut
+from lakemark.snapshot.output_frontier import Committed
+from lakemark.snapshot.ports import Cut
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
 from tests.kit.fake_stream import FakeStream

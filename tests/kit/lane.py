@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 
 from lakemark import tasks
 from lakemark.converters.json.envelope import SourceIdentity
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import operator, window
+from lakemark.source.changed_keys import shard_of
+from lakemark.source.decoder import StretchPlan
 from lakemark.source.fetch import SCHEMA
-from lakemark.source.stretch import StretchPlan
-from lakemark.source.touches import shard_of
-from lakemark.spark import handover
+from lakemark.spark import plan_broadcast
 from tests.kit.golden import samples
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Lane:
 
         Returns what comes out of the operator.
         """
-        known = handover.QueryContext({}, {})
+        known = plan_broadcast.QueryContext({}, {})
         plan = tasks.DecodePlan(
             StretchPlan(self.source, HandlingModes(), schemas=self.schemas),
             shards=self.shards,
@@ -84,10 +84,10 @@ class Lane:
         )
 
         def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.decode(batches, handover.told(known))
+            return tasks.decode(batches, plan_broadcast.told(known))
 
         def take(frame: Any, _: int) -> None:
-            handover.tell(self.spark, plan, known)
+            plan_broadcast.tell(self.spark, plan, known)
             rows.extend(frame.collect())
 
         changes, chunks, control = (

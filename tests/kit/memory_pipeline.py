@@ -16,7 +16,7 @@ from lakemark import tasks
 from lakemark.connectors.connector import parse
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import LakemarkError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.namesakes import Name, Names
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema

@@ -1,12 +1,12 @@
-"""Output topics in memory: transactions with their marks, as `output.topics` keeps them in Kafka."""
+"""Output topics in memory: transactions with their marks, as `output.transaction` keeps them in Kafka."""
 
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lakemark.sink.output.forwarding import Message
-from lakemark.sink.output.topics import MarkSource, OutputTarget, TopicMark, unwritten
+from lakemark.sink.output.output_records import Message
+from lakemark.sink.output.transaction import MarkSource, OutputTarget, TopicMark, unwritten
 from tests.kit.memory_pipeline import DiedError
 
 
@@ -21,7 +21,7 @@ class MemoryTopics:
     def write(
         self, target: OutputTarget, source: MarkSource, upto: int, messages: Sequence[Message]
     ) -> int:
-        """As `output.topics.write`."""
+        """As `output.transaction.write`."""
         place = (target.group, source.kind or source.topic, source.partition)
         new = unwritten(self.marks.get(place), source, messages)
         assert all(m.at < upto for m in new)

@@ -12,11 +12,11 @@ from confluent_kafka import Message as Record
 from lakemark.connectors.postgres.postgres import read_schemas
 from lakemark.converters.json.rows import decode_rows
 from lakemark.kafka.output_names import topic_of
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig, load
 from lakemark.sink.names import sources_of
-from lakemark.sink.output.forwarding import Message
+from lakemark.sink.output.output_records import Message
 from stack.kafka import Kafka
 from stack.local import Database
 from stack.processes import wait_for

@@ -2,7 +2,7 @@
 
 from lakemark.connectors.postgres.postgres_chunks import RowsOfSnapshot, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_session import connect
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
 from stack.local import Database
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakemark.model import changes, positions
-from lakemark.model.changes import Net
+from lakemark.model import net_change, positions
+from lakemark.model.net_change import Net
 from tests.kit.log_model import STEP
 
 COLUMNS = ("a", "b", "c")
@@ -57,10 +57,10 @@ def net_of(event: Event, pool: list[dict[str, Any]]) -> Net:
     pool.append({c: v for c, v in event.values.items() if c not in event.unavailable})
     place = {"position": event.position, "source_ts": event.number, "row": len(pool) - 1}
     if event.kind == "d":
-        return changes.delete(**place)
+        return net_change.delete(**place)
     if event.kind == "read":
-        return changes.incremental_read(**place)
-    return changes.upsert(
+        return net_change.incremental_read(**place)
+    return net_change.upsert(
         op="r" if event.kind == "own" else event.kind,
         unavailable=event.unavailable,
         own_snapshot=event.kind == "own",
@@ -72,9 +72,9 @@ def apply(row: Row | None, net: Net | None, pool: list[dict[str, Any]]) -> Row |
     """What a merge does with a net change, by the contract of the engines."""
     if net is None:
         return row
-    if net.action == changes.DELETE:
+    if net.action == net_change.DELETE:
         return None
-    if net.action == changes.INSERT and row is not None:
+    if net.action == net_change.INSERT and row is not None:
         return row
     values = {c: pool[net.cell(c)][c] for c in COLUMNS if c in pool[net.cell(c)]}
     if net.base and row is not None:

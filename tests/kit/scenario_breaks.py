@@ -12,12 +12,12 @@ import pytest
 
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.converters.json.envelope import Kind
-from lakemark.model import changes, positions
-from lakemark.reconcile import chunks, remembered, window
+from lakemark.model import net_change, positions
+from lakemark.reconcile import chunks, key_log, window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
-from lakemark.sink import moves
+from lakemark.sink import key_changes
 from lakemark.snapshot import windows
-from lakemark.source import touches
+from lakemark.source import changed_keys
 from tests.kit.simulation.variants import VARIANTS
 from tests.kit.table_model import DictLake
 
@@ -68,7 +68,7 @@ def keyed_only(patch: Patch) -> None:
 
 def deletes_touch_nothing(patch: Patch) -> None:
     """The row of a key that is gone comes back."""
-    real = touches.pack_touches
+    real = changed_keys.pack_touches
 
     def pack(heads: Any, keys: Any, *, shards: int) -> Any:
         kinds = [
@@ -77,7 +77,7 @@ def deletes_touch_nothing(patch: Patch) -> None:
         ]
         return real(replace(heads, kind=kinds), keys, shards=shards)
 
-    patch.setattr(touches, "pack_touches", pack)
+    patch.setattr(changed_keys, "pack_touches", pack)
 
 
 def from_the_open_row_on(patch: Patch) -> None:
@@ -124,13 +124,13 @@ def fills_overwrite(patch: Patch) -> None:
     def fill(row: Any, given: Any) -> Any:
         return row and replace(row, cells={**row.cells, "c": given.row}, unavailable=frozenset())
 
-    patch.setattr(moves, "_fill", fill)
+    patch.setattr(key_changes, "_fill", fill)
 
 
 def last_event_only(patch: Patch) -> None:
     """Of a key's events the last one counts alone, and a chunk's row that lost gives nothing."""
     VARIANTS["drop instead of fold"].apply(patch)
-    patch.setattr(changes, "then", lambda before, after: after)
+    patch.setattr(net_change, "then", lambda before, after: after)
 
 
 def unversioned(patch: Patch) -> None:
@@ -163,9 +163,9 @@ def events_of_running_transactions(patch: Patch) -> None:
 
     def lifted(touched: pa.RecordBatch, floor: bytes) -> Any:
         highest = pa.repeat(pa.scalar(b"\xff" * positions.WIDTH), touched.num_rows)
-        at = remembered.REMEMBERED.get_field_index("position")
+        at = key_log.REMEMBERED.get_field_index("position")
         column = highest.cast(pa.binary(positions.WIDTH))
-        return touched.set_column(at, remembered.REMEMBERED.field(at), column), floor
+        return touched.set_column(at, key_log.REMEMBERED.field(at), column), floor
 
     _decided(patch, lifted)
 

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from lakemark.connectors.postgres.visibility import Server, Snapshot, Watermark
-from lakemark.model import changes, chunk_rows, packets, positions
+from lakemark.model import change_batch, chunk_batch, net_change, positions
 from lakemark.reconcile import window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.snapshot.windows import Windows
-from lakemark.source.touches import shard_of
+from lakemark.source.changed_keys import shard_of
 from tests.kit.log_model import STEP, TABLE, Row, Shape
 from tests.kit.scenarios import Arrival, Entry, Marker, Reading, Scenario, cells_of, row_of
 from tests.kit.simulation.connector import SIGNAL_TOPIC, TOPIC, Connector, Event, stream_position
@@ -243,7 +243,7 @@ class Play:
                 "attempt": attempt.number, "shard": shard, "part": attempt.counts[str(shard)],
             }  # fmt: skip
             attempt.counts[str(shard)] += 1
-            part = msgspec.json.encode(header), packets.encode(packet_of(piece))
+            part = msgspec.json.encode(header), change_batch.encode(packet_of(piece))
             attempt.parts.append((key, part))
         return attempt
 
@@ -360,11 +360,11 @@ class Play:
         self._end_runs()
 
     def _survivors(self, output: window.Output, say: Callable[..., Said]) -> None:
-        for row in chunk_rows.decode(output.blob).to_pylist():
+        for row in chunk_batch.decode(output.blob).to_pylist():
             key, at = int(row["key"].strip(b"[]")), self.numbers.get(row["position"], -1)
             cells = cells_of(row["row"])
-            what = "gone" if row["action"] == changes.DELETE else "r"
-            what = "fill" if row["record"] == packets.FILL else what
+            what = "gone" if row["action"] == net_change.DELETE else "r"
+            what = "fill" if row["record"] == change_batch.FILL else what
             self.said.append(say(what, key, at, cells))
             if what != "fill" and self.newest.get(key, b"") > row["position"]:
                 self.wrong.append(f"{self.said[-1]} though a newer event was seen")

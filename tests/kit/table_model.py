@@ -15,15 +15,15 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakemark.converters.json.envelope import SourceIdentity
-from lakemark.model import packets, positions
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch, positions
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import resolve as resolving
-from lakemark.sink.delta import delta_rs, vectors, vectors_rows
+from lakemark.sink.delta import deletion_vectors, deletion_vectors_rows, delta_rs
 from lakemark.sink.delta.commits import TASK_MERGE
 from lakemark.sink.resolve import Part
-from lakemark.source import stretch
-from lakemark.source.gate import HighWater
-from lakemark.source.stretch import Records, StretchPlan
+from lakemark.source import decoder
+from lakemark.source.decoder import Records, StretchPlan
+from lakemark.source.replay_filter import HighWater
 from tests.kit.log_model import TABLE, TOPIC, Record, table_schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -154,11 +154,11 @@ class DeltaLake:
 
     def merge(self, write_set: pa.Table, *, version: int) -> None:
         app_id, deletes = "q/things/stream", self.deletes
-        merge = delta_rs.merge if self.engine == TASK_MERGE else vectors.merge
+        merge = delta_rs.merge if self.engine == TASK_MERGE else deletion_vectors.merge
         merge(self.path, write_set, key=["id"], deletes=deletes, app_id=app_id, version=version)
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
-        read = delta_rs.read_rows if self.engine == TASK_MERGE else vectors_rows.read_rows
+        read = delta_rs.read_rows if self.engine == TASK_MERGE else deletion_vectors_rows.read_rows
         return read(self.path, keys)
 
     def rows(self) -> dict[int, dict[str, Any]]:
@@ -203,7 +203,7 @@ class TableTask:
     crashes: float = 0.2
     state: Saved = field(init=False)
     files: dict[int, pa.Table | None] = field(default_factory=dict)
-    stretches: list[stretch.DecodedRange] = field(default_factory=list)
+    stretches: list[decoder.DecodedRange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.state = Saved(0, tuple(0 for _ in self.topic), {})
@@ -276,7 +276,7 @@ class TableTask:
             self.lake.truncate(result.truncate, version=batch)
         self._maybe_die()
         pending = result.pending
-        self.files[batch] = packets.decode(packets.encode(pending)) if pending else None
+        self.files[batch] = change_batch.decode(change_batch.encode(pending)) if pending else None
         self._maybe_die()
         self.lake.merge(result.write_set, version=batch)
         self._maybe_die()
@@ -318,7 +318,7 @@ class TableTask:
                     high_waters=after,
                     stopped=frozenset({TABLE}) if stopped else frozenset(),
                 )
-                done = stretch.process(kafka(records[first:last], partition, first), plan)
+                done = decoder.process(kafka(records[first:last], partition, first), plan)
                 report = done.tables.get(TABLE)
                 assert not done.dead, done.dead
                 assert report is None or report.stop is None, report.stop
@@ -326,7 +326,7 @@ class TableTask:
                 after[TOPIC, partition] = done.high_water
                 for number, (table, packet) in enumerate(done.packets):
                     assert table == TABLE
-                    shuffled = packets.decode(packets.encode(packet))
+                    shuffled = change_batch.decode(change_batch.encode(packet))
                     parts.append(Part(str(partition), (first << 8) + number, shuffled))
         self.dice.shuffle(parts)
         return parts, after
@@ -334,7 +334,7 @@ class TableTask:
 
 def _truncates(packet: pa.Table) -> list[bytes]:
     rows = packet.select(["record", "position"]).to_pylist()
-    return [r["position"] for r in rows if r["record"] == packets.TRUNCATE]
+    return [r["position"] for r in rows if r["record"] == change_batch.TRUNCATE]
 
 
 def kafka(records: list[Record], partition: int, first: int) -> Records:

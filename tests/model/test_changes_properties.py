@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.model import changes, positions
+from lakemark.model import net_change, positions
 from tests.kit.nightly import examples
 from tests.kit.row_model import COLUMNS, Event, Row, apply, happen, net_of
 
@@ -43,7 +43,7 @@ def _compose(nets, splits):
         return nets[0]
     at = splits.randrange(1, len(nets))
     left, right = _compose(nets[:at], splits), _compose(nets[at:], splits)
-    return changes.then(left, right)
+    return net_change.then(left, right)
 
 
 @given(events=_events(), row=_rows(), seed=st.integers(0, 2**16))
@@ -59,7 +59,7 @@ def test_a_stretch_is_the_sum_of_its_events(events, row, seed):
 
 def _visible(net):
     """What a net says, without cells that nothing reads and marks that mean nothing."""
-    if net is None or net.action == changes.DELETE:
+    if net is None or net.action == net_change.DELETE:
         return net and (net.action, net.op, net.position, net.source_ts, net.force)
     unknown = net.missing if net.base else net.unavailable
     cells = {c: net.cell(c) for c in COLUMNS if c not in unknown}
@@ -84,7 +84,7 @@ def test_none_is_the_unit(events):
     pool = []
     for event in events:
         net = net_of(event, pool)
-        assert changes.then(None, net) is net
+        assert net_change.then(None, net) is net
 
 
 @given(events=_events(), row=_rows())
@@ -94,8 +94,8 @@ def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
     pool = [dict(row.values)] if row else [{}]
     start = None
     if row is not None:
-        start = changes.Net(
-            changes.UPSERT,
+        start = net_change.Net(
+            net_change.UPSERT,
             "u",
             positions.pack(0, 0, 1),
             row=0,
@@ -103,9 +103,9 @@ def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
             missing=row.unavailable,
             barrier=row.barrier,
         )
-    state = changes.RowState(start)
+    state = net_change.RowState(start)
     expected = row
     for event in events:
-        state, _ = changes.advance(state, net_of(event, pool), same=lambda *_: False)
+        state, _ = net_change.advance(state, net_of(event, pool), same=lambda *_: False)
         expected = happen(expected, event)
     assert apply(None, state.row, pool) == expected

@@ -4,10 +4,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.model import chunk_rows, packets, positions
-from lakemark.model.packets import KeyColumns
+from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.model.change_batch import KeyColumns
 from lakemark.reconcile import chunks
-from lakemark.reconcile.remembered import REMEMBERED
+from lakemark.reconcile.key_log import REMEMBERED
 from tests.kit.nightly import examples
 
 KEY = KeyColumns(("id",))
@@ -28,9 +28,9 @@ def encoded(keys: list[int], *, absent: bool, wide: bool) -> bytes:
     if not absent:
         columns["b"] = pa.array([f"b{k}" * (3000 if wide else 1) for k in keys], pa.string())
     rows = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-    make = chunk_rows.absences if absent else chunk_rows.reads
+    make = chunk_batch.absences if absent else chunk_batch.reads
     names = pa.array([key_of(k) for k in keys], pa.binary())
-    return packets.encode(make(names, rows, source_ts=5, table="public.t", key_columns=KEY))
+    return change_batch.encode(make(names, rows, source_ts=5, table="public.t", key_columns=KEY))
 
 
 def touched(found: dict[int, tuple[int, int]]) -> pa.RecordBatch:
@@ -63,9 +63,9 @@ def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
         for key in mine:
             position, barrier = touches.get(key, (0, 0))
             if position <= 100:
-                wanted.append((packets.NET, key_of(key), missing))
+                wanted.append((change_batch.NET, key_of(key), missing))
             elif barrier <= 100 and not missing:
-                wanted.append((packets.FILL, key_of(key), missing))
+                wanted.append((change_batch.FILL, key_of(key), missing))
     below = b"" if floor is None else at(floor)
     decision = chunks.decide(given_parts, LO, touched(touches), floor=below)
     assert decision.rows == read
@@ -73,7 +73,7 @@ def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
         assert (decision.blob, decision.survivors, decision.fills) == (None, 0, 0)
         return
     assert decision.blob is not None
-    rows = chunk_rows.decode(decision.blob).to_pylist()
+    rows = chunk_batch.decode(decision.blob).to_pylist()
     found = [(r["record"], r["key"], r["action"] == "delete") for r in rows]
     assert sorted(found) == sorted(wanted)
     assert [r["record"] for r in rows] == sorted(r["record"] for r in rows)
@@ -82,5 +82,5 @@ def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
     texts = {r["row"]["id"]: r["row"].get("b") for r in rows}
     assert all((text or "").startswith(f"b{k}") or absent[k] for k, text in texts.items())
     kinds = [record for record, *_ in wanted]
-    assert decision.survivors == kinds.count(packets.NET)
-    assert decision.fills == kinds.count(packets.FILL)
+    assert decision.survivors == kinds.count(change_batch.NET)
+    assert decision.fills == kinds.count(change_batch.FILL)

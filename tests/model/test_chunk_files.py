@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.errors import TableError
-from lakemark.model import chunk_rows, packets, positions
-from lakemark.model.packets import KeyColumns
+from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.model.change_batch import KeyColumns
 from lakemark.settings.config import LakeConfig
 from lakemark.sink.apply import apply
-from lakemark.sink.delta import chunk_files, vectors
+from lakemark.sink.delta import chunk_files, deletion_vectors
 from lakemark.sink.delta.commits import DELETION_VECTORS
-from lakemark.sink.delta.upkeep import forget
+from lakemark.sink.delta.maintenance import forget
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part
 from tests.kit.delta_table import actions, content
@@ -89,13 +89,13 @@ class Lake:
             write = chunk_files.ChunkFileWriter(lake)
             file = write(TABLE, rows, key=["id"], position=at(chunk.lo), source_ts=5, run=chunk.run)
             places = pa.array(range(len(keys)), pa.int32())
-            packet = chunk_rows.filed(keys, places, file, **told)
+            packet = chunk_batch.filed(keys, places, file, **told)
         else:
-            packet = chunk_rows.reads(keys, rows.to_struct_array().combine_chunks(), **told)
+            packet = chunk_batch.reads(keys, rows.to_struct_array().combine_chunks(), **told)
         lost = np.array([key in chunk.lost for key in chunk.rows], bool)
         fill = np.array([key in chunk.filling for key in chunk.rows], bool)
-        blob = chunk_rows.settled([(packets.encode(packet), lost, fill)], at(chunk.lo))
-        packet, rest = chunk_rows.parted(blob)
+        blob = chunk_batch.settled([(change_batch.encode(packet), lost, fill)], at(chunk.lo))
+        packet, rest = chunk_batch.parted(blob)
         return Part(f"chunk/{self.batch}/{number}", 0, packet, filed=rest)
 
     def rows(self):
@@ -243,7 +243,7 @@ def test_keys_that_are_there_twice_are_no_file(lake):
 
 
 def test_chunks_of_one_run_share_no_key_and_nobody_looks(lake, monkeypatch):
-    monkeypatch.setattr(chunk_rows.Filed, "keys", None)
+    monkeypatch.setattr(chunk_batch.Filed, "keys", None)
     lake.run([Chunk(100, {1: "a"}, run="r"), Chunk(100, {2: "b"}, run="r")], [])
     assert [one["b"] for one in lake.rows()] == ["a", "b"]
 
@@ -261,13 +261,13 @@ def test_a_file_that_is_gone_makes_its_chunk_be_read_again(lake):
 def test_another_writer_that_comes_first_costs_no_row(lake, monkeypatch):
     """The commit is made again; the chunk's file is still there."""
     lake.run([], [Entry("u", (90, 91), 1, key=1, after=row(1, 1, "old"))])
-    real, calls = vectors.table_log.commit, []
+    real, calls = deletion_vectors.table_log.commit, []
 
     def commit(*given):
         calls.append(given)
         return None if len(calls) == 1 else real(*given)
 
-    monkeypatch.setattr(vectors.table_log, "commit", commit)
+    monkeypatch.setattr(deletion_vectors.table_log, "commit", commit)
     lake.run([Chunk(100, {1: "read", 2: "read"}, lost={1})], [])
     assert len(calls) == 2
     assert {one["id"]: one["b"] for one in lake.rows()} == {1: "old", 2: "read"}

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from lakemark.errors import DependencyError
 from lakemark.sink.apply import apply
-from lakemark.sink.delta import upkeep, vectors
+from lakemark.sink.delta import deletion_vectors, maintenance
 from lakemark.sink.delta.commits import DELETION_VECTORS
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from tests.kit.delta_table import actions
@@ -19,7 +19,7 @@ from tests.model.test_chunk_files import Chunk, Lake
 @pytest.fixture(autouse=True)
 def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKEMARK_CACHE", str(tmp_path / "cache"))
-    upkeep.forget()
+    maintenance.forget()
 
 
 @pytest.mark.parametrize("theirs", range(6))
@@ -32,7 +32,7 @@ def test_it_is_read_the_next_time(tmp_path, monkeypatch, theirs):
     some = replace(whole, filed=replace(whole.filed, parts=parts))
     own = TablePlan(lake.path, engine=DELETION_VECTORS)
     plan = LakePlan("q", 2, "stream", lambda _: own)
-    real, done = vectors.merge, []
+    real, done = deletion_vectors.merge, []
 
     def merge(*given, **named):
         if not done:
@@ -40,7 +40,7 @@ def test_it_is_read_the_next_time(tmp_path, monkeypatch, theirs):
             apply(TABLE, [replace(whole, digest=theirs)], plan)
         return real(*given, **named)
 
-    monkeypatch.setattr(vectors, "merge", merge)
+    monkeypatch.setattr(deletion_vectors, "merge", merge)
     try:
         apply(TABLE, [replace(some, digest=1000)], plan)
     except DependencyError:  # it is tried again

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.boundaries import key_texts
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.connectors.postgres.cells import cell
+from lakemark.connectors.postgres.column_sql import cell
+from lakemark.connectors.postgres.key_ranges import key_texts
 from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _typed
 from lakemark.converters.json.keys import (
     canonical_from_columns,
@@ -20,7 +20,7 @@ from lakemark.converters.json.keys import (
 )
 from lakemark.errors import TableError
 from lakemark.model import civil
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import key_ends
 from tests.kit.handling_modes import MODES
 from tests.kit.nightly import examples

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from lakemark.converters.json.envelope import Kind, SourceIdentity
 from lakemark.model import positions
-from lakemark.model.modes import HandlingModes
-from lakemark.source import stretch
-from lakemark.source.gate import HighWater, gate
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.source import decoder
+from lakemark.source.replay_filter import HighWater, gate
 from tests.kit.shop import ORDERS, event, schema_of
 
 # Steps of (major, minor); (0, 0) repeats a position, as the rows of one COPY record do.
@@ -129,7 +129,7 @@ def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, res
         key = None if op == "t" else b'{"id":1}'
         log.append((key, event(op, lsn, {"id": 1}, tx=commit, ts=1)))
     emitted = [log[i] for i in _emit(log, restarts)]
-    plan = stretch.StretchPlan(
+    plan = decoder.StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={ORDERS: schema_of(ORDERS, id="int4")},
@@ -140,8 +140,8 @@ def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, res
     def read(begin, end, start):
         keys, values = zip(*emitted[begin:end], strict=True)
         offsets, headers = list(range(begin, end)), [None] * (end - begin)
-        records = stretch.Records(*place, offsets, list(keys), list(values), headers)
-        return stretch.process(records, replace(plan, high_waters={place: start})).high_water
+        records = decoder.Records(*place, offsets, list(keys), list(values), headers)
+        return decoder.process(records, replace(plan, high_waters={place: start})).high_water
 
     high = HighWater()
     for begin, end in pairwise(sorted({0, *(c % (len(emitted) + 1) for c in cuts), len(emitted)})):

@@ -17,14 +17,14 @@ from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.converters.json.envelopes import wrapper_schema
 from lakemark.converters.json.keys import canonical_from_columns, canonical_keys
 from lakemark.converters.json.record import unwrapped
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, from_envelope
 from lakemark.ops.dead_letters import Letter
 from lakemark.ops.replays import planned
-from lakemark.sink.output import forwarding
-from lakemark.source import fetch, plain, raw_records, stretch
-from lakemark.source.key_schema import key_names, schema_of
-from lakemark.source.stretch import StretchPlan
+from lakemark.sink.output import output_records
+from lakemark.source import decoder, fast_path, fetch, raw_records
+from lakemark.source.decoder import StretchPlan
+from lakemark.source.record_schema import key_names, schema_of
 from tests.kit.nightly import examples
 
 MODES = HandlingModes()
@@ -124,13 +124,13 @@ def batch(records):
 def decoded(records, plan):
     """What both ways make of records: the rows by canonical key, None for what is gone."""
     parts = [batch(records)]
-    general = stretch.process(raw_records.of("t", 0, parts), plan)
+    general = decoder.process(raw_records.of("t", 0, parts), plan)
     assert (general.dead, general.stopped()) == ([], set())
     found = rows_of(general)
     quick = (
         None
         if any(more and more[0] for *_, more in records)
-        else plain.process("t", 0, parts, plan)
+        else fast_path.process("t", 0, parts, plan)
     )
     if quick is not None:
         assert rows_of(quick) == found
@@ -255,7 +255,7 @@ def unavailable(op, image, *, headers=(), snapshot="false", schema=NAMED, before
     key = packed({name: image[name] for name in schema.key})
     plan = StretchPlan(IDENTITY, MODES, {"public.t": schema})
     records = raw_records.of("t", 0, [batch([(key, packed(value), headers)])])
-    done = stretch.process(records, plan)
+    done = decoder.process(records, plan)
     assert (done.dead, done.stopped()) == ([], set())
     (row,) = (row for _, packet in done.packets for row in packet.to_pylist())
     return sorted(row["unavailable"] or []), row["row"]
@@ -326,8 +326,8 @@ def test_an_update_that_shows_the_old_value_has_the_new_one(before, stands):
     assert (found, row["v"]) == ((["v"], None) if stands else ([], MARK))
     value = {**event("public.t", "u", {"id": "k", "v": MARK}, 8), "before": before}
     records = raw_records.of("t", 0, [batch([(packed({"id": "k"}), packed(value))])])
-    heads = stretch.headers(records, StretchPlan(IDENTITY, MODES))
-    spliced = forwarding.resolved(
+    heads = decoder.headers(records, StretchPlan(IDENTITY, MODES))
+    spliced = output_records.resolved(
         records, heads, [0], schema_of=lambda _: NAMED, modes=MODES,
         known=lambda first: {key: {"v": b'"kept"'} for key in first},
     )  # fmt: skip

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lakemark.converters.json.keys import canonical_from_columns, canonical_keys
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model import civil
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect
 from tests.kit.nightly import examples
 

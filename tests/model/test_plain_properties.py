@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import positions
-from lakemark.model.modes import HandlingModes
-from lakemark.source import fetch, plain, raw_records, stretch
-from lakemark.source.gate import HighWater
-from lakemark.source.stretch import StretchPlan
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.source import decoder, fast_path, fetch, raw_records
+from lakemark.source.decoder import StretchPlan
+from lakemark.source.replay_filter import HighWater
 from tests.kit.nightly import examples
 
 TABLE, TOPIC = "public.orders", "shop.public.orders"
@@ -64,8 +64,8 @@ def batch(records, first=100):
 def both(parts, plan=PLAN):
     """What the compiled way says, and the general one."""
     parts = parts if isinstance(parts, list) else [parts]
-    quick = plain.process(TOPIC, 0, parts, plan)
-    return quick, stretch.process(raw_records.of(TOPIC, 0, parts), plan)
+    quick = fast_path.process(TOPIC, 0, parts, plan)
+    return quick, decoder.process(raw_records.of(TOPIC, 0, parts), plan)
 
 
 def by_key(*packets):
@@ -363,7 +363,7 @@ def test_keys_that_are_made_to_meet_do_not_hold_it_up():
 
 def test_records_out_of_order_or_of_another_type_are_for_the_general_way():
     whole = batch([ONE, TWO])
-    assert plain.process(TOPIC, 0, [whole.slice(1), whole.slice(0, 1)], PLAN) is None
+    assert fast_path.process(TOPIC, 0, [whole.slice(1), whole.slice(0, 1)], PLAN) is None
     large = whole.set_column(4, "value", whole.column("value").cast(pa.large_binary()))
-    assert plain.process(TOPIC, 0, [large], PLAN) is None
-    assert plain.process(TOPIC, 0, [whole.slice(0, 0)], PLAN) is None
+    assert fast_path.process(TOPIC, 0, [large], PLAN) is None
+    assert fast_path.process(TOPIC, 0, [whole.slice(0, 0)], PLAN) is None

@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from lakemark.sink import names
-from lakemark.sink.delta import rebuild, upkeep
+from lakemark.sink.delta import maintenance, rebuild
 from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.nightly import examples
@@ -25,7 +25,7 @@ from tests.kit.shop import ORDERS, Shop, schema_of
 TOPIC = f"shop.{ORDERS}"
 ENGINES = ("task-merge", "deletion-vectors")
 CRASHES = st.sampled_from(
-    ["", "", "before-saving", *crashpoints.OF_REBUILDS, "after-commit", "refused", "lost"]
+    ["", "", "before-saving", *failpoints.OF_REBUILDS, "after-commit", "refused", "lost"]
 )
 CHANGES = st.lists(st.tuples(st.sampled_from("cud"), st.integers(1, 4)), max_size=4)
 ACTIONS = st.sampled_from(
@@ -71,20 +71,20 @@ class Histories:
 
         shop.checkpoint.dies_before_saving = crash == "before-saving"
         with self.patch.context() as patch:
-            patch.setattr(crashpoints, "reach", reach)
+            patch.setattr(failpoints, "reach", reach)
             if crash == "refused":
                 patch.setattr(rebuild, "table_store", SimpleNamespace(settle=refuse))
             elif crash == "lost":  # somebody deletes what is not readers' business
                 for made in self.folder.glob("_lakemark/rebuild-*"):
                     shutil.rmtree(made)
-                upkeep.forget()
+                maintenance.forget()
             try:
                 shop.run()
             except DiedError:
                 died = True
         shop.checkpoint.dies_before_saving = False
         if died:
-            upkeep.forget()
+            maintenance.forget()
             shop.restart()
             shop.again()
             shop.read = shop.broker.ends()
@@ -176,7 +176,7 @@ class Histories:
 @given(STEPS)
 def test_the_table_equals_its_source(steps):
     with TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        upkeep.forget()
+        maintenance.forget()
         history = Histories(Path(root), patch)
         for changes, action, crash in [([("c", 1), ("c", 2)], "run", ""), *steps]:
             for change in changes:

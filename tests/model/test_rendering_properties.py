@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect
 from tests.kit import canonical_values
 from tests.kit.row_images import field

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from lakemark import tasks
 from lakemark.converters.json.envelopes import sample
-from lakemark.model import packets, positions
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch, positions
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import chunks as deciding
-from lakemark.reconcile import remembered
+from lakemark.reconcile import key_log
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
-from lakemark.sink.output import publishing, topics
-from lakemark.sink.output.publishing import OutputPlan
+from lakemark.sink.output import publisher, transaction
+from lakemark.sink.output.publisher import OutputPlan
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkSpec, KeyedRows
 from lakemark.tasks import Publishing
@@ -52,7 +52,7 @@ def of_chunk(attempt: int, ids: list[int]) -> list[tuple[str, int, bytes]]:
         (shard,) = part.shards
         by_shard[shard][len(by_shard[shard])] = part.value or b""
     decided = {
-        shard: deciding.decide(parts, LO, remembered.newest([]), floor=b"").blob
+        shard: deciding.decide(parts, LO, key_log.newest([]), floor=b"").blob
         for shard, parts in by_shard.items()
     }
     return [(f"chunk/{attempt}", shard, blob) for shard, blob in decided.items() if blob]
@@ -85,10 +85,12 @@ def test_rows_that_come_again_in_another_order_are_written_once(dies, seed, at_o
     """Chunks and a sweep; the task dies around some of its transactions, and is tried again."""
     dice, out = random.Random(seed), MemoryTopics()
     found = [one for n in range(3) for one in of_chunk(n, list(NEW[4 * n : 4 * n + 4]))]
-    found.append(("sweep/r1", 0, packets.encode(packets.truncates([SWEPT], table=ORDERS))))
+    found.append(
+        ("sweep/r1", 0, change_batch.encode(change_batch.truncates([SWEPT], table=ORDERS)))
+    )
     with TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topics, "write", out.write)
-        patch.setattr(publishing, "AT_ONCE", at_once)
+        patch.setattr(transaction, "write", out.write)
+        patch.setattr(publisher, "AT_ONCE", at_once)
         shop = Shop(Path(root), Broker(), {ORDERS: SCHEMA})
         for key in OLD:
             shop.put("c", 10, key, v="old")
@@ -100,7 +102,7 @@ def test_rows_that_come_again_in_another_order_are_written_once(dies, seed, at_o
                 "shop", "clean", "control", "q", 1,
                 sample=sample(event("u", 9, {"id": 1, "v": "a"})),
                 key_schemas={ORDERS: schema_of(ORDERS, id="int8")},
-                rows={ORDERS: publishing.Row(place.path)},
+                rows={ORDERS: publisher.Row(place.path)},
             ),
             HandlingModes(),
             {},

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
-from lakemark.model import packets
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
-from lakemark.source import stretch
+from lakemark.source import decoder
 from tests.kit.log_model import TABLE, Database, Shape, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.nightly import examples
@@ -46,20 +46,20 @@ def test_damaged_records_never_raise(seed, wrapped, known):
         )
         for record in records
     ]
-    plan = stretch.StretchPlan(
+    plan = decoder.StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={TABLE: table_schema()} if known else {},
         verified=frozenset({TABLE}),
     )
     raw = kafka(records, 0, 0)
-    done = stretch.process(raw, plan)
-    assert stretch.process(raw, plan).high_water == done.high_water
+    done = decoder.process(raw, plan)
+    assert decoder.process(raw, plan).high_water == done.high_water
     assert {letter.offset for letter in done.dead} <= set(raw.offsets)
     for letter in done.dead:
         assert (letter.key, letter.value) == (raw.keys[letter.offset], raw.values[letter.offset])
     mine = [packet for table, packet in done.packets if table == TABLE]
-    if mine and packets.key_columns_of(mine[-1]).names == ("id",):
+    if mine and change_batch.key_columns_of(mine[-1]).names == ("id",):
         lake = DictLake()
         parts = [Part("0", n, packet) for n, packet in enumerate(mine)]
         with suppress(TableError):  # a damaged schema may give a column another type
@@ -72,9 +72,9 @@ def test_a_key_that_the_rows_lack_stops_the_table(wrapped):
     shape = Shape(partitions=1, wrapped=wrapped, transactions=3)
     (records,) = Connector(Database(shape, dice).run(), dice).run()
     renamed = [replace(r, key=r.key and r.key.replace(b'"id"', b'"uid"')) for r in records]
-    plan = stretch.StretchPlan(
+    plan = decoder.StretchPlan(
         SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: table_schema()}
     )
-    done = stretch.process(kafka(renamed, 0, 0), plan)
+    done = decoder.process(kafka(renamed, 0, 0), plan)
     assert done.tables[TABLE].stop[0] == "no-key"
     assert done.packets == []

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.model import changes, positions
-from lakemark.sink import moves
+from lakemark.model import net_change, positions
+from lakemark.sink import key_changes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
-from lakemark.source import stretch
-from lakemark.source.gate import Gated, HighWater
+from lakemark.source import decoder
+from lakemark.source.replay_filter import Gated, HighWater
 from tests.kit.log_model import Database, Shape, shapes
 from tests.kit.log_records import Connector
 from tests.kit.nightly import NIGHTLY, examples
@@ -154,12 +154,12 @@ def _no_gate(monkeypatch):
         keep = [i for i, kind in enumerate(kinds) if kind in {0, 1, 2, 3}]
         return Gated(keep, 0, None, HighWater(max([start.position, *position]), start.source_ts))
 
-    monkeypatch.setattr(stretch, "gate", gate)
+    monkeypatch.setattr(decoder, "gate", gate)
 
 
 def _truncates_gated(monkeypatch):
     """As if a truncate were an event like others: below the high-water it is dropped."""
-    old = stretch.gate
+    old = decoder.gate
 
     def gate(kinds, position, source_ts, start):
         found, high, keep = old(kinds, position, source_ts, start), start.position, []
@@ -170,46 +170,46 @@ def _truncates_gated(monkeypatch):
             keep.append(index)
         return replace(found, keep=keep)
 
-    monkeypatch.setattr(stretch, "gate", gate)
+    monkeypatch.setattr(decoder, "gate", gate)
 
 
 def _no_floor(monkeypatch):
-    monkeypatch.setattr(moves, "below", lambda position, floor: False)
+    monkeypatch.setattr(key_changes, "below", lambda position, floor: False)
     monkeypatch.setattr(resolving, "below", lambda position, floor: False)
 
 
 def _no_carried_columns(monkeypatch):
-    monkeypatch.setattr(moves.Waiting, "_filled", lambda self, key, row: row)
+    monkeypatch.setattr(key_changes.Waiting, "_filled", lambda self, key, row: row)
 
 
 def _no_late_columns(monkeypatch):
-    monkeypatch.setattr(moves.Waiting, "load", lambda self, pending, offset: None)
+    monkeypatch.setattr(key_changes.Waiting, "load", lambda self, pending, offset: None)
 
 
 def _no_shift_rule(monkeypatch):
     def leave(state, gone, same):
-        row = state.row if state.row and state.row.action != changes.DELETE else None
-        return changes.RowState(changes.then(state.row, gone)), row
+        row = state.row if state.row and state.row.action != net_change.DELETE else None
+        return net_change.RowState(net_change.then(state.row, gone)), row
 
-    monkeypatch.setattr(changes, "_leave", leave)
+    monkeypatch.setattr(net_change, "_leave", leave)
 
 
 def _shifts_everywhere(monkeypatch):
     """Chains taken for shifts: a delete spares any row that arrived in its transaction."""
-    old = changes._leave
+    old = net_change._leave
 
     def leave(state, gone, same):
         row = state.row
         arrived = row is not None and row.op == "c" and state.displaced is None
         if arrived and positions.one_transaction(row.position, gone.position):
-            return changes.RowState(row), None
+            return net_change.RowState(row), None
         return old(state, gone, same)
 
-    monkeypatch.setattr(changes, "_leave", leave)
+    monkeypatch.setattr(net_change, "_leave", leave)
 
 
 def _fills_any_incarnation(monkeypatch):
-    old = moves.Waiting._filled
+    old = key_changes.Waiting._filled
 
     def filled(self, key, row):
         if row is not None and row.unavailable and row.barrier is not None:
@@ -217,28 +217,28 @@ def _fills_any_incarnation(monkeypatch):
             row = replace(row, barrier=found[0]) if found else row
         return old(self, key, row)
 
-    monkeypatch.setattr(moves.Waiting, "_filled", filled)
+    monkeypatch.setattr(key_changes.Waiting, "_filled", filled)
 
 
 def _arrivals_come_twice(monkeypatch):
-    old = changes.advance
+    old = net_change.advance
 
     def advance(state, step, *, same):
         row = state.row
-        if isinstance(step, changes.Arrive) and row and row.position == step.net.position:
-            return changes.RowState(changes.then(row, step.net)), None
+        if isinstance(step, net_change.Arrive) and row and row.position == step.net.position:
+            return net_change.RowState(net_change.then(row, step.net)), None
         return old(state, step, same=same)
 
-    monkeypatch.setattr(changes, "advance", advance)
+    monkeypatch.setattr(net_change, "advance", advance)
 
 
 def _placeholders_are_values(monkeypatch):
-    old = changes.upsert
+    old = net_change.upsert
 
     def upsert(**event):
         return old(**{**event, "unavailable": frozenset()})
 
-    monkeypatch.setattr(changes, "upsert", upsert)
+    monkeypatch.setattr(net_change, "upsert", upsert)
 
 
 def _settled_too_early(monkeypatch):

@@ -11,7 +11,14 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from lakemark.sink.delta import commits, delta_rs, key_index, roaring, upkeep, vectors
+from lakemark.sink.delta import (
+    commits,
+    deletion_vectors,
+    delta_rs,
+    key_index,
+    maintenance,
+    roaring,
+)
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
 from tests.kit.nightly import examples
 from tests.kit.write_sets import content, table_schema, write_set
@@ -43,14 +50,14 @@ def between(path: str, what: str) -> None:
     if what == "optimize":
         DeltaTable(path).optimize.compact()
     if what == "upkeep":
-        upkeep.maintain(path, key=KEY, engine=DELETION_VECTORS, policy=EAGER)
+        maintenance.maintain(path, key=KEY, engine=DELETION_VECTORS, policy=EAGER)
     if what == "checkpoint":
         DeltaTable(path).create_checkpoint()
     if what == "another process":
-        upkeep.forget()
+        maintenance.forget()
 
 
-EAGER = upkeep.Policy(spare_files=1, dirty_share=0.0, dirty_bytes=0)
+EAGER = maintenance.Policy(spare_files=1, dirty_share=0.0, dirty_bytes=0)
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -64,7 +71,7 @@ def test_both_engines_leave_the_same_table(steps, deletes):
             found = []
             for path, merge, truncate, engine in (
                 (oracle, delta_rs.merge, delta_rs.truncate, TASK_MERGE),
-                (ours, vectors.merge, partial(delta_rs.truncate, engine=DELETION_VECTORS),
+                (ours, deletion_vectors.merge, partial(delta_rs.truncate, engine=DELETION_VECTORS),
                  DELETION_VECTORS),
             ):  # fmt: skip
                 more = {"deletes": deletes, "version": version}
@@ -80,7 +87,7 @@ def test_both_engines_leave_the_same_table(steps, deletes):
             between(ours, after)
             assert content(read(ours), KEY) == content(read(oracle), KEY)
             opened = DeltaTable(ours)
-            assert vectors.size_of(opened, ours).rows == read(ours).num_rows
+            assert deletion_vectors.size_of(opened, ours).rows == read(ours).num_rows
 
 
 row_sets = st.one_of(

@@ -9,7 +9,7 @@ import pytest
 from lakemark.errors import DependencyError, PipelineError
 from lakemark.settings.config import Config
 from lakemark.spark.hadoop_files import HadoopFiles
-from lakemark.state import gaps, tables
+from lakemark.state import data_loss, tables
 from lakemark.state.checkpoint import LOCAL, SPARK, Identity
 from lakemark.state.ownership import Owner
 from lakemark.state.tables import PipelineState
@@ -78,7 +78,7 @@ def filled(checkpoint):
 
 
 def begin_again(state):
-    gaps.begin_again(state, FIRST, anew={TOPIC})
+    data_loss.begin_again(state, FIRST, anew={TOPIC})
 
 
 def content(checkpoint):

@@ -9,7 +9,7 @@ import pytest
 
 from lakemark.causes import cause
 from lakemark.errors import StateVersionError
-from lakemark.model import chunk_rows
+from lakemark.model import chunk_batch
 from lakemark.reconcile import operator, outputs, window
 from lakemark.reconcile.state import decode_state
 from lakemark.runners import local_runner
@@ -83,7 +83,7 @@ def test_the_driver_tells_the_tasks_of_a_batch_whether_touches_are_needed(spark,
 
 def test_packets_pass_through_whatever_the_state(spark, tmp_path):
     """With a schema that was not known when the query started: it is handed over with the plan."""
-    from lakemark.model import packets
+    from lakemark.model import change_batch
     from lakemark.source.reports import Report
 
     lane = Lane(spark, tmp_path)
@@ -95,7 +95,7 @@ def test_packets_pass_through_whatever_the_state(spark, tmp_path):
         (packet,) = (row for row in rows if row["kind"] == "packet")
         reports = [row["blob"] for row in rows if row["kind"] == "report"]
         (report,) = (msgspec.msgpack.decode(blob, type=Report) for blob in reports)
-        assert packets.decode(bytes(packet["blob"])).column("key").to_pylist() == [b"[3]"]
+        assert change_batch.decode(bytes(packet["blob"])).column("key").to_pylist() == [b"[3]"]
         assert (packet["table"], packet["source"]) == ("public.orders", f"{report.topic}/0")
         assert report.tables["public.orders"].events == 2
 
@@ -195,7 +195,7 @@ def test_a_batch_that_runs_again_gives_the_same_bytes_and_those_of_the_pure_fold
 
 def in_file(output: outputs.Output) -> bool:
     """Whether rows that survived are in a data file."""
-    return output.kind == outputs.SURVIVORS and chunk_rows.parted(output.blob)[1] is not None
+    return output.kind == outputs.SURVIVORS and chunk_batch.parted(output.blob)[1] is not None
 
 
 def ends_at(pure: Pipeline, share: float) -> Ends:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lakemark.sink.delta import delta_rs, index_cache, rebuild, vectors
+from lakemark.sink.delta import deletion_vectors, delta_rs, index_cache, rebuild
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.names import rebuild_path
 from stack.processes import wait_for
@@ -33,10 +33,12 @@ def test_tables_are_whole_to_all_readers_while_they_are_rebuilt(spark, tmp_path,
     monkeypatch.setattr(index_cache, "_folder", lambda: tmp_path / "cache")
     path = str(tmp_path / "t")
 
-    write(vectors, path, "string", version=1, app_id="q/t/s")
+    write(deletion_vectors, path, "string", version=1, app_id="q/t/s")
     readers = {**READERS, "spark": with_spark(spark)}
     with read_all_the_while(path, at_least=ROWS, readers=readers) as seen:
-        for number, engine in enumerate([delta_rs, vectors, vectors, delta_rs, delta_rs, vectors]):
+        for number, engine in enumerate(
+            [delta_rs, deletion_vectors, deletion_vectors, delta_rs, delta_rs, deletion_vectors]
+        ):
             kind = list(KINDS)[(number + 1) % 2]
             name = f"rebuild-a-{number}"
             write(engine, rebuild_path(path, name), kind, version=1, app_id="q/t/catchup")

@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
-from lakemark.sink.delta import delta_rs, upkeep, vectors
+from lakemark.sink.delta import deletion_vectors, delta_rs, maintenance
 from lakemark.sink.delta.commits import DELETION_VECTORS
-from lakemark.sink.delta.upkeep import Policy
+from lakemark.sink.delta.maintenance import Policy
 from tests.kit.nightly import nightly
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, TYPES, VALUES, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def put(path, version, *changes, columns=COLUMNS, key=("id",)):
-    return vectors.merge(
+    return deletion_vectors.merge(
         path, write_set(changes, columns), key=key, deletes="hard", app_id="q/t/s", version=version
     )
 
@@ -73,11 +73,11 @@ def test_spark_reads_writes_and_compacts_what_we_wrote(spark, tmp_path):
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     spark.sql(f"VACUUM {sql} RETAIN 0 HOURS")
     expected["604"] = 8
-    upkeep.forget()
+    maintenance.forget()
     put(path, 9, delete(row("605"), at(9)))
     del expected["605"]
     assert {k: r["b"] for k, r in same(spark, path).items()} == expected
-    upkeep.maintain(
+    maintenance.maintain(
         path,
         key=["id"],
         engine=DELETION_VECTORS,
@@ -106,11 +106,11 @@ def test_our_upkeep_leaves_what_spark_wrote(spark, tmp_path):
     assert list(Path(path).glob("*.bin")), "Spark keeps its vectors elsewhere now"
     for file in Path(path).iterdir():
         os.utime(file, (0, 0))
-    upkeep.forget()
-    assert upkeep.vacuum(path, engine=DELETION_VECTORS) == 0
+    maintenance.forget()
+    assert maintenance.vacuum(path, engine=DELETION_VECTORS) == 0
     put(path, 20, upsert(row("18", b=-8), at(20), patch=("t",)), columns=columns)
     # delta-rs itself reads Spark's files wrong after the year 2262; it reads what upkeep made of them.
-    upkeep.maintain(
+    maintenance.maintain(
         path, key=["id"], engine=DELETION_VECTORS, policy=Policy(spare_files=0, dirty_bytes=0)
     )
     found = same(spark, path)

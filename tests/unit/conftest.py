@@ -9,7 +9,7 @@ import structlog
 
 from lakemark.connectors import connect_rest
 from lakemark.kafka import client_errors
-from lakemark.sink.delta import index_cache, upkeep
+from lakemark.sink.delta import index_cache, maintenance
 from lakemark.sink.output import dead_letter
 from tests.kit import delta_table
 from tests.kit.catalog_looks import looks
@@ -53,9 +53,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The indexes of tables with deletion vectors: a folder of each test's own."""
     folder = tmp_path / "cache"
     monkeypatch.setattr(index_cache, "_folder", lambda: folder)
-    upkeep.forget()
+    maintenance.forget()
     yield folder
-    upkeep.forget()
+    maintenance.forget()
 
 
 class Ours:

@@ -6,13 +6,13 @@ from decimal import Decimal
 
 import pytest
 
-from lakemark.connectors.postgres.boundaries import Condition
+from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError, TableError
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import signals
-from lakemark.snapshot.acceptance import SignalContext, accept
 from lakemark.snapshot.fields import PrimaryKey
 from lakemark.snapshot.runs import FAILED, WAITING, Run
+from lakemark.snapshot.signal_validation import SignalContext, accept
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection
 from tests.kit.shop import schema_of
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakemark.sink.delta import chunk_files
 from lakemark.sink.names import table_path
-from lakemark.sink.pool import cdc_type
+from lakemark.sink.row_images import cdc_type
 from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.shop import ORDERS, Shop, schema_of

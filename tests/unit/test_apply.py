@@ -10,12 +10,12 @@ from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink.apply import apply
-from lakemark.sink.delta import commits, delta_rs, pending, upkeep
-from lakemark.sink.delta.upkeep import Policy
+from lakemark.sink.delta import commits, delta_rs, maintenance, pending
+from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.names import CDC, table_path
-from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part
+from lakemark.sink.row_images import cdc_type
 from tests.kit.log_model import TABLE, Entry
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ORDERS
@@ -25,8 +25,8 @@ from tests.unit.test_resolve_snapshots import PLACEHOLDER
 
 def test_upkeep_joins_small_files_and_leaves_what_waits_beside_the_table(shop, monkeypatch):
     for name in ("wants_upkeep", "maintain"):
-        eager = partial(getattr(upkeep, name), policy=Policy(spare_files=3))
-        monkeypatch.setattr(upkeep, name, eager)
+        eager = partial(getattr(maintenance, name), policy=Policy(spare_files=3))
+        monkeypatch.setattr(maintenance, name, eager)
     path = table_path(shop.config.lake.path, ORDERS)
     shop.put("c", 1, 1, v="a")
     shop.run()

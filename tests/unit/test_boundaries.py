@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.boundaries import (
+from lakemark.connectors.postgres.key_ranges import (
     WHOLE,
     Condition,
     KeyPart,

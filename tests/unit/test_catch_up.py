@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.model.offsets import EARLIEST
-from lakemark.state import catch_up, new_partitions, settle, tables
+from lakemark.state import advance, catch_up, new_partitions, tables
 from lakemark.state.tables import PipelineState, TableState, Water
 from tests.kit.nightly import examples
 from tests.unit.test_tables import TOPIC, T, streaming
@@ -52,7 +52,7 @@ def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_
     state = streaming(p0=10, p1=10)
     now = {TOPIC: {0: 30, 1: 12, 2: 7}}
     assert new_partitions.repartitioned(before.offsets, now) == [TOPIC]
-    start = settle.start_offsets(before, now)
+    start = advance.start_offsets(before, now)
     assert start == {TOPIC: {0: 10, 1: 10, 2: 0}}
     tables.stop(state, T, to=tables.CATCHING_UP, start=start, before=before)
     entry = state.tables[T]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.connectors.postgres.cells import Cell, cell, quoted, selected
+from lakemark.connectors.postgres.column_sql import Cell, cell, quoted, selected
 from lakemark.converters.json.moments import Tally
 from lakemark.converters.json.rows import decode_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 
 MODES = HandlingModes()
 

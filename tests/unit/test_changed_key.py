@@ -3,7 +3,7 @@
 import shutil
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import names
 from lakemark.state import tables
 from tests.kit.shop import ITEMS, ORDERS, event

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark.model import changes, positions
-from lakemark.model.changes import Arrive, Leave, Net, RowState, advance, alone, then
+from lakemark.model import net_change, positions
+from lakemark.model.net_change import Arrive, Leave, Net, RowState, advance, alone, then
 
 B = frozenset({"b"})
 BC = frozenset({"b", "c"})
@@ -16,7 +16,7 @@ def at(major, minor=None):
 
 
 def event(op, number, *, row=None, unavailable=frozenset(), position=None):
-    return changes.upsert(
+    return net_change.upsert(
         op=op,
         position=position or at(number),
         source_ts=number,
@@ -27,16 +27,16 @@ def event(op, number, *, row=None, unavailable=frozenset(), position=None):
 
 def gone(number, *, row=None, position=None):
     row = number if row is None else row
-    return changes.delete(position=position or at(number), source_ts=number, row=row)
+    return net_change.delete(position=position or at(number), source_ts=number, row=row)
 
 
 def read(number):
-    return changes.incremental_read(position=at(number), source_ts=number, row=number)
+    return net_change.incremental_read(position=at(number), source_ts=number, row=number)
 
 
 def own(number):
     position = positions.pack(0, 0, number)
-    return changes.upsert(
+    return net_change.upsert(
         op="r", position=position, source_ts=number, row=number, own_snapshot=True
     )
 
@@ -76,7 +76,7 @@ def test_nothing_survives_a_delete():
 def test_a_read_inserts_only_where_no_row_is():
     assert then(event("u", 1), read(2)) == event("u", 1)
     after_delete = then(gone(1), read(2))
-    assert (after_delete.action, after_delete.row) == (changes.UPSERT, 2)
+    assert (after_delete.action, after_delete.row) == (net_change.UPSERT, 2)
 
 
 def test_a_read_helps_out_a_patch_where_the_table_has_no_row():
@@ -138,7 +138,7 @@ def walk(row, *steps):
 
 def test_a_delete_with_a_new_key_leaves_the_row_behind():
     state, taken = walk(event("u", 1), Leave(gone(2), b"[3]"))
-    assert state.row.action == changes.DELETE
+    assert state.row.action == net_change.DELETE
     assert taken == [1]
 
 
@@ -155,7 +155,7 @@ def test_a_chain_through_a_key_in_one_transaction():
         Arrive(event("c", 5, position=tx[0]), b"[1]"),
         Leave(gone(6, row=5, position=tx[1]), b"[3]"),
     )
-    assert state.row.action == changes.DELETE
+    assert state.row.action == net_change.DELETE
     assert taken == [5]
 
 
@@ -166,7 +166,7 @@ def test_a_chain_without_before_images():
         Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
         Leave(gone(6, row=-7, position=at(5, 2)), b"[3]"),
     )
-    assert state.row.action == changes.DELETE
+    assert state.row.action == net_change.DELETE
     assert taken == [5]
 
 
@@ -177,7 +177,7 @@ def test_a_shift_of_deferrable_keys():
         Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
         Leave(gone(6, row=1, position=at(5, 2)), b"[3]"),
     )
-    assert (state.row.row, state.row.action, state.displaced) == (5, changes.UPSERT, None)
+    assert (state.row.row, state.row.action, state.displaced) == (5, net_change.UPSERT, None)
     assert taken == [1]
 
 
@@ -212,7 +212,7 @@ def test_a_key_change_that_comes_again_changes_nothing(which, last):
     once, _ = walk(event("c", 1), *steps)
     again, taken = walk(replace(once.row, force=False), steps[1])
     assert again.row.row == once.row.row
-    assert again.row.action == changes.UPSERT
+    assert again.row.action == net_change.UPSERT
     assert set(taken) <= {None}
 
 
@@ -230,7 +230,7 @@ def test_a_further_change_of_the_transaction_does_not_forget_the_displaced_row()
         event("u", 6, position=at(5, 2)),
         Leave(gone(7, row=1, position=at(5, 3)), b"[3]"),
     )
-    assert (state.row.row, state.row.action, taken) == (6, changes.UPSERT, [1])
+    assert (state.row.row, state.row.action, taken) == (6, net_change.UPSERT, [1])
 
 
 def test_a_later_transaction_has_nothing_to_do_with_the_displaced_row():
@@ -240,7 +240,7 @@ def test_a_later_transaction_has_nothing_to_do_with_the_displaced_row():
         event("u", 7),
         Leave(gone(8, row=7), b"[3]"),
     )
-    assert state.row.action == changes.DELETE
+    assert state.row.action == net_change.DELETE
     assert taken == [7]
 
 
@@ -251,7 +251,7 @@ def test_a_later_delete_of_the_created_row_does_not_bring_the_displaced_one_back
         Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
         Leave(gone(8, row=5), b"[3]"),
     )
-    assert (state.row.action, taken) == (changes.DELETE, [5])
+    assert (state.row.action, taken) == (net_change.DELETE, [5])
 
 
 def test_a_displaced_row_that_is_not_whole_keeps_the_mark_of_its_incarnation():
@@ -285,7 +285,7 @@ def test_a_change_in_the_transaction_of_a_mark_is_not_what_left_it():
 
 
 def test_a_read_where_the_table_has_no_row_is_a_row():
-    assert walk(None, read(3))[0].row == replace(read(3), action=changes.UPSERT)
+    assert walk(None, read(3))[0].row == replace(read(3), action=net_change.UPSERT)
     assert walk(event("u", 1), read(3))[0].row == event("u", 1)
 
 
@@ -299,5 +299,5 @@ def test_a_net_that_needs_a_base_is_whole_without_one():
 
 
 def test_cells_default_to_the_row():
-    net = Net(changes.UPSERT, "u", at(1), row=3, cells={"b": 9})
+    net = Net(net_change.UPSERT, "u", at(1), row=3, cells={"b": 9})
     assert (net.cell("a"), net.cell("b")) == (3, 9)

@@ -6,13 +6,13 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakemark.model import chunk_rows, packets, positions
-from lakemark.model.packets import KeyColumns
+from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.model.change_batch import KeyColumns
 from lakemark.reconcile import chunks, window
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.state import decode_state
-from lakemark.source import touches
-from lakemark.source.touches import ShardMark
+from lakemark.source import changed_keys
+from lakemark.source.changed_keys import ShardMark
 from tests.unit.test_window import A, B, at, end, log, marks, row, start
 
 KEY = KeyColumns(("id",))
@@ -20,7 +20,7 @@ KEY = KeyColumns(("id",))
 
 def part(*keys: int, attempt: int = 1, number: int = 0, absent: bool = False, table=A, run="r1"):
     names = pa.array([b"[%d]" % k for k in keys], pa.binary())
-    make = chunk_rows.absences if absent else chunk_rows.reads
+    make = chunk_batch.absences if absent else chunk_batch.reads
     columns = {"id": pa.array(keys, pa.int64())}
     if not absent:
         columns["b"] = pa.array([f"b{k}" for k in keys], pa.string())
@@ -29,7 +29,7 @@ def part(*keys: int, attempt: int = 1, number: int = 0, absent: bool = False, ta
     header = {"run": run, "table": table, "chunk": 0, "attempt": attempt, "shard": 0,
               "part": number}  # fmt: skip
     key = json.dumps(header).encode()
-    return len(key).to_bytes(4) + key + packets.encode(packet)
+    return len(key).to_bytes(4) + key + change_batch.encode(packet)
 
 
 def manifest(*, attempt=1, parts=1, lo="w1", hi="w1", table=A, run="r1", server="", chunk=0):
@@ -63,14 +63,14 @@ class Shard:
         new = []
         for out in first.outputs:
             if out.kind == window.SURVIVORS:
-                found = chunk_rows.decode(out.blob).to_pylist()
+                found = chunk_batch.decode(out.blob).to_pylist()
                 self.survivors.setdefault(out.source, []).extend(found)
             elif out.kind == window.SETTLED:
                 new.append(msgspec.json.decode(out.blob, type=Settled))
         self.settled += new
         return new
 
-    def keys(self, attempt: int = 1, *, record: int = packets.NET) -> list[bytes]:
+    def keys(self, attempt: int = 1, *, record: int = change_batch.NET) -> list[bytes]:
         found = self.survivors.get(f"chunk/{attempt}", [])
         return [r["key"] for r in found if r["record"] == record]
 
@@ -110,7 +110,7 @@ def test_touches_above_lo_win_and_those_at_or_below_do_not():
     (done,) = shard.batch(control=[manifest()], marks=[marks(*WINDOW)], parts=[part(1, 2, 3, 4)])
     assert (done.survivors, done.fills) == (2, 1)
     assert shard.keys() == [b"[1]", b"[4]"]
-    assert shard.keys(record=packets.FILL) == [b"[2]"], "3 was deleted: nothing to fill"
+    assert shard.keys(record=change_batch.FILL) == [b"[2]"], "3 was deleted: nothing to fill"
 
 
 def test_touches_of_other_tables_do_not_count():
@@ -139,17 +139,19 @@ def test_absent_keys_are_deletes_that_survive_like_rows():
 
 def test_a_truncate_above_lo_takes_all_rows():
     shard = Shard()
-    shard.batch(marks=[marks(*WINDOW, ShardMark(touches.TRUNCATE, A, at(105)))])
+    shard.batch(marks=[marks(*WINDOW, ShardMark(changed_keys.TRUNCATE, A, at(105)))])
     (done,) = shard.batch(control=[manifest()], parts=[part(1)])
     assert (done.rows, done.survivors, done.void) == (1, 0, "")
     assert shard.keys() == []
 
 
 @pytest.mark.parametrize("apart", [True, False])
-@pytest.mark.parametrize("kind", [touches.TRUNCATE, touches.BLIND, touches.OWN_SNAPSHOT])
+@pytest.mark.parametrize(
+    "kind", [changed_keys.TRUNCATE, changed_keys.BLIND, changed_keys.OWN_SNAPSHOT]
+)
 def test_the_second_mark_of_a_run_counts_where_the_first_one_does_not(kind, apart):
     """A truncate below `lo` removes nothing of the chunk; the one above it removes all."""
-    major = [0, 0] if kind == touches.OWN_SNAPSHOT else [99, 105]
+    major = [0, 0] if kind == changed_keys.OWN_SNAPSHOT else [99, 105]
     both = [
         ShardMark(kind, A, positions.pack(1, m, n)) for m, n in zip(major, (99, 105), strict=True)
     ]
@@ -158,19 +160,19 @@ def test_the_second_mark_of_a_run_counts_where_the_first_one_does_not(kind, apar
         shard.batch(marks=[marks(*found)])
     (done,) = shard.batch(control=[manifest()], marks=[marks(*WINDOW)], parts=[part(1)])
     assert (done.survivors, shard.keys()) == (0, [])
-    assert bool(done.void) is (kind != touches.TRUNCATE)
+    assert bool(done.void) is (kind != changed_keys.TRUNCATE)
 
 
 @pytest.mark.parametrize(
     ("mark", "expected"),
     [
-        (ShardMark(touches.BLIND, A, at(101)), chunks.BLIND),
-        (ShardMark(touches.BLIND, A, at(99)), ""),
-        (ShardMark(touches.BLIND, B, at(101)), ""),
-        (ShardMark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 101)), chunks.OWN_SNAPSHOT),
-        (ShardMark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 100)), chunks.OWN_SNAPSHOT),
-        (ShardMark(touches.OWN_SNAPSHOT, A, positions.pack(1, 0, 99)), ""),
-        (ShardMark(touches.OWN_SNAPSHOT, A, positions.pack(2, 0, 1)), chunks.OWN_SNAPSHOT),
+        (ShardMark(changed_keys.BLIND, A, at(101)), chunks.BLIND),
+        (ShardMark(changed_keys.BLIND, A, at(99)), ""),
+        (ShardMark(changed_keys.BLIND, B, at(101)), ""),
+        (ShardMark(changed_keys.OWN_SNAPSHOT, A, positions.pack(1, 0, 101)), chunks.OWN_SNAPSHOT),
+        (ShardMark(changed_keys.OWN_SNAPSHOT, A, positions.pack(1, 0, 100)), chunks.OWN_SNAPSHOT),
+        (ShardMark(changed_keys.OWN_SNAPSHOT, A, positions.pack(1, 0, 99)), ""),
+        (ShardMark(changed_keys.OWN_SNAPSHOT, A, positions.pack(2, 0, 1)), chunks.OWN_SNAPSHOT),
     ],
 )
 def test_doubt_voids(mark, expected):
@@ -332,8 +334,8 @@ def test_a_sweep_is_a_truncate_of_the_table():
     records = {window.CONTROL: [json.dumps(sweep).encode()]}
     found = window.fold(shard.state, records, shard=0).outputs
     assert [out.kind for out in found] == [window.SURVIVORS, window.SWEPT, window.SIZE]
-    (one,) = chunk_rows.decode(found[0].blob).to_pylist()
-    assert (one["record"], one["position"]) == (packets.TRUNCATE, at(100))
+    (one,) = chunk_batch.decode(found[0].blob).to_pylist()
+    assert (one["record"], one["position"]) == (change_batch.TRUNCATE, at(100))
     other = window.fold(shard.state, records, shard=1).outputs
     assert [out.kind for out in other] == [window.SIZE]
     foreign = {window.CONTROL: [json.dumps({**sweep, "table": B}).encode()]}
@@ -358,7 +360,9 @@ def test_it_waits_for_the_open_row_of_lo_and_the_close_row_of_hi(mode):
 def test_the_server_and_its_timeline_must_be_those_that_were_read(server, timeline):
     data = {"run": "r1", "serverStart": "s", "timeline": 1}
     image = {"id": "w1-close", "type": "snapshot-window-close", "data": json.dumps(data)}
-    closed = ShardMark(touches.WINDOW, "public.dbz_signal", at(110), json.dumps(image).encode())
+    closed = ShardMark(
+        changed_keys.WINDOW, "public.dbz_signal", at(110), json.dumps(image).encode()
+    )
     read = json.loads(manifest()) | {"server_start": server, "timeline": timeline}
     shard = Shard()
     (done,) = shard.batch(

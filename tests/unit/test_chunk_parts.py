@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.boundaries import Condition, KeyRange
+from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
 from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.errors import TableError
-from lakemark.model import changes, chunk_rows, packets, positions
-from lakemark.model.chunk_rows import ChunkFile
+from lakemark.model import change_batch, chunk_batch, net_change, positions
+from lakemark.model.chunk_batch import ChunkFile
 from lakemark.model.columns import Column
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, KeyedRows
-from lakemark.source.touches import shard_of
+from lakemark.source.changed_keys import shard_of
 
 TABLE = "public.orders"
 SCHEMA = TableSchema(
@@ -56,7 +56,7 @@ def made(found: KeyedRows, what: ChunkSpec | None = None, **options) -> list[chu
 
 
 def records(parts: list[chunks.ChunkPart]) -> list[dict]:
-    return [row for part in parts for row in chunk_rows.decode(part.value).to_pylist()]
+    return [row for part in parts for row in chunk_batch.decode(part.value).to_pylist()]
 
 
 def test_every_row_is_an_upsert_at_no_position_in_the_shard_of_its_key():
@@ -64,16 +64,20 @@ def test_every_row_is_an_upsert_at_no_position_in_the_shard_of_its_key():
     parts = made(found)
     assert sorted(part.shards[0] for part in parts) == [0, 1, 2, 3]
     for part in parts:
-        packet = chunk_rows.decode(part.value)
+        packet = chunk_batch.decode(part.value)
         assert packet.schema.metadata[b"lakemark.table"] == TABLE.encode()
-        assert packets.key_columns_of(packet) == packets.KeyColumns(
+        assert change_batch.key_columns_of(packet) == change_batch.KeyColumns(
             ("id", "code"), frozenset({"code"})
         )
-        assert packet.schema.names == [*packets.CONTROL.names, "row"]
+        assert packet.schema.names == [*change_batch.CONTROL.names, "row"]
         for row in packet.to_pylist():
             assert shard_of(TABLE, row["key"], 4) == part.shards[0]
             assert row["position"] == row["net_position"] == positions.LOWEST
-            assert (row["record"], row["action"], row["op"]) == (packets.NET, changes.UPSERT, "r")
+            assert (row["record"], row["action"], row["op"]) == (
+                change_batch.NET,
+                net_change.UPSERT,
+                "r",
+            )
             assert row["source_ts"] == 1_700
             assert row["base"] is row["force"] is False
             assert [row[n] for n in ("other_key", "unavailable", "missing", "barrier")] == [
@@ -87,11 +91,11 @@ def test_every_row_is_an_upsert_at_no_position_in_the_shard_of_its_key():
 def test_a_packet_of_reads_is_what_build_simple_makes_of_the_same_rows():
     found = rows(["a", "", "c"])
     keys, images = found.keys.combine_chunks(), found.rows.to_struct_array().combine_chunks()
-    key = packets.KeyColumns(("id",))
+    key = change_batch.KeyColumns(("id",))
     same = {"rows": images, "table": TABLE, "key_columns": key}
-    for make, op in ((chunk_rows.reads, "r"), (chunk_rows.absences, "d")):
+    for make, op in ((chunk_batch.reads, "r"), (chunk_batch.absences, "d")):
         made_fast = make(keys, images, source_ts=5, table=TABLE, key_columns=key)
-        expected = packets.build_simple(
+        expected = change_batch.build_simple(
             keys=keys,
             ops=pa.array([op] * 3),
             position=pa.array([bytes(20)] * 3, pa.binary()),
@@ -101,8 +105,8 @@ def test_a_packet_of_reads_is_what_build_simple_makes_of_the_same_rows():
         )
         assert made_fast.equals(expected, check_metadata=True)
         made_fast.validate(full=True)
-    records_of = packets.records_of(made_fast, np.arange(3), offset=7)
-    assert [r.net.action for r in records_of] == [changes.DELETE] * 3
+    records_of = change_batch.records_of(made_fast, np.arange(3), offset=7)
+    assert [r.net.action for r in records_of] == [net_change.DELETE] * 3
     assert [r.net.row for r in records_of] == [7, 8, 9]
 
 
@@ -128,7 +132,7 @@ def test_parts_hold_every_row_once_and_are_as_small_as_they_can_be(sizes, shards
     parts = made(found, spec(shards=shards), max_part_bytes=limit)
     assert sorted(row["row"]["id"] for row in records(parts)) == list(range(len(sizes)))
     for part in parts:
-        assert len(part.value) <= limit or chunk_rows.decode(part.value).num_rows == 1
+        assert len(part.value) <= limit or chunk_batch.decode(part.value).num_rows == 1
         assert 0 <= part.shards[0] < shards
     assert len({part.key for part in parts}) == len(parts)
 
@@ -158,10 +162,13 @@ def test_parts_of_a_file_have_every_key_once_with_its_place_in_it(count, shards,
         assert [shard for shard, _ in part.headers] == [str(shard) for shard in part.shards]
         for shard, (_, framed) in zip(part.shards, part.headers, strict=True):
             size = int.from_bytes(framed[:4])
-            header, packet = json.loads(framed[4 : 4 + size]), chunk_rows.decode(framed[4 + size :])
+            header, packet = (
+                json.loads(framed[4 : 4 + size]),
+                chunk_batch.decode(framed[4 + size :]),
+            )
             assert (header["shard"], header["attempt"]) == (shard, 17)
             numbers.setdefault(shard, []).append(header["part"])
-            assert chunk_rows.file_of(packet).position == at(7).hex()
+            assert chunk_batch.file_of(packet).position == at(7).hex()
             for row in packet.to_pylist():
                 assert shard_of(TABLE, row["key"], shards) == shard
                 seen[row["at"]] = row["key"]
@@ -177,7 +184,7 @@ def test_a_key_that_no_record_can_hold_is_refused():
 
 def test_a_chunk_without_rows_is_one_empty_part_of_shard_0_with_the_schema():
     (part,) = made(rows([]))
-    packet = chunk_rows.decode(part.value)
+    packet = chunk_batch.decode(part.value)
     assert (part.shards[0], json.loads(part.key)["part"], packet.num_rows) == (0, 0, 0)
     assert [f.name for f in packet.schema.field("row").type] == ["id", "code", "note"]
     assert packet.schema.metadata[b"lakemark.table"] == TABLE.encode()

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from lakemark.spark import class_archive, jars, warming
+from lakemark.spark import class_archive, jars, warm
 from lakemark.spark.class_archive import ClassArchive
 
 
@@ -78,22 +78,22 @@ def java(archive, monkeypatch):
         return nullcontext()
 
     monkeypatch.setattr(jars, "runtime_jars", list)
-    monkeypatch.setattr(warming, "class_archive", lambda _: archive)
-    monkeypatch.setattr(warming, "session", session)
-    monkeypatch.setattr(warming, "_load", lambda *_: done.append("load"))
-    monkeypatch.setattr(warming, "_stream", lambda *_: done.append("stream"))
+    monkeypatch.setattr(warm, "class_archive", lambda _: archive)
+    monkeypatch.setattr(warm, "session", session)
+    monkeypatch.setattr(warm, "_load", lambda *_: done.append("load"))
+    monkeypatch.setattr(warm, "_stream", lambda *_: done.append("stream"))
     return done
 
 
 def test_warming_starts_no_java_where_there_is_an_archive(archive, java):
     archive.path.parent.mkdir()
     archive.path.write_bytes(b"classes")
-    assert warming.warm() == (archive.path, False)
+    assert warm.warm() == (archive.path, False)
     assert java == []
 
 
 def test_warming_says_that_there_is_no_archive_afterwards(archive, java):
-    with pytest.raises(warming.ArchiveError, match="left no archive") as caught:
-        warming.warm()
+    with pytest.raises(warm.ArchiveError, match="left no archive") as caught:
+        warm.warm()
     assert "LAKEMARK_CACHE" in caught.value.hint
     assert java == ["warm", "load", "stream"]

@@ -18,7 +18,7 @@ from lakemark.kafka.client_errors import (
     await_first_answer,
     refused_settings,
 )
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.layers import InvalidConfig, LoginRefused
 from stack.processes import free_port

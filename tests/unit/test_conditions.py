@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.boundaries import Condition
 from lakemark.connectors.postgres.condition_text import MAX_DEPTH, MAX_LENGTH, MAX_LITERALS
 from lakemark.connectors.postgres.conditions import check, rebuilt
+from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.errors import RefusedError
 
 TYPES = {

@@ -7,11 +7,11 @@ import pytest
 from lakemark.connectors.connector import parse, read
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.errors import DependencyError, PipelineError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
-from lakemark.state import connector_changes, control, decoding
-from lakemark.state.connector_changes import ChangedError, Watch, agree
-from lakemark.state.decoding import Forms
+from lakemark.state import connector_drift, control, encoding
+from lakemark.state.connector_drift import ChangedError, Watch, agree
+from lakemark.state.encoding import Forms
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.supervisor import Supervisor
 from stack.processes import wait_for
@@ -161,7 +161,7 @@ def catalog(monkeypatch):
         def read(self, names):
             return {t: schema_of(t, modes=self.modes, **types) for t, types in CATALOG.items()}
 
-    monkeypatch.setattr(connector_changes, "catalog_of", lambda config, modes, _: Catalog(modes))
+    monkeypatch.setattr(connector_drift, "catalog_of", lambda config, modes, _: Catalog(modes))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_tables_whose_values_may_have_been_read_the_wrong_way_are_read_again(
     for _ in range(2):  # said once
         agree(shop.config, kept, connector(shop, **change), {})
         assert said == tables
-    assert kept.kept == decoding.of(connector(shop, **change).settings)
+    assert kept.kept == encoding.of(connector(shop, **change).settings)
 
 
 def test_where_no_catalog_tells_any_table_may_be_concerned(shop, said):
@@ -201,7 +201,7 @@ def test_a_table_whose_former_types_nobody_knows_is_read_again(shop, said, catal
     monkeypatch.setitem(CATALOG, ORDERS, {"id": "int8"})
     old, new = HandlingModes(), HandlingModes(interval="string")
     of = {t: schema_of(t, **types) for t, types in CATALOG.items()}
-    assert decoding.concerned([ORDERS, ITEMS], (old, new), {ITEMS: of[ITEMS]}, of) == [ORDERS]
+    assert encoding.concerned([ORDERS, ITEMS], (old, new), {ITEMS: of[ITEMS]}, of) == [ORDERS]
 
 
 def test_what_could_not_be_marked_is_marked_at_the_next_start(shop, said, catalog, monkeypatch):
@@ -270,15 +270,15 @@ def items(kind, modifier="", *, table=ITEMS):
     ],
 )
 def test_a_type_by_which_values_are_written_otherwise(before, after, otherwise):
-    old, now = decoding.written(items(*before)), decoding.written(items(*after))
-    assert decoding.rewritten(old, now) == ([ITEMS] if otherwise else [])
-    assert decoding.rewritten(now, now) == []
+    old, now = encoding.written(items(*before)), encoding.written(items(*after))
+    assert encoding.rewritten(old, now) == ([ITEMS] if otherwise else [])
+    assert encoding.rewritten(now, now) == []
 
 
 def test_columns_that_come_and_go_change_nothing_of_others():
-    old = decoding.written({ITEMS: schema_of(ITEMS, id="int8", v="text", w="date")})
-    now = decoding.written({ITEMS: schema_of(ITEMS, id="int8", v="text", x="date")})
-    assert decoding.rewritten(old, now) == []
+    old = encoding.written({ITEMS: schema_of(ITEMS, id="int8", v="text", w="date")})
+    now = encoding.written({ITEMS: schema_of(ITEMS, id="int8", v="text", x="date")})
+    assert encoding.rewritten(old, now) == []
 
 
 def test_tables_whose_columns_are_written_otherwise_are_read_again(shop, said):
@@ -302,7 +302,7 @@ def test_a_type_that_is_changed_while_lakemark_runs_starts_the_query_again(shop,
             return {t: items("timestamp", self.modifier, table=t)[t] for t in names}
 
     catalog = Catalog()
-    monkeypatch.setattr(connector_changes, "catalog_of", lambda *_: catalog)
+    monkeypatch.setattr(connector_drift, "catalog_of", lambda *_: catalog)
     database = DatabaseConfig(url="postgresql://u@h/d")
     config = shop.config.model_copy(update={"database": database})
     forms = agree(config, Kept(), read(config), catalog.read([ORDERS, ITEMS]))
@@ -356,4 +356,4 @@ def test_all_that_handling_modes_are_made_of_is_remembered():
             return default
 
     HandlingModes.from_connector(Asked())
-    assert Asked.names <= set(decoding.SETTINGS)
+    assert Asked.names <= set(encoding.SETTINGS)

@@ -6,7 +6,7 @@ import pytest
 
 from lakemark.state import tables
 from lakemark.state.control_records import carry_out, first_state
-from lakemark.state.refresh import Refresh
+from lakemark.state.schema_refresh import Refresh
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import Broker, MemoryCatalog
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of

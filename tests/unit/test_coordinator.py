@@ -2,11 +2,11 @@
 
 import pytest
 
-from lakemark.connectors.postgres.boundaries import WHOLE
+from lakemark.connectors.postgres.key_ranges import WHOLE
 from lakemark.errors import DependencyError, TableError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import TOO_LARGE, ChunkError
-from lakemark.snapshot.following import FollowedRun, newest_of_runs, then
+from lakemark.snapshot.run_tracker import FollowedRun, newest_of_runs, then
 from lakemark.snapshot.signals import Rejection
 from lakemark.state.progress import RUN_PREFIX
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings, wrong_table
@@ -438,7 +438,7 @@ def test_nothing_is_written_while_nothing_happens():
 
 
 def test_the_oldest_runs_are_forgotten(monkeypatch):
-    monkeypatch.setattr("lakemark.snapshot.book.KEPT_RUNS", 2)
+    monkeypatch.setattr("lakemark.snapshot.run_store.KEPT_RUNS", 2)
     world = FakeWorld()
     for number in range(4):
         world.execute(f"r{number}", ITEMS)

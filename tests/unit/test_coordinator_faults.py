@@ -4,8 +4,8 @@ import pytest
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
+from lakemark.snapshot.chunk_scheduler import STUCK_S
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
-from lakemark.snapshot.reading import STUCK_S
 from lakemark.state.progress import PAGE_PREFIX
 from tests.kit.fake_world import (
     ITEMS,
@@ -395,8 +395,8 @@ def test_rows_that_wait_are_bounded():
 
 def test_the_last_chunk_whose_part_is_lost_is_read_again(monkeypatch):
     """Nothing later tells that it is; rows of windows that are only late are waited for longer."""
-    monkeypatch.setattr("lakemark.snapshot.reading.STUCK_S", 10.0)
-    monkeypatch.setattr("lakemark.snapshot.reading.PATIENCE_S", 20.0)
+    monkeypatch.setattr("lakemark.snapshot.chunk_scheduler.STUCK_S", 10.0)
+    monkeypatch.setattr("lakemark.snapshot.chunk_scheduler.PATIENCE_S", 20.0)
     world = with_settings(chunk_rows=100)
     world.stream.lost = {1 << 32, (1 << 32) + 1}
     world.execute("r1")

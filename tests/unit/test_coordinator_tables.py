@@ -3,9 +3,9 @@
 import pytest
 
 from lakemark.snapshot import runs
+from lakemark.snapshot.chunk_splitter import REPAIRS
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
 from lakemark.snapshot.coordinator import BEGINS_AGAIN, Settings
-from lakemark.snapshot.cutting import REPAIRS
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")

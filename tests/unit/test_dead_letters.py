@@ -6,7 +6,7 @@ import pytest
 
 from lakemark.ops.dead_letters import Count, LetterFilter, by_time, chosen, letter_of, summary
 from lakemark.sink.output import dead_letter
-from lakemark.source.stretch import DeadLetter
+from lakemark.source.decoder import DeadLetter
 
 TOPIC = "shop.public.orders"
 

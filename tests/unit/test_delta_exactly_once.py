@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakemark.errors import DependencyError
 from lakemark.model.evolution import Evolution
-from lakemark.sink.delta import commits, delta_rs, evolve
+from lakemark.sink.delta import commits, delta_rs, schema_evolution
 from tests.kit.delta_table import SPAWN, in_process, merged
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import at, delete, insert, table_schema, upsert, write_set
@@ -215,7 +215,7 @@ def test_losing_every_time_is_a_dependency_error(path, monkeypatch):
 
 
 def create(path: str, barrier, results) -> None:
-    real = evolve.open_table
+    real = schema_evolution.open_table
     left = [1]
 
     def open_table(*arguments):
@@ -225,9 +225,9 @@ def create(path: str, barrier, results) -> None:
             barrier.wait(timeout=60)
         return table
 
-    evolve.open_table = open_table
+    schema_evolution.open_table = open_table
     wide = table_schema({**COLUMNS, "added": pa.int64(), "b": pa.decimal128(20, 0)})
-    evolve.ensure(path, wide, key=["id"])
+    schema_evolution.ensure(path, wide, key=["id"])
     results.put(1)
 
 
@@ -252,7 +252,7 @@ def test_two_processes_ensure_at_once(tmp_path, exists):
 
 def test_a_widening_that_is_overtaken_loses_no_row(path, monkeypatch):
     merge(path, [upsert(row("1", b=1), at(1))], 1)
-    real = evolve._rewrite
+    real = schema_evolution._rewrite
     overtaken = []
 
     def rewrite(table, *how):
@@ -261,6 +261,6 @@ def test_a_widening_that_is_overtaken_loses_no_row(path, monkeypatch):
             merge(path, [upsert(row("2", b=2), at(2))], 2)
         return real(table, *how)
 
-    monkeypatch.setattr(evolve, "_rewrite", rewrite)
+    monkeypatch.setattr(schema_evolution, "_rewrite", rewrite)
     delta_rs.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
     assert ids(path) == ["1", "2"]

@@ -7,9 +7,9 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError
 
 from lakemark.errors import DependencyError, TableError
 from lakemark.sink import names
-from lakemark.sink.delta import delta_rs, evolve, failures, merge_sql, upkeep
+from lakemark.sink.delta import delta_rs, failures, maintenance, merge_sql, schema_evolution
 from lakemark.sink.delta.commits import TASK_MERGE
-from lakemark.sink.delta.upkeep import Policy
+from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.write_set import TargetColumn
 from tests.kit.delta_table import merged, refusals
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, row
@@ -47,7 +47,7 @@ def test_task_merge_tables_use_no_feature_that_readers_refuse(path, tmp_path):
     delta_rs.ensure(path, table_schema(wide))
     merge(path, upsert(row("b"), at(3)), version=3)
     eager = Policy(spare_files=0)
-    assert upkeep.maintain(path, key=["id"], engine=TASK_MERGE, policy=eager).compacted
+    assert maintenance.maintain(path, key=["id"], engine=TASK_MERGE, policy=eager).compacted
     protocol = DeltaTable(path).protocol()
     assert set(protocol.reader_features or ()) <= {"timestampNtz"}
     assert set(protocol.writer_features or ()) <= {"timestampNtz", "appendOnly", "invariants"}
@@ -61,7 +61,7 @@ def test_properties_are_honoured(path):
     adds = pa.table(DeltaTable(path).get_add_actions(flatten=True))
     assert [c for c in adds.column_names if c.startswith("min.")] == ["min.id"]
     configuration = DeltaTable(path).metadata().configuration
-    assert configuration["delta.targetFileSize"] == str(evolve.TARGET_FILE_BYTES)
+    assert configuration["delta.targetFileSize"] == str(schema_evolution.TARGET_FILE_BYTES)
     assert "delta.setTransactionRetentionDuration" not in configuration  # records must not expire
     assert "lakemark" not in "".join(configuration)
 
@@ -136,7 +136,7 @@ def test_a_failing_rewrite_leaves_table_and_threads_alone(path, monkeypatch):
 
     merge(path, upsert(row("a", b=1), at(1)))
     version = DeltaTable(path).version()
-    monkeypatch.setattr(evolve, "_checked", lambda batch, schema: 1 / 0)
+    monkeypatch.setattr(schema_evolution, "_checked", lambda batch, schema: 1 / 0)
     with pytest.raises(Exception, match="zero"):
         delta_rs.ensure(path, table_schema({**COLUMNS, "b": pa.decimal128(20, 0)}))
     assert DeltaTable(path).version() == version

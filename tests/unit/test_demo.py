@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from lakemark.connectors.postgres.boundaries import KeyRange
+from lakemark.connectors.postgres.key_ranges import KeyRange
 from lakemark.snapshot import notifications, runs, signals
-from lakemark.snapshot.following import FollowedRun
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
+from lakemark.snapshot.run_tracker import FollowedRun
 from lakemark.snapshot.runs import Chunk, TableRun
 from stack import demo, demo_load, demo_view, loading, shop
 from stack.demo_view import Measured, Screen

@@ -11,7 +11,7 @@ from lakemark.connectors.connector import TableChoice
 from lakemark.connectors.postgres import catalog as words
 from lakemark.connectors.postgres import postgres
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
 
 GOOD, ODD = "public.good", "public.odd"

@@ -12,7 +12,7 @@ from lakemark.connectors import catalogs
 from lakemark.sink.output import dead_letter
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
-from lakemark.source.stretch import DeadLetter
+from lakemark.source.decoder import DeadLetter
 from tests.kit.command_line import SMALL, invoke
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 

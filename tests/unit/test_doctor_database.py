@@ -6,7 +6,7 @@ import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn
 from lakemark.connectors.refusals import Refusal
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.doctor import checks_tables
 from lakemark.ops.doctor.checks_database import (
     MUCH_LAG,

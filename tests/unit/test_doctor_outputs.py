@@ -7,7 +7,7 @@ import pytest
 from lakemark.kafka.output_names import TRANSACTION_MS, group_of, topic_settings
 from lakemark.ops.doctor.checks_outputs import findings, needed_bytes, tables_of
 from lakemark.ops.doctor.checks_topics import KafkaFacts, OutputFacts, Topic
-from lakemark.sink.output.publishing import OutputPlan
+from lakemark.sink.output.publisher import OutputPlan
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config, parse
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one

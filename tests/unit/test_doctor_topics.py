@@ -8,7 +8,7 @@ from lakemark.kafka.own_topics import topic_plan
 from lakemark.ops import stored_state
 from lakemark.ops.doctor.checks_place import PlaceFacts
 from lakemark.ops.doctor.checks_topics import KafkaFacts, Topic, findings
-from lakemark.state.gaps import Held
+from lakemark.state.data_loss import Held
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one

@@ -18,9 +18,9 @@ from lakemark.cli import cli
 from lakemark.connectors.connector import CONNECTORS
 from lakemark.connectors.schema_file import schemas_from_file
 from lakemark.connectors.suitability import problems_with
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, load, load_with_origins
-from lakemark.sink.pool import cdc_type
+from lakemark.sink.row_images import cdc_type
 from lakemark.snapshot import signals
 from stack import reference
 from tests.kit import documents

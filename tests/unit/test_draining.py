@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from lakemark.runners.draining import Draining, QueryStoppedError
+from lakemark.runners.graceful_stop import Draining, QueryStoppedError
 
 
 class Stopped:

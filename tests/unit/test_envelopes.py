@@ -13,7 +13,7 @@ from lakemark.converters.json.envelopes import (
 )
 from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_envelope
 from tests.kit.golden import samples
 from tests.kit.rendered_rows import with_modifiers

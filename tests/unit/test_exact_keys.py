@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from lakemark.model.modes import PLACEHOLDER
+from lakemark.model.handling_modes import PLACEHOLDER
 from lakemark.sink import names
 from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker

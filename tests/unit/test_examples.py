@@ -19,7 +19,7 @@ from lakemark.cli.check import check
 from lakemark.connectors.connector import CONNECTORS
 from lakemark.connectors.suitability import problems_with
 from lakemark.settings.config import load, load_with_origins
-from lakemark.sink.pool import cdc_type
+from lakemark.sink.row_images import cdc_type
 from lakemark.snapshot import signals
 from stack import object_store
 from tests.kit.documents import ROOT, Block, blocks

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink.delta import kept_files, object_client
+from lakemark.sink.delta import file_cache, object_client
 from lakemark.sink.delta.failures import classified
-from lakemark.sink.delta.kept_files import KeptFiles
+from lakemark.sink.delta.file_cache import KeptFiles
 from lakemark.sink.delta.object_client import NO_FILE
 from lakemark.sink.delta.table_store import TableStore
 from stack.object_store import serving
@@ -112,13 +112,13 @@ def test_tables_of_one_bucket_have_one_client():
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), max_size=40))
 def test_the_files_used_last_are_kept_up_to_a_number_of_bytes(puts):
     """What an entry takes beside its file counts, too."""
-    most = 20 + 2 * kept_files._ENTRY
+    most = 20 + 2 * file_cache._ENTRY
     kept, recent = KeptFiles(most), list[tuple[str, bytes]]()
     for number, size in puts:
         name, data = str(number), bytes([number]) * size
         kept.put(("t", name), data)
         recent = [(name, data), *((n, d) for n, d in recent if n != name)]
-        while sum(len(d) + kept_files._ENTRY for _, d in recent) > most:
+        while sum(len(d) + file_cache._ENTRY for _, d in recent) > most:
             recent.pop()
         assert [kept.get(("t", str(n))) for n in range(6)] == [
             dict(recent).get(str(n)) for n in range(6)
@@ -128,7 +128,7 @@ def test_the_files_used_last_are_kept_up_to_a_number_of_bytes(puts):
 
 
 def test_a_file_larger_than_all_that_is_kept_is_not_kept():
-    kept = KeptFiles(3 + kept_files._ENTRY)
+    kept = KeptFiles(3 + file_cache._ENTRY)
     kept.put(("t", "a"), b"123")
     kept.put(("t", "b"), b"1234")
     assert (kept.get(("t", "a")), kept.get(("t", "b"))) == (b"123", None)

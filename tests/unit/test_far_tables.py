@@ -10,20 +10,20 @@ from deltalake import DeltaTable
 
 from lakemark import tasks
 from lakemark.errors import DependencyError
-from lakemark.model import packets
+from lakemark.model import change_batch
 from lakemark.sink.delta import (
     commits,
+    deletion_vectors,
     delta_rs,
+    maintenance,
     object_client,
     rebuild,
     table_log,
-    upkeep,
-    vectors,
 )
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.delta.pending import Halves
 from lakemark.sink.delta.table_store import TableStore
-from lakemark.sink.delta.upkeep import Policy
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.sink.names import rebuild_path
 from stack.object_store import serving
@@ -70,13 +70,13 @@ def test_a_table_in_a_folder_whose_name_is_encoded_gets_its_rows(far, folder):
     DeltaTable(address, **more).create_checkpoint()
     for version in range(1, 4):
         opened = commits.reopened(address, far.options, engine=DELETION_VECTORS)
-        merged(vectors, address, numbered(range(3), version, version), version, opened=opened, **more)  # fmt: skip
+        merged(deletion_vectors, address, numbered(range(3), version, version), version, opened=opened, **more)  # fmt: skip
     assert rows(address, far.options) == {str(n): 3 for n in range(3)}
 
 
 @pytest.mark.parametrize(("status", "code"), [(403, "lake-forbidden"), (503, "lake-unavailable")])
 def test_a_table_that_is_open_says_why_it_cannot_go_on(far, store, status, code):
-    merge = partial(merged, vectors, ADDRESS, storage_options=store.options)
+    merge = partial(merged, deletion_vectors, ADDRESS, storage_options=store.options)
     delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], storage_options=store.options)
     merge(numbered(range(3), 1), 1)
     far.refuse(COMMITS, status)
@@ -93,12 +93,12 @@ def test_a_batch_is_five_requests(far, store):
     more = {"storage_options": store.options}
     delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
     for version in range(1, 4):
-        merged(vectors, ADDRESS, numbered(range(9), version), version, **more)
+        merged(deletion_vectors, ADDRESS, numbered(range(9), version), version, **more)
     far.requests()
     for version in range(4, 7):
         opened = commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
         changes = [*numbered(range(version), version, version), delete(of("8"), at(version))]
-        merged(vectors, ADDRESS, changes, version, opened=opened, **more)
+        merged(deletion_vectors, ADDRESS, changes, version, opened=opened, **more)
         asked = [(how, name.split("/t/")[1]) for how, name in far.requests()]
         assert [how for how, _ in asked] == ["HEAD", "GET", "PUT", "PUT", "PUT"]
         kinds = ("_delta_log/", "_delta_log/", "part-", "_lakemark/deletion", "_delta_log/")
@@ -109,33 +109,33 @@ def test_a_batch_is_five_requests(far, store):
 def test_a_copy_that_was_put_back_is_not_the_table_that_is_known(far, store):
     more = {"storage_options": store.options}
     delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
-    merged(vectors, ADDRESS, numbered(range(9), 1, 1), 1, **more)
+    merged(deletion_vectors, ADDRESS, numbered(range(9), 1, 1), 1, **more)
     far.save()
-    merged(vectors, ADDRESS, numbered(range(5), 2, 2), 2, **more)
+    merged(deletion_vectors, ADDRESS, numbered(range(5), 2, 2), 2, **more)
     far.restore()
     opened = commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
-    merged(vectors, ADDRESS, numbered(range(2), 3, 3), 3, opened=opened, **more)
+    merged(deletion_vectors, ADDRESS, numbered(range(2), 3, 3), 3, opened=opened, **more)
     assert rows(ADDRESS, store.options) == {str(n): 3 if n < 2 else 1 for n in range(9)}
     opened = commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
-    merged(vectors, ADDRESS, numbered(range(1), 4, 4), 4, opened=opened, **more)
+    merged(deletion_vectors, ADDRESS, numbered(range(1), 4, 4), 4, opened=opened, **more)
     assert rows(ADDRESS, store.options) == {"0": 4, "1": 3, **{str(n): 1 for n in range(2, 9)}}
 
 
 def test_another_history_of_the_same_length_is_noticed(far, store):
     more = {"storage_options": store.options}
     delta_rs.ensure(ADDRESS, table_schema(COLUMNS), key=["id"], **more)
-    merged(vectors, ADDRESS, numbered(range(9), 1, 1), 1, **more)
+    merged(deletion_vectors, ADDRESS, numbered(range(9), 1, 1), 1, **more)
     far.save()
-    merged(vectors, ADDRESS, numbered(range(5), 2, 2), 2, **more)
+    merged(deletion_vectors, ADDRESS, numbered(range(5), 2, 2), 2, **more)
     known = table_log.last_known(ADDRESS)
     far.restore()
-    upkeep.forget()
-    merged(vectors, ADDRESS, numbered(range(5, 9), 3, 3), 3, **more)
+    maintenance.forget()
+    merged(deletion_vectors, ADDRESS, numbered(range(5, 9), 3, 3), 3, **more)
     assert DeltaTable(ADDRESS, **more).version() == known.version
     table_log.forget()
     table_log._keep(store, known)  # as a process knows it that was asleep
     opened = commits.reopened(ADDRESS, store.options, engine=DELETION_VECTORS)
-    merged(vectors, ADDRESS, numbered(range(1), 4, 4), 4, opened=opened, **more)
+    merged(deletion_vectors, ADDRESS, numbered(range(1), 4, 4), 4, opened=opened, **more)
     expected = {"0": 4, **{str(n): 1 for n in range(1, 5)}, **{str(n): 3 for n in range(5, 9)}}
     assert rows(ADDRESS, store.options) == expected
 
@@ -162,8 +162,10 @@ def test_tables_of_task_merge_need_delta_rs_alone(far, store, only_delta_rs):
     compacted = 0
     for version in range(1, 10):
         done = merged(delta_rs, ADDRESS, numbered([version], version), version, **more)
-        if upkeep.wants_upkeep(ADDRESS, done, policy):
-            found = upkeep.maintain(ADDRESS, key=["id"], engine=TASK_MERGE, policy=policy, **more)
+        if maintenance.wants_upkeep(ADDRESS, done, policy):
+            found = maintenance.maintain(
+                ADDRESS, key=["id"], engine=TASK_MERGE, policy=policy, **more
+            )
             compacted += found.compacted
     assert compacted
     assert rows(ADDRESS, store.options) == {str(n): n for n in range(1, 10)}
@@ -180,8 +182,8 @@ def test_halves_wait_where_the_engine_has_its_files(far, store, monkeypatch, eng
     if engine == TASK_MERGE:
         monkeypatch.setattr(object_client, "client", None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packets, "encode", lambda _: b"some")
-        patch.setattr(packets, "decode", lambda blob: blob)
+        patch.setattr(change_batch, "encode", lambda _: b"some")
+        patch.setattr(change_batch, "decode", lambda blob: blob)
         halves.save(packet, 0, "stream")
         assert halves.load(0, "stream") == b"some"
     halves.remove(0, "stream")
@@ -231,7 +233,7 @@ def test_a_table_that_is_refused_is_alone(far, engine, sick):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_table_that_was_made_anew_takes_the_place_of_the_old_one(far, engine):
     more = {"storage_options": far.options}
-    merges = {TASK_MERGE: delta_rs, DELETION_VECTORS: vectors}[engine]
+    merges = {TASK_MERGE: delta_rs, DELETION_VECTORS: deletion_vectors}[engine]
     for address in (ADDRESS, rebuild_path(ADDRESS, "rebuild-a-4")):
         delta_rs.ensure(address, table_schema(COLUMNS), key=["id"], table="public.t", **more)
         merged(merges, address, numbered(range(3), 1, 1), 1, **more)

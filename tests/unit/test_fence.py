@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.model import positions
-from lakemark.snapshot import fence
-from lakemark.snapshot.fence import Committed, committed_position, has_passed
+from lakemark.snapshot import output_frontier
 from lakemark.snapshot.flight import flight
+from lakemark.snapshot.output_frontier import Committed, committed_position, has_passed
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, STEP_S, FakeWorld
 
 pytestmark = pytest.mark.usefixtures("logs")
@@ -74,7 +74,7 @@ def test_without_connect_a_later_event_in_every_partition_is_needed(logs):
     world.stream.table(ORDERS, passed=AT[2])
     world.go(5)
     assert said(world) == [AT[2].hex()]
-    world.go(fence.SAY_AFTER_S + 5)
+    world.go(output_frontier.SAY_AFTER_S + 5)
     assert "snapshot.waits_for_connector" in {entry["event"] for entry in logs}
     assert world.run_state("r1") == "reading", "what is away holds up the fence only"
 
@@ -146,7 +146,7 @@ def test_what_chunks_wait_for_is_shown_until_they_go_on():
         return flight(world.coordinator).code
 
     assert shown() == ""
-    world.go(fence.SAY_AFTER_S / STEP_S + 5)
+    world.go(output_frontier.SAY_AFTER_S / STEP_S + 5)
     assert shown() == "waits-for-connector"
     world.connect = Committed(AT[3], {TOPIC: {0: 0}})
     world.go(30)
@@ -179,5 +179,5 @@ def test_a_topic_that_is_deleted_after_it_was_asked_about_is_waited_for_no_more(
     world.go(5)
     assert said(world) == []
     world.connect = Committed(AT[5], {**ends, "shop.other": {0: 9}})
-    world.go(fence.AGAIN_S * 2)
+    world.go(output_frontier.AGAIN_S * 2)
     assert said(world) == [AT[3].hex()], "by what was asked first, else it might wait for ever"

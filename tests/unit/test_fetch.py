@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.model.offsets import EARLIEST
-from lakemark.source import fetch, librdkafka, plain
-from lakemark.source.ranges import Range
+from lakemark.source import fast_path, fetch, librdkafka
+from lakemark.source.offset_ranges import Range
 from tests.kit.nightly import examples
 
 TOPIC, PARTITIONS, COUNT = "shop.public.orders", 4, 40
@@ -79,7 +79,7 @@ def test_a_range_is_read_to_its_end_whatever_the_pieces(broker, wanted, most, ah
         patch.setattr(fetch, "_MOST", most)
         patch.setattr(fetch, "_AHEAD", ahead)
         if not compiled:
-            patch.setattr(plain, "usable", lambda: False)
+            patch.setattr(fast_path, "usable", lambda: False)
         found = broker.offsets(*(Range(TOPIC, p, *ends) for p, ends in enumerate(wanted)))
     assert found == {p: [*range(*ends)] for p, ends in enumerate(wanted)}
 
@@ -96,7 +96,7 @@ def test_what_a_record_has_and_lacks_comes_as_it_is(growing, compiled, monkeypat
         more = {} if headers is None else {"headers": headers}
         growing.producer.produce(TOPIC, value, key, partition=0, **more)
     assert growing.producer.flush(30) == 0
-    monkeypatch.setattr(plain, "usable", lambda: compiled)
+    monkeypatch.setattr(fast_path, "usable", lambda: compiled)
     here = Range(TOPIC, 0, COUNT, COUNT + len(sent))
     found = [row for one in fetch.records([here], growing.client) for row in one.to_pylist()]
     expected = [

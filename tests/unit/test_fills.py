@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import DependencyError
-from lakemark.model import fills, packets, positions
+from lakemark.model import change_batch, fills, positions
 from lakemark.model.fills import UNSEEN, Fill, packed
 from lakemark.pipeline import FillBudget, Pipeline
-from lakemark.sink.delta import delta_rs, evolve, vectors
+from lakemark.sink.delta import deletion_vectors, delta_rs, schema_evolution
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import CDC, table_path
 from lakemark.state import control_records, tables
@@ -37,7 +37,7 @@ from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 pytestmark = pytest.mark.usefixtures("cache", "letters")
 
 GUARDED = control_records.guarded
-ENGINES = {"task-merge": delta_rs, "deletion-vectors": vectors}
+ENGINES = {"task-merge": delta_rs, "deletion-vectors": deletion_vectors}
 TOPIC = f"shop.{ORDERS}"
 WIDE = {"id": "int8", "v": "text", "w": "int4"}
 RENAMED = {"id": "int8", "w": "text"}
@@ -83,7 +83,7 @@ def rows(path):
 def test_rows_get_the_value_in_one_commit_and_only_once(engine, path):
     before = DeltaTable(path).version()
     for _ in range(2):
-        assert evolve.fill(path, [fill(), fill("x", value="y", kind=pa.string())],
+        assert schema_evolution.fill(path, [fill(), fill("x", value="y", kind=pa.string())],
                            app_id="q/fill/7", table="public.t", engine=engine)  # fmt: skip
     assert DeltaTable(path).version() == before + 1
     more = {"w": 11, "x": "y"}
@@ -91,7 +91,7 @@ def test_rows_get_the_value_in_one_commit_and_only_once(engine, path):
 
 
 def test_what_comes_afterwards_goes_on_from_there(engine, path):
-    evolve.fill(path, [fill()], app_id="q/fill/7", engine=engine)
+    schema_evolution.fill(path, [fill()], app_id="q/fill/7", engine=engine)
     wide = {**COLUMNS, "w": pa.int32()}
     changes = [upsert({"id": "a", "v": "x", "w": None}, at(3)), upsert({"id": "e", "v": "y", "w": 2}, at(3))]  # fmt: skip
     merge(engine, path, 3, *changes, columns=wide)
@@ -109,19 +109,19 @@ def test_what_comes_afterwards_goes_on_from_there(engine, path):
 )
 def test_a_table_of_which_nobody_knows_the_older_rows_stays_as_it_is(engine, path, asked):
     before = DeltaTable(path).version()
-    assert not evolve.fill(path, asked, app_id="q/fill/7", engine=engine)
+    assert not schema_evolution.fill(path, asked, app_id="q/fill/7", engine=engine)
     assert DeltaTable(path).version() == before
 
 
 def test_a_table_that_is_not_there_is_not_made(engine, tmp_path):
     path = str(tmp_path / "none")
-    assert not evolve.fill(path, [fill()], app_id="q/fill/7", engine=engine)
+    assert not schema_evolution.fill(path, [fill()], app_id="q/fill/7", engine=engine)
     assert not DeltaTable.is_deltatable(path)
 
 
 def test_a_column_takes_its_values_along_and_what_is_not_known_of_it(engine, path):
     merge(engine, path, 3, upsert({"id": "b", "v": None}, at(4), unavailable=("v",)))
-    assert evolve.fill(path, [fill(source="v")], app_id="q/fill/7", engine=engine)
+    assert schema_evolution.fill(path, [fill(source="v")], app_id="q/fill/7", engine=engine)
     assert {key: row["w"] for key, row in rows(path).items()} == {"a": "va", "b": None, "c": None}
     found = {row["id"]: row[CDC]["unavailable"] for row in content(path).to_pylist()}
     assert found == {"a": None, "b": ["v", "w"], "c": None}
@@ -132,7 +132,7 @@ def test_a_column_takes_its_values_along_and_what_is_not_known_of_it(engine, pat
 
 def packet(*images, op="u"):
     count = len(images)
-    return packets.build_simple(
+    return change_batch.build_simple(
         keys=pa.array([b"[%d]" % n for n in range(count)], pa.binary()),
         ops=pa.array([op] * count),
         position=pa.array([positions.pack(0, STEP * p, 0) for p, _ in images], pa.binary()),
@@ -140,7 +140,7 @@ def packet(*images, op="u"):
         force=pa.array([False] * count),
         rows=pa.array([row for _, row in images]),
         table=ORDERS,
-        key_columns=packets.KeyColumns(("id",)),
+        key_columns=change_batch.KeyColumns(("id",)),
     )
 
 
@@ -374,7 +374,7 @@ def test_a_lake_that_is_away_is_no_reason_to_stop(shop, monkeypatch):
 
     shop.alter(**WIDE)
     shop.look(fill())
-    monkeypatch.setattr(evolve, "fill", away)
+    monkeypatch.setattr(schema_evolution, "fill", away)
     shop.run()
     assert shop.entry.resnapshot
     assert not shop.entry.fills
@@ -481,7 +481,7 @@ def test_a_process_that_ends_over_it_twice_has_the_table_read_again(shop, monkey
     shop.alter(**WIDE)
     shop.look(fill(), goes_on=False)
     told = []
-    monkeypatch.setattr(evolve, "fill", Mock(side_effect=DiedError))
+    monkeypatch.setattr(schema_evolution, "fill", Mock(side_effect=DiedError))
     with pytest.raises(DiedError):
         shop.run()
     for _ in range(3):

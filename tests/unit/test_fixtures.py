@@ -5,11 +5,11 @@ import json
 import pytest
 
 from lakemark.converters.json.envelope import SourceIdentity
-from lakemark.model import packets
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect
 from lakemark.sink.resolve import Part, resolve
-from lakemark.source import stretch
+from lakemark.source import decoder
 from tests.kit.golden import case, cases
 from tests.kit.table_model import DictLake
 from tests.unit.test_fixtures_decode import NUMERIC, equal, guessed, load, parts
@@ -45,14 +45,14 @@ def mirror(name, cut):
     known = schemas_of(records)
     high_waters, lakes, dead = {}, {}, []
     for batch, part in enumerate((records[:cut], records[cut:])):
-        plan = stretch.StretchPlan(
+        plan = decoder.StretchPlan(
             SourceIdentity("", "", position="offset"),
             HandlingModes(decimal_format="NUMERIC" if name in NUMERIC else "BASE64"),
             schemas=known,
             verified=frozenset(known),
             high_waters=high_waters,
         )
-        raw = stretch.Records(
+        raw = decoder.Records(
             TOPIC,
             0,
             [r.offset for r in part],
@@ -60,7 +60,7 @@ def mirror(name, cut):
             [r.value for r in part],
             [r.headers for r in part],
         )
-        done = stretch.process(raw, plan)
+        done = decoder.process(raw, plan)
         high_waters = {(TOPIC, 0): done.high_water}
         dead += done.dead
         for table, report in done.tables.items():
@@ -69,14 +69,17 @@ def mirror(name, cut):
         for table in dict.fromkeys(t for t, _ in done.packets):
             mine = [p for t, p in done.packets if t == table]
             result = resolve(
-                [Part("0", n, packets.decode(packets.encode(p))) for n, p in enumerate(mine)],
+                [
+                    Part("0", n, change_batch.decode(change_batch.encode(p)))
+                    for n, p in enumerate(mine)
+                ],
                 floor=None,
                 pending=None,
                 read_rows=lambda keys: keys.slice(0, 0),
                 deletes="hard",
             )
             assert result.pending is None
-            lake = lakes.setdefault(table, DictLake(key=packets.key_columns_of(mine[0]).names))
+            lake = lakes.setdefault(table, DictLake(key=change_batch.key_columns_of(mine[0]).names))
             lake.merge(result.write_set, version=batch)
     return lakes, dead
 

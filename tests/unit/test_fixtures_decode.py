@@ -12,7 +12,7 @@ import pytest
 
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.rows import decode_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect, from_envelope
 
 REPO = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import pytest
 from lakemark.errors import DependencyError
 from lakemark.sink.output import dead_letter
 from lakemark.sink.output.flushing import flushed
-from lakemark.source.stretch import DeadLetter
+from lakemark.source.decoder import DeadLetter
 
 
 class Producer:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.snapshot import notifications
-from lakemark.snapshot.following import FollowedRun, Scan, then
 from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject
+from lakemark.snapshot.run_tracker import FollowedRun, Scan, then
 from lakemark.snapshot.signals import Rejection
 
 A, B = "public.a", "public.b"

@@ -4,8 +4,8 @@ import pytest
 
 from lakemark.errors import EXPIRED
 from lakemark.model.offsets import EARLIEST
-from lakemark.state import gaps
-from lakemark.state.gaps import DELETED, RECREATED, Held
+from lakemark.state import data_loss
+from lakemark.state.data_loss import DELETED, RECREATED, Held
 from lakemark.state.tables import PipelineState, TableState, Water
 
 TOPIC, OTHER = "shop.public.orders", "shop.public.things"
@@ -35,7 +35,7 @@ KNOWN = {TOPIC: "id1", OTHER: "other"}
     ("first", "end"), [([0, 0], [10, 20]), ([10, 20], [10, 20]), ([3, 0], [99, 20])]
 )
 def test_what_is_still_there_is_no_gap(first, end):
-    assert gaps.gaps(state(p0=10, p1=20), KNOWN, held(first, end)) == []
+    assert data_loss.gaps(state(p0=10, p1=20), KNOWN, held(first, end)) == []
 
 
 @pytest.mark.parametrize(
@@ -48,43 +48,45 @@ def test_what_is_still_there_is_no_gap(first, end):
     ],
 )
 def test_a_gap_names_the_tables_that_it_concerns(first, end, number, code):
-    found = gaps.gaps(state(p0=10, p1=20), KNOWN, held(first, end, number=number))
+    found = data_loss.gaps(state(p0=10, p1=20), KNOWN, held(first, end, number=number))
     assert codes(found) == [(code, (TABLE,))]
     assert TOPIC in found[0].reason
 
 
 def test_a_topic_that_is_gone():
     there = Held({OTHER: "other"}, {OTHER: {0: 0}}, {OTHER: {0: 9}})
-    assert codes(gaps.gaps(state(p0=10), KNOWN, there)) == [(DELETED, (TABLE,))]
+    assert codes(data_loss.gaps(state(p0=10), KNOWN, there)) == [(DELETED, (TABLE,))]
 
 
 def test_a_topic_whose_id_nobody_remembers_is_told_by_its_end():
-    assert gaps.gaps(state(p0=10), {}, held([0], [10], number="id7")) == []
-    assert codes(gaps.gaps(state(p0=10), {}, held([0], [9]))) == [(RECREATED, (TABLE,))]
+    assert data_loss.gaps(state(p0=10), {}, held([0], [10], number="id7")) == []
+    assert codes(data_loss.gaps(state(p0=10), {}, held([0], [9]))) == [(RECREATED, (TABLE,))]
 
 
 def test_a_table_that_stopped_wants_what_lies_before():
     now = state(p0=10)
     now.tables[TABLE].from_offsets = {TOPIC: {0: 4}}
-    assert gaps.gaps(now, KNOWN, held([4], [10])) == []
-    assert codes(gaps.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
+    assert data_loss.gaps(now, KNOWN, held([4], [10])) == []
+    assert codes(data_loss.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
 
 
 def test_a_partition_of_which_nothing_was_read_misses_what_is_gone():
-    assert gaps.gaps(state(p0=10, p1=0), KNOWN, held([0, 0], [10, 20])) == []
-    found = gaps.gaps(state(p0=10, p1=0), KNOWN, held([0, 7], [10, 20]))
+    assert data_loss.gaps(state(p0=10, p1=0), KNOWN, held([0, 0], [10, 20])) == []
+    found = data_loss.gaps(state(p0=10, p1=0), KNOWN, held([0, 7], [10, 20]))
     assert codes(found) == [(EXPIRED, (TABLE,))]
 
 
 def test_a_new_partition_misses_what_is_gone():
-    assert gaps.gaps(state(p0=10), KNOWN, held([0, 0], [10, 20])) == []
-    assert codes(gaps.gaps(state(p0=10), KNOWN, held([0, 7], [10, 20]))) == [(EXPIRED, (TABLE,))]
+    assert data_loss.gaps(state(p0=10), KNOWN, held([0, 0], [10, 20])) == []
+    assert codes(data_loss.gaps(state(p0=10), KNOWN, held([0, 7], [10, 20]))) == [
+        (EXPIRED, (TABLE,))
+    ]
 
 
 def test_a_table_that_begins_at_the_first_record_hides_no_gap_of_its_topic():
     now = state(p0=4)
     now.tables[TABLE].from_offsets = {TOPIC: {0: EARLIEST}}
-    assert codes(gaps.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
+    assert codes(data_loss.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_table_that_begins_at_the_first_record_hides_no_gap_of_its_topic():
 )
 def test_gaps_of_own_topics(first, end, number, code):
     there = Held({"shop.control": number}, {"shop.control": {0: first}}, {"shop.control": {0: end}})
-    found = gaps.own_gaps({"shop.control": {0: 4}}, {"shop.control": "c1"}, there)
+    found = data_loss.own_gaps({"shop.control": {0: 4}}, {"shop.control": "c1"}, there)
     assert codes(found) == ([(code, ())] if code else [])
 
 
@@ -108,15 +110,15 @@ def test_the_state_begins_again_where_the_topic_does():
     waters = {TOPIC: {0: Water("aa", 1), 1: Water("bb", 1)}, OTHER: {0: Water("cc", 1)}}
     now.high_waters = dict(waters)
     now.tables[TABLE].from_offsets = {TOPIC: {0: 4, 1: 4}}
-    gaps.begin_again(now, {TOPIC: {0: 7, 1: 0}})
+    data_loss.begin_again(now, {TOPIC: {0: 7, 1: 0}})
     assert now.offsets == {TOPIC: {0: 7, 1: 0}, OTHER: {0: 5}}
     assert now.tables[TABLE].from_offsets == {TOPIC: {0: 7, 1: 0}}
     assert now.high_waters == waters, "a connector that goes on sends some events again"
-    assert gaps.gaps(now, KNOWN, held([7, 0], [8, 1])) == []
+    assert data_loss.gaps(now, KNOWN, held([7, 0], [8, 1])) == []
 
-    gaps.begin_again(now, {TOPIC: {0: 0}})
+    data_loss.begin_again(now, {TOPIC: {0: 0}})
     assert now.high_waters == {OTHER: waters[OTHER]}, "keys are in other partitions"
-    gaps.begin_again(now, {TOPIC: {}})
+    data_loss.begin_again(now, {TOPIC: {}})
     assert now.offsets == {OTHER: {0: 5}}
 
 
@@ -125,7 +127,7 @@ def test_what_was_said_of_a_topics_offsets_is_said_of_no_other_topic_of_the_name
     now = state(p0=10, p1=20)
     now.epochs = [{TOPIC: {0: 5}, OTHER: {0: 1}}, {OTHER: {0: 2}}]
     now.regressed = {TOPIC: {0: 9}}
-    gaps.begin_again(now, {TOPIC: {0: 7, 1: 7}}, anew={TOPIC} if anew else ())
+    data_loss.begin_again(now, {TOPIC: {0: 7, 1: 7}}, anew={TOPIC} if anew else ())
     if anew:
         assert (now.epochs, now.regressed) == ([{OTHER: {0: 1}}, {OTHER: {0: 2}}], {})
     else:
@@ -136,7 +138,7 @@ def test_high_waters_of_a_stopped_table_go_where_keys_are_in_other_partitions():
     now = state(p0=10)
     waters = {TOPIC: {0: Water("aa", 1)}}
     now.tables[TABLE] = TableState(topics=[TOPIC], from_offsets={TOPIC: {0: 4}}, high_waters=waters)
-    gaps.begin_again(now, {TOPIC: {0: 0}}, anew={TOPIC})
+    data_loss.begin_again(now, {TOPIC: {0: 0}}, anew={TOPIC})
     assert now.tables[TABLE].high_waters == {TOPIC: {0: Water("aa", 1)}}
-    gaps.begin_again(now, {TOPIC: {0: 0, 1: 0}}, anew={TOPIC})
+    data_loss.begin_again(now, {TOPIC: {0: 0, 1: 0}}, anew={TOPIC})
     assert now.tables[TABLE].high_waters == {}

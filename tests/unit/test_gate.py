@@ -4,7 +4,7 @@ import pytest
 
 from lakemark.converters.json.envelope import Kind
 from lakemark.model import positions
-from lakemark.source.gate import HighWater, first_times, gate
+from lakemark.source.replay_filter import HighWater, first_times, gate
 
 CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE
 

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
-from lakemark.snapshot import desk as desks
 from lakemark.snapshot import runs, signal_skip
+from lakemark.snapshot import signal_processor as desks
 from lakemark.state import handling, tables
 from lakemark.state.control_records import carry_out, guarded
 from lakemark.state.handling import Mark, past
-from lakemark.state.refresh import Refresh
+from lakemark.state.schema_refresh import Refresh
 from tests.kit.fake_world import ITEMS, ORDERS, CrashError, FakeWorld
 from tests.kit.memory_pipeline import MemoryCatalog
 from tests.unit.test_control_records import START, pause

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from lakemark.converters.json.envelope import SourceIdentity
-from lakemark.model.modes import HandlingModes
-from lakemark.source.gate import HighWater
-from lakemark.source.stretch import StretchPlan
-from lakemark.spark import handover
-from lakemark.spark.handover import QueryContext
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.source.decoder import StretchPlan
+from lakemark.source.replay_filter import HighWater
+from lakemark.spark import plan_broadcast
+from lakemark.spark.plan_broadcast import QueryContext
 from lakemark.tasks import DecodePlan
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
@@ -25,11 +25,11 @@ def told(monkeypatch):
     properties = {}
     context = SimpleNamespace(getLocalProperty=properties.get)
     spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=properties.__setitem__))
-    monkeypatch.setattr(handover, "TaskContext", SimpleNamespace(get=lambda: context))
+    monkeypatch.setattr(plan_broadcast, "TaskContext", SimpleNamespace(get=lambda: context))
 
     def hand_over(plan, known):
-        handover.tell(spark, plan, known)
-        return handover.told(known), properties[handover.PROPERTY]
+        plan_broadcast.tell(spark, plan, known)
+        return plan_broadcast.told(known), properties[plan_broadcast.PROPERTY]
 
     return hand_over
 
@@ -67,6 +67,6 @@ def test_neither_secrets_nor_known_schemas_travel(told):
 
 
 def test_a_job_outside_a_batch_says_so(monkeypatch):
-    monkeypatch.setattr(handover, "TaskContext", SimpleNamespace(get=lambda: None))
+    monkeypatch.setattr(plan_broadcast, "TaskContext", SimpleNamespace(get=lambda: None))
     with pytest.raises(RuntimeError, match="not told"):
-        handover.told(QueryContext({}, {}))
+        plan_broadcast.told(QueryContext({}, {}))

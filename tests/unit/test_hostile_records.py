@@ -20,7 +20,7 @@ from lakemark.reconcile import window
 from lakemark.snapshot import fields, notifications, signals
 from lakemark.state import tables
 from lakemark.state.control_records import carry_out, decoded, guarded
-from lakemark.state.refresh import Refresh
+from lakemark.state.schema_refresh import Refresh
 from tests.kit.fake_world import FakeWorld
 from tests.kit.memory_pipeline import MemoryCatalog
 from tests.unit.test_control_records import START

@@ -5,9 +5,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import names
-from lakemark.sink.output import publishing
+from lakemark.sink.output import publisher
 from stack.compare import whole
 from tests.kit.memory_pipeline import Broker, World
 from tests.kit.shop import ITEMS, compact, event, schema_of
@@ -115,8 +115,8 @@ def test_keys_of_any_names_are_deleted_from_output_topics():
     narrow = from_catalog(HOSTILE, columns, key, HandlingModes())
     rows = [{name: f"{n} {name}" for name in key} for n in "12"]
     packet = pa.table({"key": [b"1", b"2"], "row": pa.array(rows, pa.struct(narrow.arrow()))})
-    born = publishing._born(packet, {b"1", b"2"}, narrow)
+    born = publisher._born(packet, {b"1", b"2"}, narrow)
     assert born.to_pylist() == rows
-    named = publishing._keyed(born, narrow)
+    named = publisher._keyed(born, narrow)
     assert named.column("row").to_pylist() == rows
-    assert publishing._keyed(born, narrow, without=[named]).num_rows == 0
+    assert publisher._keyed(born, narrow, without=[named]).num_rows == 0

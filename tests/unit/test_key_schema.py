@@ -8,9 +8,9 @@ import pytest
 from lakemark.converters.json import envelope
 from lakemark.converters.json.envelope import Kind, SourceIdentity
 from lakemark.model.columns import UUID
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, from_envelope
-from lakemark.source import key_schema, stretch
+from lakemark.source import decoder, record_schema
 from tests.kit.golden import Golden, case, cases, samples
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop
@@ -22,15 +22,15 @@ TOPIC = "t"
 
 def row_lane(records: list[Golden], schemas: dict[str, TableSchema]) -> set[tuple[str, bytes]]:
     """(table, key) of everything the row lane makes of the records, each by itself: no gate."""
-    plan = stretch.StretchPlan(
+    plan = decoder.StretchPlan(
         identity=SourceIdentity("postgresql", "", "public.dbz_signal"),
         modes=HandlingModes(),
         schemas=schemas,
     )
     found = set()
     for r in records:
-        raw = stretch.Records(TOPIC, 0, [0], [r.key], [r.value], [r.headers])
-        for table, packet in stretch.process(raw, plan).packets:
+        raw = decoder.Records(TOPIC, 0, [0], [r.key], [r.value], [r.headers])
+        for table, packet in decoder.process(raw, plan).packets:
             found |= {(table, key) for key in packet.column("key").to_pylist() if key is not None}
     return found
 
@@ -40,7 +40,7 @@ def reconcile_lane(
 ) -> set[tuple[str, bytes]]:
     raw_keys = [r.key for r in records]
     heads = envelope.decode([r.value for r in records], raw_keys, identity=identity, epoch=0)
-    keys = key_schema.canonical(heads, raw_keys, schemas=schemas)
+    keys = record_schema.canonical(heads, raw_keys, schemas=schemas)
     return {(heads.table[i], key) for i, key in enumerate(keys) if key is not None}
 
 
@@ -82,7 +82,7 @@ def test_other_projects_changes_all_have_a_key(name):
         [r.value for r in records], [r.key for r in records], identity=IDENTITY, epoch=0
     )
     raw_keys = [r.key for r in records]
-    keys = key_schema.canonical(heads, raw_keys, schemas={})
+    keys = record_schema.canonical(heads, raw_keys, schemas={})
     for at, kind in enumerate(heads.kind):
         assert (keys[at] is not None) == (kind == Kind.CHANGE)
 
@@ -109,15 +109,15 @@ def test_the_record_says_which_columns_its_key_has():
     schema = schemas_of_samples()["public.composite"]
     schemas = {"public.composite": schema}
     for key, expected in ((b'{"b":"k","a":1}', ("b", "a")), (b'{"b":"k"}', ("b",))):
-        found = key_schema.schema_of(
+        found = record_schema.schema_of(
             "public.composite", raw_schema=None, raw_key=key, schemas=schemas
         )
         assert found.key == expected
-    same = key_schema.schema_of(
+    same = record_schema.schema_of(
         "public.composite", raw_schema=None, raw_key=b'{"a":1,"b":"k"}', schemas=schemas
     )
     assert same is schema
-    assert key_schema.schema_of("x", raw_schema=b"{]", raw_key=None, schemas={}) is None
+    assert record_schema.schema_of("x", raw_schema=b"{]", raw_key=None, schemas={}) is None
 
 
 ROW = {
@@ -150,7 +150,7 @@ def test_numerics_that_only_the_catalog_knows_are_told_by_their_names(tmp_path):
     assert row == ("NaN", "-Infinity", "NAN")
     heads = envelope.decode([value], [key], identity=SourceIdentity("postgresql", "shop"), epoch=0)
     for numerics, expected in (({}, b'["NAN"]'), (shop.pipeline.numerics(), b'["NaN"]')):
-        assert key_schema.canonical(heads, [key], schemas={}, numerics=numerics) == [expected]
+        assert record_schema.canonical(heads, [key], schemas={}, numerics=numerics) == [expected]
 
 
 def test_only_texts_become_numerics():

@@ -3,7 +3,7 @@
 import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect
 
 DATA, TIME, CONNECT = (

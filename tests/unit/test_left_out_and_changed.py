@@ -1,10 +1,10 @@
 """A table that is left out while its columns change: it is marked before it is taken back."""
 
 from lakemark.model.wanted import Wanted
-from lakemark.state import connector_changes, control, selection
-from lakemark.state.connector_changes import agree
+from lakemark.state import connector_drift, control, selection
+from lakemark.state.connector_drift import agree
 from lakemark.state.control_records import carry_out
-from lakemark.state.refresh import Refresh
+from lakemark.state.schema_refresh import Refresh
 from tests.kit.memory_pipeline import MemoryCatalog
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 from tests.unit.test_connector_changes import Kept, connector
@@ -43,7 +43,7 @@ def test_the_connector_writes_otherwise_while_the_table_is_left_out(shop, monkey
             }
 
     said = []
-    monkeypatch.setattr(connector_changes, "catalog_of", lambda _, modes, __: Catalog(modes))
+    monkeypatch.setattr(connector_drift, "catalog_of", lambda _, modes, __: Catalog(modes))
     monkeypatch.setattr(control, "resnapshot", lambda config, found, why: said.extend(found))
     kept = Kept()
     agree(shop.config, kept, connector(shop), {})

@@ -6,9 +6,9 @@ import pytest
 
 from lakemark.connectors.connector import TableChoice
 from lakemark.model.wanted import Wanted
-from lakemark.sink.output import topics
-from lakemark.state import catch_up, gaps, selection, tables
-from lakemark.state.gaps import Held
+from lakemark.sink.output import transaction
+from lakemark.state import catch_up, data_loss, selection, tables
+from lakemark.state.data_loss import Held
 from lakemark.state.tables import PipelineState, TableState, Water
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
@@ -87,12 +87,12 @@ def test_its_topic_is_made_anew_and_has_other_tables():
     state = of_both(all={0: Water("ff" * 20, 5)})
     selection.select(state, wanted(A))
     held = Held({"all": "NEW"}, {"all": {0: 0}}, {"all": {0: 40}})
-    (gap,) = gaps.gaps(state, {"all": "OLD"}, held)
-    gaps.begin_again(state, {"all": {0: 0}}, anew={gap.topic})
+    (gap,) = data_loss.gaps(state, {"all": "OLD"}, held)
+    data_loss.begin_again(state, {"all": {0: 0}}, anew={gap.topic})
     state.offsets["all"][0] = 400
     selection.select(state, wanted(".*"))
     entry = state.tables[B]
-    assert entry.resnapshot == gaps.ANEW
+    assert entry.resnapshot == data_loss.ANEW
     assert not entry.high_waters.get("all")
     assert catch_up.slice_of(entry, state.offsets, limit=1000)[0] == {"all": {0: 0}}
 
@@ -101,7 +101,7 @@ def test_its_topic_is_made_anew_and_has_other_tables():
 def test_its_topic_gets_partitions(tmp_path, monkeypatch, how):
     """The old partition first, or a key of the output topic goes back in time."""
     out = MemoryTopics()
-    monkeypatch.setattr(topics, "write", out.write)
+    monkeypatch.setattr(transaction, "write", out.write)
     schemas = {name: schema_of(name, id="int4", v="int4") for name in (ORDERS, ITEMS)}
     shop = Shop(tmp_path, Broker(), schemas, sections={"output": {"topic_prefix": "clean"}})
 

@@ -12,12 +12,12 @@ from lakemark.errors import DependencyError
 from lakemark.reconcile import window
 from lakemark.reconcile.outputs import ShardOutcome
 from lakemark.runners import local_runner
-from lakemark.runners.draining import Draining
+from lakemark.runners.graceful_stop import Draining
 from lakemark.runners.local_runner import LocalQuery, LocalRunner, QueryFailedError, limited
-from lakemark.runners.pace import Pace
+from lakemark.runners.trigger import Pace
 from lakemark.settings.config import Config
-from lakemark.source import ranges
-from lakemark.source.ranges import Range
+from lakemark.source import offset_ranges
+from lakemark.source.offset_ranges import Range
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.state.checkpoint_files import LocalFiles
 from lakemark.state.tables import PipelineState
@@ -240,7 +240,7 @@ def test_a_batch_has_a_share_of_every_partition(known, more, most):
         **{t: {**known.get(t, {}), **p} for t, p in ends.items()},
     }
     found = limited(known, ends, most=most)
-    there, taken = ranges.between(known, ends), ranges.between(known, found)
+    there, taken = offset_ranges.between(known, ends), offset_ranges.between(known, found)
     assert sum(one.size for one in taken) <= most + len(there)
     assert {one[:3] for one in taken} == {one[:3] for one in there}, "none waits for others"
     assert all(found[one.topic][one.partition] <= one.end for one in there)

@@ -12,7 +12,7 @@ from lakemark.connectors.connector import TableChoice
 from lakemark.connectors.postgres import postgres, postgres_chunks
 from lakemark.errors import DependencyError, TableError
 from lakemark.model import namesakes
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.doctor import checks_place, checks_tables, facts_database
 from lakemark.ops.doctor.checks_tables import Relation
 from lakemark.ops.lag import Ends
@@ -21,14 +21,14 @@ from lakemark.ops.plan.planned import Target
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.sink import names
-from lakemark.sink.output import topics
-from lakemark.snapshot import world
-from lakemark.snapshot.acceptance import SignalContext, accept
+from lakemark.sink.output import transaction
+from lakemark.snapshot import adapters
 from lakemark.snapshot.runs import FAILED
+from lakemark.snapshot.signal_validation import SignalContext, accept
 from lakemark.snapshot.signals import ExecuteSnapshot
-from lakemark.source import plain, stretch
-from lakemark.source.stretch import Records
-from lakemark.state import settle, tables
+from lakemark.source import decoder, fast_path
+from lakemark.source.decoder import Records
+from lakemark.state import advance, tables
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config, parse
 from tests.kit.fake_world import FakeWorld
@@ -222,23 +222,23 @@ def skip(shop):
 def test_a_paused_table_stays_paused(shop):
     """The events of the batch in which it is paused say nothing of it."""
     state = PipelineState(batch=1, tables={TEXT: TableState(state=tables.PAUSED, code="paused")})
-    report = settle.Report(
-        TOPIC, 0, 0, 1, b"", 0, {TEXT: stretch.TableReport(names={FIRST, SECOND})}, {}, 0
+    report = advance.Report(
+        TOPIC, 0, 0, 1, b"", 0, {TEXT: decoder.TableReport(names={FIRST, SECOND})}, {}, 0
     )
-    settle.settle(state, state, {}, [report], [], catalog=False)
+    advance.settle(state, state, {}, [report], [], catalog=False)
     assert state.tables[TEXT].code == "paused"
 
 
 def test_a_catalog_that_is_asked_for_one_of_them_does_not_let_both_go_on():
     """One stretch asks for the schema, another one brings the second table."""
     state = PipelineState(batch=1, tables={TEXT: TableState(source_name=FIRST)})
-    unknown = stretch.TableReport(stop=("schema-unknown", "why"))
+    unknown = decoder.TableReport(stop=("schema-unknown", "why"))
     reports = [
-        settle.Report(TOPIC, partition, 0, 1, b"", 0, {TEXT: found}, {}, 0)
-        for partition, found in enumerate([unknown, stretch.TableReport(names={SECOND})])
+        advance.Report(TOPIC, partition, 0, 1, b"", 0, {TEXT: found}, {}, 0)
+        for partition, found in enumerate([unknown, decoder.TableReport(names={SECOND})])
     ]
     for order in (reports, reports[::-1]):
-        left = settle.settle(state, state, {}, order, [], catalog=True)
+        left = advance.settle(state, state, {}, order, [], catalog=True)
         assert left.refresh == {}
         assert state.tables[TEXT].code == "name-ambiguous"
 
@@ -264,7 +264,7 @@ def test_a_record_of_another_connector_says_nothing(shop):
 @pytest.mark.parametrize("later", [False, True])
 def test_nothing_goes_to_the_output_topic(tmp_path, monkeypatch, later):
     out = MemoryTopics()
-    monkeypatch.setattr(topics, "write", out.write)
+    monkeypatch.setattr(transaction, "write", out.write)
     shop = made(tmp_path, output={"topic_prefix": "clean"})
     put(shop, FIRST, 10, 1)
     if later:
@@ -287,19 +287,19 @@ def records_of(shop, name):
 @pytest.mark.parametrize(("known", "quick"), [(FIRST, True), (SECOND, False), (None, False)])
 def test_the_quick_way_is_for_a_table_that_is_known(shop, known, quick):
     known_names = {TEXT: known} if known else {}
-    plan = stretch.StretchPlan(
+    plan = decoder.StretchPlan(
         shop.pipeline.identity, HandlingModes(), schemas=shop.schemas, names=known_names
     )
-    found = plain.process(TOPIC, 0, [records_of(shop, FIRST)], plan)
+    found = fast_path.process(TOPIC, 0, [records_of(shop, FIRST)], plan)
     assert (found is not None) == quick
 
 
 def test_a_stretch_says_which_tables_came_where_they_are_not_known(shop):
     batch = records_of(shop, SECOND).to_pydict()
-    plan = stretch.StretchPlan(
+    plan = decoder.StretchPlan(
         shop.pipeline.identity, HandlingModes(), schemas=shop.schemas, names={TEXT: FIRST}
     )
-    found = stretch.process(
+    found = decoder.process(
         Records(TOPIC, 0, batch["offset"], batch["key"], batch["value"], [None]), plan
     )
     assert found.tables[TEXT].names == {SECOND}
@@ -407,7 +407,7 @@ def test_rows_of_a_chunk_are_of_the_first_table_that_a_text_may_be():
         (outputs.SETTLED, msgspec.json.encode(Settled("r", t, 0, 1, 0, survivors=1, hi="bb")))
         for t in (TEXT, ORDERS)
     ]
-    settle.chunks(state, frozenset(), said)
+    advance.chunks(state, frozenset(), said)
     assert state.tables[TEXT].source_name == FIRST
     assert state.tables[ORDERS].source_name is None
 
@@ -548,8 +548,8 @@ def test_a_chunk_of_it_is_not_read():
 
 def test_the_coordinator_hears_of_both_from_the_database(shop, monkeypatch):
     found = {TEXT: (FIRST, SECOND), "x.y.z": (("x", "y.z"),)}
-    monkeypatch.setattr(world, "read_names", lambda *_: found)
-    ours = world.World(
+    monkeypatch.setattr(adapters, "read_names", lambda *_: found)
+    ours = adapters.World(
         None, shop.config, shop.pipeline.connector, SimpleNamespace(database="db"),
         lambda *_: [], lambda: None, lambda _: False,
     )  # fmt: skip

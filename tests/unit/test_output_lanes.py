@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.errors import DependencyError
-from lakemark.sink.output import topics
-from lakemark.sink.output.topics import MarkSource, OutputTarget
+from lakemark.sink.output import transaction
+from lakemark.sink.output.transaction import MarkSource, OutputTarget
 from tests.kit.output_topics import some
 
 TARGETS = [OutputTarget(f"clean.{name}", f"group.{name}") for name in "abc"]
@@ -86,23 +86,23 @@ class Marks:
 @pytest.fixture
 def producers(monkeypatch):
     made = Producers()
-    monkeypatch.setattr(topics, "Producer", made)
-    monkeypatch.setattr(topics, "Consumer", Marks)
-    monkeypatch.setattr(topics, "_ensure", lambda _: None)
-    monkeypatch.setattr(topics, "MARK_S", 0.05)
-    topics._lanes.clear()
+    monkeypatch.setattr(transaction, "Producer", made)
+    monkeypatch.setattr(transaction, "Consumer", Marks)
+    monkeypatch.setattr(transaction, "_ensure", lambda _: None)
+    monkeypatch.setattr(transaction, "MARK_S", 0.05)
+    transaction._lanes.clear()
     yield made
     made.release.set()
-    topics._lanes.clear()
+    transaction._lanes.clear()
 
 
 def test_a_mark_that_is_not_taken_in_time_is_sent_by_another_producer(producers):
     """And none that was there before is used again: each would be stuck in its turn."""
     for target in TARGETS:
-        topics.write(target, SOURCE, 2, some(1))
+        transaction.write(target, SOURCE, 2, some(1))
     producers.stuck = 3
     for target in TARGETS:
-        assert topics.write(target, SOURCE, 3, some(2)) == 1
+        assert transaction.write(target, SOURCE, 3, some(2)) == 1
     assert producers.written == [1, 1, 1, 2, 2, 2]
     assert producers.waiting == 1
 
@@ -111,18 +111,18 @@ def test_a_mark_that_is_not_taken_in_time_is_sent_by_another_producer(producers)
 def test_one_whose_successor_is_stuck_too_is_a_broker_that_is_away(producers):
     producers.stuck = 2
     with pytest.raises(DependencyError, match="coordinator of group") as found:
-        topics.write(TARGETS[0], SOURCE, 2, some(1))
+        transaction.write(TARGETS[0], SOURCE, 2, some(1))
     assert (found.value.code, producers.written) == ("output-unavailable", [])
-    assert topics.write(TARGETS[0], SOURCE, 2, some(1)) == 1
+    assert transaction.write(TARGETS[0], SOURCE, 2, some(1)) == 1
 
 
 def test_a_producer_that_lost_a_connection_is_not_used_again(producers):
     for target in TARGETS[:2]:
-        topics.write(target, SOURCE, 2, some(1))
+        transaction.write(target, SOURCE, 2, some(1))
     producers.callbacks[0](KafkaError(KafkaError._TRANSPORT))
     for target in TARGETS[:2]:
-        topics.write(target, SOURCE, 3, some(2))
-    a, b = (topics.lane_of(target, SOURCE) for target in TARGETS[:2])
+        transaction.write(target, SOURCE, 3, some(2))
+    a, b = (transaction.lane_of(target, SOURCE) for target in TARGETS[:2])
     assert producers.made == [a, b, a]
     assert producers.written == [1, 1, 2, 2]
 
@@ -138,7 +138,7 @@ def test_what_is_refused_is_not_tried_by_another(producers, monkeypatch):
         producer.send_offsets_to_transaction = refused
         return producer
 
-    monkeypatch.setattr(topics, "Producer", one)
-    with pytest.raises(topics.TableError, match="not taken"):
-        topics.write(TARGETS[0], SOURCE, 2, some(1))
+    monkeypatch.setattr(transaction, "Producer", one)
+    with pytest.raises(transaction.TableError, match="not taken"):
+        transaction.write(TARGETS[0], SOURCE, 2, some(1))
     assert len(producers.made) == 1

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from lakemark.converters.json.envelopes import sample
-from lakemark.model import chunk_rows, packets, positions
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import outputs
-from lakemark.sink.output import row_events, topics
+from lakemark.sink.output import row_events, transaction
 from lakemark.sink.output.row_events import Style
 from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker
@@ -28,7 +28,7 @@ ROW = pa.struct([("id", pa.int32()), ("v", pa.int32()), ("big", pa.string())])
 def out(monkeypatch):
     """Output topics in memory, in place of Kafka's."""
     found = MemoryTopics()
-    monkeypatch.setattr(topics, "write", found.write)
+    monkeypatch.setattr(transaction, "write", found.write)
     return found
 
 
@@ -170,9 +170,9 @@ def test_behind_a_dead_letter_nothing_is_put_in(shop, out):
 
 def test_rows_of_a_chunk_are_reads_its_absent_keys_deletes_and_its_fills_nothing():
     position = positions.pack(0, 70, 70)
-    columns = packets.KeyColumns(("id",))
+    columns = change_batch.KeyColumns(("id",))
 
-    def packet(make, *keys, kind=packets.NET, **more):
+    def packet(make, *keys, kind=change_batch.NET, **more):
         rows = pa.array(
             [{"id": key, **more} for key in keys],
             pa.struct(
@@ -181,13 +181,13 @@ def test_rows_of_a_chunk_are_reads_its_absent_keys_deletes_and_its_fills_nothing
         )
         names = pa.array([f"[{key}]".encode() for key in keys], pa.binary())
         made = make(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=columns)
-        return chunk_rows.as_of(made, position, record=kind)
+        return chunk_batch.as_of(made, position, record=kind)
 
     chunk = pa.concat_tables(
         [
-            packet(chunk_rows.reads, 1, 2, v=3, big="x"),
-            packet(chunk_rows.absences, 4),
-            packet(chunk_rows.reads, 5, kind=packets.FILL, v=3, big="lost"),
+            packet(chunk_batch.reads, 1, 2, v=3, big="x"),
+            packet(chunk_batch.absences, 4),
+            packet(chunk_batch.reads, 5, kind=change_batch.FILL, v=3, big="lost"),
         ],
         promote_options="permissive",
     )
@@ -213,10 +213,10 @@ def test_a_row_that_a_chunk_completes_is_told_whole_at_its_position(shop, out):
     assert shown(out) == [(1, "u", PLACEHOLDER), (2, "u", "known")]
     rows = pa.array([{"id": 1, "v": 1, "big": "x"}, {"id": 2, "v": 1, "big": "older"}], ROW)
     names = pa.array([b"[1]", b"[2]"], pa.binary())
-    key = packets.KeyColumns(("id",))
-    read = chunk_rows.reads(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=key)
-    lost = chunk_rows.as_of(read, positions.pack(0, 70, 70), record=packets.FILL)
-    blob = packets.encode(packets.told(lost, schema=SCHEMA.to_json()))
+    key = change_batch.KeyColumns(("id",))
+    read = chunk_batch.reads(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=key)
+    lost = chunk_batch.as_of(read, positions.pack(0, 70, 70), record=change_batch.FILL)
+    blob = change_batch.encode(change_batch.told(lost, schema=SCHEMA.to_json()))
     passed = ["SURVIVORS", ORDERS, "chunk/1", 0, 0, blob]
 
     def reconciled(decoded, plan):

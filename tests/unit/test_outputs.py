@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakemark.errors import DependencyError
 from lakemark.settings.config import OutputConfig
 from lakemark.sink.delta import delta_rs
-from lakemark.sink.output import publishing, topics
+from lakemark.sink.output import publisher, transaction
 from lakemark.state import tables
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker, DiedError
@@ -35,7 +35,7 @@ STEPS = st.one_of(
 def out(monkeypatch):
     """Output topics in memory, in place of Kafka's."""
     found = MemoryTopics()
-    monkeypatch.setattr(topics, "write", found.write)
+    monkeypatch.setattr(transaction, "write", found.write)
     return found
 
 
@@ -148,7 +148,7 @@ def consume(out: MemoryTopics, *, ordered: bool = True) -> dict[int, tuple[int, 
 def test_what_arrives_is_what_was_sent_in_order_and_once(steps, seed):
     dice, out = random.Random(seed), MemoryTopics()
     with TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topics, "write", out.write)
+        patch.setattr(transaction, "write", out.write)
         shop = shop_at(Path(root))
         source = Source(shop)
         source.play(steps, out, dice)
@@ -181,7 +181,7 @@ def test_a_repeated_batch_that_has_grown_or_goes_another_way_leaves_the_same_row
     """It catches up where it streamed, or the other way round, and its plan was lost."""
     dice, out = random.Random(seed), MemoryTopics()
     with TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topics, "write", out.write)
+        patch.setattr(transaction, "write", out.write)
         shop = shop_at(Path(root))
         source = Source(shop)
         source.play(steps, out, dice, grows=True)
@@ -373,14 +373,14 @@ def test_values_are_put_in_unless_one_wants_events_as_they_came(out, tmp_path, r
 
 
 def test_what_is_removed_goes_out_in_pieces(out, tmp_path, monkeypatch):
-    monkeypatch.setattr(publishing, "AT_ONCE", 7)
+    monkeypatch.setattr(publisher, "AT_ONCE", 7)
     shop = shop_at(tmp_path)
     for key in range(25):
         shop.put("c", 10 + key, key, v=1, big="")
     shop.run()
     calls = []
-    real = topics.write
-    monkeypatch.setattr(topics, "write", lambda *a: calls.append(len(a[3])) or real(*a))
+    real = transaction.write
+    monkeypatch.setattr(transaction, "write", lambda *a: calls.append(len(a[3])) or real(*a))
     shop.put("t", 100, 0)
     shop.run()
     assert [count for count in calls if count][:8] == [7, 7, 7, 7, 7, 7, 7, 1]

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakemark.runners.pace import Pace
+from lakemark.runners.trigger import Pace
 
 LONG = timedelta(hours=1)
 

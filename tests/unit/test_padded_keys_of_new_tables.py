@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, KeyedRows
 from lakemark.snapshot.coordinator import Settings

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.errors import DependencyError
 from lakemark.model import positions
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import apply, lake_plan, names
 from lakemark.state import tables
 from tests.kit.memory_pipeline import DiedError

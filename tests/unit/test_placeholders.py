@@ -6,7 +6,7 @@ import json
 import pytest
 
 from lakemark.converters.json.rows import decode_rows, may_have_placeholder
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from tests.kit.row_images import (
     DECIMAL,
     ENCODE,

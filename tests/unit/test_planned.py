@@ -20,10 +20,10 @@ from lakemark.ops.plan import planned
 from lakemark.ops.plan.facts_lake import targets
 from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Target
 from lakemark.ops.settings_record import Change
-from lakemark.sink.delta import evolve
+from lakemark.sink.delta import schema_evolution
 from lakemark.sink.names import CDC, folder_of
-from lakemark.sink.pool import cdc_type
-from lakemark.state.gaps import Held
+from lakemark.sink.row_images import cdc_type
+from lakemark.state.data_loss import Held
 from lakemark.state.tables import PipelineState, TableState
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, invoke
@@ -176,7 +176,7 @@ def test_chunks_of_a_snapshot():
 def create(shop, table: str, **columns: str) -> None:
     schema = schema_of(table, **columns)
     rows = schema.arrow().append(pa.field(CDC, cdc_type(deletes="hard")))
-    evolve.ensure(folder_of(shop.lake, table), rows, key=schema.key, table=table)
+    schema_evolution.ensure(folder_of(shop.lake, table), rows, key=schema.key, table=table)
 
 
 def test_what_becomes_of_delta_tables_is_what_the_sink_would_do(tmp_path):

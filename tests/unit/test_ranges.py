@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.model.offsets import EARLIEST
-from lakemark.source.ranges import Range, between, shared
+from lakemark.source.offset_ranges import Range, between, shared
 
 
 def test_what_stands_between_two_offsets_of_each_partition():

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from lakemark.errors import TableError
-from lakemark.sink.delta import delta_rs, rebuild, table_log, upkeep, vectors
+from lakemark.sink.delta import deletion_vectors, delta_rs, maintenance, rebuild, table_log
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import rebuild_path
 from tests.kit.delta_table import actions, merged, numbered, values
@@ -17,7 +17,7 @@ from tests.kit.write_sets import at, delete, table_schema, upsert
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-ENGINES = {"task-merge": delta_rs, "deletion-vectors": vectors}
+ENGINES = {"task-merge": delta_rs, "deletion-vectors": deletion_vectors}
 NEW = {"id": pa.int64(), "b": pa.string(), "more": pa.float64()}
 R = "rebuild-a-7"
 OLD_ROWS, NEW_ROWS = {"1": 1, "3": 1}, {10: "a", 12: "c"}
@@ -57,7 +57,7 @@ def engines(request):
 @pytest.fixture
 def both(path, engines):
     """A table's path; it, and the one that is to take its place, by two engines."""
-    upkeep.forget()
+    maintenance.forget()
     path = str(Path(path).parent / "rebuilt")
     old(path, engines[0])
     new(path, engines[1])
@@ -102,12 +102,12 @@ def test_the_new_engine_goes_on_with_it(both, engines):
         changes = [upsert({"id": 12, "b": f"v{version}"}, at(30 + version))]
         merged(engine, both, [*changes, delete({"id": 10}, at(40))], version, columns=NEW)
     assert values(both) == {12: "v5"}
-    upkeep.maintain(both, key=["id"], engine=engines[1])
-    upkeep.vacuum(both, engine=engines[1])
+    maintenance.maintain(both, key=["id"], engine=engines[1])
+    maintenance.vacuum(both, engine=engines[1])
     assert values(both) == {12: "v5"}
 
 
-@pytest.mark.parametrize("point", crashpoints.OF_REBUILDS)
+@pytest.mark.parametrize("point", failpoints.OF_REBUILDS)
 def test_a_crash_leaves_one_of_them_and_the_repetition_the_new_one(
     both, engines, point, monkeypatch
 ):
@@ -116,11 +116,11 @@ def test_a_crash_leaves_one_of_them_and_the_repetition_the_new_one(
             raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(crashpoints, "reach", reach)
+        patch.setattr(failpoints, "reach", reach)
         with pytest.raises(Crash):
             rebuild.replace(both, R)
-    assert replaced(both, engines[1]) == (point == crashpoints.AFTER_REPLACED)
-    upkeep.forget()  # it is another process
+    assert replaced(both, engines[1]) == (point == failpoints.AFTER_REPLACED)
+    maintenance.forget()  # it is another process
     rebuild.replace(both, R)
     assert replaced(both, engines[1])
     version = DeltaTable(both).version()
@@ -200,7 +200,7 @@ def test_what_came_to_the_new_table_since_comes_too(both, engines):
     rebuild.replace(both, R)
     changes = [upsert({"id": 13, "b": "late"}, at(50)), delete({"id": 10}, at(51))]
     merged(ENGINES[engines[1]], rebuild_path(both, R), changes, 3, "q/t/s", NEW)
-    upkeep.forget()
+    maintenance.forget()
     for _ in range(2):
         assert rebuild.replace(both, R) == rebuild.Replaced(2, rebuild.replace(both, R).bytes)
         assert values(both) == {12: "c", 13: "late"}

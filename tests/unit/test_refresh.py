@@ -3,8 +3,8 @@
 import pytest
 
 from lakemark.errors import ConfigError, DependencyError
-from lakemark.state import refresh, tables
-from lakemark.state.refresh import AGAIN_S
+from lakemark.state import schema_refresh, tables
+from lakemark.state.schema_refresh import AGAIN_S
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
 pytestmark = pytest.mark.usefixtures("letters")
@@ -132,13 +132,13 @@ def test_a_table_that_the_catalog_does_not_know_goes_on_when_it_does(shop, clock
         asked = shop.catalog.asked
         shop.run()
         assert shop.catalog.asked == asked, "it is not asked with every batch"
-        clock.now += refresh.LONGEST_S
+        clock.now += schema_refresh.LONGEST_S
     assert entry.hint.endswith(f"lakemark table resume {name}")
     shop.catalog.schemas[name] = schema_of(name, id="int8", v="text")
     for _ in range(2):
         shop.run()
     entry = shop.state.tables[name]
-    assert (entry.state, entry.resnapshot) == (tables.STREAMING, refresh.MADE_ANEW)
+    assert (entry.state, entry.resnapshot) == (tables.STREAMING, schema_refresh.MADE_ANEW)
 
 
 def test_the_hints_of_a_schema_file_lead_on(shop, letters):

@@ -13,7 +13,7 @@ import pytest
 from lakemark.connectors.postgres.catalog import CatalogColumn, modifiers
 from lakemark.converters.json.rendering import Rendering, default_texts
 from lakemark.converters.json.rows import decode_rows
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect, from_envelope
 from tests.kit.golden import case, cases, samples
 from tests.kit.rendered_rows import with_modifiers

@@ -11,10 +11,10 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from lakemark.errors import LakemarkError
-from lakemark.sink.delta import commits, table_log, upkeep, vectors
+from lakemark.sink.delta import commits, deletion_vectors, maintenance, table_log
 from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.deletion_vectors_rows import files_of
 from lakemark.sink.delta.table_store import TableStore
-from lakemark.sink.delta.vectors_rows import files_of
 from tests.kit import delta_table
 from tests.kit.delta_table import merged
 from tests.kit.sink_contract import row
@@ -48,7 +48,7 @@ def add(path):
     )
 
 
-merge = partial(merged, vectors)
+merge = partial(merged, deletion_vectors)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_what_a_checkpoint_holds_is_known_of_a_table_that_is_new_here(path, reop
         add(number)
     DeltaTable(path).create_checkpoint()
     add(4)
-    upkeep.forget()
+    maintenance.forget()
     for _ in range(2):
         same(reopened(), path)
 

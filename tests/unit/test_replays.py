@@ -5,11 +5,11 @@ import json
 import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.ops import replays
 from lakemark.ops.dead_letters import Letter
-from lakemark.snapshot import acceptance
+from lakemark.snapshot import signal_validation
 from lakemark.snapshot.signals import ExecuteSnapshot, read
 
 ORDERS, PARTS, ODD = "public.orders", "public.parts", "public.o d+"
@@ -110,8 +110,8 @@ def test_the_pipeline_accepts_what_is_sent():
         value = json.dumps({"id": "r", "type": "execute-snapshot", "data": data}).encode()
         signal = read(b"shop", value, pipeline="shop", unnamed="u")
         assert isinstance(signal, ExecuteSnapshot)
-        known = acceptance.SignalContext(SCHEMAS, lambda *_: None, lambda _: None)
-        run = acceptance.accept(signal, known)
+        known = signal_validation.SignalContext(SCHEMAS, lambda *_: None, lambda _: None)
+        run = signal_validation.accept(signal, known)
         assert [table.table for table in run.tables] == [one.table]
         assert [tuple(key) for key in run.tables[0].keys] == list(one.keys)
 

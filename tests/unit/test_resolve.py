@@ -8,13 +8,13 @@ import pytest
 
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
-from lakemark.model import changes, packets, positions
-from lakemark.model.modes import HandlingModes
-from lakemark.model.packets import PacketRecord
-from lakemark.sink.pool import Pool
+from lakemark.model import change_batch, net_change, positions
+from lakemark.model.change_batch import PacketRecord
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
-from lakemark.source import stretch
-from lakemark.source.gate import HighWater
+from lakemark.sink.row_images import Pool
+from lakemark.source import decoder
+from lakemark.source.replay_filter import HighWater
 from tests.kit.log_model import TABLE, Entry, table_schema
 from tests.kit.log_model import Record as Kafka
 from tests.kit.log_records import key_json, value_json
@@ -46,14 +46,14 @@ def records(*entries):
 
 
 def process(*entries, start=None):
-    plan = stretch.StretchPlan(
+    plan = decoder.StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={TABLE: table_schema()},
         verified=frozenset({TABLE}),
         high_waters={("shop.public.things", 0): start or HighWater()},
     )
-    return stretch.process(records(*entries), plan)
+    return decoder.process(records(*entries), plan)
 
 
 def parts(*entries):
@@ -160,9 +160,11 @@ def test_only_a_truncate_above_the_floor_is_a_new_one(floor, truncate):
 
 def _packet(value):
     pool = pa.StructArray.from_arrays([pa.array([1]), value], names=["id", "x"])
-    net = changes.upsert(op="c", position=at(1), source_ts=1, row=0)
-    items = [PacketRecord(packets.NET, b"[1]", net.position, net)]
-    return packets.build(items, pool, table=TABLE, key_columns=packets.KeyColumns(("id",)))
+    net = net_change.upsert(op="c", position=at(1), source_ts=1, row=0)
+    items = [PacketRecord(change_batch.NET, b"[1]", net.position, net)]
+    return change_batch.build(
+        items, pool, table=TABLE, key_columns=change_batch.KeyColumns(("id",))
+    )
 
 
 def test_packets_of_two_schema_versions_meet_in_the_wider_type():
@@ -194,16 +196,16 @@ def test_one_key_in_two_partitions_goes_by_position():
 def test_nan_is_equal_to_itself():
     values = pa.array([math.nan, math.nan, 1.0])
     pool_rows = pa.StructArray.from_arrays([pa.array([1, 1, 1]), values], names=["id", "x"])
-    net = changes.upsert(op="c", position=at(1), source_ts=1, row=0)
-    packet = packets.build(
-        [PacketRecord(packets.NET, b"[1]", at(1), replace(net, row=n)) for n in range(3)],
+    net = net_change.upsert(op="c", position=at(1), source_ts=1, row=0)
+    packet = change_batch.build(
+        [PacketRecord(change_batch.NET, b"[1]", at(1), replace(net, row=n)) for n in range(3)],
         pool_rows,
         table=TABLE,
-        key_columns=packets.KeyColumns(("id",)),
+        key_columns=change_batch.KeyColumns(("id",)),
     )
-    pool = Pool([packet], packets.KeyColumns(("id",)), deletes="hard")
-    assert pool.same(net, changes.delete(position=at(2), source_ts=2, row=1))
-    assert not pool.same(net, changes.delete(position=at(2), source_ts=2, row=2))
+    pool = Pool([packet], change_batch.KeyColumns(("id",)), deletes="hard")
+    assert pool.same(net, net_change.delete(position=at(2), source_ts=2, row=1))
+    assert not pool.same(net, net_change.delete(position=at(2), source_ts=2, row=2))
 
 
 def test_packets_survive_the_shuffle():
@@ -211,9 +213,9 @@ def test_packets_survive_the_shuffle():
         Entry("c", (1, 2), 1, 1, after=row(1, 5, "T1", b"x")),
         Entry("u", (1, 3), 1, 2, after=row(2, 5, "__debezium_unavailable_value")),
     )
-    again = packets.decode(packets.encode(part.packet))
+    again = change_batch.decode(change_batch.encode(part.packet))
     assert again.equals(part.packet)
-    assert packets.key_columns_of(again).names == ("id",)
+    assert change_batch.key_columns_of(again).names == ("id",)
 
 
 def test_the_lake_schema_has_what_rows_need():

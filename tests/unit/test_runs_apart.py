@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.boundaries import CUT_TIMEOUT
+from lakemark.connectors.postgres.key_ranges import CUT_TIMEOUT
 from lakemark.errors import DependencyError
-from lakemark.snapshot import acceptance, cutting, runs
+from lakemark.snapshot import chunk_splitter, runs, signal_validation
 from lakemark.snapshot.chunks import ChunkError
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, FakeWorld, with_settings
 
@@ -30,14 +30,14 @@ def test_a_number_that_no_key_can_have_is_refused(logs):
 
 
 def test_a_defect_that_one_signal_meets_is_its_answer(monkeypatch, logs):
-    real = acceptance.accept
+    real = signal_validation.accept
 
     def accept(signal, known):
         if signal.id == "bad":
             raise ZeroDivisionError
         return real(signal, known)
 
-    monkeypatch.setattr(acceptance, "accept", accept)
+    monkeypatch.setattr(signal_validation, "accept", accept)
     world = FakeWorld()
     world.execute("bad", ITEMS)
     world.execute("r1")
@@ -128,11 +128,11 @@ def test_many_keys_to_be_read_again_are_kept_in_records_that_brokers_take():
     st.integers(1, 20),
 )
 def test_keys_are_cut_into_chunks_of_so_many_or_so_long(keys, rows):
-    found = [chunk.keys for chunk in cutting._of_keys(keys, rows)]
+    found = [chunk.keys for chunk in chunk_splitter._of_keys(keys, rows)]
     assert [key for some in found for key in some] == keys
     for some in found:
         size = sum(len(part.encode()) for key in some for part in key)
-        assert len(some) == 1 or (len(some) <= rows and size <= cutting.KEY_BYTES)
+        assert len(some) == 1 or (len(some) <= rows and size <= chunk_splitter.KEY_BYTES)
 
 
 def test_percent_of_a_run_counts_tables_that_are_not_cut_yet():

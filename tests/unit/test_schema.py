@@ -12,7 +12,7 @@ from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field, f
 from lakemark.errors import ConfigError, TableError
 from lakemark.model.columns import Column
 from lakemark.model.evolution import compare
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, from_envelope
 
 GOLDEN = Path(__file__).parents[1] / "golden"

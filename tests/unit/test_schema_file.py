@@ -5,7 +5,7 @@ import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn
 from lakemark.connectors.schema_file import read_schema_file, schemas_from_file
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.layers import InvalidConfig
 
 

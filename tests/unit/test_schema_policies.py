@@ -13,15 +13,15 @@ from deltalake import DeltaTable
 from lakemark import plans
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
-from lakemark.model import packets, positions
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch, positions
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings import schema_policy
 from lakemark.settings.schema_policy import BEHAVIORS, FOLLOWS, KINDS, Outcome, SchemaPolicy
 from lakemark.sink import schema_changes
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part
-from lakemark.source import stretch
+from lakemark.source import decoder
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config
 from tests.kit.delta_table import content
@@ -89,12 +89,12 @@ def keyed_parts(entries, columns) -> list[Part]:
         headers.append([
             {"key": name, "value": compact({"id": k}).encode()} for name, k in both if k is not None
         ] or None)  # fmt: skip
-    records = stretch.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, headers)  # fmt: skip
-    plan = stretch.StretchPlan(
+    records = decoder.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, headers)  # fmt: skip
+    plan = decoder.StretchPlan(
         SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: schema},
         verified=frozenset({TABLE}),
     )  # fmt: skip
-    done = stretch.process(records, plan)
+    done = decoder.process(records, plan)
     assert not done.dead
     assert not done.stopped(), done.stopped()
     digest = crc32(repr(entries).encode())
@@ -111,9 +111,9 @@ class Table:
     def put(self, *rows: Row | None, key: tuple[str, ...] = ("id",)) -> None:
         events = [event(self.at + n, row, key) for n, row in enumerate(rows, 1)]
         keys, values = map(list, zip(*events, strict=True))
-        records = stretch.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, [None] * len(keys))  # fmt: skip
-        plan = stretch.StretchPlan(SourceIdentity("postgresql", "shop"), HandlingModes())
-        done = stretch.process(records, plan)
+        records = decoder.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, [None] * len(keys))  # fmt: skip
+        plan = decoder.StretchPlan(SourceIdentity("postgresql", "shop"), HandlingModes())
+        done = decoder.process(records, plan)
         assert not done.dead
         assert not done.stopped()
         parts = [Part("p/0", n, packet, digest=self.at + n) for n, (_, packet) in enumerate(done.packets)]  # fmt: skip
@@ -262,7 +262,7 @@ def test_a_snapshot_s_sweep_removes_rows_whatever_the_policy_says_of_truncates(b
         path = str(tmp_path / behavior / str(len(policy.exclude)))
         table = Table(path, engine, policy)
         table.put(*OLD)
-        swept = packets.truncates([positions.pack(0, 8 * 1000, 8 * 1000)], table=TABLE)
+        swept = change_batch.truncates([positions.pack(0, 8 * 1000, 8 * 1000)], table=TABLE)
         own = TablePlan(path, engine=engine, key=("id",), policy=policy, written=True)
         parts = [Part("sweep/r1", 0, swept, digest=99)]
         apply(TABLE, parts, LakePlan("q", table.batch, "stream", lambda _, own=own: own))
@@ -284,8 +284,10 @@ def test_what_waits_beside_a_table_keeps_columns_that_the_source_has_no_more():
     rows = pa.array([{"id": 1, "gone": "g", "new": "n", "v": 5}, None])
     rows = rows.cast(pa.struct([("id", pa.int64()), ("gone", pa.string()), ("new", pa.string()), ("v", pa.int64())]))  # fmt: skip
     schema = pa.schema([("id", pa.int64()), ("v", pa.int32())])
-    names = pa.array([["new", "gone"], ["new"]], packets.NAMES)
-    packet = pa.table({"row": rows, "unavailable": names, "missing": pa.nulls(2, packets.NAMES)})
+    names = pa.array([["new", "gone"], ["new"]], change_batch.NAMES)
+    packet = pa.table(
+        {"row": rows, "unavailable": names, "missing": pa.nulls(2, change_batch.NAMES)}
+    )
     found = schema_changes.narrowed(packet, {"new"}, schema, TABLE)
     assert found.column("row").to_pylist() == [{"id": 1, "gone": "g", "v": 5}, None]
     assert found.schema.field("row").type.field("v").type == pa.int32()

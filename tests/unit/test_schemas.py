@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from lakemark.connectors.postgres.boundaries import KeyRange
+from lakemark.connectors.postgres.key_ranges import KeyRange
 from lakemark.model import positions
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Header
@@ -15,8 +15,8 @@ from lakemark.reconcile.state import ArmedRun, decode_state
 from lakemark.sink.output.dead_letter import headers
 from lakemark.snapshot.runs import Chunk, TableRun, page_value
 from lakemark.snapshot.runs import Run as SnapshotRun
-from lakemark.source.stretch import DeadLetter
-from lakemark.source.touches import WindowRow, window_row
+from lakemark.source.changed_keys import WindowRow, window_row
+from lakemark.source.decoder import DeadLetter
 from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
 from lakemark.state.tables import TableState
 from tests.kit.golden import samples

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.connector import TableChoice
 from lakemark.model.wanted import Wanted
-from lakemark.snapshot.outside import StreamedTable
+from lakemark.snapshot.ports import StreamedTable
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.state import selection, tables
 from lakemark.state.checkpoint import amended

@@ -10,7 +10,7 @@ from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
 from lakemark.source.reports import REPORT, Report, TableReport
-from lakemark.state import settle, tables
+from lakemark.state import advance, tables
 from lakemark.state.tables import LeftOut, PipelineState, TableState, Water
 
 T, OTHER, TOPIC = "public.orders", "public.items", "shop.public.orders"
@@ -39,23 +39,23 @@ def test_nothing_of_a_snapshot_counts_whose_table_does_not_stream(before: bool, 
     """Its rows are not in the table: the chunk is read again, the sweep goes out again."""
     state = state_of(**{T: TableState(state=after)})
     stopped = frozenset([T]) if before else frozenset()
-    news = settle.chunks(state, stopped, [chunk(), sweep(), chunk(OTHER, 2), sweep(OTHER)])
-    assert {one.table: one.void for one in news.settled} == {T: settle.TABLE_STOPPED, OTHER: ""}
-    assert {one.table: one.void for one in news.swept} == {T: settle.TABLE_STOPPED, OTHER: ""}
+    news = advance.chunks(state, stopped, [chunk(), sweep(), chunk(OTHER, 2), sweep(OTHER)])
+    assert {one.table: one.void for one in news.settled} == {T: advance.TABLE_STOPPED, OTHER: ""}
+    assert {one.table: one.void for one in news.swept} == {T: advance.TABLE_STOPPED, OTHER: ""}
     assert (state.tables[T].horizon, state.tables[OTHER].horizon) == ("", "bb")
 
 
 def test_a_chunk_whose_table_has_caught_up_in_its_batch_does_not_count():
     """The tasks left its rows out: they knew the table as it was before."""
     state = state_of()
-    news = settle.chunks(state, frozenset([T]), [chunk(), sweep()])
-    assert [one.void for one in (*news.settled, *news.swept)] == [settle.TABLE_STOPPED] * 2
+    news = advance.chunks(state, frozenset([T]), [chunk(), sweep()])
+    assert [one.void for one in (*news.settled, *news.swept)] == [advance.TABLE_STOPPED] * 2
     assert state.tables[T].horizon == ""
 
 
 def test_a_void_chunk_keeps_its_reason():
     state = state_of(**{T: TableState(state=tables.ERRORED)})
-    news = settle.chunks(state, frozenset(), [chunk(void="unreadable-key")])
+    news = advance.chunks(state, frozenset(), [chunk(void="unreadable-key")])
     assert [one.void for one in news.settled] == ["unreadable-key"]
 
 
@@ -70,15 +70,15 @@ def test_a_void_chunk_keeps_its_reason():
 )
 def test_the_horizon_is_that_of_chunks_that_gave_the_table_something(told, horizon):
     state = state_of()
-    settle.chunks(state, frozenset(), [chunk(**told)])
+    advance.chunks(state, frozenset(), [chunk(**told)])
     assert state.tables[T].horizon == horizon
 
 
 def test_the_horizon_only_rises():
     state = state_of(**{T: TableState(horizon="cc")})
-    settle.chunks(state, frozenset(), [chunk(hi="bb")])
+    advance.chunks(state, frozenset(), [chunk(hi="bb")])
     assert state.tables[T].horizon == "cc"
-    settle.chunks(state, frozenset(), [chunk(hi="dd")])
+    advance.chunks(state, frozenset(), [chunk(hi="dd")])
     assert state.tables[T].horizon == "dd"
 
 
@@ -102,7 +102,7 @@ def settled(*reports: Report, outcomes=(), catalog=False, forwarded=False, **ent
     )
     state = tables.decode(tables.encode(before))
     state.batch, state.offsets = 5, END
-    left = settle.settle(
+    left = advance.settle(
         state, before, START, reports, outcomes, catalog=catalog, forwarded=forwarded
     )
     return state.tables[T], left
@@ -127,7 +127,7 @@ def test_what_a_stretch_stops_a_table_for(code, catalog, refreshed, retried):
     assert (entry.retried, left.refresh) == (retried, {T: set()} if refreshed else {})
     assert (entry.from_offsets, entry.high_waters) == (START, {TOPIC: {0: WATER}})
     assert entry.events == 0, "they are counted when they are read again"
-    assert entry.hint == settle.HINTS.get(code, "").format(table=T)
+    assert entry.hint == advance.HINTS.get(code, "").format(table=T)
 
 
 @pytest.mark.parametrize("catalog", [True, False])
@@ -167,7 +167,7 @@ def test_topics_of_a_table_are_noted_once_and_tables_that_left_or_have_no_name_a
     of = {T: TableReport(events=1), "": TableReport(events=1)}
     left = {OTHER: TableReport(events=1)}
     found = [report(of=of), report(12, of=of), report(topic="t2", of=of | left)]
-    settle.settle(state, before, {}, found, [], catalog=False)
+    advance.settle(state, before, {}, found, [], catalog=False)
     assert state.tables.keys() == {T}
     assert (state.tables[T].topics, state.tables[T].events) == ([TOPIC, "t2"], 3)
 
@@ -176,7 +176,7 @@ def test_a_table_left_out_is_back_with_its_events_in_another_topic():
     before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=["old"]))})
     state = tables.decode(tables.encode(before))
     found = [report(of={OTHER: TableReport(events=1)})]
-    settle.settle(state, before, START, found, [], catalog=False)
+    advance.settle(state, before, START, found, [], catalog=False)
     assert state.tables[OTHER].from_offsets == START
     assert state.left == {}
 
@@ -186,13 +186,13 @@ def test_how_the_connector_writes_is_kept_until_it_shows_it_again():
     for sample, kept in ((b"", b"old"), (b"new", b"new")):
         state = tables.decode(tables.encode(before))
         found = [report(sample=sample, wrappers={OTHER: (b"", b"")})]
-        settle.settle(state, before, {}, found, [], catalog=False)
+        advance.settle(state, before, {}, found, [], catalog=False)
         assert (state.sample, state.wrappers) == (kept, {T: (b"k", b"v"), OTHER: (b"", b"")})
 
 
 def test_records_whose_key_cannot_be_read_ask_for_a_snapshot_keys_for_rereads():
     entry, _ = settled(report(of={T: TableReport(unread=1, reread=["[1]"])}))
-    assert (entry.resnapshot, entry.resnapshot_since) == (settle.UNREAD, 5)
+    assert (entry.resnapshot, entry.resnapshot_since) == (advance.UNREAD, 5)
     entry, _ = settled(report(of={T: TableReport(reread=["[1]"])}))
     assert (entry.resnapshot, entry.reread_keys) == ("", {"[1]": 5})
 
@@ -201,7 +201,7 @@ def test_the_first_regressed_event_of_a_partition_is_remembered():
     before, state = PipelineState(), PipelineState(regressed={TOPIC: {1: 3}})
     found = [report(10, 0, regressed=r) for r in (9, 7, -1, 8)]
     found += [report(10, 1, regressed=5), report(10, 2, regressed=0)]
-    settle.settle(state, before, {}, found, [], catalog=False)
+    advance.settle(state, before, {}, found, [], catalog=False)
     assert state.regressed == {TOPIC: {0: 7, 1: 3, 2: 0}}
 
 
@@ -307,7 +307,7 @@ def test_own_rows_of_a_table_left_out_are_nothing_to_it():
     before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=[TOPIC]))})
     state = tables.decode(tables.encode(before))
     told = TableReport(own_ends=True, own_snapshots={700}, names={("public", "items")})
-    settle.settle(state, before, START, [report(of={OTHER: told})], [], catalog=False)
+    advance.settle(state, before, START, [report(of={OTHER: told})], [], catalog=False)
     assert state.left == before.left
     assert state.tables == {}
 
@@ -342,17 +342,17 @@ def test_a_paused_table_is_not_moved_by_what_its_name_stands_for():
 @pytest.mark.parametrize("known", [None, ("a.b", "c")])
 def test_chunks_say_whose_rows_a_table_has_unless_it_is_known(known):
     state = state_of(**{"a.b.c": TableState(source_name=known)})
-    settle.chunks(state, frozenset(), [chunk("a.b.c")])
+    advance.chunks(state, frozenset(), [chunk("a.b.c")])
     assert state.tables["a.b.c"].source_name == (known or ("a", "b.c"))
 
 
 @pytest.mark.parametrize(
     ("told", "committed", "why"),
     [
-        ({"made": True}, 40, settle.GONE),
+        ({"made": True}, 40, advance.GONE),
         ({"made": True}, 0, ""),
         ({"made": False}, 40, ""),
-        ({"lost": True}, 40, settle.HALVES_LOST),
+        ({"lost": True}, 40, advance.HALVES_LOST),
     ],
 )
 def test_a_table_that_was_made_anew_or_lost_halves_is_to_be_snapshotted(told, committed, why):
@@ -363,7 +363,7 @@ def test_a_table_that_was_made_anew_or_lost_halves_is_to_be_snapshotted(told, co
 @pytest.mark.parametrize(
     ("rows_before", "engine", "own", "why"),
     [
-        (3, "", False, settle.ADOPTED),
+        (3, "", False, advance.ADOPTED),
         (0, "", False, ""),
         (3, "task-merge", False, ""),
         (3, "", True, "own"),
@@ -424,9 +424,9 @@ def test_a_slot_made_anew_puts_all_tables_in_doubt_and_the_first_one_none(
     state = state_of()
     state.left["public.left"] = LeftOut(TableState())
     state.begun, state.high_waters = known, {TOPIC: dict(enumerate(waters))}
-    settle.begun_anew(state, [report(first_times=times)])
+    advance.begun_anew(state, [report(first_times=times)])
     reasons = {entry.resnapshot for entry in state.entries()}
-    assert reasons == {settle.BEGUN_ANEW if doubt else ""}
+    assert reasons == {advance.BEGUN_ANEW if doubt else ""}
     assert state.begun == max([known, *times])
 
 
@@ -436,33 +436,33 @@ def test_a_slot_made_anew_puts_all_tables_in_doubt_and_the_first_one_none(
 def test_where_a_batch_begins():
     before = PipelineState(offsets={TOPIC: {0: 5}})
     end = {TOPIC: {0: 9, 1: 4, 2: 3}, "new": {0: 7}}
-    assert settle.start_offsets(before, end) == {
+    assert advance.start_offsets(before, end) == {
         TOPIC: {0: 5, 1: 0, 2: 0},
         "new": {0: EARLIEST},
     }
     seen = [report(2, 1), report(1, 1), report(8, 0), report(6, 0, topic="new")]
-    assert settle.start_offsets(before, end, seen) == {TOPIC: {0: 5, 1: 1, 2: 3}, "new": {0: 6}}
+    assert advance.start_offsets(before, end, seen) == {TOPIC: {0: 5, 1: 1, 2: 3}, "new": {0: 6}}
 
 
 def test_the_last_stretch_of_a_partition_says_its_high_water():
     found = [report(30, creates=True), report(10), report(20), report(5, 1)]
     last = Water(positions.pack(0, 230, 1).hex(), 30, creates=True)
     state = PipelineState(high_waters={TOPIC: {0: WATER, 2: WATER}})
-    settle.high_waters(state, found)
+    advance.high_waters(state, found)
     assert state.high_waters[TOPIC][0] == last
     assert state.high_waters[TOPIC].keys() == {0, 1, 2}
-    assert settle.waters_of(found)[TOPIC, 0] == last
+    assert advance.waters_of(found)[TOPIC, 0] == last
 
 
 def test_loads_are_the_events_of_all_stretches():
     found = [
         report(at, of={T: TableReport(events=at), OTHER: TableReport(events=1)}) for at in (2, 5)
     ]
-    assert settle.loads(found) == {T: 7, OTHER: 2}
+    assert advance.loads(found) == {T: 7, OTHER: 2}
 
 
 def test_results_by_kind_and_what_shards_hold_together():
-    results = settle.Results()
+    results = advance.Results()
     results.take(REPORT, msgspec.msgpack.encode(report()))
     results.take(OUTCOME, msgspec.msgpack.encode(TableOutcome(T, rows=3)))
     results.take(outputs.RESTART, T.encode())
@@ -471,7 +471,7 @@ def test_results_by_kind_and_what_shards_hold_together():
     assert results.said == [(outputs.RESTART, T.encode())]
     sizes = [outputs.Size(0, 3, 1, 50), outputs.Size(1, 4, 2, 40)]
     said = [*results.said, *((outputs.SIZE, msgspec.json.encode(one)) for one in sizes)]
-    news = settle.chunks(state_of(), frozenset(), said)
+    news = advance.chunks(state_of(), frozenset(), said)
     assert news.restarts == {T}
     assert news.held() == {"touches": 7, "parts": 3, "largest_state": 50}
-    assert settle.chunks(state_of(), frozenset(), results.said).held() == {}
+    assert advance.chunks(state_of(), frozenset(), results.said).held() == {}

@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError
 
 from lakemark.connectors.connector import read
 from lakemark.errors import LakemarkError
-from lakemark.snapshot import world
-from lakemark.snapshot.world import World
+from lakemark.snapshot import adapters
+from lakemark.snapshot.adapters import World
 from tests.kit.connector_settings import POSTGRES
 
 
@@ -62,8 +62,8 @@ class Cluster:
 
 def test_no_signal_is_lost(shop, monkeypatch):
     shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
-    monkeypatch.setattr(world, "Consumer", FakeConsumer)
-    monkeypatch.setattr(world, "Cluster", Cluster)
+    monkeypatch.setattr(adapters, "Consumer", FakeConsumer)
+    monkeypatch.setattr(adapters, "Cluster", Cluster)
     settings = SimpleNamespace(database=None, modes=None, connector={})
     ours = World(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
     assert ours.signals() == []

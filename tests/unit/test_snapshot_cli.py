@@ -10,8 +10,8 @@ from rich.console import Console
 
 from lakemark.cli import snapshot_view
 from lakemark.snapshot import notifications
-from lakemark.snapshot.following import FollowedRun, then
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
+from lakemark.snapshot.run_tracker import FollowedRun, then
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, read
 from tests.kit.command_line import invoke
 

@@ -4,7 +4,7 @@ import threading
 
 from lakemark.errors import StateVersionError
 from lakemark.snapshot import snapshots
-from lakemark.snapshot.outside import Stream
+from lakemark.snapshot.ports import Stream
 from lakemark.snapshot.snapshots import Snapshots
 from stack.processes import wait_for
 from tests.kit.fake_world import ORDERS, FakeWorld

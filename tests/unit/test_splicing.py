@@ -7,7 +7,7 @@ import pytest
 
 from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.splicing import spliced
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from tests.kit.golden import samples
 from tests.kit.row_images import field, table
 

@@ -7,8 +7,8 @@ import pytest
 from lakemark.errors import DependencyError
 from lakemark.model.offsets import Offsets
 from lakemark.pipeline import Pipeline
-from lakemark.source.ranges import Range
-from lakemark.spark.stages import QUIET_S, OtherStagesError, Stages
+from lakemark.source.offset_ranges import Range
+from lakemark.spark.query import QUIET_S, OtherStagesError, Stages
 
 CONTROL: Offsets = {"control": {0: 9}}
 
@@ -60,7 +60,7 @@ def test_a_partition_that_is_gone_is_an_error():
 def stages(*, armed: bool, wanted: bool, quiet_for: float) -> bool | None:
     """Which stages a batch asks for; None if it takes those of its query."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lakemark.spark.stages.monotonic", lambda: quiet_for)
+        patch.setattr("lakemark.spark.query.monotonic", lambda: quiet_for)
         try:
             Stages(armed, 0.0).require(armed=wanted)
         except OtherStagesError as error:

@@ -14,7 +14,7 @@ from lakemark.connectors import connector
 from lakemark.errors import ConfigError, DependencyError, PipelineError, StateVersionError
 from lakemark.kafka import brokers
 from lakemark.ops import settings_record
-from lakemark.runners.pace import Pace
+from lakemark.runners.trigger import Pace
 from lakemark.settings.config import load
 from lakemark.settings.layers import LoginRefused, Mistake
 from lakemark.state import recovery, tables

@@ -7,9 +7,9 @@ from decimal import Decimal
 import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import names
-from lakemark.state import gaps, tables
+from lakemark.state import data_loss, tables
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, schema_of
@@ -256,5 +256,5 @@ def test_a_skip_does_not_wait_for_offsets_of_a_topic_that_was_made_again():
     )
     assert tables.skip(state, ORDERS, upto={TOPIC: {"0": 100}})
     assert tables.end_skips(state, state.offsets) == []
-    gaps.begin_again(state, {TOPIC: {0: 0}})
+    data_loss.begin_again(state, {TOPIC: {0: 0}})
     assert tables.end_skips(state, state.offsets) == [ORDERS]

@@ -8,10 +8,10 @@ import pytest
 from lakemark import plans, tasks
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.errors import DependencyError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.delta.failures import classified
 from lakemark.state import catch_up, tables
-from lakemark.state.refresh import RETRY_S
+from lakemark.state.schema_refresh import RETRY_S
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from lakemark import tasks
 from lakemark.converters.json.envelope import SourceIdentity
-from lakemark.model import packets
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
-from lakemark.source import stretch
+from lakemark.source import decoder
+from lakemark.source.decoder import StretchPlan
 from lakemark.source.reports import Report
-from lakemark.source.stretch import StretchPlan
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import DecodePlan
 from tests.kit.memory_pipeline import Broker
@@ -54,7 +54,7 @@ def decoded(batches, plan=PLAN):
         (row["table"], row["source"], row["slot"], key)
         for row in rows
         if row["kind"] == tasks.PACKET
-        for key in packets.decode(row["blob"]).column("key").to_pylist()
+        for key in change_batch.decode(row["blob"]).column("key").to_pylist()
     )
     reports = [
         msgspec.msgpack.decode(r["blob"], type=Report) for r in rows if r["kind"] == "report"
@@ -85,7 +85,7 @@ def test_touches_only_for_an_armed_batch(records):
     assert armed[:2] == decoded(batches)[:2]
 
 
-@pytest.mark.parametrize(("full", "kind"), [(False, packets.NET), (True, packets.LEAVE)])
+@pytest.mark.parametrize(("full", "kind"), [(False, change_batch.NET), (True, change_batch.LEAVE)])
 def test_an_insert_deleted_in_its_transaction_is_kept_apart_only_where_a_key_can_be_shared(
     full, kind
 ):
@@ -98,10 +98,12 @@ def test_an_insert_deleted_in_its_transaction_is_kept_apart_only_where_a_key_can
         broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', value)
     rows = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN)).to_pylist()
     (packet,) = (row["blob"] for row in rows if row["kind"] == tasks.PACKET)
-    assert packets.decode(packet).column("record").to_pylist()[-1] == kind
+    assert change_batch.decode(packet).column("record").to_pylist()[-1] == kind
 
 
-@pytest.mark.parametrize(("created", "kind"), [((96, 96), packets.NET), (None, packets.LEAVE)])
+@pytest.mark.parametrize(
+    ("created", "kind"), [((96, 96), change_batch.NET), (None, change_batch.LEAVE)]
+)
 def test_transactions_that_follow_each_other_at_once_are_not_taken_for_one(created, kind):
     """Then the first change's own LSN is that of the last commit: a delete needs no read for it.
 
@@ -118,7 +120,7 @@ def test_transactions_that_follow_each_other_at_once_are_not_taken_for_one(creat
         broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', json.dumps(told).encode())
     rows = pa.Table.from_batches(tasks.decode(broker.read({}, broker.ends()), PLAN)).to_pylist()
     (packet,) = (row["blob"] for row in rows if row["kind"] == tasks.PACKET)
-    assert packets.decode(packet).column("record").to_pylist()[-1] == kind
+    assert change_batch.decode(packet).column("record").to_pylist()[-1] == kind
 
 
 def test_nothing_of_a_table_that_a_stretch_stops_reaches_the_lake(tmp_path):
@@ -178,13 +180,13 @@ def test_rows_of_a_chunk_wait_where_the_table_does_not_stream(tmp_path, stopped)
 
 
 def test_plain_records_are_decoded_by_compiled_code(records, monkeypatch):
-    general = stretch.process
-    monkeypatch.setattr(stretch, "process", None)
+    general = decoder.process
+    monkeypatch.setattr(decoder, "process", None)
     keys, ends, _ = decoded(records.to_batches())
     assert (len(keys), len(ends)) == (12, 3)
 
     seen = []
-    monkeypatch.setattr(stretch, "process", lambda *args: seen.append(args) or general(*args))
+    monkeypatch.setattr(decoder, "process", lambda *args: seen.append(args) or general(*args))
     assert decoded(records.to_batches(), replace(PLAN, armed=True))[:2] == (keys, ends)
     assert len(seen) == 3
 

@@ -17,12 +17,12 @@ from lakemark.ops import catalog_watch, feeds, source_watch
 from lakemark.ops.board import Board
 from lakemark.ops.http import server
 from lakemark.sink.output import writers
-from lakemark.snapshot import snapshots, world
-from lakemark.snapshot.outside import Stream
+from lakemark.snapshot import adapters, snapshots
+from lakemark.snapshot.adapters import World
+from lakemark.snapshot.ports import Stream
 from lakemark.snapshot.snapshots import Snapshots
-from lakemark.snapshot.world import World
-from lakemark.state import connector_changes, ownership
-from lakemark.state.connector_changes import Watch
+from lakemark.state import connector_drift, ownership
+from lakemark.state.connector_drift import Watch
 from lakemark.state.ownership import Turn
 from tests.kit.connector_settings import config, parse
 from tests.kit.fake_world import FakeWorld
@@ -150,7 +150,7 @@ WATCHING = {
         (feed(source_watch.keep_looking), source_watch.SourceWatch, "look"),
     ],
     ("ops.catalog_watch", "keep_looking"): [(catalog, catalog_watch.CatalogWatch, "look")],
-    ("state.connector_changes", "self._run"): [(watch, connector_changes.connectors, "read")],
+    ("state.connector_drift", "self._run"): [(watch, connector_drift.connectors, "read")],
     ("state.ownership", "self._queue"): [
         (turn, ownership.brokers, "Cluster"),
         (turn, ownership, "Consumer"),
@@ -166,12 +166,12 @@ WATCHING = {
 
 ONCE = {
     ("ops.question", "self._ask"),
-    ("runners.draining", "stop"),
+    ("runners.graceful_stop", "stop"),
     ("runners.local_runner", "self._run"),  # a query's: what ends it, `awaitTermination` raises
-    ("sink.delta.evolve", "run"),
+    ("sink.delta.schema_evolution", "run"),
     ("ops.starting", "self._watch"),  # of one start
     ("spark.session", "_start_python"),
-    ("sink.output.topics", "call"),  # of one transaction
+    ("sink.output.transaction", "call"),  # of one transaction
     ("sink.output.writers", "_answer"),  # of one connection
     ("sink.output.writers", "_end_with"),  # does nothing that could fail
 }
@@ -251,7 +251,7 @@ def test_the_process_that_keeps_producers_goes_on(what, error, monkeypatch):
 
 
 def test_what_the_coordinator_has_done_elsewhere_is_done_without_more_threads(monkeypatch):
-    pool = world._pool(4, "x")
+    pool = adapters._pool(4, "x")
     done = threading.Event()
     busy = threading.Barrier(2)
     pool.submit(busy.wait)

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.model import positions
-from lakemark.sink.output import topics
+from lakemark.sink.output import transaction
 from lakemark.source import raw_records
-from lakemark.source.stretch import Records
-from lakemark.state import gaps, tables
+from lakemark.source.decoder import Records
+from lakemark.state import data_loss, tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
@@ -23,7 +23,7 @@ def made_again(shop, *, partitions):
     shop.broker.topics[TOPIC] = [[] for _ in range(partitions)]
     first = {TOPIC: dict.fromkeys(range(partitions), 0)}
     state = shop.state
-    gaps.begin_again(state, first, anew={TOPIC})
+    data_loss.begin_again(state, first, anew={TOPIC})
     shop.checkpoint.states[shop.batch] = tables.encode(state)
     shop.read = {TOPIC: dict(first[TOPIC])}
     shop.restart()
@@ -33,7 +33,7 @@ def made_again(shop, *, partitions):
 def test_a_log_that_was_cut_is_told_from_its_beginning(tmp_path, monkeypatch, known):
     """The topic's id is the same, and other records have the offsets that marks are kept for."""
     out = MemoryTopics()
-    monkeypatch.setattr(topics, "write", out.write)
+    monkeypatch.setattr(transaction, "write", out.write)
     schemas = {name: schema_of(name, id="int4", v="int4") for name in (ORDERS, ITEMS)}
     shop = Shop(tmp_path, Broker(), schemas, sections={"output": {"topic_prefix": "clean"}})
     ids = {TOPIC: "id1"} if known else {}
@@ -44,7 +44,7 @@ def test_a_log_that_was_cut_is_told_from_its_beginning(tmp_path, monkeypatch, kn
     ids[TOPIC] = "id1"
     del shop.broker.topics[TOPIC][0][7:]
     state = shop.checkpoint.load(shop.batch)
-    gaps.begin_again(state, {TOPIC: {0: 0}}, anew={TOPIC})
+    data_loss.begin_again(state, {TOPIC: {0: 0}}, anew={TOPIC})
     shop.checkpoint.states[shop.batch] = tables.encode(state)
     shop.put("c", 100, 50, v=5)
     shop.put("u", 101, 0, v=6)

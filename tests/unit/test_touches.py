@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lakemark.converters.json import envelope
 from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
 from lakemark.model import positions
-from lakemark.source import touches
+from lakemark.source import changed_keys
 from tests.kit.golden import samples
 
 SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
@@ -36,11 +36,11 @@ def at(n: int) -> bytes:
     return positions.pack(1, n, n)
 
 
-def unpacked(packed: touches.Packed) -> list[tuple[int, tuple]]:
+def unpacked(packed: changed_keys.Packed) -> list[tuple[int, tuple]]:
     return [
         (shard, tuple(row.values()))
         for shard, blob in packed.touches.items()
-        for row in touches.unpack_touches(blob).to_pylist()
+        for row in changed_keys.unpack_touches(blob).to_pylist()
     ]
 
 
@@ -60,12 +60,12 @@ RECORDS = st.lists(
 def test_round_trip(records, shards):
     heads = heads_of([(Kind.CHANGE, table, op, at(n)) for table, _, op, n in records])
     keys = [key for _, key, *_ in records]
-    packed = touches.pack_touches(heads, keys, shards=shards)
+    packed = changed_keys.pack_touches(heads, keys, shards=shards)
     expected: dict[int, list[tuple]] = {}
     for table, key, op, n in records:
         if key is not None:
             shard = crc32(table.encode() + b"\0" + key) % shards
-            assert shard == touches.shard_of(table, key, shards)
+            assert shard == changed_keys.shard_of(table, key, shards)
             expected.setdefault(shard, []).append((table, key, at(n), op != "u"))
     found: dict[int, list[tuple]] = {}
     for shard, row in unpacked(packed):
@@ -73,20 +73,20 @@ def test_round_trip(records, shards):
     assert found == expected  # in order, inside a shard
     blind = {(table, max(r[3] for r in records if r[0] == table and r[1] is None))
              for table, key, *_ in records if key is None}  # fmt: skip
-    marks = touches.unpack_marks(packed.marks) if packed.marks else []
+    marks = changed_keys.unpack_marks(packed.marks) if packed.marks else []
     assert {(m.table, m.position) for m in marks} == {(table, at(n)) for table, n in blind}
 
 
 def test_reads_tombstones_and_bad_records_are_no_touches():
     kinds = [k for k in Kind if k not in {Kind.CHANGE, Kind.TRUNCATE, Kind.OWN_SNAPSHOT}]
     heads = heads_of([(k, "public.a", "r", at(5)) for k in kinds])
-    packed = touches.pack_touches(heads, [b"[1]"] * len(kinds), shards=2)
-    assert packed == touches.Packed({}, None)
+    packed = changed_keys.pack_touches(heads, [b"[1]"] * len(kinds), shards=2)
+    assert packed == changed_keys.Packed({}, None)
 
 
 def test_only_inserts_and_deletes_are_barriers():
     heads = heads_of([(Kind.CHANGE, "t", op, at(i)) for i, op in enumerate("cud")])
-    rows = unpacked(touches.pack_touches(heads, [b"[1]"] * 3, shards=1))
+    rows = unpacked(changed_keys.pack_touches(heads, [b"[1]"] * 3, shards=1))
     assert [row[3] for _, row in rows] == [True, False, True]
 
 
@@ -99,12 +99,12 @@ def test_truncates_and_own_snapshots_go_to_every_shard_once_per_table():
         (Kind.OWN_SNAPSHOT, "public.a", "r", positions.pack(1, 0, 3)),
         (Kind.OWN_SNAPSHOT, "public.b", "r", positions.pack(1, 0, 3)),
     ]
-    packed = touches.pack_touches(heads_of(rows), [None] * 3 + [b"[1]"] * 3, shards=2)
+    packed = changed_keys.pack_touches(heads_of(rows), [None] * 3 + [b"[1]"] * 3, shards=2)
     assert packed.touches == {}
-    assert touches.unpack_marks(packed.marks) == [
-        touches.ShardMark(touches.TRUNCATE, "public.a", at(9)),
-        touches.ShardMark(touches.OWN_SNAPSHOT, "public.a", positions.pack(1, 0, 3)),
-        touches.ShardMark(touches.OWN_SNAPSHOT, "public.b", positions.pack(1, 0, 3)),
+    assert changed_keys.unpack_marks(packed.marks) == [
+        changed_keys.ShardMark(changed_keys.TRUNCATE, "public.a", at(9)),
+        changed_keys.ShardMark(changed_keys.OWN_SNAPSHOT, "public.a", positions.pack(1, 0, 3)),
+        changed_keys.ShardMark(changed_keys.OWN_SNAPSHOT, "public.b", positions.pack(1, 0, 3)),
     ]
 
 
@@ -116,11 +116,11 @@ def test_samples():
         [r.value for r in records], [r.key for r in records], identity=SHOP, epoch=1
     )
     keys = [r.key for r in records]
-    packed = touches.pack_touches(heads, keys, shards=3)
+    packed = changed_keys.pack_touches(heads, keys, shards=3)
     rows = [row for _, row in unpacked(packed)]
     keyed = [n for n in table if n.startswith(("c_", "u_", "d_", "pk_")) and "nopk" not in n]
     assert len(rows) == len(keyed)
-    marks = touches.unpack_marks(packed.marks)
+    marks = changed_keys.unpack_marks(packed.marks)
     assert {(m.kind, m.table) for m in marks} == {
         ("truncate", "public.nopk"),
         ("blind", "public.nopk"),
@@ -138,14 +138,16 @@ def test_window_rows_count_with_op_c_only():
         value = row.value.replace(b'"op":"c"', b'"op":"%s"' % op.encode())
         heads = envelope.decode([value], [row.key], identity=SHOP, epoch=1)
         assert heads.kind == [Kind.SIGNAL]
-        packed = touches.pack_touches(heads, [row.key], shards=1)
+        packed = changed_keys.pack_touches(heads, [row.key], shards=1)
         assert (packed.marks is not None) == expected
         assert packed.touches == {}
 
 
 def test_window_row_columns_go_by_place():
     image = b'{"uuid":"x-open","kind":"snapshot-window-open","payload":"{}"}'
-    assert touches.window_row(image) == touches.WindowRow("x-open", "snapshot-window-open", "{}")
+    assert changed_keys.window_row(image) == changed_keys.WindowRow(
+        "x-open", "snapshot-window-open", "{}"
+    )
     for other in (
         b"",
         b"5",
@@ -154,4 +156,4 @@ def test_window_row_columns_go_by_place():
         b'{"id":"a","type":"log","data":"{}"}',
         b'{"a":5,"b":6}',
     ):
-        assert touches.window_row(other) is None
+        assert changed_keys.window_row(other) is None

@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part
-from lakemark.source import stretch
+from lakemark.source import decoder
 
 TABLE = "public.orders"
 TOGETHER = pytest.mark.parametrize("together", [False, True], ids=["two batches", "one batch"])
@@ -62,9 +62,9 @@ def run(path: str, *batches: list[tuple[bytes, bytes]]) -> dict[int, object]:
     for number, events in enumerate(batches):
         keys, values = map(list, zip(*events, strict=True))
         numbers = list(range(len(events)))
-        records = stretch.Records("shop.public.orders", 0, numbers, keys, values, [None] * len(keys))  # fmt: skip
+        records = decoder.Records("shop.public.orders", 0, numbers, keys, values, [None] * len(keys))  # fmt: skip
         identity = SourceIdentity("postgresql", "shop")
-        done = stretch.process(records, stretch.StretchPlan(identity, HandlingModes()))
+        done = decoder.process(records, decoder.StretchPlan(identity, HandlingModes()))
         assert not done.dead
         assert not done.stopped()
         parts = [Part("p/0", at, packet, digest=at) for at, (_, packet) in enumerate(done.packets)]

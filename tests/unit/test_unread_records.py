@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.converters.json.envelope import SourceIdentity
-from lakemark.model import packets
-from lakemark.model.modes import HandlingModes
-from lakemark.source.stretch import Records, StretchPlan, process
+from lakemark.model import change_batch
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.source.decoder import Records, StretchPlan, process
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 
 SIGNALS = "public.debezium_signal"
@@ -35,7 +35,7 @@ def missed(done):
     return [
         (table, list(zip(*(packet.column(n).to_pylist() for n in ("key", "position")), strict=True)))
         for table, packet in done.packets
-        if set(packet.column("record").to_pylist()) == {packets.MISSED}
+        if set(packet.column("record").to_pylist()) == {change_batch.MISSED}
     ]  # fmt: skip
 
 

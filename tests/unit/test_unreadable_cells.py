@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.connectors.postgres.cells import cell
+from lakemark.connectors.postgres.column_sql import cell
 from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _typed
 from lakemark.errors import TableError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, KeyedRows
 from lakemark.snapshot.coordinator import Settings

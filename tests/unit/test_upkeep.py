@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.sink.delta import delta_rs, table_log, upkeep
+from lakemark.sink.delta import delta_rs, maintenance, table_log
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
-from lakemark.sink.delta.evolve import TARGET_FILE_BYTES
+from lakemark.sink.delta.maintenance import Policy
+from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
 from lakemark.sink.delta.table_store import TableStore
-from lakemark.sink.delta.upkeep import Policy
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.delta_table import merged, numbered, values, vector_files
 from tests.kit.sink_contract import row
@@ -29,7 +29,7 @@ def test_files_and_deleted_rows_stay_few(path):
         numbers = range(version * 7 % 40, version * 7 % 40 + 20)
         merge(path, version, *numbered(numbers, version, version))
         expected.update({str(n): version for n in numbers})
-        upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
+        maintenance.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
         assert values(path) == expected
         files = table_log.load(TableStore(path), DeltaTable(path).version(), table_id="").files
         assert len(files) <= 4
@@ -44,7 +44,7 @@ def test_files_and_deleted_rows_stay_few(path):
 def test_indexes_of_files_that_are_joined_go(path, cache):
     for version in range(1, 30):
         merge(path, version, *numbered(range(version, version + 9), version, version))
-        upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
+        maintenance.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
         assert len(list(cache.iterdir())) == len(DeltaTable(path).file_uris())
 
 
@@ -58,11 +58,11 @@ def test_upkeep_that_comes_second_gives_up(path, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(table_log, "commit", overtaken)
-    done = upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
+    done = maintenance.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER)
     assert (done.compacted, values(path)) == (0, before)
     assert set(Path(path).glob("*.parquet")) == files
     monkeypatch.undo()
-    assert upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER).compacted
+    assert maintenance.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER).compacted
     assert values(path) == before
 
 
@@ -81,7 +81,7 @@ def test_the_state_from_a_checkpoint_is_that_from_the_commits(path):
     assert set(by_checkpoint.protocol["writerFeatures"]) == set(
         by_commits.protocol["writerFeatures"]
     )
-    upkeep.forget()
+    maintenance.forget()
     merge(path, 6, delete(row("1"), at(6)))
     assert "1" not in values(path)
 
@@ -93,11 +93,11 @@ def test_what_compaction_reads_is_bounded_and_the_dirtiest_comes_first():
 
     large = 32 << 20
     files = [file(str(n), large, n) for n in range(0, 100, 10)]
-    assert [f.path for f in upkeep.due(files)] == ["90", "80"]
-    assert upkeep.due([file("a", large, 24), file("b", 1000, 90)]) == []
+    assert [f.path for f in maintenance.due(files)] == ["90", "80"]
+    assert maintenance.due([file("a", large, 24), file("b", 1000, 90)]) == []
     small = [file(str(n), 1000, 0) for n in range(33)]
-    assert len(upkeep.due(small)) == 33
-    assert upkeep.due(small[:32]) == []
+    assert len(maintenance.due(small)) == 33
+    assert maintenance.due(small[:32]) == []
 
 
 def test_vacuum_keeps_what_is_needed_and_nothing_else(path):
@@ -105,10 +105,12 @@ def test_vacuum_keeps_what_is_needed_and_nothing_else(path):
         merge(path, version, *numbered(range(version, version + 9), version, version))
     before = values(path)
     assert len(vector_files(path)) == 4
-    assert upkeep.vacuum(path, engine=DELETION_VECTORS) == 0, "older versions can still be read"
+    assert maintenance.vacuum(path, engine=DELETION_VECTORS) == 0, (
+        "older versions can still be read"
+    )
     DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert values(path) == before, "delta-rs takes no vector for an orphan"
-    upkeep.vacuum(path, engine=DELETION_VECTORS, retention=timedelta())
+    maintenance.vacuum(path, engine=DELETION_VECTORS, retention=timedelta())
     assert values(path) == before
     files = table_log.load_whole(TableStore(path), DeltaTable(path).version()).files
     named = {file.vector["pathOrInlineDv"] for file in files.values() if file.vector}
@@ -124,9 +126,9 @@ def test_compaction_of_task_merge_forgets_nothing_and_leaves_what_is_not_its_own
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"x")
     ours = {"key": ["id"], "engine": TASK_MERGE}
-    done = upkeep.maintain(path, policy=Policy(spare_files=3), **ours)
+    done = maintenance.maintain(path, policy=Policy(spare_files=3), **ours)
     assert (done.compacted, done.added, done.removed) == (8, 1, 0)
-    assert upkeep.vacuum(path, engine=TASK_MERGE, retention=timedelta()) == 8
+    assert maintenance.vacuum(path, engine=TASK_MERGE, retention=timedelta()) == 8
     assert unfinished.exists()
     assert waiting.exists()
     unfinished.unlink()
@@ -143,7 +145,7 @@ def test_compaction_of_task_merge_forgets_nothing_and_leaves_what_is_not_its_own
 
 def test_a_task_merge_table_is_due_when_its_bytes_need_fewer_files_or_at_a_period(path):
     result = partial(delta_rs.MergeResult, at=7)
-    assert upkeep.wants_upkeep(path, result(files=100, bytes=1000))
-    assert not upkeep.wants_upkeep(path, result(files=100, bytes=100 * TARGET_FILE_BYTES))
-    assert not upkeep.wants_upkeep(path, delta_rs.MergeResult(at=49))
-    assert upkeep.wants_upkeep(path, delta_rs.MergeResult(at=51))
+    assert maintenance.wants_upkeep(path, result(files=100, bytes=1000))
+    assert not maintenance.wants_upkeep(path, result(files=100, bytes=100 * TARGET_FILE_BYTES))
+    assert not maintenance.wants_upkeep(path, delta_rs.MergeResult(at=49))
+    assert maintenance.wants_upkeep(path, delta_rs.MergeResult(at=51))

@@ -9,9 +9,15 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from lakemark.sink.delta import delta_rs, table_actions, table_log, upkeep, vectors
+from lakemark.sink.delta import (
+    deletion_vectors,
+    delta_rs,
+    maintenance,
+    table_actions,
+    table_log,
+)
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE, MergeResult
-from lakemark.sink.delta.upkeep import Policy
+from lakemark.sink.delta.maintenance import Policy
 from tests.kit.delta_table import actions, merged, numbered, values
 from tests.kit.sink_contract import row as of
 from tests.kit.write_sets import at, delete
@@ -43,13 +49,13 @@ def engine(request) -> str:
 @pytest.fixture
 def merge(engine, path) -> Callable[..., MergeResult]:
     """A batch of this engine: version, changes."""
-    module = delta_rs if engine == TASK_MERGE else vectors
+    module = delta_rs if engine == TASK_MERGE else deletion_vectors
     return lambda version, *changes: merged(module, path, changes, version)
 
 
 @pytest.fixture
-def maintain(engine, path) -> Callable[..., upkeep.Maintained]:
-    return partial(upkeep.maintain, path, key=["id"], engine=engine, policy=EAGER)
+def maintain(engine, path) -> Callable[..., maintenance.Maintained]:
+    return partial(maintenance.maintain, path, key=["id"], engine=engine, policy=EAGER)
 
 
 @pytest.fixture
@@ -83,7 +89,7 @@ def test_our_compaction_gives_up_when_it_is_overtaken(filled, maintain, monkeypa
         return real(*arguments)
 
     monkeypatch.setattr(table_log, "commit", overtaken)
-    assert maintain() == upkeep.Maintained()
+    assert maintain() == maintenance.Maintained()
     assert raced
     expected = {n: v for n, v in ROWS.items() if theirs != "delete" or n != "1"}
     assert values(filled) == expected
@@ -136,8 +142,8 @@ def test_files_of_a_table_that_only_changes_rows_are_deleted(path, merge, engine
     removed = 0
     for version in range(1, 25):
         done = merge(version, *numbered(range(20), version, version))
-        if engine == DELETION_VECTORS or upkeep.wants_upkeep(path, done, policy):
-            kept = upkeep.maintain(path, key=["id"], engine=engine, policy=policy)
+        if engine == DELETION_VECTORS or maintenance.wants_upkeep(path, done, policy):
+            kept = maintenance.maintain(path, key=["id"], engine=engine, policy=policy)
             removed += kept.removed
     assert removed > 10
     assert len(list(Path(path).glob("*.parquet"))) < 15
@@ -148,19 +154,19 @@ def test_files_of_a_table_that_only_changes_rows_are_deleted(path, merge, engine
 def test_workers_that_take_turns_look_for_them_once(path, merge, engine, monkeypatch):
     """Each has its own memory of when it looked last."""
     policy, workers = Policy(vacuum_every=6), [dict[str, int]() for _ in range(4)]
-    real, vacuumed = upkeep.vacuum, []
+    real, vacuumed = maintenance.vacuum, []
 
     def vacuum(*arguments, **more):
         vacuumed.append(DeltaTable(path).version())
         return real(*arguments, **more)
 
-    monkeypatch.setattr(upkeep, "vacuum", vacuum)
+    monkeypatch.setattr(maintenance, "vacuum", vacuum)
     for version in range(1, 40):
         worker = version * 7 % 4 if version > 8 else 0
-        monkeypatch.setattr(upkeep, "_looked", workers[worker])
+        monkeypatch.setattr(maintenance, "_looked", workers[worker])
         done = merge(version, *numbered((version,), version))
-        if engine == DELETION_VECTORS or upkeep.wants_upkeep(path, done, policy):
-            upkeep.maintain(path, key=["id"], engine=engine, policy=policy)
+        if engine == DELETION_VECTORS or maintenance.wants_upkeep(path, done, policy):
+            maintenance.maintain(path, key=["id"], engine=engine, policy=policy)
     assert all(workers)
     periods = [at // 6 for at in vacuumed]
     assert len(periods) == len(set(periods)) > 3

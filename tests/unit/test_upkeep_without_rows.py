@@ -7,13 +7,13 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.sink import apply
-from lakemark.sink.delta import table_log, upkeep
+from lakemark.sink.delta import maintenance, table_log
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import table_path
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop, schema_of
 
-SMALL = upkeep.Policy(spare_files=2, budget=200_000, target=300_000, dirty_bytes=50_000)
+SMALL = maintenance.Policy(spare_files=2, budget=200_000, target=300_000, dirty_bytes=50_000)
 
 
 def shop_with(tmp_path, engine):
@@ -31,9 +31,9 @@ def counted(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["task-merge", "deletion-vectors"])
 def test_a_truncate_alone_makes_compaction_due(tmp_path, monkeypatch, engine):
-    monkeypatch.setitem(upkeep.maintain.__kwdefaults__, "policy", SMALL)
-    monkeypatch.setitem(upkeep.wants_upkeep.__globals__, "DEFAULT", SMALL)
-    monkeypatch.setattr(upkeep.wants_upkeep, "__defaults__", (SMALL,))
+    monkeypatch.setitem(maintenance.maintain.__kwdefaults__, "policy", SMALL)
+    monkeypatch.setitem(maintenance.wants_upkeep.__globals__, "DEFAULT", SMALL)
+    monkeypatch.setattr(maintenance.wants_upkeep, "__defaults__", (SMALL,))
     shop = shop_with(tmp_path, engine)
     path = table_path(shop.config.lake.path, ORDERS)
     for key in range(100, 104):
@@ -73,6 +73,6 @@ def test_a_table_whose_folder_was_moved_away_is_looked_after_again():
     def merged(version):
         return apply.MergeResult(rows=version, files=1, bytes=1 << 20, at=version)
 
-    upkeep.wants_upkeep("/lake/t", merged(4999))
-    upkeep._looked["/lake/t"] = 5000
-    assert upkeep.wants_upkeep("/lake/t", merged(50))
+    maintenance.wants_upkeep("/lake/t", merged(4999))
+    maintenance._looked["/lake/t"] = 5000
+    assert maintenance.wants_upkeep("/lake/t", merged(50))

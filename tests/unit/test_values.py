@@ -13,7 +13,7 @@ from lakemark.converters.json.numerals import EXACT, plain, plain_decimal
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model import civil
 from lakemark.model.columns import describe
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from tests.kit.row_images import (
     DECIMAL,

@@ -15,13 +15,13 @@ from deltalake import DeltaTable
 from lakemark.errors import LakemarkError, TableError
 from lakemark.sink.apply import apply
 from lakemark.sink.delta import (
+    deletion_vectors,
+    deletion_vectors_rows,
     delta_rs,
     index_cache,
+    maintenance,
     object_client,
     table_log,
-    upkeep,
-    vectors,
-    vectors_rows,
 )
 from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE
 from lakemark.sink.delta.table_store import TableStore
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 class VectorEngine:
     ensure = staticmethod(partial(delta_rs.ensure, engine=DELETION_VECTORS))
-    merge = staticmethod(vectors.merge)
+    merge = staticmethod(deletion_vectors.merge)
     truncate = staticmethod(partial(delta_rs.truncate, engine=DELETION_VECTORS))
     committed = staticmethod(delta_rs.committed)
     read = staticmethod(content)
@@ -238,11 +238,11 @@ def test_storage_options_of_delta_rs_are_those_of_commits(address):
 
 def test_indexes_are_only_a_help(path, cache):
     merge(path, 1, *numbered(range(100), 1))
-    upkeep.forget()
+    maintenance.forget()
     for kept in cache.iterdir():
         kept.write_bytes(kept.read_bytes()[:-1] + b"\xff")
     merge(path, 2, *numbered((1,), 2, -1))
-    upkeep.forget()
+    maintenance.forget()
     shutil.rmtree(cache)
     cache.write_text("not a folder")
     merge(path, 3, *numbered((2,), 3, -2))
@@ -284,15 +284,15 @@ def test_rows_are_read_by_key_and_the_rest_is_not(path):
     assert first != second
     wanted = ["7", "7", "499", "501", "700", "1499", "1500", "quote'"]
     keys = pa.table({"id": wanted})
-    found = vectors_rows.read_rows(path, keys, ["b", "_cdc", "id"])
+    found = deletion_vectors_rows.read_rows(path, keys, ["b", "_cdc", "id"])
     assert found.schema.names == ["b", "_cdc", "id"]
     rows = {row["id"]: (row["b"], row["_cdc"]["position"]) for row in found.to_pylist()}
     assert found.num_rows == len(rows)
     assert rows == {"7": (7, at(1)), "499": (499, at(1)), "501": (-1, at(2)), "1499": (-1, at(2))}
     first.unlink()
-    assert vectors_rows.read_rows(path, pa.table({"id": ["501"]})).num_rows == 1
+    assert deletion_vectors_rows.read_rows(path, pa.table({"id": ["501"]})).num_rows == 1
     with pytest.raises(LakemarkError):
-        vectors_rows.read_rows(path, keys)
+        deletion_vectors_rows.read_rows(path, keys)
 
 
 def test_rows_are_read_by_every_type_of_key_as_without_vectors(tmp_path):
@@ -301,7 +301,7 @@ def test_rows_are_read_by_every_type_of_key_as_without_vectors(tmp_path):
     delta_rs.ensure(path, table_schema(columns), key=list(KEY_TYPES), engine=DELETION_VECTORS)
     given = [{n: v[i] for n, v in KEY_VALUES.items()} for i in (0, 1)]
     changes = [upsert({**k, "n": i, "odd name": [i]}, at(1)) for i, k in enumerate(given)]
-    vectors.merge(
+    deletion_vectors.merge(
         path,
         write_set(changes, columns),
         key=list(KEY_TYPES),
@@ -312,14 +312,17 @@ def test_rows_are_read_by_every_type_of_key_as_without_vectors(tmp_path):
     for number, one in enumerate(given):
         keys = pa.table({n: pa.array([one[n]], t) for n, t in KEY_TYPES.items()})
         for opened in (None, DeltaTable(path)):
-            found = vectors_rows.read_rows(path, keys, ["n", "odd name"], opened=opened)
+            found = deletion_vectors_rows.read_rows(path, keys, ["n", "odd name"], opened=opened)
             assert found.to_pylist() == [{"n": number, "odd name": [number]}]
-        assert vectors_rows.read_rows(path, keys).equals(delta_rs.read_rows(path, keys))
-    assert vectors_rows.read_rows(path, keys.slice(0, 0)).num_rows == 0
+        assert deletion_vectors_rows.read_rows(path, keys).equals(delta_rs.read_rows(path, keys))
+    assert deletion_vectors_rows.read_rows(path, keys.slice(0, 0)).num_rows == 0
 
 
 def test_rows_are_read_without_a_table(tmp_path):
-    assert vectors_rows.read_rows(str(tmp_path / "none"), pa.table({"id": ["a"]})).num_rows == 0
+    assert (
+        deletion_vectors_rows.read_rows(str(tmp_path / "none"), pa.table({"id": ["a"]})).num_rows
+        == 0
+    )
 
 
 # -- evolution and truncates over vectors ----------------------------------------------------------

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.sink.delta import delta_rs, table_log, vectors
+from lakemark.sink.delta import deletion_vectors, delta_rs, table_log
 from tests.kit.delta_table import SPAWN, in_process, merged, values
 from tests.kit.sink_contract import row
 from tests.kit.write_sets import at, delete, insert, upsert
 
-merge = partial(merged, vectors)
+merge = partial(merged, deletion_vectors)
 
 
 @pytest.fixture

@@ -16,10 +16,17 @@ from deltalake import DeltaTable
 from pyarrow import parquet as pq
 
 from lakemark.errors import TableError
-from lakemark.sink.delta import delta_rs, key_index, table_actions, table_log, upkeep, vectors
+from lakemark.sink.delta import (
+    deletion_vectors,
+    delta_rs,
+    key_index,
+    maintenance,
+    table_actions,
+    table_log,
+)
 from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.delta.table_store import TableStore
-from lakemark.sink.delta.upkeep import Policy
 from stack.object_store import serving
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.delta_table import merged, numbered
@@ -41,10 +48,10 @@ def test_a_commit_whose_answer_is_lost_is_ours_in_an_object_store():
         address, more = "s3://lake/public/t", {"storage_options": store.options}
         delta_rs.ensure(address, table_schema(COLUMNS), key=["id"], **more)
 
-        merged(vectors, address, numbered(range(10), 1), 1, **more)
+        merged(deletion_vectors, address, numbered(range(10), 1), 1, **more)
         store.lose(r"/_delta_log/\d+\.json$")
         changes = [*numbered(range(3), 2, -1), delete(of("3"), at(2))]
-        done = merged(vectors, address, changes, 2, **more)
+        done = merged(deletion_vectors, address, changes, 2, **more)
         assert store.lost()
         assert (done.skipped, done.updated, done.deleted, done.rows) == (False, 3, 1, 9)
         found = pa.table(DeltaTable(address, **more).scan(columns=["id", "b"])).to_pylist()
@@ -70,7 +77,9 @@ def test_a_commit_whose_answer_is_lost_is_ours_on_a_disk(path, monkeypatch, what
         assert (done.skipped, done.updated) == (False, 1)
         expected["1"] = -1
     else:
-        assert upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=EAGER).compacted
+        assert maintenance.maintain(
+            path, key=["id"], engine=DELETION_VECTORS, policy=EAGER
+        ).compacted
     assert rows(path) == expected
 
 
@@ -98,15 +107,15 @@ def test_vacuum_leaves_vectors_that_spark_wrote(path):
     """Spark's DELETE writes them beside the data files, where delta-rs takes them for orphans."""
     merge(path, 1, *numbered(range(10), 1))
     merge(path, 2, delete(of("1"), at(2)))
-    (vector,) = Path(path, vectors.VECTORS_FOLDER).glob("*.bin")
+    (vector,) = Path(path, deletion_vectors.VECTORS_FOLDER).glob("*.bin")
     vector.rename(Path(path, vector.name))
     text = log_file(path).read_text()
-    log_file(path).write_text(text.replace(f'"{vectors.VECTORS_FOLDER}', '"'))
+    log_file(path).write_text(text.replace(f'"{deletion_vectors.VECTORS_FOLDER}', '"'))
     long_ago = time.time() - timedelta(days=30).total_seconds()
     for file in Path(path).iterdir():
         os.utime(file, (long_ago, long_ago))
-    upkeep.forget()
-    upkeep.vacuum(path, engine=DELETION_VECTORS)
+    maintenance.forget()
+    maintenance.vacuum(path, engine=DELETION_VECTORS)
     assert rows(path) == {str(n): n for n in range(10) if n != 1}
 
 
@@ -139,13 +148,13 @@ def test_vacuum_keeps_what_the_table_says(path):
     stamp = re.compile(r'("deletionTimestamp"|"timestamp"):\d+')
     for file in log.glob("*.json"):
         file.write_text(stamp.sub(rf"\1:{int(long_ago * 1000)}", file.read_text()))
-    files = [*Path(path).glob("*.parquet"), *Path(path, vectors.VECTORS_FOLDER).iterdir()]
+    files = [*Path(path).glob("*.parquet"), *Path(path, deletion_vectors.VECTORS_FOLDER).iterdir()]
     for file in files:
         os.utime(file, (long_ago, long_ago))
-    upkeep.forget()
-    assert upkeep.vacuum(path, engine=DELETION_VECTORS) == 0
+    maintenance.forget()
+    assert maintenance.vacuum(path, engine=DELETION_VECTORS) == 0
     set_property(path, "delta.deletedFileRetentionDuration", "interval 2 days")
-    assert upkeep.vacuum(path, engine=DELETION_VECTORS) > 0
+    assert maintenance.vacuum(path, engine=DELETION_VECTORS) > 0
     assert set(rows(path)) == {str(n) for n in range(10)} - {"1"}
 
 
@@ -155,7 +164,7 @@ def test_checkpoints_come_whoever_commits_in_between(path):
     for version in range(1, 12):
         merge(path, version, *numbered((version,), version))
         assert DeltaTable(path).version() % 2
-        upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=policy)
+        maintenance.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=policy)
         set_property(path, "x", str(version))
     assert len(list(Path(path, "_delta_log").glob("*.checkpoint.parquet"))) == 5
 
@@ -164,9 +173,9 @@ def test_workers_that_take_turns_make_one_checkpoint(path, monkeypatch):
     """Each has its own memory of when it looked last."""
     policy, workers = Policy(checkpoint_every=4), [dict[str, int]() for _ in range(4)]
     for version in range(1, 24):
-        monkeypatch.setattr(upkeep, "_looked", workers[version * 7 % 4 if version > 8 else 0])
+        monkeypatch.setattr(maintenance, "_looked", workers[version * 7 % 4 if version > 8 else 0])
         merge(path, version, *numbered((version,), version))
-        upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=policy)
+        maintenance.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=policy)
     assert all(workers)
     found = [int(p.name[:20]) for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")]
     assert sorted(at // 4 for at in found) == list(range(1, DeltaTable(path).version() // 4 + 1))
@@ -182,7 +191,7 @@ def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
     last, first = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), datetime(1, 1, 1, tzinfo=UTC)
     delta_rs.ensure(path, table_schema(columns), key=["id"])
     changes = [upsert({"id": "a", "t": last}, at(1)), upsert({"id": "b", "t": first}, at(1))]
-    merged(vectors, path, changes, 1, columns=columns)
+    merged(deletion_vectors, path, changes, 1, columns=columns)
     (file,) = Path(path).glob("*.parquet")
     size = file.stat().st_size
     pq.write_table(
@@ -190,13 +199,13 @@ def test_times_that_spark_wrote_are_read_to_the_end_of_time(tmp_path):
     )
     text = log_file(path).read_text()
     log_file(path).write_text(text.replace(f'"size":{size}', f'"size":{file.stat().st_size}'))
-    upkeep.forget()
+    maintenance.forget()
     changes = [upsert({"id": "a", "a": 2}, at(2), patch=("t",))]
-    merged(vectors, path, changes, 2, columns=columns)
-    merged(vectors, path, [upsert({"id": "c", "t": last}, at(3))], 3, columns=columns)
+    merged(deletion_vectors, path, changes, 2, columns=columns)
+    merged(deletion_vectors, path, [upsert({"id": "c", "t": last}, at(3))], 3, columns=columns)
     # delta-rs itself reads such files wrong; it reads what upkeep made of them.
     eager = Policy(spare_files=0, dirty_bytes=0)
-    upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=eager)
+    maintenance.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=eager)
     assert len(DeltaTable(path).file_uris()) == 1
     found = pa.table(DeltaTable(path).scan(columns=["id", "a", "t"])).to_pylist()
     expected = {"a": (2, last), "b": (None, first), "c": (None, last)}
@@ -220,7 +229,7 @@ def test_a_vector_that_is_gone_stops_the_table(path):
     """Waiting would not bring it back."""
     merge(path, 1, *numbered(range(10), 1))
     merge(path, 2, delete(of("1"), at(2)))
-    (vector,) = Path(path, vectors.VECTORS_FOLDER).glob("*.bin")
+    (vector,) = Path(path, deletion_vectors.VECTORS_FOLDER).glob("*.bin")
     vector.unlink()
     with pytest.raises(TableError) as caught:
         merge(path, 3, delete(of("2"), at(3)))
@@ -230,7 +239,7 @@ def test_a_vector_that_is_gone_stops_the_table(path):
 def test_indexes_of_another_way_to_hash_are_not_used(path, monkeypatch):
     """Keys that are not found would be there twice from then on."""
     merge(path, 1, *numbered(range(10), 1))
-    upkeep.forget()
+    maintenance.forget()
     hashed = pd.util.hash_array
 
     def other(cells, **options):
@@ -269,7 +278,7 @@ def test_checkpoints_with_sidecars_are_refused_before_the_log_is_read(path):
         if file.stem.isdigit():
             file.unlink()
     Path(path, table_log.commit_name(version + 1)).write_text(json.dumps({"protocol": protocol}))
-    upkeep.forget()
+    maintenance.forget()
     assert DeltaTable(path).version() == version + 1
     with pytest.raises(TableError) as caught:
         merge(path, 2, *numbered((1,), 2))

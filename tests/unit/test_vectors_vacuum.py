@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink.delta import key_index, upkeep, vectors
+from lakemark.sink.delta import deletion_vectors, key_index, maintenance
 from lakemark.sink.delta.commits import DELETION_VECTORS
 from lakemark.sink.delta.data_files import KeyBounds
+from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.delta.table_log import data_file
 from lakemark.sink.delta.table_store import TableStore
-from lakemark.sink.delta.upkeep import Policy
 from tests.kit.delta_table import merge_vectors, numbered
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -39,7 +39,7 @@ def rows(path: str, version: int) -> dict[str, int]:
 
 
 def files(path: str) -> dict[str, Path]:
-    return {p.name: p for p in Path(path, vectors.VECTORS_FOLDER).glob("*.bin")}
+    return {p.name: p for p in Path(path, deletion_vectors.VECTORS_FOLDER).glob("*.bin")}
 
 
 def test_versions_of_the_last_day_keep_their_vectors_however_old_these_are(path):
@@ -52,20 +52,20 @@ def test_versions_of_the_last_day_keep_their_vectors_however_old_these_are(path)
     past = time.time() - 9 * DAY
     for file in files(path).values():
         os.utime(file, (past, past))
-    upkeep.vacuum(path, engine=DELETION_VECTORS)
+    maintenance.vacuum(path, engine=DELETION_VECTORS)
     assert {version: rows(path, version) for version in before} == before
 
 
 def test_a_vector_that_nobody_names_yet_may_be_a_commit_under_way(path):
     merge(path, 1, range(9))
     merge(path, 2, range(3))
-    folder = Path(path, vectors.VECTORS_FOLDER)
+    folder = Path(path, deletion_vectors.VECTORS_FOLDER)
     young, old = (folder / f"deletion_vector_{uuid4()}.bin" for _ in range(2))
     for file in (young, old):
         file.write_bytes(b"\x01")
     past = time.time() - 9 * DAY
     os.utime(old, (past, past))
-    upkeep.vacuum(path, engine=DELETION_VECTORS, retention=timedelta(days=8))
+    maintenance.vacuum(path, engine=DELETION_VECTORS, retention=timedelta(days=8))
     assert young.name in files(path)
     assert old.name not in files(path)
 
@@ -82,7 +82,7 @@ def test_a_commit_whose_answer_was_lost_is_our_own(path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(TableStore, "put_absent", twice)
         merge(path, 2, range(3))
-    upkeep.forget()
+    maintenance.forget()
     assert rows(path, DeltaTable(path).version()) == {str(n): 2 if n < 3 else 1 for n in range(9)}
     merge(path, 3, [8])
     assert rows(path, DeltaTable(path).version())["8"] == 3
@@ -93,7 +93,7 @@ def test_rows_deleted_far_down_a_file_stay_deleted_when_it_is_written_again(path
     merge(path, 2, range(0, 70_000, 3))
     table = DeltaTable(path)
     before = rows(path, table.version())
-    upkeep.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=Policy(dirty_bytes=0))
+    maintenance.maintain(path, key=["id"], engine=DELETION_VECTORS, policy=Policy(dirty_bytes=0))
     assert DeltaTable(path).version() > table.version(), "it was written again"
     assert rows(path, DeltaTable(path).version()) == before
 

@@ -7,9 +7,9 @@ import pytest
 from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
 from lakemark.settings.config import DatabaseConfig
-from lakemark.state import connector_changes, control, decoding
-from lakemark.state.connector_changes import Watch, agree
-from lakemark.state.decoding import Forms
+from lakemark.state import connector_drift, control, encoding
+from lakemark.state.connector_drift import Watch, agree
+from lakemark.state.encoding import Forms
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 from tests.unit.test_connector_changes import Kept, connector
@@ -26,7 +26,7 @@ def config(shop, monkeypatch):
             return {name: schema_of(name, id="int8", **TYPES) for name in names}
 
     monkeypatch.setattr(control, "resnapshot", lambda *_: None)
-    monkeypatch.setattr(connector_changes, "catalog_of", lambda *_: Catalog())
+    monkeypatch.setattr(connector_drift, "catalog_of", lambda *_: Catalog())
     database = DatabaseConfig(url="postgresql://u@h/d")
     return shop.config.model_copy(update={"database": database})
 
@@ -39,7 +39,7 @@ def test_it_goes_on_and_what_was_not_kept_is_kept_the_next_time(config):
         if len(kept) == 1:
             raise DependencyError("it cannot be used", code="checkpoint-unavailable")
 
-    watch = Watch(config, read(config), Forms(decoding.written({ITEMS: schema_of(ITEMS, id="int8")}), note))  # fmt: skip
+    watch = Watch(config, read(config), Forms(encoding.written({ITEMS: schema_of(ITEMS, id="int8")}), note))  # fmt: skip
     watch.look()
     watch.look()
     watch.look()
@@ -56,7 +56,7 @@ def test_a_table_that_is_not_captured_any_more_may_be_altered(config, monkeypatc
     def started():
         """As the pipeline starts it: with the tables that are captured."""
         ours = read(config)
-        found = connector_changes.catalog_of().read(t for t in (ORDERS, ITEMS) if t in ours.tables)
+        found = connector_drift.catalog_of().read(t for t in (ORDERS, ITEMS) if t in ours.tables)
         watch = Watch(config, ours, agree(config, kept, ours, found))
         watch.look()
         return watch

@@ -12,8 +12,8 @@ from lakemark.errors import StateVersionError
 from lakemark.model import positions
 from lakemark.reconcile import state, window
 from lakemark.reconcile.state import ArmedRun, ShardState, Window, decode_state, encode_state
-from lakemark.source import touches
-from lakemark.source.touches import ShardMark
+from lakemark.source import changed_keys
+from lakemark.source.changed_keys import ShardMark
 from tests.kit.nightly import examples
 
 A, B = "public.a", "public.b"
@@ -31,7 +31,9 @@ def log(*events: tuple) -> bytes:
         pa.array([at(n) for *_, n in events], pa.binary(positions.WIDTH)),
         pa.array([op != "u" for _, _, op, _ in events]),
     ]
-    return touches.encode_touches(pa.RecordBatch.from_arrays(columns, schema=touches.TOUCHES))
+    return changed_keys.encode_touches(
+        pa.RecordBatch.from_arrays(columns, schema=changed_keys.TOUCHES)
+    )
 
 
 def marks(*found: ShardMark) -> bytes:
@@ -49,7 +51,7 @@ def end(run: str = "r1") -> bytes:
 def row(uuid: str, kind: str, n: int, *, oldest: str = "", run: str = "r1") -> ShardMark:
     data = json.dumps({"run": run, "oldest": oldest})
     image = {"id": f"{uuid}-{kind}", "type": f"snapshot-window-{kind}", "data": data}
-    return ShardMark(touches.WINDOW, "public.dbz_signal", at(n), json.dumps(image).encode())
+    return ShardMark(changed_keys.WINDOW, "public.dbz_signal", at(n), json.dumps(image).encode())
 
 
 class Shard:
@@ -162,8 +164,8 @@ def test_windows_by_id_of_armed_runs_only():
                 row("w1", "close", 12),
                 row("w2", "open", 12),
                 row("other", "open", 5, run="r9"),
-                ShardMark(touches.WINDOW, "s", at(6), foreign.encode()),
-                ShardMark(touches.WINDOW, "s", at(6), b"{]"),
+                ShardMark(changed_keys.WINDOW, "s", at(6), foreign.encode()),
+                ShardMark(changed_keys.WINDOW, "s", at(6), b"{]"),
             )
         ],
     )
@@ -195,7 +197,7 @@ def test_the_first_rows_of_a_window_count_and_those_of_forgotten_ones_do_not():
 def test_rows_of_the_signal_table_that_are_no_windows(uuid, kind, end):
     shard = Shard()
     image = {"id": uuid + end, "type": kind, "data": json.dumps({"run": "r1"})}
-    found = ShardMark(touches.WINDOW, "public.dbz_signal", at(5), json.dumps(image).encode())
+    found = ShardMark(changed_keys.WINDOW, "public.dbz_signal", at(5), json.dumps(image).encode())
     shard.batch(control=[start()], marks=[marks(found)])
     assert shard.now.windows == {}
 
@@ -240,9 +242,11 @@ def test_a_fence_only_rises():
 def test_the_end_of_one_run_takes_what_only_its_tables_had():
     shard = Shard()
     found = [
-        ShardMark(kind, t, at(9)) for kind in (touches.TRUNCATE, touches.BLIND) for t in (A, B)
+        ShardMark(kind, t, at(9))
+        for kind in (changed_keys.TRUNCATE, changed_keys.BLIND)
+        for t in (A, B)
     ]
-    found += [ShardMark(touches.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
+    found += [ShardMark(changed_keys.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
     shard.batch(control=[start("r1", A, B), start("r2", B)], marks=[marks(*found)])
     shard.batch(control=[end("r1")])
     kept = [shard.now.floors, shard.now.blind, shard.now.own]
@@ -251,7 +255,11 @@ def test_the_end_of_one_run_takes_what_only_its_tables_had():
 
 def test_positions_of_truncates_are_forgotten_below_too_when_the_last_run_ends():
     """The next run's chunks may not begin below anything that was remembered."""
-    for kind, highest in ((touches.TRUNCATE, 9), (touches.BLIND, 9), (touches.OWN_SNAPSHOT, 5)):
+    for kind, highest in (
+        (changed_keys.TRUNCATE, 9),
+        (changed_keys.BLIND, 9),
+        (changed_keys.OWN_SNAPSHOT, 5),
+    ):
         shard = Shard()
         shard.batch(
             control=[start()],
@@ -267,7 +275,9 @@ def test_chunks_are_compared_with_where_the_log_ended_if_that_was_before_the_ope
     shard = Shard()
     data = json.dumps({"run": "r1", "oldest": "", "wal": wal})
     image = {"id": "w-open", "type": "snapshot-window-open", "data": data}
-    opened = ShardMark(touches.WINDOW, "public.dbz_signal", at(100), json.dumps(image).encode())
+    opened = ShardMark(
+        changed_keys.WINDOW, "public.dbz_signal", at(100), json.dumps(image).encode()
+    )
     shard.batch(control=[start()], marks=[marks(opened)])
     assert shard.now.windows["w"].open == at(lo)
 
@@ -309,21 +319,34 @@ def test_floors_and_blind_spots_go_forward_only():
     shard = Shard()
     shard.batch(
         control=[start()],
-        marks=[marks(ShardMark(touches.TRUNCATE, A, at(9)), ShardMark(touches.BLIND, A, at(4)))],
+        marks=[
+            marks(
+                ShardMark(changed_keys.TRUNCATE, A, at(9)), ShardMark(changed_keys.BLIND, A, at(4))
+            )
+        ],
     )
     shard.batch(
-        marks=[marks(ShardMark(touches.TRUNCATE, A, at(7)), ShardMark(touches.TRUNCATE, B, at(8)))]
+        marks=[
+            marks(
+                ShardMark(changed_keys.TRUNCATE, A, at(7)),
+                ShardMark(changed_keys.TRUNCATE, B, at(8)),
+            )
+        ]
     )
     assert (shard.now.floors, shard.now.blind) == ({A: at(9)}, {A: at(4)})
     shard.batch(
-        marks=[marks(ShardMark(touches.TRUNCATE, A, at(12)), ShardMark(touches.BLIND, A, at(5)))]
+        marks=[
+            marks(
+                ShardMark(changed_keys.TRUNCATE, A, at(12)), ShardMark(changed_keys.BLIND, A, at(5))
+            )
+        ]
     )
     assert (shard.now.floors, shard.now.blind) == ({A: at(12)}, {A: at(5)})
 
 
 def test_an_own_snapshot_of_a_table_under_a_run_restarts_it_once():
     shard = Shard()
-    own = [ShardMark(touches.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
+    own = [ShardMark(changed_keys.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
     shard.batch(marks=[marks(*own)])
     assert shard.outputs == []
     shard.batch(control=[start()], marks=[marks(*own)])

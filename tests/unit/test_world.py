@@ -8,9 +8,9 @@ import pytest
 from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
 from lakemark.kafka import records
-from lakemark.snapshot import world
+from lakemark.snapshot import adapters
+from lakemark.snapshot.adapters import World
 from lakemark.snapshot.notifications import Subject, started
-from lakemark.snapshot.world import World
 from lakemark.state.ownership import SUPERSEDED, superseded
 from tests.kit.connector_settings import POSTGRES, config, parse
 from tests.kit.shop import ITEMS, ORDERS, schema_of
@@ -36,7 +36,7 @@ def owner():
 @pytest.fixture
 def clock(monkeypatch):
     moved = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(world.time, "monotonic", lambda: moved.now)
+    monkeypatch.setattr(adapters.time, "monotonic", lambda: moved.now)
     return moved
 
 
@@ -102,7 +102,7 @@ def test_a_process_that_slept_says_nothing_once_another_has_taken_over(
 
 def test_a_table_is_captured_as_soon_as_the_connector_says_so(ours, shop, monkeypatch):
     tables = {name: schema_of(name, id="int8") for name in (ORDERS, ITEMS)}
-    monkeypatch.setattr(world, "read_schemas", lambda *_, **__: tables)
+    monkeypatch.setattr(adapters, "read_schemas", lambda *_, **__: tables)
     assert ours.tables().keys() == {ORDERS}
     path = shop.config.source.connector_file
     path.write_text(json.dumps({**POSTGRES, "table.include.list": f"{ORDERS},{ITEMS}"}))

@@ -7,9 +7,9 @@ import pytest
 
 from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
-from lakemark.model.modes import HandlingModes
-from lakemark.snapshot import world
-from lakemark.snapshot.world import World
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.snapshot import adapters
+from lakemark.snapshot.adapters import World
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ORDERS, schema_of
 
@@ -25,7 +25,7 @@ def test_it_asks_the_database_what_the_key_is(shop, monkeypatch):
     def partial(table, key):
         return [f"[{len(key)}]".encode(), table.encode()]
 
-    monkeypatch.setattr(world, "read_schemas", read_schemas)
+    monkeypatch.setattr(adapters, "read_schemas", read_schemas)
     settings = SimpleNamespace(database="db", modes=None, connector={"a": "b"})
     ours = World(None, shop.config, read(shop.config), settings, partial, lambda: None, lambda _: False)  # fmt: skip
     assert ours.partial_keys(ORDERS) == ("[1]", ORDERS)
@@ -90,7 +90,7 @@ def test_keys_that_do_not_say_which_row_they_are_of_have_no_texts(
     ours = World(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
     monkeypatch.setattr(ours._session, "get", lambda: Catalog(kind, typmod))
     monkeypatch.setattr(
-        world, "read_schemas", lambda *_, **__: {ORDERS: schema_of(ORDERS, id=kind, v="text")}
+        adapters, "read_schemas", lambda *_, **__: {ORDERS: schema_of(ORDERS, id=kind, v="text")}
     )
     name = json.dumps([key])
     assert ours.texts(ORDERS, [name]) == ({} if texts is None else {name: texts})
@@ -101,8 +101,8 @@ def test_keys_that_do_not_say_which_row_they_are_of_have_no_texts(
 def test_a_step_that_outlives_its_query_says_nothing_beside_the_next(shop, monkeypatch):
     shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
     written = []
-    monkeypatch.setattr(world.records, "publish", lambda *args, **named: written.append(args))
-    monkeypatch.setattr(world.records, "producer", lambda _: None)
+    monkeypatch.setattr(adapters.records, "publish", lambda *args, **named: written.append(args))
+    monkeypatch.setattr(adapters.records, "producer", lambda _: None)
     settings = SimpleNamespace(database="db", modes=None, connector={})
     ours = World(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
     ours.save({b"_a": b"1"})

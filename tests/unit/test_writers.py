@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lakemark.errors import TableError
-from lakemark.sink.output import topics, writers
-from lakemark.sink.output.topics import MarkSource, OutputTarget
+from lakemark.sink.output import transaction, writers
+from lakemark.sink.output.transaction import MarkSource, OutputTarget
 from stack import watchdog
 from stack.processes import Identity, wait_for
 from tests.kit.output_topics import some
@@ -24,7 +24,7 @@ WORKERS = set[int]()
 
 
 def who_writes(*work: Any) -> int:
-    """In place of `topics.write`."""
+    """In place of `transaction.write`."""
     _, source, upto, messages = work
     assert [message.at for message in messages] == [1, 2]
     if source.note == "defect":
@@ -39,7 +39,7 @@ def who_writes(*work: Any) -> int:
 
 def daemon(end: Connection, count: int) -> None:
     """As Spark's daemon of workers: starts the processes, then forks a worker for every request."""
-    topics.write = who_writes
+    transaction.write = who_writes
     writers.start(count)
     with suppress(EOFError):
         while True:

@@ -127,7 +127,7 @@ def jars_command(
 @guarded
 def warm() -> int:
     """Compile what workers run compiled, and make the archive of Java's classes, once."""
-    from lakemark.spark.warming import warm as make  # noqa: PLC0415
+    from lakemark.spark.warm import warm as make  # noqa: PLC0415
 
     path, made = make()
     say(f"{path} {'was made' if made else 'is there already'}")

@@ -33,7 +33,7 @@ from lakemark.snapshot import fields
 
 if TYPE_CHECKING:
     from lakemark.ops.replays import Replay  # a slow import
-    from lakemark.snapshot.following import FollowedRun
+    from lakemark.snapshot.run_tracker import FollowedRun
 
 _LISTED: Final = 100  # letters: a few screens
 
@@ -200,7 +200,7 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
         )
     from lakemark.connectors import connector as connectors  # noqa: PLC0415
     from lakemark.connectors.catalogs import catalog_of  # noqa: PLC0415
-    from lakemark.model.modes import HandlingModes  # noqa: PLC0415
+    from lakemark.model.handling_modes import HandlingModes  # noqa: PLC0415
 
     connector = connectors.read(config)
     modes = HandlingModes.from_connector(connector.settings)

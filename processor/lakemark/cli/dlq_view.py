@@ -19,7 +19,7 @@ from lakemark.ops.terminal import shown
 
 if TYPE_CHECKING:
     from lakemark.ops.replays import Refused, Replay  # a slow import
-    from lakemark.snapshot.following import FollowedRun
+    from lakemark.snapshot.run_tracker import FollowedRun
 
 _MOST_SHOWN: Final = 64 * 1024  # characters: more than anybody reads on a screen
 _HEX_SHOWN: Final = 4096  # bytes

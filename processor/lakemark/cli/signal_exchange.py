@@ -15,7 +15,7 @@ from lakemark.cli.presentation import error_console
 from lakemark.errors import PipelineError, RefusedError, cut
 from lakemark.settings.config import Config
 from lakemark.snapshot import notifications, signals
-from lakemark.snapshot.following import FollowedRun, then
+from lakemark.snapshot.run_tracker import FollowedRun, then
 
 _MOST_BYTES: Final = 1_000_000  # brokers take 1 MiB of a record unless they are told otherwise
 _POLL_S: Final = 0.5  # Ctrl-C is noticed after this

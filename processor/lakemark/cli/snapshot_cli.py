@@ -29,7 +29,7 @@ from lakemark.cli.signal_exchange import Request, exchange
 from lakemark.errors import PipelineError, RefusedError, cut
 from lakemark.settings.config import Config
 from lakemark.snapshot import fields, notifications
-from lakemark.snapshot.following import newest_of_runs
+from lakemark.snapshot.run_tracker import newest_of_runs
 
 app = typer.Typer(no_args_is_help=True, help="Read tables again while the log goes on.")
 

@@ -9,8 +9,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lakemark.cli.presentation import show_json, show_line, show_table
 from lakemark.ops.terminal import shown
-from lakemark.snapshot.following import FollowedRun, Scan, then
 from lakemark.snapshot.notifications import Notification
+from lakemark.snapshot.run_tracker import FollowedRun, Scan, then
 
 _FOLLOW: Final = "lakemark snapshot status"
 

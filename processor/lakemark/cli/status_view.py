@@ -36,7 +36,7 @@ from lakemark.ops.status import (
     as_told,
 )
 from lakemark.ops.terminal import shown
-from lakemark.snapshot.following import ENDED, Scan
+from lakemark.snapshot.run_tracker import ENDED, Scan
 
 Look = Callable[[], Overview]
 

@@ -50,7 +50,7 @@ from lakemark.connectors.catalog_facts import (
     SourceFacts,
     TableFacts,
 )
-from lakemark.connectors.postgres.cells import quoted
+from lakemark.connectors.postgres.column_sql import quoted
 
 
 class Action(IntEnum):

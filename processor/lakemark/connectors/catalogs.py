@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lakemark.connectors.connector import Connector, TableChoice
 from lakemark.connectors.postgres import postgres
 from lakemark.connectors.schema_file import schemas_from_file
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.namesakes import Names
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config, DatabaseConfig

@@ -21,7 +21,7 @@ from typing import Any, Final
 import yaml
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.layers import InvalidConfig, Mistake
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lakemark.errors import ConfigError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config
 from lakemark.settings.java_syntax import PatternError
 from lakemark.settings.layers import Mistake

@@ -2,7 +2,7 @@
 
 `ADD COLUMN … DEFAULT` gives every row that is there a value, and RENAME COLUMN gives all values
 another name; neither writes a row, so neither is in the log. Older rows of the table's copy get the
-value in one commit (`delta.evolve.fill`), before the first row that brings the column itself. From
+value in one commit (`delta.schema_evolution.fill`), before the first row that brings the column itself. From
 then on an image says by its columns from which side of the change it is, whatever order partitions
 and batches come in: one without the column gets the value, one that has it, null included, keeps
 what it has. A column that is dropped is not in images either: so only those older than the look at
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.model import changes, packets
+from lakemark.model import change_batch, net_change
 from lakemark.model.schema import TableSchema
 
 UNSEEN: Final = "columns-unseen"
@@ -169,7 +169,9 @@ def doubted(packet: pa.Table, names: Collection[str], fills: Sequence[Fill]) -> 
     found: set[bytes] = set()
     for fill in fills:
         if names and fill.doubts(names):
-            is_row = pc.is_in(packet.column("action"), pa.array([changes.UPSERT, changes.INSERT]))
+            is_row = pc.is_in(
+                packet.column("action"), pa.array([net_change.UPSERT, net_change.INSERT])
+            )
             which = pc.and_(is_row, _older_rows(packet, fill))
             found.update(key for key in packet.column("key").filter(which).to_pylist() if key)
     return found
@@ -180,11 +182,11 @@ def _older_rows(packet: pa.Table, fill: Fill) -> pa.ChunkedArray:
     older = pc.less(packet.column("position"), pa.scalar(bytes.fromhex(fill.upto)))
     older = pc.fill_null(older, pa.scalar(value=False))
     is_delete = pc.fill_null(
-        pc.equal(packet.column("action"), changes.DELETE), pa.scalar(value=False)
+        pc.equal(packet.column("action"), net_change.DELETE), pa.scalar(value=False)
     )
     if not pc.any(is_delete).as_py():
         return older
-    key = {*packets.key_columns_of(packet).names}
+    key = {*change_batch.key_columns_of(packet).names}
     rows = packet.column("row").combine_chunks()
     has_more = np.zeros(len(rows), bool)
     for at, field in enumerate(rows.type):
@@ -204,12 +206,12 @@ def _with(packet: pa.Table, fill: Fill, older: pa.ChunkedArray) -> pa.Table:
     cells.append(pc.if_else(older.combine_chunks(), given, pa.scalar(None, given.type)))
     fields = [*whole.type, pa.field(fill.column, given.type)]
     made = pa.StructArray.from_arrays(cells, fields=fields, mask=whole.is_null())
-    packet = packets.with_column(packet, "row", made)
+    packet = change_batch.with_column(packet, "row", made)
     for name in ("unavailable", "missing") if fill.source else ():
         lists = packet.column(name)
         if lists.null_count < len(lists):
             both = by_both_names(lists.to_pylist(), {fill.source: fill.column})
-            packet = packets.with_column(packet, name, pa.array(both, lists.type))
+            packet = change_batch.with_column(packet, name, pa.array(both, lists.type))
     return packet
 
 

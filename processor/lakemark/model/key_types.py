@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakemark.model.columns import Column
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 
 _BITS: Final = "io.debezium.data.Bits"
 _TIME: Final = "io.debezium.time."

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from lakemark.errors import TableError
 from lakemark.model.columns import Column, describe
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import KEY_NEEDED, KeyFault, type_fault
-from lakemark.model.modes import HandlingModes
 
 _CONVERTER: Final = "the topic must hold what Debezium's JSON converter writes"
 _DEFAULTS: Final = HandlingModes()

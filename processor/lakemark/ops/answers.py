@@ -20,8 +20,8 @@ from lakemark.ops.status import (
     WindowsNow,
 )
 from lakemark.snapshot.flight import Flight
-from lakemark.snapshot.following import ENDED, FollowedRun, Scan, then
 from lakemark.snapshot.notifications import Notification, is_of_run
+from lakemark.snapshot.run_tracker import ENDED, FollowedRun, Scan, then
 
 _KEPT: Final = 50  # of signals, of runs, and of answers to signals that are not known
 _OF_RUNS: Final = frozenset({"STARTED", "IN_PROGRESS", "TABLE_SCAN_COMPLETED", "COMPLETED"})

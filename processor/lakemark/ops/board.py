@@ -37,7 +37,7 @@ from lakemark.ops.status import (
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
 from lakemark.state import tables
-from lakemark.state.refresh import UNKNOWN
+from lakemark.state.schema_refresh import UNKNOWN
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.version import __version__
 

@@ -39,11 +39,11 @@ from lakemark.errors import LakemarkError
 from lakemark.kafka import brokers
 from lakemark.model import positions
 from lakemark.model.fills import UNSEEN, Fill, packed
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.status import CatalogChange, CatalogNow
 from lakemark.settings.config import Config
 from lakemark.settings.schema_policy import REFUSED, Outcome
-from lakemark.state import control, gaps
+from lakemark.state import control, data_loss
 from lakemark.state.policies import Policies, readable
 from lakemark.state.tables import ERRORED, PAUSED, PipelineState, TableState, runs
 
@@ -232,7 +232,7 @@ def records(
             given = [change for change in several if change.action is Action.FILL]
             yield FILL, table, {"reason": _reasons(given), "fills": to_builtins(fills[table])}
         if again or anew:  # also of a table of which nothing came: it may be read just now
-            yield gaps.RESNAPSHOT, table, {"reason": _reasons([*again, *anew])}
+            yield data_loss.RESNAPSHOT, table, {"reason": _reasons([*again, *anew])}
         if anew and entry is not None:
             code = next((change.kind for change in anew if change.kind in CODES), "")
             yield REBUILD, table, {"reason": _reasons(anew), "code": code, "automatic": True}
@@ -253,7 +253,7 @@ def _going_on(
     """Yield what lets tables go on for which nothing speaks any more."""
     for table, entry in errored.items():
         if entry.code in MENDED:
-            yield gaps.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
+            yield data_loss.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
             yield RESUME, table, {"code": entry.code}
         if entry.code == UNSEEN and table in waiting:
             yield RESUME, table, {"code": UNSEEN}
@@ -545,7 +545,7 @@ class CatalogWatch:
             for kind, table, more in said:
                 if kind == REBUILD and more["code"]:
                     self._note_rebuild(table)
-            obeyed = {table for kind, table, _ in said if kind not in {gaps.RESNAPSHOT, FILL}}
+            obeyed = {table for kind, table, _ in said if kind not in {data_loss.RESNAPSHOT, FILL}}
             self._said = state.batch, told | obeyed
 
     def _is_due(self, record: Record) -> bool:

@@ -22,7 +22,7 @@ from lakemark.ops.status import (
     Status,
     TableNow,
 )
-from lakemark.snapshot.following import ENDED
+from lakemark.snapshot.run_tracker import ENDED
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

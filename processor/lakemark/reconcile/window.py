@@ -26,8 +26,8 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from lakemark.model import packets, positions
-from lakemark.reconcile import chunks, remembered
+from lakemark.model import change_batch, positions
+from lakemark.reconcile import chunks, key_log
 from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled, Whole
 from lakemark.reconcile.outputs import (
     RESTART,
@@ -49,12 +49,12 @@ from lakemark.reconcile.state import (
     decode_state,
     encode_state,
 )
-from lakemark.source import touches
-from lakemark.source.touches import ShardMark, WindowRow
+from lakemark.source import changed_keys
+from lakemark.source.changed_keys import ShardMark, WindowRow
 
 CONTROL: Final = "control"
-TOUCHES: Final = touches.TOUCHES_KIND
-MARKS: Final = touches.MARKS_KIND
+TOUCHES: Final = changed_keys.TOUCHES_KIND
+MARKS: Final = changed_keys.MARKS_KIND
 CHUNK: Final = "chunk"
 FOLDED: Final = frozenset({TOUCHES, MARKS, CHUNK, CONTROL})
 """Kinds of rows that a shard takes; it lets others pass."""
@@ -99,7 +99,7 @@ def fold(
     Args:
         state: the blob of the batch before; None at the beginning.
         records: blobs by kind, each kind in a fixed order: CONTROL records (JSON, in offset order),
-            TOUCHES and MARKS as `source.touches` packs them, CHUNK parts (four bytes of the
+            TOUCHES and MARKS as `source.changed_keys` packs them, CHUNK parts (four bytes of the
             header's length, the header as JSON, a packet).
         shard: number of the shard.
 
@@ -115,7 +115,7 @@ def fold(
         return ShardOutcome(None, [])
     outputs = _control(now, records.get(CONTROL, ()), shard)
     if now.runs:
-        found = [m for blob in records.get(MARKS, ()) for m in touches.unpack_marks(blob)]
+        found = [m for blob in records.get(MARKS, ()) for m in changed_keys.unpack_marks(blob)]
         _remember(now, records.get(TOUCHES, ()))
         oldest = _mark(now, sorted(found, key=_mark_order), outputs)
         _take_parts(now, records.get(CHUNK, ()), shard)
@@ -166,12 +166,12 @@ def arm(runs: set[str], record: object) -> None:
 
 
 def touched(state: bytes | None) -> pa.RecordBatch:
-    """The touches in a state, one row per table and key, schema `remembered.REMEMBERED`."""
+    """The touches in a state, one row per table and key, schema `key_log.REMEMBERED`."""
     return _touched(decode_state(state))
 
 
 def _touched(now: ShardState) -> pa.RecordBatch:
-    return remembered.newest([remembered.read(segment) for segment in now.segments])
+    return key_log.newest([key_log.read(segment) for segment in now.segments])
 
 
 def _control(now: ShardState, records: Iterable[bytes], shard: int) -> list[Output]:
@@ -222,10 +222,15 @@ def _sweep(now: ShardState, record: _Control) -> list[Output]:
     run, position = now.runs.get(record.run), _position(record.position)
     if run is None or record.table not in run.tables or position == positions.LOWEST:
         return []
-    packet = packets.truncates([position], table=record.table)
+    packet = change_batch.truncates([position], table=record.table)
     swept = Swept(record.run, record.table, record.position)
     return [
-        Output(SURVIVORS, record.table, packets.encode(packet), f"{packets.SWEEPS}{record.run}"),
+        Output(
+            SURVIVORS,
+            record.table,
+            change_batch.encode(packet),
+            f"{change_batch.SWEEPS}{record.run}",
+        ),
         Output(SWEPT, record.table, msgspec.json.encode(swept)),
     ]
 
@@ -273,7 +278,7 @@ def _close_below(now: ShardState, attempt: int) -> None:
 def _drop_tables(now: ShardState) -> None:
     """Forgets tables that no run reads any more, and attempts of runs that are over."""
     tables = now.tables()
-    kept = [remembered.of_tables(remembered.read(segment), tables) for segment in now.segments]
+    kept = [key_log.of_tables(key_log.read(segment), tables) for segment in now.segments]
     _set_segments(now, [batch for batch in kept if batch.num_rows])
     for found in (now.floors, now.blind, now.own, now.decided):
         for table in set(found) - tables:
@@ -284,20 +289,20 @@ def _drop_tables(now: ShardState) -> None:
 
 def _remember(now: ShardState, blobs: Sequence[bytes]) -> None:
     # A late touch below `forgotten_below` beats no chunk that can still be decided.
-    fresh = remembered.fresh(blobs, tables=now.tables(), above=now.forgotten_below)
+    fresh = key_log.fresh(blobs, tables=now.tables(), above=now.forgotten_below)
     if not fresh:
         return
-    new = remembered.newest(fresh)
-    now.highest = max(now.highest, remembered.highest(new))
-    batches = [remembered.read(segment) for segment in now.segments]
+    new = key_log.newest(fresh)
+    now.highest = max(now.highest, key_log.highest(new))
+    batches = [key_log.read(segment) for segment in now.segments]
     while batches and batches[-1].num_rows < 2 * new.num_rows:
-        new = remembered.newest([batches.pop(), new])
+        new = key_log.newest([batches.pop(), new])
     _set_segments(now, [*batches, new], same=len(batches))
 
 
 def _set_segments(now: ShardState, batches: list[pa.RecordBatch], *, same: int = 0) -> None:
     """Replaces the segments; the first `same` of them are the old ones."""
-    now.segments = now.segments[:same] + [touches.encode_touches(b) for b in batches[same:]]
+    now.segments = now.segments[:same] + [changed_keys.encode_touches(b) for b in batches[same:]]
     now.rows = [batch.num_rows for batch in batches]
 
 
@@ -309,16 +314,18 @@ def _mark(now: ShardState, marks: Sequence[ShardMark], outputs: list[Output]) ->
     tables = now.tables()
     oldest = now.forgotten_below
     for mark in marks:
-        if mark.kind == touches.WINDOW:
+        if mark.kind == changed_keys.WINDOW:
             oldest = max(oldest, _window(now, mark))
             continue
         if mark.table not in tables:
             continue
-        found = {touches.TRUNCATE: now.floors, touches.BLIND: now.blind}.get(mark.kind, now.own)
+        found = {changed_keys.TRUNCATE: now.floors, changed_keys.BLIND: now.blind}.get(
+            mark.kind, now.own
+        )
         if mark.position <= found.get(mark.table, b""):
             continue
         found[mark.table] = mark.position
-        if mark.kind == touches.OWN_SNAPSHOT:
+        if mark.kind == changed_keys.OWN_SNAPSHOT:
             outputs.append(Output(RESTART, mark.table, mark.table.encode()))
         else:
             now.highest = max(now.highest, mark.position)
@@ -384,7 +391,7 @@ def _decide(now: ShardState, shard: int) -> list[Output]:
             if touched is None:
                 touched = _touched(now)
             floor = now.floors.get(attempt.table, b"")
-            of_table = remembered.of_tables(touched, [attempt.table])
+            of_table = key_log.of_tables(touched, [attempt.table])
             decision = chunks.decide(attempt.parts, low.open, of_table, floor=floor)
             if decision.blob is not None:
                 outputs.append(Output(SURVIVORS, attempt.table, decision.blob, f"chunk/{number}"))
@@ -443,7 +450,7 @@ def _forget(now: ShardState, below: bytes) -> None:
         for uuid, window in now.windows.items()
         if (window.open or window.close) >= below or uuid in named
     }
-    batches = [remembered.read(segment) for segment in now.segments]
-    kept = [batch.filter(remembered.is_above(batch.column("position"), below)) for batch in batches]
+    batches = [key_log.read(segment) for segment in now.segments]
+    kept = [batch.filter(key_log.is_above(batch.column("position"), below)) for batch in batches]
     if sum(now.rows) > sum(batch.num_rows for batch in kept):
         _set_segments(now, [batch for batch in kept if batch.num_rows])

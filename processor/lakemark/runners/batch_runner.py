@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from lakemark.model.schema import TableSchema
-from lakemark.runners.draining import Draining
-from lakemark.runners.pace import Pace
+from lakemark.runners.graceful_stop import Draining
+from lakemark.runners.trigger import Pace
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.source.ranges import Range
+from lakemark.source.offset_ranges import Range
+from lakemark.state.advance import Results
 from lakemark.state.checkpoint import Checkpoint
-from lakemark.state.settle import Results
 from lakemark.tasks import BatchPlan
 
 JAVA_ENDED: Final = "java-ended"

@@ -33,17 +33,17 @@ from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.reconcile import window
 from lakemark.runners.batch_runner import CONTROL_RECORDS, Batches, chunk_records
-from lakemark.runners.draining import QueryStoppedError
+from lakemark.runners.graceful_stop import QueryStoppedError
 from lakemark.settings.config import Config
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import OpenClients, ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.source import fetch, plain, ranges
-from lakemark.source.ranges import Range
+from lakemark.source import fast_path, fetch, offset_ranges
+from lakemark.source.offset_ranges import Range
+from lakemark.state.advance import Results
 from lakemark.state.checkpoint import LOCAL, Checkpoint
 from lakemark.state.checkpoint_files import LocalFiles, require_folder
 from lakemark.state.control import PARTITION
-from lakemark.state.settle import Results
 from lakemark.tasks import BatchPlan
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class LocalRunner:
         self._client: dict[str, Any] = {}
         self._checkpoint = self.checkpoint()
         self._kept = threading.local()
-        plain.ready()
+        fast_path.ready()
 
     def checkpoint(self) -> Checkpoint:
         """See `BatchRunner`."""
@@ -251,7 +251,7 @@ class _Sources:
         topics = {*self._cluster.topics(self._pattern), *self._own, *(t for k in known for t in k)}
         found = self._split(self._cluster.end_offsets(sorted(topics)))
         for before, now in zip(known, found, strict=True):
-            ranges.between(before, now)  # raises
+            offset_ranges.between(before, now)  # raises
         return found
 
     def next(self, known: Sequence[Offsets], ends: Sequence[Offsets]) -> list[Offsets]:
@@ -362,7 +362,7 @@ class LocalQuery:
         while not self._stopped.is_set():
             self._triggered = True
             ends = sources.next(known, target or sources.ends(known))
-            if any(ranges.between(*some) for some in zip(known, ends, strict=True)):
+            if any(offset_ranges.between(*some) for some in zip(known, ends, strict=True)):
                 batch += 1
                 checkpoint.note_planned(batch, ends)
                 self._one(batch, known, ends)
@@ -380,7 +380,9 @@ class LocalQuery:
     def _one(self, batch: int, before: list[Offsets], now: list[Offsets]) -> None:
         self._batches.draining.hold(self._sleep)
         own = [
-            one for some in zip(before[1:], now[1:], strict=True) for one in ranges.between(*some)
+            one
+            for some in zip(before[1:], now[1:], strict=True)
+            for one in offset_ranges.between(*some)
         ]
         self._batches.on_batch(own, batch)
         self._checkpoint.note_committed(batch)

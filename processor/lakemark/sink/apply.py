@@ -31,23 +31,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from lakemark.errors import LakemarkError, TableError
-from lakemark.model import chunk_rows, fills, packets
-from lakemark.model.chunk_rows import ChunkFile
+from lakemark.model import change_batch, chunk_batch, fills
+from lakemark.model.chunk_batch import ChunkFile
 from lakemark.model.evolution import TypesError, joined, way_on
 from lakemark.model.fills import Fill
 from lakemark.sink import key_ends, schema_changes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta import (
     commits,
+    deletion_vectors,
+    deletion_vectors_rows,
     delta_rs,
-    evolve,
+    maintenance,
+    schema_evolution,
     staging,
     table_log,
-    upkeep,
-    vectors,
-    vectors_rows,
 )
 from lakemark.sink.delta.chunk_files import InFile, fits, loader, placed
 from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
@@ -57,8 +57,8 @@ from lakemark.sink.delta.pending import Halves
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.sink.names import CDC, OWN, sources_of
-from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part, Resolution, resolve
+from lakemark.sink.row_images import cdc_type
 
 log = structlog.get_logger(__name__)
 
@@ -112,15 +112,15 @@ def apply(
         return work.outcome
     work.publish_rows()
     work.place()
-    crashpoints.reach(crashpoints.BEFORE_COMMIT)
+    failpoints.reach(failpoints.BEFORE_COMMIT)
     work.truncate()  # 3
     resolution = work.resolve()  # 4
     work.publish_completed(resolution)
-    crashpoints.reach(crashpoints.BEFORE_PENDING)
+    failpoints.reach(failpoints.BEFORE_PENDING)
     work.leave_halves(resolution)  # 5
     write_set = resolution.write_set
     merged = work.merge(write_set)  # 6
-    crashpoints.reach(crashpoints.AFTER_COMMIT)
+    failpoints.reach(failpoints.AFTER_COMMIT)
     if merged.skipped:  # another process committed meanwhile: what was it?
         return apply(table, parts, plan, publish=publish)
     work.outcome.merged(merged, recorded=bool(write_set.num_rows or work.files))
@@ -198,7 +198,7 @@ class _Work:
         """What the packets say, and what waits for them."""
         own = plan.tables.get(table) or plan.new_table(table)
         parts = schema_changes.without_truncates(parts, own.policy)
-        key = packets.key_columns(part.packet for part in parts).names
+        key = change_batch.key_columns(part.packet for part in parts).names
         outcome = TableOutcome(table, key=list(key), engine=own.engine, step=plan.step)
         outcome.truncate = _truncate(parts, own.floor)
         outcome.key_ends = key_ends.key_ends(_keys(parts), _key_types(parts, key))
@@ -293,7 +293,7 @@ class _Work:
             commits.existing(own.path, options, self.opened, engine=own.engine)
         self._follow()
         if self.schema is not None and not self.is_fit:
-            changed = evolve.ensure(
+            changed = schema_evolution.ensure(
                 own.path,
                 self.schema,
                 key=outcome.key,
@@ -327,12 +327,12 @@ class _Work:
             return
         if len(set(schema.names)) < len(schema.names) or {*schema.names} & OWN - {CDC}:
             return  # `ensure` says why not
-        needed = evolve.plan(self.opened, own.path, schema, table)
+        needed = schema_evolution.plan(self.opened, own.path, schema, table)
         followed = schema_changes.followed(schema, needed, own.policy, table)
         if not followed.equals(schema):
             self.schema, self.is_narrowed = followed, True
             self.left = {*schema.names} - {*followed.names}
-            needed = evolve.plan(self.opened, own.path, followed, table)
+            needed = schema_evolution.plan(self.opened, own.path, followed, table)
         schema_changes.require_seen(table, [needed.sources[f.name] for f in needed.added], own.seen)
         self.is_fit = not (needed.added or needed.widened or needed.members)
 
@@ -425,7 +425,7 @@ class _Work:
         if self.opened is None or self.own.engine != DELETION_VECTORS:
             return pa.schema([]), ()
         store = TableStore(self.own.path, self.plan.options)
-        files = vectors_rows.files_of(self.opened, store).files
+        files = deletion_vectors_rows.files_of(self.opened, store).files
         return pa.schema(self.opened.schema().to_arrow()), {f.path for f in files.values()}
 
     def truncate(self) -> None:
@@ -453,7 +453,7 @@ class _Work:
 
         def read_rows(keys: pa.Table) -> pa.Table:
             if own.engine == DELETION_VECTORS:
-                return vectors_rows.read_rows(own.path, keys, None, options, self.opened)
+                return deletion_vectors_rows.read_rows(own.path, keys, None, options, self.opened)
             return delta_rs.read_rows(own.path, keys, storage_options=options)
 
         return resolve(
@@ -482,7 +482,7 @@ class _Work:
         own, outcome = self.own, self.outcome
         opened = self.opened
         if own.engine == DELETION_VECTORS:
-            merge = partial(vectors.merge, files=self.files, opened=opened)
+            merge = partial(deletion_vectors.merge, files=self.files, opened=opened)
         else:
             merge = partial(delta_rs.merge, opened=None if isinstance(opened, LogTable) else opened)
         merged: MergeResult = merge(
@@ -509,12 +509,14 @@ class _Work:
         """Step 7."""
         own = self.own
         key = self.outcome.key or own.key  # a truncate alone does not tell it
-        if key and (own.engine == DELETION_VECTORS or upkeep.wants_upkeep(own.path, merged)):
-            upkeep.maintain(own.path, key=key, engine=own.engine, storage_options=self.plan.options)
+        if key and (own.engine == DELETION_VECTORS or maintenance.wants_upkeep(own.path, merged)):
+            maintenance.maintain(
+                own.path, key=key, engine=own.engine, storage_options=self.plan.options
+            )
 
     def _size(self, opened: Opened) -> TableSize:
         if isinstance(opened, LogTable) or self.own.engine == DELETION_VECTORS:
-            return vectors.size_of(opened, self.own.path, self.plan.options)
+            return deletion_vectors.size_of(opened, self.own.path, self.plan.options)
         return delta_rs.size_of(opened)
 
 
@@ -528,7 +530,7 @@ def _in_doubt(parts: Sequence[Part], waiting: pa.Table | None) -> frozenset[byte
 
     More than needed, but none is left out: key changes and fills of the batch, and what waited.
     """
-    kinds = pa.array([packets.LEAVE, packets.ARRIVE, packets.FILL], pa.int8())
+    kinds = pa.array([change_batch.LEAVE, change_batch.ARRIVE, change_batch.FILL], pa.int8())
     found = [part.packet.filter(pc.is_in(part.packet.column("record"), kinds)) for part in parts]
     if waiting is not None:
         found.append(waiting)
@@ -545,7 +547,7 @@ def _doubted(parts: Sequence[Part], given: Sequence[Fill]) -> frozenset[bytes]:
     """Keys of rows of which nobody knows what they have in a new column."""
     found: set[bytes] = set()
     for part in parts if given else ():
-        names = [field.name for field in chunk_rows.image_type(part.packet)]
+        names = [field.name for field in chunk_batch.image_type(part.packet)]
         found |= fills.doubted(part.packet, names, given)
         if part.filed is not None:
             found |= fills.doubted(part.filed.packet(), part.filed.file.columns.names, given)
@@ -562,7 +564,7 @@ def _truncate(parts: Sequence[Part], floor: bytes | None) -> bytes:
         position
         for part in parts
         for position in part.packet.column("position")
-        .filter(pc.equal(part.packet.column("record"), packets.TRUNCATE))
+        .filter(pc.equal(part.packet.column("record"), change_batch.TRUNCATE))
         .to_pylist()
     ]
     newest = max(found, default=b"")
@@ -579,7 +581,7 @@ def _keys(parts: Sequence[Part]) -> Iterator[pa.ChunkedArray]:
 
 def _key_types(parts: Sequence[Part], key: Sequence[str]) -> dict[str, pa.DataType]:
     """Types of the key columns in the packets' rows; none where no packet has rows."""
-    images = [chunk_rows.image_type(part.packet) for part in parts]
+    images = [chunk_batch.image_type(part.packet) for part in parts]
     found = {field.name: field.type for image in images for field in image}
     return {name: found[name] for name in key} if found.keys() >= set(key) else {}
 
@@ -590,7 +592,7 @@ def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | No
     Raises:
         TableError: `schema-incompatible`: there is no type that holds all values of a column.
     """
-    images = [chunk_rows.image_type(part.packet) for part in parts]
+    images = [chunk_batch.image_type(part.packet) for part in parts]
     schemas = [pa.schema(list(image)) for image in images if len(image)]
     if not schemas:
         return None

@@ -4,12 +4,12 @@ Pure: it reads the table through a function. In order:
 
 1. the row images of all packets become one pool; the truncate floor drops what lies below it;
 2. keys whose packets say everything go straight through, column by column;
-3. stretches of one key from several packets are composed (`changes.then`);
+3. stretches of one key from several packets are composed (`net_change.then`);
 4. keys that take part in key changes start from the table's row and take their steps one by one
-   (`changes.advance`); what a delete with a new key leaves behind is a *move*;
+   (`net_change.advance`); what a delete with a new key leaves behind is a *move*;
 5. rows that arrived with unavailable columns take them from their move, chains included: now, or
    in a later batch when the two halves arrive apart (`Resolution.pending`); what is still missing
-   then, a chunk's row that lost gives (`packets.FILL`); where a row that may miss an event has
+   then, a chunk's row that lost gives (`change_batch.FILL`); where a row that may miss an event has
    another value than that, its key is read again;
 6. the result is laid out as the write set of the engines.
 
@@ -26,13 +26,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.model import changes, packets, positions
-from lakemark.model.changes import Arrive, Leave, Net, Step
-from lakemark.model.chunk_rows import Filed
-from lakemark.model.packets import SWEEPS
-from lakemark.sink.moves import Special, Waiting, below, net_of
+from lakemark.model import change_batch, net_change, positions
+from lakemark.model.change_batch import SWEEPS
+from lakemark.model.chunk_batch import Filed
+from lakemark.model.net_change import Arrive, Leave, Net, Step
+from lakemark.sink.key_changes import Special, Waiting, below, net_of
 from lakemark.sink.names import CDC
-from lakemark.sink.pool import Pool, cdc_type
+from lakemark.sink.row_images import Pool, cdc_type
 
 __all__ = ["CDC", "Part", "ReadRows", "Resolution", "cdc_type", "resolve"]
 
@@ -122,7 +122,7 @@ def resolve(
     tables = [part.packet for part in ordered]
     if pending is not None:
         tables.append(pending)
-    pool = Pool(tables, packets.key_columns(tables), deletes=deletes)
+    pool = Pool(tables, change_batch.key_columns(tables), deletes=deletes)
     truncate = max(_truncates(tables), default=None)
     if truncate is not None and floor is not None and truncate <= floor:
         truncate = None  # one that comes again
@@ -163,14 +163,16 @@ def is_partial(packet: pa.Table) -> bool:
 def _truncates(tables: Sequence[pa.Table]) -> list[bytes]:
     found: list[bytes] = []
     for table in tables:
-        which = pc.equal(table.column("record"), packets.TRUNCATE)
+        which = pc.equal(table.column("record"), change_batch.TRUNCATE)
         found += table.column("position").filter(which).to_pylist()
     return found
 
 
 def _missed(tables: Sequence[pa.Table]) -> frozenset[bytes]:
     """Keys of events that could not be decoded."""
-    found = [t.filter(pc.equal(t.column("record"), packets.MISSED)).column("key") for t in tables]
+    found = [
+        t.filter(pc.equal(t.column("record"), change_batch.MISSED)).column("key") for t in tables
+    ]
     return frozenset(key for keys in found for key in keys.to_pylist())
 
 
@@ -201,9 +203,9 @@ class _Batch:
     """
 
     def __init__(self, ordered: Sequence[Part], floor: bytes | None) -> None:
-        names = packets.CONTROL.names
+        names = change_batch.CONTROL.names
         control = pa.concat_tables(
-            [packets.CONTROL.empty_table(), *(part.packet.select(names) for part in ordered)]
+            [change_batch.CONTROL.empty_table(), *(part.packet.select(names) for part in ordered)]
         )
         self.keys = control.column("key").combine_chunks()
         change = control.column("action").is_valid().to_numpy()
@@ -223,10 +225,10 @@ class _Batch:
         self._control = control
 
     def _add_steps(self, part: Part, at: np.ndarray, offset: int) -> None:
-        for record in packets.records_of(part.packet, at, offset=offset):
+        for record in change_batch.records_of(part.packet, at, offset=offset):
             if record.net is None:
                 continue
-            if record.record == packets.FILL:
+            if record.record == change_batch.FILL:
                 self.fills.setdefault(record.key, []).append(record.net)
                 continue
             found = self.rest.setdefault(record.key, [])
@@ -238,7 +240,7 @@ class _Batch:
         if not len(wanted):
             return
         out = np.asarray(pc.is_in(self.keys.take(pa.array(self.plain)), value_set=wanted))
-        for record in packets.records_of(self._control, self.plain[out], offset=0):
+        for record in change_batch.records_of(self._control, self.plain[out], offset=0):
             if record.net is not None:
                 self.rest[record.key] = [("", record.net.row, record.net)]
         self.plain = self.plain[~out]
@@ -286,19 +288,21 @@ def _occurs_once(names: pa.Array, counted: npt.NDArray[np.bool_]) -> npt.NDArray
 def _simple_mask(control: pa.Table) -> npt.NDArray[np.bool_]:
     """Records that are whole upserts or deletes of one key."""
     simple = pc.and_(
-        pc.equal(control.column("record"), packets.NET),
+        pc.equal(control.column("record"), change_batch.NET),
         pc.and_(
-            pc.not_equal(pc.fill_null(control.column("action"), changes.INSERT), changes.INSERT),
+            pc.not_equal(
+                pc.fill_null(control.column("action"), net_change.INSERT), net_change.INSERT
+            ),
             pc.and_(pc.invert(control.column("base")), pc.is_null(control.column("unavailable"))),
         ),
     )
     return np.asarray(simple.to_numpy(), dtype=bool)
 
 
-def _step(record: packets.PacketRecord, net: Net) -> Step:
-    if record.record == packets.LEAVE:
+def _step(record: change_batch.PacketRecord, net: Net) -> Step:
+    if record.record == change_batch.LEAVE:
         return Leave(net, record.other_key)
-    if record.record == packets.ARRIVE:
+    if record.record == change_batch.ARRIVE:
         return Arrive(net, record.other_key or b"")
     return net
 
@@ -318,5 +322,5 @@ def _whole(steps: list[Step]) -> Net | None:
     for step in steps:
         if not isinstance(step, Net):
             return None
-        whole = changes.then(whole, step)
+        whole = net_change.then(whole, step)
     return whole

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.errors import TableError
-from lakemark.model import packets
+from lakemark.model import change_batch
 from lakemark.model.fills import UNSEEN
 from lakemark.settings.schema_policy import REFUSED, Kind, Outcome, SchemaPolicy, way_on
-from lakemark.sink.delta.evolve import SchemaPlan
+from lakemark.sink.delta.schema_evolution import SchemaPlan
 from lakemark.sink.resolve import Part
 
 _CUT: Final[Kind] = "truncate"
@@ -38,7 +38,7 @@ def without_truncates(parts: Sequence[Part], policy: SchemaPolicy) -> Sequence[P
 
 def _without_truncate(part: Part) -> Part:
     """A part without them has another digest: with another policy it is not the same batch."""
-    kept = part.packet.filter(pc.not_equal(part.packet.column("record"), packets.TRUNCATE))
+    kept = part.packet.filter(pc.not_equal(part.packet.column("record"), change_batch.TRUNCATE))
     if kept.num_rows == part.packet.num_rows:
         return part
     return replace(part, packet=kept, digest=part.digest ^ 1)
@@ -142,11 +142,11 @@ def narrowed(packet: pa.Table, left: Collection[str], schema: pa.Schema, table: 
         if typed
         else pa.StructArray.from_buffers(pa.struct([]), len(whole), [None])
     )
-    packet = packets.with_column(packet, "row", made)
+    packet = change_batch.with_column(packet, "row", made)
     for name in ("unavailable", "missing"):
         column = packet.column(name)
         if left and column.null_count < len(column):
-            packet = packets.with_column(packet, name, _without(column, left))
+            packet = change_batch.with_column(packet, name, _without(column, left))
     return packet
 
 

@@ -25,7 +25,7 @@ import psycopg
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from lakemark.connectors.postgres.boundaries import Boundary, Condition, KeyRange, halves
+from lakemark.connectors.postgres.key_ranges import Boundary, Condition, KeyRange, halves
 from lakemark.connectors.postgres.postgres_chunks import (
     OpenTable,
     RowsOfSnapshot,
@@ -42,8 +42,8 @@ from lakemark.connectors.refusals import Refusal, refusals
 from lakemark.errors import ConfigError, LakemarkError, TableError
 from lakemark.kafka import records
 from lakemark.kafka.client_errors import away
-from lakemark.model.chunk_rows import ChunkFile
-from lakemark.model.modes import HandlingModes
+from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, DatabaseConfig
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkError, ChunkPart, ChunkResult, ChunkSpec, KeyedRows

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemark.connectors.postgres.boundaries import (
+from lakemark.connectors.postgres.key_ranges import (
     CUT_TIMEOUT,
     WHOLE,
     Boundary,
@@ -27,9 +27,9 @@ from lakemark.connectors.postgres.boundaries import (
 )
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.errors import LakemarkError, TableError
-from lakemark.model import chunk_rows, packets
-from lakemark.model.chunk_rows import ChunkFile
-from lakemark.model.packets import KeyColumns
+from lakemark.model import change_batch, chunk_batch
+from lakemark.model.change_batch import KeyColumns
+from lakemark.model.chunk_batch import ChunkFile
 from lakemark.model.schema import TableSchema
 
 MAX_PART_BYTES: Final = 900_000
@@ -233,14 +233,14 @@ def parts(
     """
     key = KeyColumns(schema.key, frozenset(c.name for c in schema.columns if c.padded))
     counts: dict[int, int] = {}
-    for make, rows in ((chunk_rows.reads, found), (chunk_rows.absences, absent)):
+    for make, rows in ((chunk_batch.reads, found), (chunk_batch.absences, absent)):
         if rows is None:
             continue
         ratio = 0.0
         for shard, keys, images in _by_shard(rows, spec):
             packet = make(keys, images, source_ts=source_ts, table=spec.table, key_columns=key)
             if told:
-                packet = packets.told(packet, schema=schema.to_json())
+                packet = change_batch.told(packet, schema=schema.to_json())
             values = list(_values(packet, max_part_bytes, ratio))
             ratio = sum(map(len, values)) / packet.nbytes
             for value in values:
@@ -249,10 +249,10 @@ def parts(
                 yield _part(spec, shard, part, value, max_record_bytes)
     if not counts:
         nothing = _struct(found.rows.slice(0, 0))
-        packet = chunk_rows.reads(
+        packet = chunk_batch.reads(
             pa.array([], pa.binary()), nothing, source_ts=0, table=spec.table, key_columns=key
         )
-        yield _part(spec, 0, 0, packets.encode(packet), max_record_bytes)
+        yield _part(spec, 0, 0, change_batch.encode(packet), max_record_bytes)
 
 
 def filed(
@@ -286,7 +286,7 @@ def filed(
     found: list[tuple[int, bytes]] = []
     size = 0
     for shard, at, mine in _keys_by_shard(_whole(keys), spec):
-        packet = chunk_rows.filed(
+        packet = chunk_batch.filed(
             mine, at, file, source_ts=source_ts, table=spec.table, key_columns=key_columns
         )
         for part, value in enumerate(_values(packet, max_part_bytes)):
@@ -352,7 +352,7 @@ def _values(packet: pa.Table, limit: int, ratio: float = 0.0) -> Iterator[bytes]
     """
     size = packet.nbytes * ratio
     if size <= limit or packet.num_rows <= 1:
-        value = packets.encode(packet)
+        value = change_batch.encode(packet)
         if len(value) <= limit or packet.num_rows <= 1:
             yield value
             return

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from lakemark.model import positions
-from lakemark.snapshot.fence import Committed, has_passed
-from lakemark.snapshot.outside import StreamedTable
+from lakemark.snapshot.output_frontier import Committed, has_passed
+from lakemark.snapshot.ports import StreamedTable
 from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
 from lakemark.state import tables
 

@@ -24,15 +24,15 @@ from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.book import Book
+from lakemark.snapshot.chunk_scheduler import ChunkScheduler
 from lakemark.snapshot.chunks import INTERNAL, REPORT
 from lakemark.snapshot.completing import Completing
-from lakemark.snapshot.desk import Desk
-from lakemark.snapshot.fence import Fence
-from lakemark.snapshot.finishing import Finishing
-from lakemark.snapshot.outside import Outside, Stream
-from lakemark.snapshot.reading import ChunkScheduler
+from lakemark.snapshot.output_frontier import Fence
+from lakemark.snapshot.ports import Outside, Stream
+from lakemark.snapshot.run_store import Book
 from lakemark.snapshot.runs import Chunk, Run, TableRun
+from lakemark.snapshot.signal_processor import Desk
+from lakemark.snapshot.table_completion import Finishing
 from lakemark.snapshot.windows import Windows
 from lakemark.state.progress import PAGE_PREFIX
 

@@ -11,8 +11,8 @@ import msgspec
 from lakemark.snapshot import runs
 
 if TYPE_CHECKING:
+    from lakemark.snapshot.chunk_scheduler import ChunkAttempt
     from lakemark.snapshot.coordinator import Coordinator
-    from lakemark.snapshot.reading import ChunkAttempt
 
 BEING_READ: Final = "reading"
 READ: Final = "read"

@@ -31,7 +31,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakemark.connectors.postgres.boundaries import WHOLE, KeyRange
+from lakemark.connectors.postgres.key_ranges import WHOLE, KeyRange
 from lakemark.errors import StateVersionError
 from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
 

@@ -10,11 +10,11 @@ from typing import Final
 import structlog
 
 from lakemark.errors import LakemarkError
+from lakemark.snapshot.adapters import World
 from lakemark.snapshot.coordinator import Coordinator, Settings
 from lakemark.snapshot.flight import Flight, flight
-from lakemark.snapshot.outside import Stream, StreamedTable
-from lakemark.snapshot.world import World
-from lakemark.state.settle import News
+from lakemark.snapshot.ports import Stream, StreamedTable
+from lakemark.state.advance import News
 from lakemark.state.tables import ERRORED, STREAMING, PipelineState, TableState
 
 log = structlog.get_logger(__name__)

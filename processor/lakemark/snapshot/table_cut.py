@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lakemark.connectors.postgres.boundaries import (
+from lakemark.connectors.postgres.key_ranges import (
     WHOLE,
     Condition,
     KeyRange,

@@ -21,8 +21,8 @@ from lakemark.errors import DependencyError, lost
 from lakemark.kafka.client_errors import Admission, refused_settings
 from lakemark.kafka.client_settings import here
 from lakemark.settings.masking import foreign
-from lakemark.source import librdkafka, plain, scan_messages
-from lakemark.source.ranges import Range
+from lakemark.source import fast_path, librdkafka, scan_messages
+from lakemark.source.offset_ranges import Range
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA: Final = pa.schema(
@@ -209,7 +209,7 @@ def _batch(messages: _Messages, one: Range) -> tuple[int, pa.RecordBatch]:
         messages: pointers; the first is to a record of the range.
         one: the range.
     """
-    if not plain.usable():
+    if not fast_path.usable():
         return 1, _listed(messages[:1], one)
     found = np.empty(scan_messages.FOUND, np.int64)
     count = scan_messages.run(messages, one.end, _MOST_BYTES, librdkafka.HEADERS_OF, found)
@@ -258,7 +258,7 @@ def _told(
 
 
 def _release(messages: _Messages) -> None:
-    if plain.usable():
+    if fast_path.usable():
         scan_messages.release(messages, librdkafka.RELEASE)
         return
     for pointer in messages:

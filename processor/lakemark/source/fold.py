@@ -17,12 +17,12 @@ from lakemark.converters.json import keys, rows
 from lakemark.converters.json.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
 from lakemark.converters.json.placeholders import stands_in
 from lakemark.converters.json.record import unwrapped
-from lakemark.model import changes, packets, positions
-from lakemark.model.changes import Net
+from lakemark.model import change_batch, net_change, positions
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import value_fault
-from lakemark.model.modes import HandlingModes
+from lakemark.model.net_change import Net
 from lakemark.model.schema import TableSchema
-from lakemark.source.gate import HighWater
+from lakemark.source.replay_filter import HighWater
 
 _CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
 # `source.snapshot` of a table's last row, of the last table's in the end.
@@ -78,10 +78,10 @@ def fold(run: Sequence[int], raw: Raw, schema: TableSchema, modes: HandlingModes
     return work.out
 
 
-def key_columns(schema: TableSchema) -> packets.KeyColumns:
+def key_columns(schema: TableSchema) -> change_batch.KeyColumns:
     """The columns of a table's key."""
     padded = frozenset(c.name for c in schema.columns if c.padded)
-    return packets.KeyColumns(schema.key, padded.intersection(schema.key))
+    return change_batch.KeyColumns(schema.key, padded.intersection(schema.key))
 
 
 def _gather(
@@ -290,7 +290,7 @@ class _Fold:
         chosen = [last[names[at]] for at in keep]
         if keep:
             images = decoded.columns
-            packet = packets.build_simple(
+            packet = change_batch.build_simple(
                 keys=pa.array([names[at] for at in keep], pa.binary()),
                 ops=pa.array([heads.op[index] for index in chosen]),
                 position=pa.array([heads.position[index] for index in chosen], pa.binary()),
@@ -315,7 +315,7 @@ class _Fold:
         useless = bad.keys() | self._keyless(decoded)
         whole = self._whole(decoded, [slot[index] for index in deletes])
         slot.update({i: at for at, i in enumerate(deletes, len(order)) if slot[i] in useless})
-        items: list[packets.PacketRecord] = []
+        items: list[change_batch.PacketRecord] = []
         for key, found in events.items():
             moved = any(index in self.old_keys for index in found)
             told_apart = key in shared and any(slot[index] in whole for index in found)
@@ -331,7 +331,7 @@ class _Fold:
         if items:
             table, columns = self.schema.table, key_columns(self.schema)
             self.out.packets.append(
-                packets.build(items, decoded.columns, table=table, key_columns=columns)
+                change_batch.build(items, decoded.columns, table=table, key_columns=columns)
             )
 
     def _event(self, log: "_Log", index: int, row: int, unavailable: frozenset[str]) -> None:
@@ -340,12 +340,12 @@ class _Fold:
         kind, op = heads.kind[index], heads.op[index]
         if kind == Kind.INCREMENTAL:
             at = positions.outside_stream(position)
-            log.net(changes.incremental_read(position=at, source_ts=source_ts, row=row))
+            log.net(net_change.incremental_read(position=at, source_ts=source_ts, row=row))
         elif op == "d":
-            gone = changes.delete(position=position, source_ts=source_ts, row=row)
+            gone = net_change.delete(position=position, source_ts=source_ts, row=row)
             log.leave(gone, self.new_keys.get(index))
         else:
-            net = changes.upsert(
+            net = net_change.upsert(
                 op=op,
                 position=position,
                 source_ts=source_ts,
@@ -363,34 +363,36 @@ class _Log:
     is kept as it is: under a deferrable constraint it may be the delete of another row.
     """
 
-    def __init__(self, key: bytes, items: list[packets.PacketRecord], *, apart: bool) -> None:
+    def __init__(self, key: bytes, items: list[change_batch.PacketRecord], *, apart: bool) -> None:
         self.key = key
         self.items = items
         self.apart = apart
         self.composed: Net | None = None
 
     def net(self, net: Net) -> None:
-        self.composed = changes.then(self.composed, net)
+        self.composed = net_change.then(self.composed, net)
 
     def leave(self, gone: Net, new_key: bytes | None) -> None:
         if new_key is None and not self.apart:
             self.net(gone)
         elif new_key != self.key:  # spellings of one key are one row: it stays
-            self._add(packets.LEAVE, gone, new_key)
+            self._add(change_batch.LEAVE, gone, new_key)
 
     def arrive(self, net: Net, old_key: bytes | None) -> None:
         if old_key is None:
             self.net(net)
         elif old_key != self.key:
-            self._add(packets.ARRIVE, net, old_key)
+            self._add(change_batch.ARRIVE, net, old_key)
         else:
             self.net(replace(net, base=bool(net.unavailable), barrier=None))
 
     def close(self) -> None:
         if self.composed is not None:
             net, self.composed = self.composed, None
-            self.items.append(packets.PacketRecord(packets.NET, self.key, net.position, net))
+            self.items.append(
+                change_batch.PacketRecord(change_batch.NET, self.key, net.position, net)
+            )
 
     def _add(self, record: int, net: Net, other_key: bytes | None) -> None:
         self.close()
-        self.items.append(packets.PacketRecord(record, self.key, net.position, net, other_key))
+        self.items.append(change_batch.PacketRecord(record, self.key, net.position, net, other_key))

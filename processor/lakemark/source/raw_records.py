@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from lakemark.converters.json import record
 from lakemark.kafka.output_names import ID
 from lakemark.model.offsets import Offsets
-from lakemark.source import stretch
-from lakemark.source.stretch import Records
+from lakemark.source import decoder
+from lakemark.source.decoder import Records
 
 
 def by_partition(
@@ -143,7 +143,7 @@ def without_headers(parts: Sequence[pa.RecordBatch]) -> bool:
 def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
     """Only the two key-change headers, and only where there are any: most records have neither."""
     found: list[list[dict[str, Any]] | None] = [None] * len(headers)
-    wanted = pa.array([stretch.NEW_KEY, stretch.OLD_KEY])
+    wanted = pa.array([decoder.NEW_KEY, decoder.OLD_KEY])
     start = 0
     for chunk in headers.chunks:
         flat = pc.list_flatten(chunk)

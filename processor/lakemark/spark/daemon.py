@@ -22,14 +22,14 @@ from pyspark import daemon
 
 import lakemark.plans
 import lakemark.reconcile.operator
-import lakemark.spark.handover
 import lakemark.spark.jobs
+import lakemark.spark.plan_broadcast
 import lakemark.tasks
 from lakemark.sink.output import writers
-from lakemark.source import plain
+from lakemark.source import fast_path
 
 MODULES = (
-    lakemark.spark.handover,
+    lakemark.spark.plan_broadcast,
     lakemark.plans,
     lakemark.reconcile.operator,
     lakemark.spark.jobs,
@@ -48,7 +48,7 @@ def main() -> None:
     """Serves Spark's requests for workers until its end closes."""
     _keep_memory()
     pa.set_memory_pool(pa.system_memory_pool())
-    plain.ready()
+    fast_path.ready()
     gc.collect()
     gc.freeze()
     writers.start(int(os.environ.get(writers.COUNT, "0")))

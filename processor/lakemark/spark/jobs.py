@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec
-from lakemark.spark.handover import PROPERTY
+from lakemark.spark.plan_broadcast import PROPERTY
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -15,20 +15,20 @@ from lakemark import tasks
 from lakemark.kafka import brokers
 from lakemark.model.schema import TableSchema
 from lakemark.runners.batch_runner import Batches, OtherStagesError
-from lakemark.runners.draining import QueryStoppedError
+from lakemark.runners.graceful_stop import QueryStoppedError
 from lakemark.settings.config import Config
-from lakemark.sink.delta import bigtable
+from lakemark.sink.delta import spark_merge_driver
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.source.ranges import Range
-from lakemark.spark import handover, jobs, stages
+from lakemark.source.offset_ranges import Range
+from lakemark.spark import jobs, plan_broadcast, query
 from lakemark.spark.hadoop_files import HadoopFiles
-from lakemark.spark.handover import QueryContext
+from lakemark.spark.plan_broadcast import QueryContext
+from lakemark.spark.query import ChangeLog, Stages
 from lakemark.spark.session import java_ended, session
-from lakemark.spark.stages import ChangeLog, Stages
+from lakemark.state.advance import Results
 from lakemark.state.checkpoint import SPARK, Checkpoint
-from lakemark.state.settle import Results
 from lakemark.tasks import BatchPlan
 
 log = structlog.get_logger(__name__)
@@ -90,7 +90,7 @@ class SparkRunner:
         self._stages = Stages(armed=armed)
         self._known = QueryContext(dict(schemas), brokers.librdkafka_options(config))
         self._change_log = ChangeLog.of(config, pattern)
-        frame = stages.query(
+        frame = query.query(
             self._spark,
             config,
             self._change_log,
@@ -139,10 +139,10 @@ class SparkRunner:
     ) -> Results:
         """See `BatchRunner`."""
         known = self._known
-        handover.tell(self._spark, plan.decode, known)
+        plan_broadcast.tell(self._spark, plan.decode, known)
         if not self._stages.armed:
-            read = stages.decoded(
-                self._spark, self._change_log, news(), lambda: handover.told(known)
+            read = query.decoded(
+                self._spark, self._change_log, news(), lambda: plan_broadcast.told(known)
             )
             rows = rows if read is None else rows.union(read)
         return _merge(rows, plan)
@@ -150,12 +150,12 @@ class SparkRunner:
     def reread(self, ranges: Sequence[Range], plan: BatchPlan) -> Results:
         """See `BatchRunner`."""
         decode = plan.decode
-        rows = stages.decoded(self._spark, self._change_log, ranges, lambda: decode)
+        rows = query.decoded(self._spark, self._change_log, ranges, lambda: decode)
         return _merge(rows, plan) if rows is not None else Results()
 
     def finish(self, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
         """See `BatchRunner`."""
-        bigtable.finish(self._spark, own, outcome, plan)
+        spark_merge_driver.finish(self._spark, own, outcome, plan)
 
     def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
         """See `BatchRunner`."""

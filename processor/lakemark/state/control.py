@@ -17,7 +17,7 @@ from lakemark.kafka import brokers, records
 from lakemark.kafka.client_errors import away
 from lakemark.kafka.client_settings import by_offset
 from lakemark.settings.config import Config
-from lakemark.state import control_records, gaps
+from lakemark.state import control_records, data_loss
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ def resnapshot(config: Config, tables: Iterable[str], reason: str) -> None:
     """
     now = time.time_ns() // 1_000_000
     said = [
-        {"type": gaps.RESNAPSHOT, "table": table, "id": str(uuid.uuid4()), "ts_ms": now}
+        {"type": data_loss.RESNAPSHOT, "table": table, "id": str(uuid.uuid4()), "ts_ms": now}
         for table in tables
     ]
     found = [(str(r["table"]).encode(), json.dumps(r | {"reason": reason}).encode()) for r in said]

@@ -26,9 +26,9 @@ import structlog
 from lakemark.model.fills import Fill
 from lakemark.model.offsets import Offsets
 from lakemark.reconcile import window
-from lakemark.state import gaps, handling, tables
+from lakemark.state import data_loss, handling, tables
 from lakemark.state.handling import Mark
-from lakemark.state.refresh import Refresh
+from lakemark.state.schema_refresh import Refresh
 from lakemark.state.tables import PAUSED, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 COMMANDS: Final = frozenset(
     {
         *("table-pause", "table-resume", "table-stop", "table-skip", "table-read"),
-        *(gaps.RESNAPSHOT, "table-rebuild", "table-fill", "new-epoch"),
+        *(data_loss.RESNAPSHOT, "table-rebuild", "table-fill", "new-epoch"),
     }
 )
 _SHOWN: Final = 500  # characters of a reason that are kept
@@ -166,7 +166,7 @@ def carry_out(
             _skip(state, table, record.get("offsets"), refresh)
         elif kind == "table-read" and table:
             _read(state, table, more, said="until" in record)
-        elif kind == gaps.RESNAPSHOT and table:
+        elif kind == data_loss.RESNAPSHOT and table:
             _doubt(state, table, more)
         elif kind == "table-rebuild" and table:
             _rebuild(state, record, more, refresh, start=start, before=before)

@@ -6,7 +6,7 @@ be anything; a record over which the process ended `DEATHS` times is left out, a
 
 Several records may stand in one mark. After the first end they are handled one by one, so that the
 one to blame is known after the second. Pure; the marks are kept by their owners: signals beside the
-runs (`snapshot.desk`), control records in the checkpoint (`pipeline`).
+runs (`snapshot.signal_processor`), control records in the checkpoint (`pipeline`).
 """
 
 import uuid

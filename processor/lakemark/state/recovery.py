@@ -26,9 +26,9 @@ from lakemark.kafka.records import read_compacted
 from lakemark.model.offsets import Offsets
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
-from lakemark.state import control, control_records, gaps, progress, selection, tables
+from lakemark.state import control, control_records, data_loss, progress, selection, tables
 from lakemark.state.checkpoint import Checkpoint
-from lakemark.state.gaps import Gap, Held
+from lakemark.state.data_loss import Gap, Held
 from lakemark.state.selection import Changed
 from lakemark.state.tables import PipelineState
 
@@ -63,14 +63,14 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
         begun = {} if planned else checkpoint.begun()
         asked = {*state.offsets, *own, *begun, *(late if planned else ())}
         held = _held(cluster, sorted(asked))
-        found = gaps.gaps(state, known, held)
-        own_found = gaps.own_gaps(own, known, held)
+        found = data_loss.gaps(state, known, held)
+        own_found = data_loss.own_gaps(own, known, held)
         if found or own_found:
             end = cluster.end_offsets([names.control]).get((names.control, control.PARTITION), 0)
             lost = any(gap.topic == names.control for gap in own_found)
             records = control.read(config, 0 if lost else state.control, end)
             _refuse(found, own_found, changed, records, names.control)
-    if why := gaps.before_anything(begun, held):
+    if why := data_loss.before_anything(begun, held):
         raise PipelineError(
             f"the first batch was never completed, and Kafka lost events of it: {why}",
             code=EXPIRED,
@@ -113,7 +113,7 @@ class _Work:
         """The state after a batch, as the query goes on from it."""
         selection.select(state, self.wanted)
         anew = {gap.topic for gap in self.found if gap.code != EXPIRED}
-        gaps.begin_again(state, self._first(*self.found), anew=anew)
+        data_loss.begin_again(state, self._first(*self.found), anew=anew)
         for gap in self.found:
             for name in set(gap.tables).intersection(self.changed.back, state.tables):
                 why = f"it was left out for a while, and events of it are gone: {gap.reason}"
@@ -161,9 +161,9 @@ def _refuse(
     """Stops what only a person may let go on, unless a control record says that one has."""
     said = list(records)
     lost = next((gap for gap in own if gap.topic == control_topic), None)
-    if lost is not None and not any(r.get("type") == gaps.CONTROL_LOST for r in said):
+    if lost is not None and not any(r.get("type") == data_loss.CONTROL_LOST for r in said):
         raise _stop_control(lost)
-    told = {str(r.get("table")) for r in said if r.get("type") == gaps.RESNAPSHOT}
+    told = {str(r.get("table")) for r in said if r.get("type") == data_loss.RESNAPSHOT}
     missing = sorted({t for gap in found for t in gap.tables} - told - set(changed.back))
     if missing:
         raise _stop([gap for gap in found if set(gap.tables) & set(missing)], missing)
@@ -180,7 +180,7 @@ def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) ->
         DependencyError: the brokers do not answer.
     """
     known, ids = checkpoint.topics(), _ids(config, state.offsets)
-    found = gaps.gaps(state, known, Held(ids, {}, state.offsets))
+    found = data_loss.gaps(state, known, Held(ids, {}, state.offsets))
     found = [gap for gap in found if gap.tables]
     if found:
         raise _stop(found, sorted({table for gap in found for table in gap.tables}))
@@ -257,7 +257,7 @@ def _stop_control(gap: Gap) -> PipelineError:
     return PipelineError(
         f"commands may be missing: {gap.reason}. They may have paused, resumed or skipped tables, "
         "or have been those of `lakemark recover`; no change of a table is among them",
-        code=gaps.CONTROL_LOST,
+        code=data_loss.CONTROL_LOST,
         hint="`lakemark recover --control`, then `lakemark run`: it goes on without them, and "
         "snapshots under way go on by themselves. Then look at `lakemark status`, and give the "
         "commands again that were not carried out; let the topic keep its records for longer",

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from lakemark.errors import PipelineError, nearest
-from lakemark.state.gaps import CONTROL_LOST
+from lakemark.state.data_loss import CONTROL_LOST
 from lakemark.state.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, TableState
 
 STANDING: Final = (PAUSED, ERRORED)

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from lakemark.connectors.postgres.visibility import Server, Snapshot, Watermark, visible
-from lakemark.model import packets
-from lakemark.source.touches import shard_of
+from lakemark.model import change_batch
+from lakemark.source.changed_keys import shard_of
 from tests.kit.log_model import TABLE, Row
 from tests.kit.simulation.pipeline import Done, Pipeline
 from tests.kit.simulation.runs import Attempt, Chain, Chunk, Run, Tick, Window, packet_of
@@ -242,7 +242,7 @@ class Coordinator:
                     "run": chunk.run.name, "table": TABLE, "chunk": chunk.number,
                     "attempt": attempt.number, "shard": shard, "part": part,
                 }  # fmt: skip
-                attempt.parts.append((msgspec.json.encode(header), packets.encode(packet)))
+                attempt.parts.append((msgspec.json.encode(header), change_batch.encode(packet)))
         self.dice.shuffle(attempt.parts)
 
     def write_part(self, attempt: Attempt) -> None:

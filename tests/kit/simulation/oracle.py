@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakemark.model import chunk_rows, packets, positions
+from lakemark.model import change_batch, chunk_batch, positions
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from tests.kit.simulation.connector import Event
@@ -78,10 +78,10 @@ class Oracle:
 
     def _survivors(self, attempt: int, blob: bytes) -> list[tuple[int, int]]:
         """I5: no event that has been seen is newer than a row that survives."""
-        packet = chunk_rows.decode(blob)
+        packet = chunk_batch.decode(blob)
         found = []
         for row in packet.select(["record", "key", "position"]).to_pylist():
-            if row["record"] != packets.NET:
+            if row["record"] != change_batch.NET:
                 continue
             key = int(row["key"].strip(b"[]"))
             if self.newest.get(key, b"") > row["position"]:
@@ -216,9 +216,9 @@ def _settled(output: window.Output) -> str:
         settled = msgspec.json.decode(output.blob, type=Settled)
         return f" {settled.attempt}/{settled.shard} {settled.void or settled.survivors}"
     if output.kind == window.SURVIVORS:
-        rows = chunk_rows.decode(output.blob).select(["record", "key", "position"]).to_pylist()
+        rows = chunk_batch.decode(output.blob).select(["record", "key", "position"]).to_pylist()
         return " " + " ".join(
-            f"{'fill ' if r['record'] == packets.FILL else ''}{(r['key'] or b'').decode()}"
+            f"{'fill ' if r['record'] == change_batch.FILL else ''}{(r['key'] or b'').decode()}"
             f"@{_short(r['position'])}"
             for r in rows
         )

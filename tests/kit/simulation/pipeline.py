@@ -17,22 +17,22 @@ import pyarrow as pa
 
 from lakemark import plans, tasks
 from lakemark.converters.json.envelope import SourceIdentity
-from lakemark.model import chunk_rows, fills, packets, positions
-from lakemark.model.chunk_rows import ChunkFile
+from lakemark.model import change_batch, chunk_batch, fills, positions
+from lakemark.model.change_batch import KeyColumns
+from lakemark.model.chunk_batch import ChunkFile
 from lakemark.model.fills import UNSEEN, Fill
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
-from lakemark.model.packets import KeyColumns
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta import chunk_files
 from lakemark.sink.delta.chunk_files import InFile
-from lakemark.sink.pool import Pool
 from lakemark.sink.resolve import Part
-from lakemark.source import stretch
-from lakemark.source.gate import HighWater
-from lakemark.source.stretch import Records, StretchPlan
+from lakemark.sink.row_images import Pool
+from lakemark.source import decoder
+from lakemark.source.decoder import Records, StretchPlan
+from lakemark.source.replay_filter import HighWater
 from lakemark.state import catch_up, new_partitions, tables
 from lakemark.state.tables import TableState, Water
 from tests.kit.log_model import TABLE, Record, table_schema
@@ -259,12 +259,12 @@ class Pipeline:
             topic, partition, list(range(first, first + len(piece))), [r.key for r in piece],
             [r.value for r in piece], [r.headers or None for r in piece],
         )  # fmt: skip
-        heads = stretch.headers(records, plan)
+        heads = decoder.headers(records, plan)
         if topic == TOPIC:
             before = out.waters.get(place, HighWater())
-            gated = stretch.gate(heads.kind, heads.position, heads.source_ts, before)
+            gated = decoder.gate(heads.kind, heads.position, heads.source_ts, before)
             out.kept += [piece[at].entry for at in gated.keep]
-            done = stretch.process(records, plan, heads)
+            done = decoder.process(records, plan, heads)
             report = done.tables.get(TABLE)
             if report is not None:
                 assert report.stop is None, report.stop
@@ -479,8 +479,13 @@ class Pipeline:
         file = ChunkFile(path, 0, 0, position.hex(), pa.schema(list(rows.type)))
         at = pa.array(range(len(before), len(before) + len(rows)), pa.int32())
         keys = packet.column("key").combine_chunks()
-        return chunk_rows.filed(
-            keys, at, file, source_ts=0, table=TABLE, key_columns=packets.key_columns_of(packet)
+        return chunk_batch.filed(
+            keys,
+            at,
+            file,
+            source_ts=0,
+            table=TABLE,
+            key_columns=change_batch.key_columns_of(packet),
         )
 
     def _load(self, file: ChunkFile, rows: Any) -> pa.StructArray:
@@ -492,10 +497,10 @@ class Pipeline:
         for one in stay:
             images = self._load(one.file, one.rows)
             keys = [b"[%d]" % key for key in images.field("id").to_pylist()]
-            packet = chunk_rows.reads(
+            packet = chunk_batch.reads(
                 pa.array(keys, pa.binary()), images, source_ts=0, table=TABLE, key_columns=KEY
             )
-            packet = chunk_rows.as_of(packet, one.position)
+            packet = chunk_batch.as_of(packet, one.position)
             pool = Pool([packet], KEY, deletes=self.deletes)
             found.append(pool.simple_rows(np.arange(len(images))))
         return pa.concat_tables(found)
@@ -528,12 +533,12 @@ class _Decoded:
 
 
 def part_of(output: window.Output, at: int) -> Part:
-    packet, filed = chunk_rows.parted(output.blob)
+    packet, filed = chunk_batch.parted(output.blob)
     return Part(output.source, at, packet, filed=filed)
 
 
 def _has_new(parts: list[Part]) -> bool:
-    images = [chunk_rows.image_type(part.packet) for part in parts]
+    images = [chunk_batch.image_type(part.packet) for part in parts]
     return any(NEW in {field.name for field in image} for image in images)
 
 
@@ -556,7 +561,7 @@ def _stored(waters: Waters) -> dict[str, dict[int, Water]]:
 
 def truncates_of(packet: pa.Table) -> Iterable[bytes]:
     rows = packet.select(["record", "position"]).to_pylist()
-    return [row["position"] for row in rows if row["record"] == packets.TRUNCATE]
+    return [row["position"] for row in rows if row["record"] == change_batch.TRUNCATE]
 
 
 def _alike(one: HighWater | None, other: HighWater | None) -> bool:

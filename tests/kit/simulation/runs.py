@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
-from lakemark.model import packets
+from lakemark.model import change_batch
 from tests.kit.log_model import TABLE, Row, table_schema
 from tests.kit.simulation.alters import ADD, NEW, OLD, RENAME, altered
 from tests.kit.simulation.source import Transaction
 
 ROW = pa.struct(table_schema().arrow())
-KEY = packets.KeyColumns(("id",))
+KEY = change_batch.KeyColumns(("id",))
 NO_POSITION = bytes(20)
 
 
@@ -117,7 +117,7 @@ def packet_of(rows: list[tuple[int, Row | None]]) -> pa.Table:
     kinds = {RENAME if OLD not in row else ADD for row in images if NEW in row}
     image = pa.struct(altered(*kinds).arrow()) if kinds else ROW
     count = len(rows)
-    return packets.build_simple(
+    return change_batch.build_simple(
         keys=pa.array([b"[%d]" % key for key, _ in rows], pa.binary()),
         ops=pa.array(["d" if row is None else "r" for _, row in rows], pa.string()),
         position=pa.array([NO_POSITION] * count, pa.binary()),

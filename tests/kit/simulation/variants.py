@@ -19,15 +19,15 @@ from lakemark import tasks
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.converters.json import envelope
 from lakemark.converters.json.envelope import Kind
-from lakemark.model import changes, chunk_rows, fills, packets, positions
+from lakemark.model import change_batch, chunk_batch, fills, net_change, positions
 from lakemark.model.fills import Fill
-from lakemark.reconcile import chunks, remembered, window
+from lakemark.reconcile import chunks, key_log, window
 from lakemark.reconcile.chunks import Settled
-from lakemark.sink import moves
+from lakemark.sink import key_changes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta import chunk_files
-from lakemark.source import fold, stretch
-from lakemark.source.gate import Gated, HighWater
+from lakemark.source import decoder, fold
+from lakemark.source.replay_filter import Gated, HighWater
 from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, RENAME
 from tests.kit.simulation.connector import TOPIC
 from tests.kit.simulation.coordinator import Coordinator
@@ -93,9 +93,9 @@ def _version_hi(patch: Patch) -> None:
         for output, after in zip_longest(folded.outputs, folded.outputs[1:]):
             if output.kind == window.SURVIVORS and after and after.kind == window.SETTLED:
                 hi = bytes.fromhex(msgspec.json.decode(after.blob, type=Settled).hi)
-                packet = chunk_rows.decode(output.blob)
-                nets = packet.filter(pa.compute.equal(packet.column("record"), packets.NET))
-                blob = packets.encode(chunk_rows.as_of(nets, hi))
+                packet = chunk_batch.decode(output.blob)
+                nets = packet.filter(pa.compute.equal(packet.column("record"), change_batch.NET))
+                blob = change_batch.encode(chunk_batch.as_of(nets, hi))
                 outputs.append(msgspec.structs.replace(output, blob=blob))
             else:
                 outputs.append(output)
@@ -174,8 +174,8 @@ def _forgets(patch: Patch) -> None:
         real(now, marks, outputs)
         below = max((w.open for w in now.windows.values()), default=b"")
         if below:
-            batches = [remembered.read(segment) for segment in now.segments]
-            above = [b.filter(remembered.is_above(b.column("position"), below)) for b in batches]
+            batches = [key_log.read(segment) for segment in now.segments]
+            above = [b.filter(key_log.is_above(b.column("position"), below)) for b in batches]
             window._set_segments(now, [b for b in above if b.num_rows])
         return None
 
@@ -194,11 +194,11 @@ def _no_barrier(patch: Patch) -> None:
 
     real = chunks.decide
     patch.setattr(chunks, "decide", decide)
-    patch.setattr(moves, "_fill", _fills_anything)
+    patch.setattr(key_changes, "_fill", _fills_anything)
 
 
 def _fills_anything(row: Any, fill: Any) -> Any:
-    if row is None or row.action == changes.DELETE or not row.unavailable:
+    if row is None or row.action == net_change.DELETE or not row.unavailable:
         return row
     given = dict.fromkeys(row.unavailable, fill.row)
     return replace(
@@ -227,15 +227,15 @@ def _fills_moved(patch: Patch) -> None:
                 if event.position == barrier > lo and new and b"[%d]" % event.change["key"] == key:
                     moved[key] = (new, barrier)
         fills = [
-            _for_key(chunk_rows.decode(part).slice(at, 1), *moved[key])
+            _for_key(chunk_batch.decode(part).slice(at, 1), *moved[key])
             for part in parts.values()
-            for at, key in enumerate(chunk_rows.decode(part).column("key").to_pylist())
-            if key in moved and chunk_rows.decode(part).column("action")[at].as_py() == "upsert"
+            for at, key in enumerate(chunk_batch.decode(part).column("key").to_pylist())
+            if key in moved and chunk_batch.decode(part).column("action")[at].as_py() == "upsert"
         ]
         if not fills or decision.blob is None:
             return decision
-        found = pa.concat_tables([chunk_rows.decode(decision.blob), *fills])
-        return replace(decision, blob=packets.encode(found))
+        found = pa.concat_tables([chunk_batch.decode(decision.blob), *fills])
+        return replace(decision, blob=change_batch.encode(found))
 
     patch.setattr(History, "__post_init__", init)
     patch.setattr(Coordinator, "files", False)
@@ -244,7 +244,7 @@ def _fills_moved(patch: Patch) -> None:
 
 def _for_key(packet: pa.Table, key: int, position: bytes) -> pa.Table:
     """A chunk's row as a fill of another key."""
-    packet = chunk_rows.as_of(packet, position, record=packets.FILL)
+    packet = chunk_batch.as_of(packet, position, record=change_batch.FILL)
     (row,) = packet.column("row").to_pylist()
     names = pa.array([b"[%d]" % key], pa.binary())
     packet = packet.set_column(packet.schema.get_field_index("key"), "key", names)
@@ -288,7 +288,7 @@ def _reads_are_newer(patch: Patch) -> None:
             real(self, log, index, row, unavailable)
             return
         at, source_ts = self.heads.position[index], self.heads.source_ts[index]
-        log.net(changes.upsert(op="u", position=at, source_ts=source_ts, row=row))
+        log.net(net_change.upsert(op="u", position=at, source_ts=source_ts, row=row))
 
     real = fold._Fold._event
     patch.setattr(fold._Fold, "_event", event)
@@ -311,7 +311,7 @@ def _drops(patch: Patch) -> None:
 
     real = resolving.resolve
     patch.setattr(resolving, "resolve", resolve)
-    patch.setattr(moves, "_fill", lambda row, fill: row)
+    patch.setattr(key_changes, "_fill", lambda row, fill: row)
 
 
 def _no_horizon(patch: Patch) -> None:
@@ -321,13 +321,13 @@ def _no_horizon(patch: Patch) -> None:
 
 def _carries_early(patch: Patch) -> None:
     """A key change takes columns from the old key's row as it is when the new key's event comes."""
-    real_read, real_settle = resolving._read, moves.Waiting.settle
-    found: dict[bytes, changes.Net] = {}
+    real_read, real_settle = resolving._read, key_changes.Waiting.settle
+    found: dict[bytes, net_change.Net] = {}
 
     def read(special: Any, pool: Any, read_rows: Any, floor: Any) -> Any:
         base = real_read(special, pool, read_rows, floor)
         steps = [step for one in special.values() for step in one.steps]
-        old = {step.old_key for step in steps if isinstance(step, changes.Arrive)} - {*special}
+        old = {step.old_key for step in steps if isinstance(step, net_change.Arrive)} - {*special}
         numbers = [int(key.strip(b"[]")) for key in old]
         found.clear()
         if numbers:
@@ -339,13 +339,13 @@ def _carries_early(patch: Patch) -> None:
     def settle(self: Any, special: Any, base: Any) -> Any:
         for key, one in special.items():
             for step in one.steps:
-                if isinstance(step, changes.Arrive) and step.old_key in found:
-                    moved = moves._Moved(step.old_key, found[step.old_key])
+                if isinstance(step, net_change.Arrive) and step.old_key in found:
+                    moved = key_changes._Moved(step.old_key, found[step.old_key])
                     self.moved.setdefault((key, step.net.position), moved)
         return real_settle(self, special, base)
 
     patch.setattr(resolving, "_read", read)
-    patch.setattr(moves.Waiting, "settle", settle)
+    patch.setattr(key_changes.Waiting, "settle", settle)
 
 
 def _nothing_concerns(patch: Patch) -> None:
@@ -355,7 +355,7 @@ def _nothing_concerns(patch: Patch) -> None:
 
 def _kept_unasked(patch: Patch) -> None:
     """A row that may miss an event keeps what a chunk's losing row has otherwise."""
-    patch.setattr(moves.Waiting, "_checked", lambda self, key, row, fill: row)
+    patch.setattr(key_changes.Waiting, "_checked", lambda self, key, row, fill: row)
 
 
 def _new_partitions_are_past(patch: Patch) -> None:
@@ -377,7 +377,7 @@ def _no_gate(patch: Patch) -> None:
         keep = [i for i, kind in enumerate(kinds) if kind in {0, 1, 2, 3}]
         return Gated(keep, 0, None, HighWater(max([start.position, *position]), start.source_ts))
 
-    patch.setattr(stretch, "gate", gate)
+    patch.setattr(decoder, "gate", gate)
 
 
 def _no_floor(patch: Patch) -> None:
@@ -387,7 +387,7 @@ def _no_floor(patch: Patch) -> None:
         return None
 
     patch.setattr(Pipeline, "floor", floor)
-    patch.setattr(moves, "below", lambda position, floor: False)
+    patch.setattr(key_changes, "below", lambda position, floor: False)
     patch.setattr(resolving, "below", lambda position, floor: False)
 
 
@@ -402,7 +402,7 @@ def _stopped_counts(patch: Patch) -> None:
 
 def _no_back(patch: Patch) -> None:
     """A row that was displaced for a while keeps its position, and a sweep takes it for a ghost."""
-    patch.setattr(moves, "_is_back", lambda row, step: False)
+    patch.setattr(key_changes, "_is_back", lambda row, step: False)
 
 
 # -- ALTER TABLE -------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def _fills_by_the_look(patch: Patch) -> None:
                 if row is not None and NEW in row and row[NEW] is None:
                     row[NEW] = DEFAULT if position < bytes.fromhex(one.upto) else None
         kind = packet.schema.field("row").type
-        return packets.with_column(packet, "row", pa.array(rows, kind))
+        return change_batch.with_column(packet, "row", pa.array(rows, kind))
 
     patch.setattr(fills, "filled", filled)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from lakemark.model.columns import USUAL_DIGITS
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, readable
 
 _WITH_FRACTION: Final = ("time", "timetz", "timestamp", "timestamptz")

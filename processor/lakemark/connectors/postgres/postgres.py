@@ -20,7 +20,7 @@ from lakemark.connectors.postgres.catalog import (
 )
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.model import namesakes
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.namesakes import Name, Names
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig

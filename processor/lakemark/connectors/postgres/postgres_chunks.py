@@ -19,7 +19,9 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lakemark.connectors.postgres.boundaries import (
+from lakemark.connectors.postgres.catalog import CatalogColumn
+from lakemark.connectors.postgres.column_sql import Cell, cell, exact, quoted, selected
+from lakemark.connectors.postgres.key_ranges import (
     CUT_TIMEOUT,
     WHOLE,
     Boundary,
@@ -34,8 +36,6 @@ from lakemark.connectors.postgres.boundaries import (
     range_condition,
     sampling,
 )
-from lakemark.connectors.postgres.catalog import CatalogColumn
-from lakemark.connectors.postgres.cells import Cell, cell, exact, quoted, selected
 from lakemark.connectors.postgres.postgres import refuse_namesakes, schemas_of
 from lakemark.connectors.postgres.postgres_copy import copied
 from lakemark.connectors.postgres.postgres_session import Session, current_snapshot, translated
@@ -44,8 +44,8 @@ from lakemark.converters.json.keys import canonical_from_columns
 from lakemark.converters.json.moments import Tally
 from lakemark.errors import DependencyError, TableError
 from lakemark.model.columns import Column
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import KEY_NEEDED, KeyFault, value_fault
-from lakemark.model.modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
 # Arrow parses blocks of whole rows; a block is at least this and holds the longest row twice.

@@ -19,7 +19,7 @@ from lakemark.connectors.catalog_facts import (
     TableFacts,
     UniqueKey,
 )
-from lakemark.connectors.postgres.cells import SESSION_SETTINGS
+from lakemark.connectors.postgres.column_sql import SESSION_SETTINGS
 from lakemark.connectors.postgres.postgres import catalog_session
 from lakemark.errors import DependencyError
 from lakemark.settings.config import DatabaseConfig

@@ -6,10 +6,10 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from lakemark.connectors.postgres.cells import SESSION_SETTINGS, cell, selected
+from lakemark.connectors.postgres.column_sql import SESSION_SETTINGS, cell, selected
 from lakemark.connectors.postgres.postgres import catalog_session, schemas_of
 from lakemark.converters.json.moments import Tally
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
 
 # The type with its modifier, as SQL: the server quotes what has to be.

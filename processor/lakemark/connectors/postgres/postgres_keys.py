@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import errors
 
-from lakemark.connectors.postgres.boundaries import (
+from lakemark.connectors.postgres.column_sql import exact
+from lakemark.connectors.postgres.key_ranges import (
     WHOLE,
     Boundary,
     Condition,
@@ -16,7 +17,6 @@ from lakemark.connectors.postgres.boundaries import (
     keys_query,
     range_condition,
 )
-from lakemark.connectors.postgres.cells import exact
 from lakemark.connectors.postgres.postgres import schemas_of
 from lakemark.connectors.postgres.postgres_chunks import (
     PARTS,
@@ -29,8 +29,8 @@ from lakemark.connectors.postgres.postgres_chunks import (
 from lakemark.connectors.postgres.postgres_session import Session, translated
 from lakemark.errors import RefusedError, TableError
 from lakemark.model.columns import Column
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import OUT_OF_RANGE
-from lakemark.model.modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
 

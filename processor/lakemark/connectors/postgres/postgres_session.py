@@ -10,7 +10,7 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
-from lakemark.connectors.postgres.cells import SESSION_SETTINGS, quoted
+from lakemark.connectors.postgres.column_sql import SESSION_SETTINGS, quoted
 from lakemark.connectors.postgres.postgres import conninfo, unavailable
 from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, TableError

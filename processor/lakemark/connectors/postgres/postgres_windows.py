@@ -22,8 +22,8 @@ from uuid import UUID
 import msgspec
 from psycopg import errors
 
-from lakemark.connectors.postgres.boundaries import escaped
-from lakemark.connectors.postgres.cells import quoted
+from lakemark.connectors.postgres.column_sql import quoted
+from lakemark.connectors.postgres.key_ranges import escaped
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import (
     Session,

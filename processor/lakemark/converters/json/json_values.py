@@ -18,7 +18,7 @@ from lakemark.converters.json.json_moments import moment_writer
 from lakemark.converters.json.json_texts import Rows, Texts, Writer
 from lakemark.model import columns as c
 from lakemark.model.columns import USUAL_DIGITS, Column
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 
 
 def writer(column: Column, modes: HandlingModes, digits: int = USUAL_DIGITS) -> Writer:

@@ -31,7 +31,7 @@ from lakemark.converters.json.record import unwrapped
 from lakemark.converters.json.rows import decode_rows
 from lakemark.converters.json.values import OUT_OF_RANGE
 from lakemark.model.columns import Column
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect
 
 _MODES: Final = HandlingModes()

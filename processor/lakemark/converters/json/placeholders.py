@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakemark.converters.json.envelope import OLD_KEY_HEADER
 from lakemark.model.columns import BITS, ENUM, JSON, UUID, Column
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
 # What no JSON writer escapes unless it escapes everything.

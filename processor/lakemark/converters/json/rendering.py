@@ -39,7 +39,7 @@ import pyarrow as pa
 from lakemark.converters.json import json_texts as j
 from lakemark.converters.json.json_values import writer
 from lakemark.model.columns import USUAL_DIGITS
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
 

@@ -21,7 +21,7 @@ from lakemark.converters.json.moments import Tally
 from lakemark.converters.json.placeholders import Placeholders, may_have_placeholder
 from lakemark.converters.json.values import OUT_OF_RANGE, WRONG_TYPE, Codec, codec, nullable
 from lakemark.model.columns import speakable
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
 __all__ = ["Rows", "decode_rows", "may_have_placeholder", "whole"]

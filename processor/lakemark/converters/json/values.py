@@ -28,7 +28,7 @@ from lakemark.converters.json.numerals import (
 )
 from lakemark.model import columns as c
 from lakemark.model.columns import Column
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 
 WRONG_TYPE: Final = "wrong-type"
 OUT_OF_RANGE: Final = "number-out-of-range"

@@ -10,11 +10,11 @@ from typing import Any, Final
 from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS
 from lakemark.errors import ConfigError
 from lakemark.model.findings import Finding, clock, fine, of_problem, warning, wrong
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.connector_trace import last_cause
 from lakemark.settings.config import Config
 from lakemark.settings.layers import Mistake
-from lakemark.snapshot.fence import HINT, committed_position
+from lakemark.snapshot.output_frontier import HINT, committed_position
 
 CHECKS: Final = ("connector", "connector setting")
 COMMITTED: Final = "committed offset"

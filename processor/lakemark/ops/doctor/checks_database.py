@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lakemark.connectors.postgres.cells import quoted
+from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.connectors.refusals import Refusal
 from lakemark.model.findings import Finding, clock, fine, warning, wrong
 

@@ -15,7 +15,7 @@ from lakemark.model import namesakes
 from lakemark.model.findings import Finding, fine, warning, wrong
 from lakemark.model.offsets import Offsets
 from lakemark.settings.config import Config
-from lakemark.state.gaps import Held, gaps
+from lakemark.state.data_loss import Held, gaps
 from lakemark.state.tables import PipelineState
 
 CHECKS: Final = ("place in the log",)

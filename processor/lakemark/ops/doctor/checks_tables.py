@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field
-from lakemark.connectors.postgres.cells import quoted
+from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.connectors.refusals import Refusal
 from lakemark.model import namesakes
 from lakemark.model.findings import Finding, fine, warning, wrong
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.namesakes import Name
 from lakemark.ops.doctor.checks_database import grant, mending
 

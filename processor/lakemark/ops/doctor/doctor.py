@@ -13,7 +13,7 @@ from typing import Final
 
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.model.findings import Finding, fine, of_error, unchecked
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.doctor import (
     checks_connector,
     checks_database,

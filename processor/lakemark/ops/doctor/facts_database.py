@@ -15,7 +15,7 @@ from lakemark.connectors.postgres.postgres_session import Session, connect, tran
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import LakemarkError
 from lakemark.model import namesakes
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.namesakes import Name
 from lakemark.model.schema import TableSchema
 from lakemark.ops.doctor.checks_database import (

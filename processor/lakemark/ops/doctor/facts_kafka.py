@@ -15,7 +15,7 @@ from lakemark.ops.doctor.checks_place import PlaceFacts
 from lakemark.ops.doctor.checks_topics import KafkaFacts, OutputFacts, Topic
 from lakemark.ops.stored_state import Stored, newest_state, paused_tables
 from lakemark.settings.config import Config
-from lakemark.state.gaps import Held
+from lakemark.state.data_loss import Held
 from lakemark.state.selection import select
 
 

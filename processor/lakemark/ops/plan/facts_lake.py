@@ -17,10 +17,10 @@ from lakemark.settings.config import Config
 from lakemark.settings.schema_policy import FOLLOWS, Outcome, SchemaPolicy
 from lakemark.sink import schema_changes
 from lakemark.sink.apply import require_key
-from lakemark.sink.delta import commits, evolve, rebuild
+from lakemark.sink.delta import commits, rebuild, schema_evolution
 from lakemark.sink.delta.commits import SPARK_MERGE
 from lakemark.sink.names import CDC, folder_of, sources_of
-from lakemark.sink.pool import cdc_type
+from lakemark.sink.row_images import cdc_type
 from lakemark.state.tables import PAUSED, PipelineState, TableState
 
 _AT_ONCE: Final = 8  # an object store answers one log in tens of milliseconds
@@ -99,7 +99,7 @@ def _require_kept(schema: TableSchema) -> None:
         raise TableError(f"{table} {_NO_KEY}", code="no-key", hint=_GIVE_KEY)
     if fault := schema.key_fault():
         raise TableError(f"{table}: {fault.reason}", code=fault.code, hint=fault.hint)
-    evolve.require_free([column.name for column in schema.columns], table)
+    schema_evolution.require_free([column.name for column in schema.columns], table)
 
 
 def _is_rebuilt(config: Config, connector: Connector, table: str, code: str) -> bool:
@@ -120,9 +120,9 @@ def _fitted(
     engine: str,
 ) -> Target:
     rows = schema.arrow().append(pa.field(CDC, cdc_type(deletes=deletes)))
-    whole = evolve.plan(opened, path, rows, schema.table)
+    whole = schema_evolution.plan(opened, path, rows, schema.table)
     rows = schema_changes.followed(rows, whole, policy, schema.table)
-    needed = evolve.plan(opened, path, rows, schema.table)
+    needed = schema_evolution.plan(opened, path, rows, schema.table)
     added = tuple(f"{needed.sources[f.name]} {f.type}" for f in needed.added)
     added += tuple(f"{CDC}.{f.name} {f.type}" for f in needed.members)
     widened = tuple(f"{needed.sources[n]} {was} to {kind}" for n, was, kind in needed.widened)

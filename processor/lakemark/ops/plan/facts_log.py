@@ -13,7 +13,7 @@ from lakemark.ops import lag, settings_record
 from lakemark.ops.settings_record import SettingsRecord
 from lakemark.ops.stored_state import Stored, newest_state
 from lakemark.settings.config import Config
-from lakemark.state.gaps import Held
+from lakemark.state.data_loss import Held
 from lakemark.state.selection import select
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from lakemark.connectors.postgres.boundaries import estimated_rows
+from lakemark.connectors.postgres.key_ranges import estimated_rows
 from lakemark.connectors.postgres.postgres_session import connect, translated
 from lakemark.settings.config import DatabaseConfig
 

@@ -21,7 +21,7 @@ from lakemark.connectors.connector import Connector
 from lakemark.connectors.postgres.catalog import from_catalog
 from lakemark.connectors.postgres.postgres_chunks import MAX_CHUNK_BYTES
 from lakemark.model import namesakes
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.namesakes import Names
 from lakemark.model.schema import TableSchema
 from lakemark.ops import settings_record
@@ -35,7 +35,7 @@ from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Tar
 from lakemark.ops.question import Question
 from lakemark.ops.settings_record import Change
 from lakemark.settings.config import Config
-from lakemark.state.gaps import Held
+from lakemark.state.data_loss import Held
 from lakemark.version import __version__
 
 DEADLINE_S: Final = 60.0

@@ -20,13 +20,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from lakemark.connectors.postgres.boundaries import fitting_rows
+from lakemark.connectors.postgres.key_ranges import fitting_rows
 from lakemark.kafka.output_names import topic_of, topic_settings
 from lakemark.kafka.own_topics import allow_command, topic_plan, unusable
 from lakemark.ops import lag
 from lakemark.ops.settings_record import Change
 from lakemark.settings.config import Config
-from lakemark.state.gaps import CONTROL_LOST, Held, gaps, own_gaps
+from lakemark.state.data_loss import CONTROL_LOST, Held, gaps, own_gaps
 from lakemark.state.tables import PipelineState
 
 SchemaFrom = Literal["events", "database", "file", "events or database", "events or file"]

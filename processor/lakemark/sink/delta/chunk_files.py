@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from deltalake import Schema
 
 from lakemark.errors import TableError
-from lakemark.model import chunk_rows, positions
-from lakemark.model.chunk_rows import AT, ChunkFile, Filed
+from lakemark.model import chunk_batch, positions
+from lakemark.model.chunk_batch import AT, ChunkFile, Filed
 from lakemark.settings.config import Config, LakeConfig
 from lakemark.sink.delta import key_index
 from lakemark.sink.delta.commits import DELETION_VECTORS
@@ -38,8 +38,8 @@ from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.table_log import DataFile
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import CDC, column_names, folder_of, sources_of
-from lakemark.sink.pool import cdc_type
 from lakemark.sink.resolve import Part
+from lakemark.sink.row_images import cdc_type
 from lakemark.sink.write_set import key_cells
 
 Load = Callable[[ChunkFile, Places], pa.StructArray]
@@ -308,7 +308,7 @@ def _loaded(filed: Sequence[tuple[Part, pa.Table, ChunkFile]], load: Load) -> It
         at, rows = read[file.path]
         own = np.searchsorted(at, packet.column(AT).to_numpy())
         yield replace(
-            part, packet=chunk_rows.with_rows(packet, rows.take(pa.array(own))), filed=None
+            part, packet=chunk_batch.with_rows(packet, rows.take(pa.array(own))), filed=None
         )
 
 

@@ -22,8 +22,8 @@ from lakemark.sink.delta.commits import (
     open_table,
     size_of,
 )
-from lakemark.sink.delta.evolve import ensure
 from lakemark.sink.delta.failures import told
+from lakemark.sink.delta.schema_evolution import ensure
 from lakemark.sink.names import CDC, ROW, quoted, sources_of
 from lakemark.sink.write_set import Staged, TargetColumn, key_cells, prepare
 

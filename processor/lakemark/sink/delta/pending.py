@@ -16,7 +16,7 @@ from deltalake._internal import DeltaFileSystemHandler
 from deltalake.exceptions import TableNotFoundError
 
 from lakemark.errors import LakemarkError
-from lakemark.model import packets
+from lakemark.model import change_batch
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.table_store import TableStore
@@ -50,10 +50,10 @@ class Halves:
         """
         with told(self.path):
             if self._store.is_object_store:
-                self._store.write(self._name(batch, step), packets.encode(packet))
+                self._store.write(self._name(batch, step), change_batch.encode(packet))
                 return
             out = self._handler().open_output_stream(self._name(batch, step), None)
-            out.write(packets.encode(packet))
+            out.write(change_batch.encode(packet))
             out.close()
             self._store.keep([self._name(batch, step)])
 
@@ -68,7 +68,7 @@ class Halves:
                 blob = self._store.read(self._name(batch, step))
             except _GONE:
                 return None
-        return packets.decode(blob)
+        return change_batch.decode(blob)
 
     def remove(self, batch: int, step: str) -> None:
         """Deletes what a step of a batch left; what cannot be deleted stays, and harms nobody."""

@@ -25,7 +25,7 @@ from typing import Any, Final
 import structlog
 from deltalake import DeltaTable
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.refusals import refusals
 from lakemark.errors import TableError
@@ -113,10 +113,10 @@ def replace(
             return Replaced(new.rows, new.bytes)
         stale = [f"{_PENDING}/{one.base_name}" for one in store.listing(_PENDING)]
         halves = _move(store, name, new)
-        crashpoints.reach(crashpoints.BEFORE_REPLACED)
+        failpoints.reach(failpoints.BEFORE_REPLACED)
         if table_log.commit(store, old or _NEW, _actions(old, new, name)) is None:
             raise Conflict("another writer's version came first")
-        crashpoints.reach(crashpoints.AFTER_REPLACED)
+        failpoints.reach(failpoints.AFTER_REPLACED)
         for one in set(stale) - set(halves):  # of the old table; another process may not know it
             store.delete(one)
         _checkpoint(path, options)

@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from lakemark.errors import TableError
 from lakemark.model.evolution import Evolution
-from lakemark.sink.delta import evolve, merge_sql
+from lakemark.sink.delta import merge_sql, schema_evolution
 from lakemark.sink.delta.commits import (
     DELETION_VECTORS,
     ENGINE,
@@ -187,7 +187,7 @@ def ensure(
     table: str = "",
     storage_options: Options = None,
 ) -> Evolution:
-    """Creates and adopts a table, or adds and widens columns of one; see `evolve.ensure`.
+    """Creates and adopts a table, or adds and widens columns of one; see `schema_evolution.ensure`.
 
     Raises:
         TableError: `schema-incompatible`, `path-clash`.
@@ -196,7 +196,7 @@ def ensure(
     found = open_table(path, storage_options)
     applied = Evolution()
     if found is None or not is_adopted(found):
-        applied = evolve.ensure(
+        applied = schema_evolution.ensure(
             path,
             schema,
             key=key,
@@ -209,7 +209,7 @@ def ensure(
 
     def attempt() -> None:
         with told(path), _failures(path):
-            plan = evolve.plan(_existing(path, storage_options), path, schema, table)
+            plan = schema_evolution.plan(_existing(path, storage_options), path, schema, table)
             _add(spark, path, plan)
             _widen(spark, path, plan)
             plan.note(applied)
@@ -218,7 +218,7 @@ def ensure(
     return applied
 
 
-def _add(spark: SparkSession, path: str, plan: evolve.SchemaPlan) -> None:
+def _add(spark: SparkSession, path: str, plan: schema_evolution.SchemaPlan) -> None:
     columns = [
         f"{quoted(f.name)} {from_arrow_type(f.type).simpleString()}" for f in plan.added
     ] + [f"{quoted(CDC)}.{quoted(f.name)} {from_arrow_type(f.type).simpleString()}"
@@ -227,7 +227,7 @@ def _add(spark: SparkSession, path: str, plan: evolve.SchemaPlan) -> None:
         spark.sql(f"ALTER TABLE delta.{quoted(path)} ADD COLUMNS ({', '.join(columns)})")
 
 
-def _widen(spark: SparkSession, path: str, plan: evolve.SchemaPlan) -> None:
+def _widen(spark: SparkSession, path: str, plan: schema_evolution.SchemaPlan) -> None:
     """The whole table, as one commit: its readers need no new feature."""
     if not plan.widened:
         return

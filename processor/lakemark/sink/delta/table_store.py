@@ -32,7 +32,7 @@ from pyarrow.fs import FileSelector, FileType
 
 from lakemark.errors import TableError
 from lakemark.sink.delta import object_client
-from lakemark.sink.delta.kept_files import KeptFiles
+from lakemark.sink.delta.file_cache import KeptFiles
 from lakemark.sink.delta.object_client import NO_FILE, Objects, Stamp
 
 # Spark's timestamps: nanoseconds, which they would be otherwise, end in the year 2262.

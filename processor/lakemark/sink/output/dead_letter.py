@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException, Producer
 from lakemark.errors import DependencyError
 from lakemark.settings.masking import foreign
 from lakemark.sink.output.flushing import flushed
-from lakemark.source.stretch import DeadLetter
+from lakemark.source.decoder import DeadLetter
 
 # The client's own limit (1 MB by default) must not be the one that counts: the topic's does.
 MAX_BYTES = 100_000_000

@@ -19,14 +19,14 @@ from lakemark.converters.json.envelopes import EnvelopeTemplate, Reading, wrappe
 from lakemark.converters.json.rendering import Rendering, default_texts
 from lakemark.errors import TableError
 from lakemark.kafka.output_names import ID
-from lakemark.model import changes, packets, positions
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch, net_change, positions
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.sink.names import CDC
-from lakemark.sink.output.forwarding import POSITION, TOMBSTONE, Message, identity
+from lakemark.sink.output.output_records import POSITION, TOMBSTONE, Message, identity
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_BORN: Final = frozenset({packets.NET, packets.ARRIVE})
+_BORN: Final = frozenset({change_batch.NET, change_batch.ARRIVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ def of_chunk(packet: pa.Table, schema: TableSchema, style: Style) -> Iterator[Me
     Raises:
         TableError: see `_writing`.
     """
-    net = packet.filter(pc.equal(packet.column("record"), packets.NET))
-    for action in (changes.UPSERT, changes.DELETE):
+    net = packet.filter(pc.equal(packet.column("record"), change_batch.NET))
+    for action in (net_change.UPSERT, net_change.DELETE):
         rows = net.filter(pc.equal(net.column("action"), action))
         if rows.num_rows:
             position, read = rows.column("position")[0].as_py(), rows.column("source_ts")[0]
             images = pa.concat_arrays(rows.column("row").chunks)
-            gone = action == changes.DELETE
+            gone = action == net_change.DELETE
             writing = _writing(schema, style)
             yield from writing.records(images, position, read.as_py(), gone=gone)
 
@@ -133,11 +133,11 @@ def born_below(packets_of: Sequence[pa.Table], truncate: bytes) -> tuple[set[byt
         for kind, key, position, action in zip(
             *(packet.column(name).to_pylist() for name in names), strict=True
         ):
-            if kind == packets.TRUNCATE or not key:
+            if kind == change_batch.TRUNCATE or not key:
                 continue
             if not positions.below_truncate(position, truncate):
                 above.add(key)
-            elif kind in _BORN and action == changes.UPSERT:
+            elif kind in _BORN and action == net_change.UPSERT:
                 below.add(key)
     return below - above, above
 

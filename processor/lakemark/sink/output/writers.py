@@ -1,6 +1,6 @@
 """Processes that write to output topics, for all Python workers of an executor.
 
-Each source has a producer of its own, which fences its predecessor (`output.topics`). Spark gives a
+Each source has a producer of its own, which fences its predecessor (`output.transaction`). Spark gives a
 source's next records to any Python worker; were the producers the workers' own, nearly every batch
 would make new ones: 0.1 to 0.6 s for each, where a transaction takes 5 ms. So they live in
 processes beside the workers, started by the workers' daemon, and a source always goes to the same
@@ -24,9 +24,9 @@ from zlib import crc32
 
 from lakemark.errors import LakemarkError
 from lakemark.settings.masking import foreign
-from lakemark.sink.output import topics
-from lakemark.sink.output.forwarding import Message
-from lakemark.sink.output.topics import MarkSource, OutputTarget
+from lakemark.sink.output import transaction
+from lakemark.sink.output.output_records import Message
+from lakemark.sink.output.transaction import MarkSource, OutputTarget
 
 COUNT: Final = "LAKEMARK_OUTPUT_WRITERS"
 """Set in the environment of an executor's workers: how many such processes it has."""
@@ -56,16 +56,16 @@ def start(count: int) -> None:
 
 
 def write(target: OutputTarget, source: MarkSource, upto: int, messages: Sequence[Message]) -> int:
-    """As `topics.write`, by the process that has the source's producer."""
+    """As `transaction.write`, by the process that has the source's producer."""
     connection = _connection(source, target) if messages else None
     if connection is None:
-        return topics.write(target, source, upto, messages)
+        return transaction.write(target, source, upto, messages)
     try:
         connection.send((target, source, upto, messages))
         found = connection.recv()
     except (OSError, EOFError):  # it has died: whatever it was at is fenced, or finds its mark
         _connections.clear()
-        return topics.write(target, source, upto, messages)
+        return transaction.write(target, source, upto, messages)
     if isinstance(found, BaseException):
         raise found
     return int(found)
@@ -74,7 +74,7 @@ def write(target: OutputTarget, source: MarkSource, upto: int, messages: Sequenc
 def _connection(source: MarkSource, target: OutputTarget) -> Connection | None:
     if not _addresses:
         return None
-    address = _addresses[crc32(topics.lane_of(target, source).encode()) % len(_addresses)]
+    address = _addresses[crc32(transaction.lane_of(target, source).encode()) % len(_addresses)]
     if address not in _connections:
         try:
             _connections[address] = Client(address, "AF_UNIX", authkey=_key)
@@ -105,7 +105,7 @@ def _answer(connection: Connection) -> None:
         while True:
             request: tuple[Any, ...] = connection.recv()
             try:
-                answer: Any = topics.write(*request)
+                answer: Any = transaction.write(*request)
             except LakemarkError as error:
                 answer = error
             except Exception as error:  # noqa: BLE001 - it is the worker's, as if it had written

@@ -22,7 +22,7 @@ from lakemark.converters.json.compiled.scan_json import DIGITS, Bytes, Whole
 from lakemark.converters.json.moments import Tally
 from lakemark.converters.json.rows import Layout, layout
 from lakemark.converters.json.values import Codec, nullable
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
 _Read = Callable[[Bytes, Whole, Codec], "pa.Array | list[Any]"]

@@ -20,7 +20,7 @@ from lakemark.model.fills import UNSEEN
 from lakemark.model.namesakes import Names
 from lakemark.model.schema import TableSchema
 from lakemark.state import tables
-from lakemark.state.decoding import Forms
+from lakemark.state.encoding import Forms
 from lakemark.state.tables import PipelineState, TableState
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.cutting import REPAIRS
+from lakemark.snapshot.chunk_splitter import REPAIRS
 from lakemark.snapshot.runs import Run, TableRun
 
 if TYPE_CHECKING:

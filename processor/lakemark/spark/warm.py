@@ -24,7 +24,7 @@ from lakemark.errors import LakemarkError
 from lakemark.reconcile import operator
 from lakemark.settings import cache
 from lakemark.settings.config import Config
-from lakemark.source import plain
+from lakemark.source import fast_path
 from lakemark.spark import jars
 from lakemark.spark.class_archive import class_archive
 from lakemark.spark.session import session
@@ -51,7 +51,7 @@ def warm() -> tuple[Path, bool]:
         JarError: there is no Java, or a jar cannot be had.
         ArchiveError: there is none afterwards, or it lacks what a pipeline needs.
     """
-    if not plain.ready() or scan_json.KEPT is None:
+    if not fast_path.ready() or scan_json.KEPT is None:
         raise ArchiveError(
             f"what lakemark compiles cannot be kept in {cache.cache_dir()}",
             hint="see that this folder can be written and has 200 MB, or set LAKEMARK_CACHE",

@@ -14,15 +14,15 @@ import pyarrow as pa
 
 from lakemark.converters.json import envelope, keys
 from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
-from lakemark.model import fills, namesakes, packets
+from lakemark.model import change_batch, fills, namesakes
 from lakemark.model.fills import Fill
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.namesakes import Name
 from lakemark.model.positions import one_transaction
 from lakemark.model.schema import TableSchema
 from lakemark.source.fold import Folded, Raw, fold
-from lakemark.source.gate import HighWater, first_times, gate
-from lakemark.source.key_schema import key_names, schema_for
+from lakemark.source.record_schema import key_names, schema_for
+from lakemark.source.replay_filter import HighWater, first_times, gate
 from lakemark.source.reports import TableReport
 
 NEW_KEY: Final = envelope.NEW_KEY_HEADER
@@ -374,7 +374,7 @@ class _Work:
         if Kind.TRUNCATE in self.out.kinds:
             truncates = [heads.position[i] for i in indices if heads.kind[i] == Kind.TRUNCATE]
             if truncates:
-                self.out.packets.append((table, packets.truncates(truncates, table=table)))
+                self.out.packets.append((table, change_batch.truncates(truncates, table=table)))
             rowful = [i for i in indices if heads.kind[i] != Kind.TRUNCATE]
         for run in _schema_runs(rowful, heads.schema):
             schema = self._schema(table, run)
@@ -412,7 +412,7 @@ class _Work:
         self, table: str, report: TableReport, missed: Sequence[tuple[bytes, bytes]]
     ) -> None:
         if missed:
-            self.out.packets.append((table, packets.missed(missed, table=table)))
+            self.out.packets.append((table, change_batch.missed(missed, table=table)))
             report.reread += [key.decode("utf-8", "replace") for key, _ in missed]
 
     def _add(self, table: str, report: TableReport, folded: Folded) -> None:

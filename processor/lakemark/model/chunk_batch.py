@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.model import changes, packets, positions
-from lakemark.model.packets import KeyColumns
+from lakemark.model import change_batch, net_change, positions
+from lakemark.model.change_batch import KeyColumns
 
 Mask = npt.NDArray[np.bool_]
 
@@ -63,7 +63,7 @@ def reads(
         key_columns: of its key.
     """
     control = _control(keys, source_ts, action="upsert", op="r")
-    return packets.packet(control, rows, table=table, key_columns=key_columns)
+    return change_batch.packet(control, rows, table=table, key_columns=key_columns)
 
 
 def absences(
@@ -74,7 +74,7 @@ def absences(
     `rows` has the key's columns only.
     """
     control = _control(keys, source_ts, action="delete", op="d")
-    return packets.packet(control, rows, table=table, key_columns=key_columns)
+    return change_batch.packet(control, rows, table=table, key_columns=key_columns)
 
 
 def filed(
@@ -94,8 +94,8 @@ def filed(
         "path": file.path, "size": file.size, "records": file.records, "at": file.position,
         "source_ts": source_ts, "stats": file.stats, "run": file.run,
     }  # fmt: skip
-    none = packets.packet(
-        [pa.array([], f.type) for f in packets.CONTROL], pa.array([], pa.struct([])),
+    none = change_batch.packet(
+        [pa.array([], f.type) for f in change_batch.CONTROL], pa.array([], pa.struct([])),
         table=table, key_columns=key_columns,
     )  # fmt: skip
     more = {
@@ -109,10 +109,10 @@ def filed(
 
 def _whole(found: pa.Table) -> pa.Table:
     """The packet of what `filed` made."""
-    said = json.loads(packets.told_of(found, b"lakemark.file"))
+    said = json.loads(change_batch.told_of(found, b"lakemark.file"))
     keys = found.column("key").combine_chunks()
-    control = _control(keys, said["source_ts"], action=changes.UPSERT, op="r")
-    fields = [*packets.CONTROL, pa.field("row", pa.struct([])), pa.field(AT, pa.int32())]
+    control = _control(keys, said["source_ts"], action=net_change.UPSERT, op="r")
+    fields = [*change_batch.CONTROL, pa.field("row", pa.struct([])), pa.field(AT, pa.int32())]
     none = pa.StructArray.from_buffers(pa.struct([]), len(keys), [None])
     schema = pa.schema(fields, metadata=found.schema.metadata)
     return pa.Table.from_arrays([*control, none, found.column(AT)], schema=schema)
@@ -120,11 +120,11 @@ def _whole(found: pa.Table) -> pa.Table:
 
 def file_of(packet: pa.Table) -> ChunkFile | None:
     """The data file that has the packet's rows; None if the packet has them itself."""
-    where = packets.told_of(packet, b"lakemark.file")
+    where = change_batch.told_of(packet, b"lakemark.file")
     if not where:
         return None
     said = json.loads(where)
-    columns_of = pa.ipc.read_schema(pa.py_buffer(packets.told_of(packet, b"lakemark.columns")))
+    columns_of = pa.ipc.read_schema(pa.py_buffer(change_batch.told_of(packet, b"lakemark.columns")))
     return ChunkFile(
         said["path"], said["size"], said["records"], said["at"], columns_of, said["stats"],
         said["run"],
@@ -148,11 +148,11 @@ def with_rows(packet: pa.Table, rows: pa.StructArray) -> pa.Table:
 
 def _control(keys: pa.Array, source_ts: int, *, action: str, op: str) -> list[pa.Array]:
     count = len(keys)
-    absent, names = pa.nulls(count, pa.binary()), pa.nulls(count, packets.NAMES)
+    absent, names = pa.nulls(count, pa.binary()), pa.nulls(count, change_batch.NAMES)
     at = pa.repeat(pa.scalar(positions.LOWEST, pa.binary()), count)
     false = pa.array(np.zeros(count, dtype=bool))
     return [
-        pa.array(np.full(count, packets.NET, dtype=np.int8)),
+        pa.array(np.full(count, change_batch.NET, dtype=np.int8)),
         keys,
         absent,
         at,
@@ -168,7 +168,7 @@ def _control(keys: pa.Array, source_ts: int, *, action: str, op: str) -> list[pa
     ]
 
 
-def as_of(packet: pa.Table, position: bytes, *, record: int = packets.NET) -> pa.Table:
+def as_of(packet: pa.Table, position: bytes, *, record: int = change_batch.NET) -> pa.Table:
     """A chunk's rows with the position that the chunk got, as records of this kind."""
     count = packet.num_rows
     at = pa.repeat(pa.scalar(position, pa.binary()), count)
@@ -188,7 +188,7 @@ def columns(blob: bytes, *names: str) -> pa.Table:
         blob, options=pa.ipc.IpcReadOptions(included_fields=there)
     ).read_all()
     if "action" in names and "action" not in schema.names:
-        found = found.append_column("action", pa.repeat(changes.UPSERT, found.num_rows))
+        found = found.append_column("action", pa.repeat(net_change.UPSERT, found.num_rows))
     return found
 
 
@@ -196,7 +196,7 @@ def decode(blob: bytes) -> pa.Table:
     """The packet of a chunk's rows, decided (`settled`) or not, or any other packet."""
     if blob.startswith(_SETTLED):
         return _unsettled(msgspec.msgpack.decode(blob[len(_SETTLED) :], type=_Settled))
-    found = packets.decode(blob)
+    found = change_batch.decode(blob)
     return found if "record" in found.column_names else _whole(found)
 
 
@@ -232,7 +232,7 @@ def _unsettled(chunk: _Settled) -> pa.Table:
         found.append(packet.filter(pc.invert(_mask(out, packet.num_rows))) if out else packet)
     # Of keys without a row there are no columns but the key's.
     packet = as_of(pa.concat_tables(found, promote_options="permissive"), chunk.position)
-    given = [as_of(packet, chunk.position, record=packets.FILL) for packet in fills]
+    given = [as_of(packet, chunk.position, record=change_batch.FILL) for packet in fills]
     return pa.concat_tables([packet, *given], promote_options="permissive")
 
 
@@ -276,7 +276,7 @@ class Filed:
 def parted(blob: bytes) -> tuple[pa.Table, Filed | None]:
     """As `decode`; survivors that are in a data file stand apart."""
     if not blob.startswith(_SETTLED):
-        return packets.decode(blob), None
+        return change_batch.decode(blob), None
     chunk = msgspec.msgpack.decode(blob[len(_SETTLED) :], type=_Settled)
     schema = pa.ipc.open_stream(chunk.parts[0][0]).schema
     if "record" in schema.names:
@@ -285,7 +285,7 @@ def parted(blob: bytes) -> tuple[pa.Table, Filed | None]:
     file = file_of(first)
     fills = [(b, f) for b, _, f in chunk.parts if f]
     given = [(p := decode(b)).filter(_mask(f, p.num_rows)) for b, f in fills]
-    packet = as_of(pa.concat_tables([first, *given]), chunk.position, record=packets.FILL)
+    packet = as_of(pa.concat_tables([first, *given]), chunk.position, record=change_batch.FILL)
     if file is None:
         return _unsettled(chunk), None
     return packet, Filed(file, chunk.position, [(b, out) for b, out, _ in chunk.parts])

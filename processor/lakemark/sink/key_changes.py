@@ -1,9 +1,9 @@
 """Key changes of one table: a row that leaves one key and arrives under another, perhaps later.
 
 Pure; used by `resolve`. Each key that takes part starts from the table's row and takes its steps
-one by one (`changes.advance`). What a delete with a new key leaves behind is a *move*; rows that
+one by one (`net_change.advance`). What a delete with a new key leaves behind is a *move*; rows that
 arrived with unavailable columns take them from their move, and what is still missing then from a
-chunk's row that lost (`packets.FILL`).
+chunk's row that lost (`change_batch.FILL`).
 """
 
 from collections.abc import Callable, Iterable
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from lakemark.model import changes, packets, positions
-from lakemark.model.changes import Arrive, Leave, Net, RowState, Step
-from lakemark.sink.pool import Pool
+from lakemark.model import change_batch, net_change, positions
+from lakemark.model.net_change import Arrive, Leave, Net, RowState, Step
+from lakemark.sink.row_images import Pool
 
 Same = Callable[[Net, Net], bool]
 KeyChange = tuple[bytes, bytes]  # new key and position name it
@@ -80,14 +80,14 @@ class Waiting:
 
     def load(self, pending: pa.Table, offset: int) -> None:
         """Takes up what earlier batches left."""
-        for record in packets.records_of(pending, np.arange(pending.num_rows), offset=offset):
+        for record in change_batch.records_of(pending, np.arange(pending.num_rows), offset=offset):
             change = (record.key, record.position)
             other = record.other_key or b""
             if below(record.position, self.floor):
                 continue
-            if record.record == packets.MOVED:
+            if record.record == change_batch.MOVED:
                 self.moved[change] = _Moved(other, record.net)
-            elif record.record == packets.AWAITED:
+            elif record.record == change_batch.AWAITED:
                 if record.net is not None:
                     self.awaited[change] = (other, record.net.row)
             elif record.net is None or not below(record.net.position, self.floor):
@@ -117,7 +117,7 @@ class Waiting:
             final = self._filled(key, row)
             for fill in special[key].fills:
                 final = self._checked(key, _fill(final, fill), fill)
-            if final is not None and final.unavailable and final.action != changes.DELETE:
+            if final is not None and final.unavailable and final.action != net_change.DELETE:
                 self.partial[key] = final.barrier
             if final is not None and final is not base.get(key):
                 changed.append(final)
@@ -135,7 +135,7 @@ class Waiting:
                 same = same if self._is_whole(step) else _unlike
                 if not self.full:  # only likely, then
                     self._doubt(key, step)
-            after, left = changes.advance(state, step, same=same)
+            after, left = net_change.advance(state, step, same=same)
             if not isinstance(step, Net) and step.net.position <= self.horizon:
                 left = None  # the row may be ahead of this step
                 self._doubt(key, step)
@@ -159,9 +159,9 @@ class Waiting:
         """Whether a delete finds the row that a create brought and the one that it displaced."""
         row, gone = state.row, net_of(step)
         return (
-            gone.action == changes.DELETE
+            gone.action == net_change.DELETE
             and row is not None
-            and row.action != changes.DELETE
+            and row.action != net_change.DELETE
             and state.displaced is not None
             and positions.one_transaction(row.position, gone.position)
         )
@@ -243,7 +243,7 @@ class Waiting:
         from before the row's newest event cannot, hence the barrier.
         """
         missed = self.stale is None or key in self.stale
-        if not missed or row is None or row.action == changes.DELETE:
+        if not missed or row is None or row.action == net_change.DELETE:
             return row
         doubtful = self.pool.kept_otherwise(row, fill)
         if not doubtful:
@@ -259,7 +259,7 @@ class Waiting:
     def pack(self) -> pa.Table | None:
         """What later batches need: halves without the other, moves that may still get columns."""
         open_changes: set[KeyChange] = set()
-        items: list[packets.PacketRecord] = []
+        items: list[change_batch.PacketRecord] = []
         kept: set[KeyChange] = set()
         for change in sorted(self.moved.keys() | self.awaited.keys(), key=lambda one: one[1]):
             key, position = change
@@ -283,19 +283,25 @@ class Waiting:
             kept.add(change)
             if moved is not None:
                 items.append(
-                    packets.PacketRecord(packets.MOVED, key, position, image, moved.old_key)
+                    change_batch.PacketRecord(
+                        change_batch.MOVED, key, position, image, moved.old_key
+                    )
                 )
             if change in self.awaited:
                 old_key, row = self.awaited[change]
-                net = Net(changes.UPSERT, "c", position, row=row)
-                items.append(packets.PacketRecord(packets.AWAITED, key, position, net, old_key))
+                net = Net(net_change.UPSERT, "c", position, row=row)
+                items.append(
+                    change_batch.PacketRecord(change_batch.AWAITED, key, position, net, old_key)
+                )
         for key, (position, found) in self.displaced.items():
             if self.settled is None or position >= self.settled:
-                items.append(packets.PacketRecord(packets.DISPLACED, key, position, found))
+                items.append(
+                    change_batch.PacketRecord(change_batch.DISPLACED, key, position, found)
+                )
         self.reread |= {key for key, at in self.partial.items() if (key, at or b"") not in kept}
         if not items:
             return None
-        return packets.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
+        return change_batch.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
 
 
 def _unlike(_row: Net, _image: Net) -> bool:
@@ -305,16 +311,16 @@ def _unlike(_row: Net, _image: Net) -> bool:
 def _is_back(row: Net | None, step: Step) -> bool:
     """Whether a row that a create had displaced is there again, at the position it had."""
     return (
-        net_of(step).action == changes.DELETE
+        net_of(step).action == net_change.DELETE
         and row is not None
-        and row.action != changes.DELETE
+        and row.action != net_change.DELETE
         and row.position < net_of(step).position
     )
 
 
 def _fill(row: Net | None, fill: Net) -> Net | None:
     """`row` with its unavailable columns from a chunk's row of the same incarnation."""
-    if row is None or row.action == changes.DELETE or not row.unavailable:
+    if row is None or row.action == net_change.DELETE or not row.unavailable:
         return row
     if row.barrier is not None and row.barrier > fill.position:
         return row
@@ -322,7 +328,7 @@ def _fill(row: Net | None, fill: Net) -> Net | None:
     return replace(
         row,
         cells={**row.cells, **given},
-        unavailable=changes.NOTHING,
-        missing=changes.NOTHING,
+        unavailable=net_change.NOTHING,
+        missing=net_change.NOTHING,
         barrier=None,
     )

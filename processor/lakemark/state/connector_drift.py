@@ -26,12 +26,12 @@ from lakemark.connectors import connector as connectors
 from lakemark.connectors.catalogs import catalog_of
 from lakemark.connectors.connector import Connector
 from lakemark.errors import LakemarkError, PipelineError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
-from lakemark.state import control, decoding
+from lakemark.state import control, encoding
 from lakemark.state.checkpoint import Checkpoint
-from lakemark.state.decoding import Forms
+from lakemark.state.encoding import Forms
 from lakemark.state.tables import PipelineState
 
 log = structlog.get_logger(__name__)
@@ -98,7 +98,7 @@ class Watch:
         except LakemarkError as error:
             log.debug("connector.unknown", code=error.code, reason=error.message)
             return
-        self.changed = tuple(decoding.changed(self._connector.settings, now.settings))
+        self.changed = tuple(encoding.changed(self._connector.settings, now.settings))
         if not self.changed and self._config.database is not None:
             self._look_at_columns()
 
@@ -140,31 +140,31 @@ def agree(
         PipelineError: `connector-changed`: it is the connector of another source.
         DependencyError: the database or the brokers are away.
     """
-    before, now = checkpoint.decoding(), decoding.of(connector.settings)
+    before, now = checkpoint.decoding(), encoding.of(connector.settings)
     if before is not None and before != now:
         _require_source(before, now)
         old, new = HandlingModes.from_connector(before), HandlingModes.from_connector(now)
         known = sorted(_known(checkpoint.newest()))
-        found = decoding.concerned(
+        found = encoding.concerned(
             known,
             (old, new),
             catalog_of(config, old, connector).read(known),
             catalog_of(config, new, connector).read(known),
         )
         control.resnapshot(config, found, REASON)
-        settings = decoding.changed(before, now)
+        settings = encoding.changed(before, now)
         log.warning("connector.writes_otherwise", settings=settings, tables=found)
     if before != now:
         checkpoint.note_decoding(now)
-    return _agree_on_columns(config, checkpoint, decoding.written(schemas))
+    return _agree_on_columns(config, checkpoint, encoding.written(schemas))
 
 
-def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Written) -> Forms:
+def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: encoding.Written) -> Forms:
     """Tables, and columns, that the catalog does not have at the moment are as they were."""
     state, before = checkpoint.newest(), checkpoint.written()
-    gone = {t: dict.fromkeys(names, decoding.GONE) for t, names in state.ignorable.items()}
+    gone = {t: dict.fromkeys(names, encoding.GONE) for t, names in state.ignorable.items()}
     known = {t: {**before.get(t, {}), **gone.get(t, {})} for t in {*before, *gone}}
-    found = [t for t in decoding.rewritten(known, now) if t in _known(state)]
+    found = [t for t in encoding.rewritten(known, now) if t in _known(state)]
     if found:
         control.resnapshot(config, found, RETYPED)
         log.warning("table.written_otherwise", tables=found)
@@ -172,7 +172,7 @@ def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: decoding.Writ
     if after != before:
         checkpoint.note_written(after)
 
-    def note(found: decoding.Written) -> None:
+    def note(found: encoding.Written) -> None:
         checkpoint.check_owner()  # the next owner has noted more
         checkpoint.note_written(found)
 
@@ -185,7 +185,7 @@ def _known(state: PipelineState) -> set[str]:
 
 
 def _require_source(before: dict[str, str], now: dict[str, str]) -> None:
-    moved = decoding.changed(before, now, decoding.SOURCE)
+    moved = encoding.changed(before, now, encoding.SOURCE)
     if moved:
         was = ", ".join(f"{name} was {before.get(name)!r}" for name in moved)
         new = ", ".join(f"is {now.get(name)!r}" for name in moved)

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lakemark.connectors.postgres.boundaries import Condition, KeyRange
+from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.snapshot.fence import Committed
 from lakemark.snapshot.notifications import Notification
+from lakemark.snapshot.output_frontier import Committed
 from lakemark.snapshot.signals import Rejection, SignalRecord
 
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field
-from lakemark.connectors.postgres.shapes import value_of
+from lakemark.connectors.postgres.value_parsers import value_of
 from lakemark.converters.json.moments import Tally, edges
 from lakemark.model.columns import Column
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 
 # What the texts depend on; a session's own defaults may be anything. Rows hidden by row-level
 # security would look deleted: with row_security off they are an error. Compiling takes longer than

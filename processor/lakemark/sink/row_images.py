@@ -1,6 +1,6 @@
 """All row images of one table and batch in one place, and the write set made of them.
 
-Packets come first, then rows read from the lake; nets (`changes.Net`) point at the pool's rows.
+Packets come first, then rows read from the lake; nets (`net_change.Net`) point at the pool's rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from lakemark.converters.json import keys
 from lakemark.errors import TableError
-from lakemark.model import changes, packets, positions
-from lakemark.model.changes import Net
+from lakemark.model import change_batch, net_change, positions
 from lakemark.model.columns import Column
 from lakemark.model.evolution import TypesError, fitted, joined, way_on
+from lakemark.model.net_change import Net
 from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, NO_COLUMN, PATCH
 
 CDC_FIELDS: Final = [
@@ -48,7 +48,7 @@ class Pool:
     """
 
     def __init__(
-        self, tables: Sequence[pa.Table], key: packets.KeyColumns, *, deletes: str
+        self, tables: Sequence[pa.Table], key: change_batch.KeyColumns, *, deletes: str
     ) -> None:
         self.key = key
         self.deletes = deletes
@@ -145,11 +145,11 @@ class Pool:
 
     def _lake_net(self, cdc: dict[str, Any] | None, row: int) -> Net:
         if cdc is None or cdc["position"] is None:  # it was there before lakemark
-            return Net(changes.UPSERT, "r", positions.LOWEST, row=row)
+            return Net(net_change.UPSERT, "r", positions.LOWEST, row=row)
         unavailable = frozenset(cdc["unavailable"] or ())
         dead = self.deletes == "soft" and bool(cdc.get("deleted"))
         return Net(
-            changes.DELETE if dead else changes.UPSERT,
+            net_change.DELETE if dead else net_change.UPSERT,
             cdc["op"],
             cdc["position"],
             source_ts=_microseconds(cdc["source_ts"]),
@@ -177,7 +177,7 @@ class Pool:
         """The write set of nets."""
         missing = [net.missing if net.base else net.unavailable for net in nets]
         return self._lay_out(
-            packets.take(self.rows(), nets),
+            change_batch.take(self.rows(), nets),
             op=pa.array([net.op for net in nets], pa.string()),
             action=pa.array([net.action for net in nets], pa.string()),
             position=pa.array([net.position for net in nets], pa.binary()),
@@ -197,7 +197,7 @@ class Pool:
             control["barrier"],
         ]
         if self.deletes == "soft":
-            cdc.append(pc.equal(control["action"], changes.DELETE))
+            cdc.append(pc.equal(control["action"], net_change.DELETE))
         columns = {column.name: rows.field(at) for at, column in enumerate(rows.type)}
         columns[CDC] = pa.StructArray.from_arrays(cdc, fields=list(cdc_type(deletes=self.deletes)))
         columns[ACTION] = control["action"]

@@ -23,16 +23,16 @@ from lakemark.converters.json import envelope, keys, record
 from lakemark.converters.json.compiled import images, scan_events, scan_json
 from lakemark.converters.json.compiled.scan_json import Bytes, Offsets, Whole
 from lakemark.converters.json.envelope import Kind
+from lakemark.model import change_batch, namesakes, positions
 from lakemark.model import columns as columns_of
-from lakemark.model import namesakes, packets, positions
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.source import scan_messages
+from lakemark.source.decoder import DecodedRange, StretchPlan
 from lakemark.source.fold import key_columns
-from lakemark.source.gate import HighWater
-from lakemark.source.key_schema import schema_for
+from lakemark.source.record_schema import schema_for
+from lakemark.source.replay_filter import HighWater
 from lakemark.source.reports import TableReport
-from lakemark.source.stretch import DecodedRange, StretchPlan
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
 _CREATE, _DELETE = ord("c"), ord("d")
@@ -335,7 +335,7 @@ def _packet(
         raise _NotPlainError
     at = pa.py_buffer(events.position(plan.epoch, last))
     fixed = pa.Array.from_buffers(pa.binary(positions.WIDTH), len(last), [None, at])
-    packet = packets.build_simple(
+    packet = change_batch.build_simple(
         keys=pa.array(canonical, pa.binary()),
         ops=_OP_NAMES.take(pa.array(_OPS[events.op[last]])),
         position=fixed.cast(pa.binary()),

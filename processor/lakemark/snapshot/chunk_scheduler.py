@@ -19,6 +19,7 @@ from lakemark.backoff import Backoff
 from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
+from lakemark.snapshot.chunk_splitter import Cutting
 from lakemark.snapshot.chunks import (
     BLIND,
     BY_NO_KEY,
@@ -28,7 +29,6 @@ from lakemark.snapshot.chunks import (
     blinded,
     is_of_a_table,
 )
-from lakemark.snapshot.cutting import Cutting
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 
 if TYPE_CHECKING:

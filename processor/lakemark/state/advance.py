@@ -16,11 +16,11 @@ from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
 from lakemark.source.reports import REPORT, Report
-from lakemark.state import refresh, selection, tables
+from lakemark.state import schema_refresh, selection, tables
 from lakemark.state.tables import PipelineState, TableState, Water
 
 TABLE_STOPPED: Final = "table-stopped"
-SCHEMA_CODES: Final = frozenset({refresh.UNKNOWN, "schema-check"})
+SCHEMA_CODES: Final = frozenset({schema_refresh.UNKNOWN, "schema-check"})
 UNREAD: Final = "records came of which not even the key can be read: any row may miss an event"
 BEGUN_ANEW: Final = (
     "the connector began without offsets, as one does that was deleted or lost its slot: changes "

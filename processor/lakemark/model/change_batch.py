@@ -29,8 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.model import changes
-from lakemark.model.changes import Net
+from lakemark.model import net_change
+from lakemark.model.net_change import Net
 
 NET: Final = 0
 LEAVE: Final = 1
@@ -147,7 +147,7 @@ def build_simple(
         keys,
         absent,
         position,
-        pc.if_else(pc.equal(ops, "d"), changes.DELETE, changes.UPSERT),
+        pc.if_else(pc.equal(ops, "d"), net_change.DELETE, net_change.UPSERT),
         ops,
         position,
         source_ts,

@@ -3,7 +3,7 @@
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lakemark import crashpoints
+from lakemark import failpoints
 from lakemark.sink.delta import spark_merge
 from lakemark.sink.delta.failures import busy
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
@@ -31,7 +31,7 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
         )
         outcome.evolved(changed)
         return
-    crashpoints.reach(crashpoints.BEFORE_COMMIT)
+    failpoints.reach(failpoints.BEFORE_COMMIT)
     if outcome.truncate:
         gone = spark_merge.truncate(
             spark,
@@ -57,4 +57,4 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
         if done.skipped:  # by another process, since the task has looked: perhaps another content
             raise busy(own.path, 1)
         outcome.merged(done)
-    crashpoints.reach(crashpoints.AFTER_COMMIT)
+    failpoints.reach(failpoints.AFTER_COMMIT)

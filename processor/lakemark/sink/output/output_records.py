@@ -24,9 +24,9 @@ from lakemark.converters.json import rows, splicing
 from lakemark.converters.json.envelope import Headers, Kind
 from lakemark.converters.json.placeholders import may_have_placeholder, stands_in
 from lakemark.kafka.output_names import ID
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.source.stretch import Records
+from lakemark.source.decoder import Records
 
 POSITION: Final = "lakemark.position"
 SOURCE: Final = "lakemark.source"
@@ -43,7 +43,7 @@ table knew of their rows before."""
 
 
 class Message(NamedTuple):
-    """One record for an output topic; `at` is what it is counted by, see `output.topics`."""
+    """One record for an output topic; `at` is what it is counted by, see `output.transaction`."""
 
     at: int
     key: bytes

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from lakemark.connectors.postgres.boundaries import CUT_TIMEOUT, Condition, KeyRange
+from lakemark.connectors.postgres.key_ranges import CUT_TIMEOUT, Condition, KeyRange
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
-from lakemark.snapshot.outside import Cut
+from lakemark.snapshot.ports import Cut
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector, TableChoice
 from lakemark.connectors.connector import read as read_connector
 from lakemark.connectors.postgres import postgres_windows
-from lakemark.connectors.postgres.boundaries import Condition, KeyRange, key_texts
+from lakemark.connectors.postgres.key_ranges import Condition, KeyRange, key_texts
 from lakemark.connectors.postgres.postgres import read_names, read_schemas
 from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
 from lakemark.connectors.postgres.postgres_session import (
@@ -41,9 +41,9 @@ from lakemark.settings.config import Config
 from lakemark.snapshot import table_cut
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.snapshot.fence import Committed, committed_position
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.outside import Cut
+from lakemark.snapshot.output_frontier import Committed, committed_position
+from lakemark.snapshot.ports import Cut
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
 

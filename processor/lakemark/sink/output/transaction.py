@@ -27,7 +27,7 @@ from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka.output_names import TRANSACTION_MS, topic_settings
 from lakemark.settings.masking import foreign
 from lakemark.sink.output.flushing import flushed
-from lakemark.sink.output.forwarding import Message
+from lakemark.sink.output.output_records import Message
 
 UNAVAILABLE: Final = "output-unavailable"
 BATCH: Final = 1 << 33  # marks of the rows of one batch

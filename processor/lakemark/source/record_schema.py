@@ -16,7 +16,7 @@ from lakemark.converters.json import keys
 from lakemark.converters.json.envelope import Headers, Kind
 from lakemark.converters.json.record import NULL, unwrapped
 from lakemark.errors import LakemarkError, TableError
-from lakemark.model.modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_envelope
 
 Numerics = Mapping[str, frozenset[str]]

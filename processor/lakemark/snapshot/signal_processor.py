@@ -15,11 +15,11 @@ import structlog
 
 from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError, PipelineError
-from lakemark.snapshot import acceptance, runs, signal_skip
 from lakemark.snapshot import notifications as notes
+from lakemark.snapshot import runs, signal_skip, signal_validation
 from lakemark.snapshot.chunks import BY_NO_KEY, INTERNAL, REPORT, is_of_a_table
 from lakemark.snapshot.notifications import Subject
-from lakemark.snapshot.outside import StreamedTable
+from lakemark.snapshot.ports import StreamedTable
 from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.signals import (
     ExecuteSnapshot,
@@ -175,13 +175,13 @@ class Desk:
         if refusal is not None:
             self._reject(replace(refusal, id=signal.id))
             return
-        world = acceptance.SignalContext(
+        world = signal_validation.SignalContext(
             self.outside.tables(),
             self.outside.condition,
             self.outside.reasons_against,
             self.outside.ambiguous(),
         )
-        found = acceptance.accept(signal, world)
+        found = signal_validation.accept(signal, world)
         if isinstance(found, Rejection):
             self._reject(found)
             return
@@ -325,7 +325,7 @@ class Desk:
         """
         self._repairs[name] = self.outside.monotonic() + self.settings.rest
         try:
-            reason = acceptance.against(name, self.outside.reasons_against)
+            reason = signal_validation.against(name, self.outside.reasons_against)
         except LakemarkError as error:
             if not is_of_a_table(error):
                 raise

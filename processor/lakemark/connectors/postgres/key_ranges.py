@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakemark.connectors.postgres.cells import quoted
+from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.errors import TableError
 from lakemark.model import civil
 from lakemark.model.columns import SPECIAL_NUMBERS, TIMESTAMP, TIMESTAMP_UTC, Column

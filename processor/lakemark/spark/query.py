@@ -33,9 +33,9 @@ from lakemark.reconcile import operator
 from lakemark.runners.batch_runner import CONTROL_RECORDS, OtherStagesError, chunk_records
 from lakemark.settings.config import Config
 from lakemark.source import fetch
-from lakemark.source.ranges import Range, shared
-from lakemark.spark import handover, topics
-from lakemark.spark.handover import QueryContext
+from lakemark.source.offset_ranges import Range, shared
+from lakemark.spark import plan_broadcast, topics
+from lakemark.spark.plan_broadcast import QueryContext
 from lakemark.state.control import PARTITION
 from lakemark.tasks import DecodePlan
 
@@ -133,7 +133,7 @@ def query(
     )
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return tasks.decode(batches, handover.told(known))
+        return tasks.decode(batches, plan_broadcast.told(known))
 
     if armed:
         # A task of every partition that has news would cost more than its records where they are
@@ -147,7 +147,7 @@ def query(
         chunks,
         controls,
         shards=stream.shards,
-        slot_of=lambda table: handover.told(known).slot(table),
+        slot_of=lambda table: plan_broadcast.told(known).slot(table),
     )
 
 

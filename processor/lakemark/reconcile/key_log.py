@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.model import positions
-from lakemark.source import touches
+from lakemark.source import changed_keys
 
 REMEMBERED: Final = pa.schema(
     [
@@ -28,11 +28,11 @@ REMEMBERED: Final = pa.schema(
 
 def read(segment: bytes) -> pa.RecordBatch:
     """A segment's touches."""
-    return touches.unpack_touches(segment)
+    return changed_keys.unpack_touches(segment)
 
 
 def fresh(blobs: Iterable[bytes], *, tables: Iterable[str], above: bytes) -> list[pa.RecordBatch]:
-    """Packed touches of the log (`source.touches`) that are worth remembering.
+    """Packed touches of the log (`source.changed_keys`) that are worth remembering.
 
     Args:
         blobs: as they were packed.
@@ -41,7 +41,7 @@ def fresh(blobs: Iterable[bytes], *, tables: Iterable[str], above: bytes) -> lis
     """
     found = []
     for blob in blobs:
-        batch = of_tables(touches.unpack_touches(blob), tables)
+        batch = of_tables(changed_keys.unpack_touches(blob), tables)
         batch = batch.filter(is_above(batch.column("position"), above))
         if batch.num_rows:
             found.append(_as_remembered(batch))

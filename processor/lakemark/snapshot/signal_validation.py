@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
-from lakemark.connectors.postgres.boundaries import Condition
+from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.errors import LakemarkError, RefusedError, nearest
 from lakemark.model import namesakes
 from lakemark.model.schema import TableSchema

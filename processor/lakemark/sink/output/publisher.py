@@ -5,7 +5,7 @@ before any merging begins; then, by the table's merging task and before its Delt
 of snapshots and the deletes of rows that a truncate or a sweep removes. So a key's records stand in
 source order, and what a truncate removes is still in the lake when it is asked for.
 
-Exactly once, see `output.topics`. A table that does not stream writes nothing; its catch-up does.
+Exactly once, see `output.transaction`. A table that does not stream writes nothing; its catch-up does.
 """
 
 import time
@@ -25,18 +25,18 @@ from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows
 from lakemark.errors import LakemarkError
 from lakemark.kafka.output_names import group_of, topic_of
-from lakemark.model import packets, positions
-from lakemark.model.modes import HandlingModes
+from lakemark.model import change_batch, positions
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_envelope
 from lakemark.settings.masking import foreign
 from lakemark.sink.delta import delta_rs
 from lakemark.sink.names import CDC
-from lakemark.sink.output import forwarding, row_events, topics, writers
-from lakemark.sink.output.forwarding import Fragments, Message
+from lakemark.sink.output import output_records, row_events, transaction, writers
+from lakemark.sink.output.output_records import Fragments, Message
 from lakemark.sink.output.row_events import Style
-from lakemark.sink.output.topics import MarkSource, OutputTarget
-from lakemark.source import key_schema
-from lakemark.source.stretch import DecodedRange, Records
+from lakemark.sink.output.transaction import MarkSource, OutputTarget
+from lakemark.source import record_schema
+from lakemark.source.decoder import DecodedRange, Records
 
 ROWS: Final = "rows"
 AT_ONCE: Final = 50_000  # records of one transaction of rows
@@ -113,7 +113,7 @@ def forward(
     *,
     schemas: Mapping[str, TableSchema],
     modes: HandlingModes,
-    numerics: key_schema.Numerics = key_schema.NO_NUMERICS,
+    numerics: record_schema.Numerics = record_schema.NO_NUMERICS,
 ) -> None:
     """Writes a stretch's events that count; a table whose topic does not take them stops.
 
@@ -124,7 +124,7 @@ def forward(
         plan: of the batch.
         schemas: tables known from catalog or file.
         modes: the connector's settings.
-        numerics: as for `key_schema.schema_of`.
+        numerics: as for `record_schema.schema_of`.
 
     Raises:
         DependencyError: the brokers are away.
@@ -136,7 +136,7 @@ def forward(
             found = _events(known, indices, resolve=plan.resolve and not done.dead)
             writers.write(plan.target(table, records.topic), source, done.last + 1, found)
         except LakemarkError as error:
-            if error.code == topics.UNAVAILABLE:
+            if error.code == transaction.UNAVAILABLE:
                 raise
             _stop(done, table, error.code, error.message)
         except Exception as error:  # noqa: BLE001 - a bug met by one table must not stop the others
@@ -150,10 +150,12 @@ def _events(known: "_Known", indices: Sequence[int], *, resolve: bool) -> list[M
         floor = row.floor
         indices = [i for i in indices if not positions.below_truncate(heads.position[i], floor)]
     if resolve:
-        values = forwarding.resolved(
+        values = output_records.resolved(
             records, heads, indices, schema_of=known.schema, modes=known.modes, known=known.rows
         )
-    return forwarding.messages(records, heads, indices, pipeline=known.plan.pipeline, values=values)
+    return output_records.messages(
+        records, heads, indices, pipeline=known.plan.pipeline, values=values
+    )
 
 
 def _stop(done: DecodedRange, table: str, code: str, reason: str) -> None:
@@ -171,7 +173,7 @@ class _Known:
     modes: HandlingModes
     records: Records
     heads: Headers
-    numerics: key_schema.Numerics
+    numerics: record_schema.Numerics
     _of: dict[bytes | None, TableSchema | None] = field(default_factory=dict)
     _newest: TableSchema | None = None
 
@@ -179,7 +181,7 @@ class _Known:
         """The schema of an event."""
         raw = self.heads.schema[at]
         if raw not in self._of:
-            self._of[raw] = key_schema.schema_of(
+            self._of[raw] = record_schema.schema_of(
                 self.table,
                 raw_schema=raw,
                 raw_key=self.records.keys[at],
@@ -190,7 +192,7 @@ class _Known:
         return self._of[raw]
 
     def rows(self, first: Mapping[bytes, bytes]) -> Mapping[bytes, Fragments]:
-        """Values of the rows as the batch before left them; see `forwarding.Known`."""
+        """Values of the rows as the batch before left them; see `output_records.Known`."""
         row, schema = self.plan.rows.get(self.table), self._newest
         if row is None or schema is None or row.stale is None:
             return {}
@@ -267,7 +269,7 @@ class RowPublisher:
             content: a digest of what is to be applied.
 
         Raises:
-            TableError, DependencyError: see `topics.write`, `row_events`.
+            TableError, DependencyError: see `transaction.write`, `row_events`.
         """
         self._write(self._messages(truncate), content, place=0)
 
@@ -281,17 +283,17 @@ class RowPublisher:
             content: as above.
 
         Raises:
-            TableError, DependencyError: see `topics.write`, `row_events`.
+            TableError, DependencyError: see `transaction.write`, `row_events`.
         """
-        told = [given for packet in self.survivors if (given := packets.schema_of(packet))]
+        told = [given for packet in self.survivors if (given := change_batch.schema_of(packet))]
         if self.plan.resolve and told:
             schema = TableSchema.from_json(told[-1])
             found = row_events.of_completed(rows, schema, self._style())
-            self._write(found, content, place=topics.BATCH >> 1)
+            self._write(found, content, place=transaction.BATCH >> 1)
 
     def _write(self, found: Iterator[Message], content: int, *, place: int) -> None:
         """Writes records that are counted from a place among those of the batch."""
-        plan, first = self.plan, self.plan.batch * topics.BATCH
+        plan, first = self.plan, self.plan.batch * transaction.BATCH
         source = MarkSource(plan.control, 0, plan.query, ROWS, str(content), first)
         target = plan.target(self.table, row.topic if (row := plan.rows.get(self.table)) else "")
         at = first + place
@@ -305,7 +307,7 @@ class RowPublisher:
         if truncate:
             yield from self._removed(truncate, style)
         for packet in self.survivors:
-            given = packets.schema_of(packet)
+            given = change_batch.schema_of(packet)
             if given is not None:
                 schema = TableSchema.from_json(given)
                 yield from row_events.of_chunk(packet, schema, style)
@@ -315,10 +317,10 @@ class RowPublisher:
         return Style(
             plan.pipeline,
             self.table,
-            plan.sample or next(filter(None, map(packets.sample_of, self.parts)), b""),
+            plan.sample or next(filter(None, map(change_batch.sample_of, self.parts)), b""),
             self.modes,
             plan.wrappers.get(self.table)
-            or next(filter(None, map(packets.wrapper_of, self.parts)), None),
+            or next(filter(None, map(change_batch.wrapper_of, self.parts)), None),
             plan.wrapped,
             time.time_ns(),
         )

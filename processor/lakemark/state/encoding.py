@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from lakemark.model.columns import Column
-from lakemark.model.modes import SETTINGS, HandlingModes
+from lakemark.model.handling_modes import SETTINGS, HandlingModes
 from lakemark.model.schema import TableSchema
 
 # Another one of these is another source: no position and no offset means anything there.
