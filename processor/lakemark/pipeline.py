@@ -33,8 +33,8 @@ from lakemark.model.schema import TableSchema
 from lakemark.ops.status import BatchDone
 from lakemark.plans import Waters
 from lakemark.runners.batch_runner import BatchRunner, Query
-from lakemark.runners.graceful_stop import Draining
-from lakemark.runners.trigger import Pace
+from lakemark.runners.graceful_stop import GracefulStop
+from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
 from lakemark.sink.delta import chunk_files, rebuild, schema_evolution
 from lakemark.sink.delta.commits import SPARK_MERGE
@@ -42,7 +42,7 @@ from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
 from lakemark.source import offset_ranges
 from lakemark.source.decoder import StretchPlan
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state import (
     advance,
     catch_up,
@@ -123,13 +123,13 @@ class Pipeline:
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     seen_columns: Callable[[], Mapping[str, frozenset[str]]] = dict
     numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
-    pace: Pace = field(default_factory=Pace)
+    pace: Trigger = field(default_factory=Trigger)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     forms: Forms = field(default_factory=Forms)
     names: Names = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
-    draining: Draining = field(default_factory=Draining)
+    draining: GracefulStop = field(default_factory=GracefulStop)
     refresh: Refresh = field(init=False)
 
     def __post_init__(self) -> None:
@@ -441,7 +441,7 @@ class Pipeline:
         news = partial(self._news, plan.lake.batch)
         return self._finished(self.runner.stream(rows, plan, news), plan)
 
-    def _news(self, batch: int) -> list[Range]:
+    def _news(self, batch: int) -> list[OffsetRange]:
         """The records of the change topics that Spark has planned for a batch."""
         end = self._changes(self.checkpoint.offsets(batch))
         before = self.checkpoint.offsets(batch - 1) if batch else [self.checkpoint.begun()]

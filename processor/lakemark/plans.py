@@ -13,17 +13,17 @@ from lakemark.sink import names
 from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
 from lakemark.sink.output.publisher import OutputPlan, Row
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 from lakemark.state import tables
 from lakemark.state.catch_up import TABLES_A_SLOT
-from lakemark.state.tables import STREAMING, PipelineState, TableState, Water, stale
+from lakemark.state.tables import STREAMING, PipelineState, StoredPosition, TableState, stale
 
 # delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
 # rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
 TASK_MERGE_BYTES: Final = 2 << 30
 
 NOBODY: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
-Waters = dict[tuple[str, int], HighWater]
+Waters = dict[tuple[str, int], AppliedPosition]
 
 
 def lake_plan(
@@ -192,10 +192,12 @@ def engine_of(config: Config, table: str, entry: TableState | None) -> str:
     return SPARK_MERGE if entry is not None and entry.bytes > TASK_MERGE_BYTES else TASK_MERGE
 
 
-def waters_of(found: dict[str, dict[int, Water]]) -> Waters:
+def waters_of(found: dict[str, dict[int, StoredPosition]]) -> Waters:
     """High-waters as the tasks use them."""
     return {
-        (topic, partition): HighWater(bytes.fromhex(water.position), water.source_ts, water.creates)
+        (topic, partition): AppliedPosition(
+            bytes.fromhex(water.position), water.source_ts, water.creates
+        )
         for topic, partitions in found.items()
         for partition, water in partitions.items()
     }

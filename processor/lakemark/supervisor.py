@@ -37,13 +37,13 @@ from lakemark.ops.status import BatchDone, PipelineWord
 from lakemark.pipeline import Pipeline
 from lakemark.runners.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesError, Query
 from lakemark.runners.stopping import Stop
-from lakemark.runners.trigger import Pace
+from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
 from lakemark.sink.delta.chunk_files import ChunkFileWriter
 from lakemark.sink.delta.incomplete_rows import partial_keys
 from lakemark.sink.names import folder_of
 from lakemark.snapshot import notifications, snapshots
-from lakemark.snapshot.adapters import World
+from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.signals import Rejection
@@ -262,7 +262,7 @@ class Supervisor:
             schemas=captured,
             forms=forms,
             names=catalog.names(),
-            pace=Pace() if self.once else Pace(config.stream.trigger, self._hasty),
+            pace=Trigger() if self.once else Trigger(config.stream.trigger, self._hasty),
         )
 
     def _checkpoint(self, runner: BatchRunner) -> Checkpoint:
@@ -326,7 +326,7 @@ class Supervisor:
             own_rows=pipeline.connector.reads_rows,
             own_whole=pipeline.connector.reads_all_rows,
         )
-        world = World(
+        world = Adapters(
             pipeline.runner,
             config,
             pipeline.connector,

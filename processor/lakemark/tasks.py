@@ -148,7 +148,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
             heads = decoder.headers(records, now)
             if not now.outputs and raw_records.told_by_lakemark(parts):
                 heads.kind[:] = [int(Kind.OUTPUT)] * len(heads)
-            done = decoder.process(records, now, heads)
+            done = decoder.decode_range(records, now, heads)
             dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
             if output is not None:
                 publisher.forward(
@@ -178,7 +178,7 @@ def _plain(
     epoch = raw_records.epoch_of(topic, partition, (ends[0], ends[1]), plan.epochs)
     if epoch is None or not raw_records.without_headers(parts):
         return None
-    return fast_path.process(topic, partition, parts, replace(decoding, epoch=epoch))
+    return fast_path.decode_range(topic, partition, parts, replace(decoding, epoch=epoch))
 
 
 def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:
@@ -197,7 +197,7 @@ def _told(
     return [
         (
             table,
-            change_batch.told(
+            change_batch.with_metadata(
                 packet,
                 sample=b"" if output.sample else sample,
                 wrapper=None if table in output.wrappers else wrappers.get(table),

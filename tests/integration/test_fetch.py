@@ -19,7 +19,7 @@ from lakemark.kafka.client_settings import by_offset
 from lakemark.model.offsets import EARLIEST
 from lakemark.settings.layers import InvalidConfig
 from lakemark.source import fast_path, fetch
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import free_port
@@ -44,14 +44,14 @@ class Topic:
             self.producer.produce(self.name, value, b"k", partition=partition, **more)
         assert self.producer.flush(30) == 0
 
-    def range(self, start: int, end: int, partition: int = 0) -> Range:
-        return Range(self.name, partition, start, end)
+    def range(self, start: int, end: int, partition: int = 0) -> OffsetRange:
+        return OffsetRange(self.name, partition, start, end)
 
-    def read(self, *ranges: Range) -> pa.Table:
+    def read(self, *ranges: OffsetRange) -> pa.Table:
         found = fetch.records(ranges, by_offset(self.config))
         return pa.Table.from_batches(found, fetch.SCHEMA)
 
-    def offsets(self, *ranges: Range) -> list[int]:
+    def offsets(self, *ranges: OffsetRange) -> list[int]:
         return self.read(*ranges).column("offset").to_pylist()
 
 
@@ -240,7 +240,7 @@ def test_brokers_that_are_away_are_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fetch, "PATIENCE_S", 1.0)
     away = config(f"127.0.0.1:{free_port()}")
     with pytest.raises(DependencyError) as caught:
-        list(fetch.records([Range("t", 0, 0, 1)], by_offset(away)))
+        list(fetch.records([OffsetRange("t", 0, 0, 1)], by_offset(away)))
     assert caught.value.code == "kafka-unavailable"
 
 

@@ -84,10 +84,10 @@ class Lane:
         )
 
         def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return tasks.decode(batches, plan_broadcast.told(known))
+            return tasks.decode(batches, plan_broadcast.receive(known))
 
         def take(frame: Any, _: int) -> None:
-            plan_broadcast.tell(self.spark, plan, known)
+            plan_broadcast.send(self.spark, plan, known)
             rows.extend(frame.collect())
 
         changes, chunks, control = (

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakemark.model import net_change, positions
-from lakemark.model.net_change import Net
+from lakemark.model.net_change import NetChange
 from tests.kit.log_model import STEP
 
 COLUMNS = ("a", "b", "c")
@@ -52,7 +52,7 @@ def happen(row: Row | None, event: Event) -> Row | None:
     return Row({**known, **kept}, left, row.barrier if left else None)
 
 
-def net_of(event: Event, pool: list[dict[str, Any]]) -> Net:
+def net_of(event: Event, pool: list[dict[str, Any]]) -> NetChange:
     """The event as the code under test sees it; its image goes into the pool."""
     pool.append({c: v for c, v in event.values.items() if c not in event.unavailable})
     place = {"position": event.position, "source_ts": event.number, "row": len(pool) - 1}
@@ -68,7 +68,7 @@ def net_of(event: Event, pool: list[dict[str, Any]]) -> Net:
     )
 
 
-def apply(row: Row | None, net: Net | None, pool: list[dict[str, Any]]) -> Row | None:
+def apply(row: Row | None, net: NetChange | None, pool: list[dict[str, Any]]) -> Row | None:
     """What a merge does with a net change, by the contract of the engines."""
     if net is None:
         return row

@@ -23,7 +23,7 @@ from lakemark.sink.delta.commits import TASK_MERGE
 from lakemark.sink.resolve import Part
 from lakemark.source import decoder
 from lakemark.source.decoder import Records, StretchPlan
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 from tests.kit.log_model import TABLE, TOPIC, Record, table_schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -183,7 +183,7 @@ class Saved:
 
     batch: int
     offsets: tuple[int, ...]
-    high_waters: dict[tuple[str, int], HighWater]
+    high_waters: dict[tuple[str, int], AppliedPosition]
     floor: bytes | None = None
     pending: pa.Table | None = None
 
@@ -285,7 +285,7 @@ class TableTask:
     def _settled(self) -> bytes | None:
         """The position that every partition has passed; None while one has seen nothing."""
         found = [
-            self.state.high_waters.get((TOPIC, p), HighWater()).position
+            self.state.high_waters.get((TOPIC, p), AppliedPosition()).position
             for p in range(len(self.topic))
         ]
         return min(found)
@@ -298,10 +298,10 @@ class TableTask:
         self,
         begins: tuple[int, ...],
         ends: tuple[int, ...],
-        high_waters: dict[tuple[str, int], HighWater],
+        high_waters: dict[tuple[str, int], AppliedPosition],
         *,
         stopped: bool = False,
-    ) -> tuple[list[Part], dict[tuple[str, int], HighWater]]:
+    ) -> tuple[list[Part], dict[tuple[str, int], AppliedPosition]]:
         """Packets of one batch and the high-waters after it; a partition may come in pieces."""
         after, parts = dict(high_waters), []
         for partition, records in enumerate(self.topic):
@@ -318,7 +318,7 @@ class TableTask:
                     high_waters=after,
                     stopped=frozenset({TABLE}) if stopped else frozenset(),
                 )
-                done = decoder.process(kafka(records[first:last], partition, first), plan)
+                done = decoder.decode_range(kafka(records[first:last], partition, first), plan)
                 report = done.tables.get(TABLE)
                 assert not done.dead, done.dead
                 assert report is None or report.stop is None, report.stop

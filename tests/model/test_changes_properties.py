@@ -43,7 +43,7 @@ def _compose(nets, splits):
         return nets[0]
     at = splits.randrange(1, len(nets))
     left, right = _compose(nets[:at], splits), _compose(nets[at:], splits)
-    return net_change.then(left, right)
+    return net_change.compose(left, right)
 
 
 @given(events=_events(), row=_rows(), seed=st.integers(0, 2**16))
@@ -84,7 +84,7 @@ def test_none_is_the_unit(events):
     pool = []
     for event in events:
         net = net_of(event, pool)
-        assert net_change.then(None, net) is net
+        assert net_change.compose(None, net) is net
 
 
 @given(events=_events(), row=_rows())
@@ -94,7 +94,7 @@ def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
     pool = [dict(row.values)] if row else [{}]
     start = None
     if row is not None:
-        start = net_change.Net(
+        start = net_change.NetChange(
             net_change.UPSERT,
             "u",
             positions.pack(0, 0, 1),
@@ -106,6 +106,6 @@ def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
     state = net_change.RowState(start)
     expected = row
     for event in events:
-        state, _ = net_change.advance(state, net_of(event, pool), same=lambda *_: False)
+        state, _ = net_change.apply_step(state, net_of(event, pool), same=lambda *_: False)
         expected = happen(expected, event)
     assert apply(None, state.row, pool) == expected

@@ -10,7 +10,7 @@ from lakemark.converters.json.envelope import Kind, SourceIdentity
 from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source import decoder
-from lakemark.source.replay_filter import HighWater, gate
+from lakemark.source.replay_filter import AppliedPosition, drop_replays
 from tests.kit.shop import ORDERS, event, schema_of
 
 # Steps of (major, minor); (0, 0) repeats a position, as the rows of one COPY record do.
@@ -38,15 +38,19 @@ def _emit(log, restarts):
 
 def _through(emitted, log, cuts):
     """What passes, batch by batch, each with the high-water that the one before left."""
-    high, passed = HighWater(), []
+    high, passed = AppliedPosition(), []
     edges = [0, *sorted(c % (len(emitted) + 1) for c in cuts), len(emitted)]
     for begin, end in pairwise(edges):
         part = emitted[begin:end]
         events = [log[i] for i in part]
-        found = gate([e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high)
+        found = drop_replays(
+            [e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high
+        )
         assert found.regressed is None
         assert found.replays == len(part) - len(found.keep)
-        again = gate([e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high)
+        again = drop_replays(
+            [e[0] for e in events], [e[1] for e in events], [e[2] for e in events], high
+        )
         assert again == found  # a repeated batch decides as it did
         passed += [part[i] for i in found.keep]
         high = found.after
@@ -91,11 +95,11 @@ def test_a_restored_source_is_found_out(steps, restored, cuts):
     log = _log(steps)
     old = log[restored % len(log)]
     newer = (int(Kind.CHANGE), old[1], log[-1][2] + 5)
-    found = gate(
+    found = drop_replays(
         [e[0] for e in [*log, newer]],
         [e[1] for e in [*log, newer]],
         [e[2] for e in [*log, newer]],
-        HighWater(),
+        AppliedPosition(),
     )
     assert (found.regressed == len(log)) == (old[1] < log[-1][1])
     assert len(log) not in found.keep or old[1] == log[-1][1]
@@ -110,7 +114,9 @@ def test_a_restored_source_is_found_out(steps, restored, cuts):
 def test_everything_after_a_row_of_an_own_snapshot_counts(before, after, lsn, rows):
     own = (int(Kind.OWN_SNAPSHOT), positions.pack(0, 0, lsn), 0)
     log = [*_log(before), *[own] * rows, *_log(after)]
-    found = gate([e[0] for e in log], [e[1] for e in log], [e[2] for e in log], HighWater())
+    found = drop_replays(
+        [e[0] for e in log], [e[1] for e in log], [e[2] for e in log], AppliedPosition()
+    )
     assert found.keep == list(range(len(log)))
     assert found.regressed is None
 
@@ -141,9 +147,9 @@ def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, res
         keys, values = zip(*emitted[begin:end], strict=True)
         offsets, headers = list(range(begin, end)), [None] * (end - begin)
         records = decoder.Records(*place, offsets, list(keys), list(values), headers)
-        return decoder.process(records, replace(plan, high_waters={place: start})).high_water
+        return decoder.decode_range(records, replace(plan, high_waters={place: start})).high_water
 
-    high = HighWater()
+    high = AppliedPosition()
     for begin, end in pairwise(sorted({0, *(c % (len(emitted) + 1) for c in cuts), len(emitted)})):
         high = read(begin, end, high)
-    assert high == read(0, len(emitted), HighWater())
+    assert high == read(0, len(emitted), AppliedPosition())

@@ -124,13 +124,13 @@ def batch(records):
 def decoded(records, plan):
     """What both ways make of records: the rows by canonical key, None for what is gone."""
     parts = [batch(records)]
-    general = decoder.process(raw_records.of("t", 0, parts), plan)
+    general = decoder.decode_range(raw_records.of("t", 0, parts), plan)
     assert (general.dead, general.stopped()) == ([], set())
     found = rows_of(general)
     quick = (
         None
         if any(more and more[0] for *_, more in records)
-        else fast_path.process("t", 0, parts, plan)
+        else fast_path.decode_range("t", 0, parts, plan)
     )
     if quick is not None:
         assert rows_of(quick) == found
@@ -255,7 +255,7 @@ def unavailable(op, image, *, headers=(), snapshot="false", schema=NAMED, before
     key = packed({name: image[name] for name in schema.key})
     plan = StretchPlan(IDENTITY, MODES, {"public.t": schema})
     records = raw_records.of("t", 0, [batch([(key, packed(value), headers)])])
-    done = decoder.process(records, plan)
+    done = decoder.decode_range(records, plan)
     assert (done.dead, done.stopped()) == ([], set())
     (row,) = (row for _, packet in done.packets for row in packet.to_pylist())
     return sorted(row["unavailable"] or []), row["row"]

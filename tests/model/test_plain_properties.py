@@ -15,7 +15,7 @@ from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source import decoder, fast_path, fetch, raw_records
 from lakemark.source.decoder import StretchPlan
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 from tests.kit.nightly import examples
 
 TABLE, TOPIC = "public.orders", "shop.public.orders"
@@ -64,8 +64,8 @@ def batch(records, first=100):
 def both(parts, plan=PLAN):
     """What the compiled way says, and the general one."""
     parts = parts if isinstance(parts, list) else [parts]
-    quick = fast_path.process(TOPIC, 0, parts, plan)
-    return quick, decoder.process(raw_records.of(TOPIC, 0, parts), plan)
+    quick = fast_path.decode_range(TOPIC, 0, parts, plan)
+    return quick, decoder.decode_range(raw_records.of(TOPIC, 0, parts), plan)
 
 
 def by_key(*packets):
@@ -138,7 +138,9 @@ def change(op, key, before, after, commit, own, draw=None):
 @given(stretches(), st.data())
 def test_plain_stretches_are_read_and_come_out_the_same(records, data):
     first = data.draw(st.sampled_from([positions.LOWEST, positions.pack(0, 8, 8)]))
-    water = HighWater(first, data.draw(st.integers(0, 10**6)), creates=data.draw(st.booleans()))
+    water = AppliedPosition(
+        first, data.draw(st.integers(0, 10**6)), creates=data.draw(st.booleans())
+    )
     plan = replace(PLAN, high_waters={(TOPIC, 0): water})
     quick, general = both(batch(records), plan)
     note("read" if quick else "left")
@@ -230,7 +232,7 @@ def test_the_usual_stretch_is_read():
     (packet,) = (packet for _, packet in quick.packets)
     assert packet.column("key").to_pylist() == [b"[1]", b"[2]"]
     assert packet.column("row").to_pylist() == [{**ROW, "v": "y"}, {**ROW, "id": 2}]
-    assert quick.high_water == HighWater(positions.pack(0, 32, 40), 40004, creates=True)
+    assert quick.high_water == AppliedPosition(positions.pack(0, 32, 40), 40004, creates=True)
 
 
 def test_records_with_their_schema_are_read():
@@ -319,8 +321,8 @@ def test_what_is_not_plain_goes_the_general_way(odd):
         {"stopped": frozenset([TABLE])},
         {"max_event_bytes": 100},
         {"partial": frozenset([TABLE]), "carried": {TOPIC: (TABLE,)}},
-        {"high_waters": {(TOPIC, 0): HighWater(positions.pack(0, 8, 24))}},
-        {"high_waters": {(TOPIC, 0): HighWater(positions.pack(1, 0, 0))}},
+        {"high_waters": {(TOPIC, 0): AppliedPosition(positions.pack(0, 8, 24))}},
+        {"high_waters": {(TOPIC, 0): AppliedPosition(positions.pack(1, 0, 0))}},
     ],
 )
 def test_nor_do_other_tables_and_replays(change_of):
@@ -339,7 +341,7 @@ def test_two_rows_of_one_key_are_for_the_general_way():
 def test_a_delete_within_a_transaction_that_goes_on_is_for_the_general_way():
     gone = change("d", 1, ROW, None, 8, 24)
     for major, creates, taken in ((8, True, False), (8, False, True), (0, True, True)):
-        water = HighWater(positions.pack(0, major, 16), 0, creates=creates)
+        water = AppliedPosition(positions.pack(0, major, 16), 0, creates=creates)
         plan = replace(PLAN, high_waters={(TOPIC, 0): water})
         assert (read([gone], plan) is not None) == taken
 
@@ -363,7 +365,7 @@ def test_keys_that_are_made_to_meet_do_not_hold_it_up():
 
 def test_records_out_of_order_or_of_another_type_are_for_the_general_way():
     whole = batch([ONE, TWO])
-    assert fast_path.process(TOPIC, 0, [whole.slice(1), whole.slice(0, 1)], PLAN) is None
+    assert fast_path.decode_range(TOPIC, 0, [whole.slice(1), whole.slice(0, 1)], PLAN) is None
     large = whole.set_column(4, "value", whole.column("value").cast(pa.large_binary()))
-    assert fast_path.process(TOPIC, 0, [large], PLAN) is None
-    assert fast_path.process(TOPIC, 0, [whole.slice(0, 0)], PLAN) is None
+    assert fast_path.decode_range(TOPIC, 0, [large], PLAN) is None
+    assert fast_path.decode_range(TOPIC, 0, [whole.slice(0, 0)], PLAN) is None

@@ -53,8 +53,8 @@ def test_damaged_records_never_raise(seed, wrapped, known):
         verified=frozenset({TABLE}),
     )
     raw = kafka(records, 0, 0)
-    done = decoder.process(raw, plan)
-    assert decoder.process(raw, plan).high_water == done.high_water
+    done = decoder.decode_range(raw, plan)
+    assert decoder.decode_range(raw, plan).high_water == done.high_water
     assert {letter.offset for letter in done.dead} <= set(raw.offsets)
     for letter in done.dead:
         assert (letter.key, letter.value) == (raw.keys[letter.offset], raw.values[letter.offset])
@@ -75,6 +75,6 @@ def test_a_key_that_the_rows_lack_stops_the_table(wrapped):
     plan = decoder.StretchPlan(
         SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: table_schema()}
     )
-    done = decoder.process(kafka(renamed, 0, 0), plan)
+    done = decoder.decode_range(kafka(renamed, 0, 0), plan)
     assert done.tables[TABLE].stop[0] == "no-key"
     assert done.packets == []

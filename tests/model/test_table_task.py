@@ -22,7 +22,7 @@ from lakemark.sink import key_changes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
 from lakemark.source import decoder
-from lakemark.source.replay_filter import Gated, HighWater
+from lakemark.source.replay_filter import AppliedPosition, Gated
 from tests.kit.log_model import Database, Shape, shapes
 from tests.kit.log_records import Connector
 from tests.kit.nightly import NIGHTLY, examples
@@ -152,7 +152,9 @@ def test_the_real_engine_keeps_the_contract(seed, deletes, engine, tmp_path):
 def _no_gate(monkeypatch):
     def gate(kinds, position, source_ts, start):
         keep = [i for i, kind in enumerate(kinds) if kind in {0, 1, 2, 3}]
-        return Gated(keep, 0, None, HighWater(max([start.position, *position]), start.source_ts))
+        return Gated(
+            keep, 0, None, AppliedPosition(max([start.position, *position]), start.source_ts)
+        )
 
     monkeypatch.setattr(decoder, "gate", gate)
 
@@ -179,17 +181,17 @@ def _no_floor(monkeypatch):
 
 
 def _no_carried_columns(monkeypatch):
-    monkeypatch.setattr(key_changes.Waiting, "_filled", lambda self, key, row: row)
+    monkeypatch.setattr(key_changes.PendingKeyChanges, "_filled", lambda self, key, row: row)
 
 
 def _no_late_columns(monkeypatch):
-    monkeypatch.setattr(key_changes.Waiting, "load", lambda self, pending, offset: None)
+    monkeypatch.setattr(key_changes.PendingKeyChanges, "load", lambda self, pending, offset: None)
 
 
 def _no_shift_rule(monkeypatch):
     def leave(state, gone, same):
         row = state.row if state.row and state.row.action != net_change.DELETE else None
-        return net_change.RowState(net_change.then(state.row, gone)), row
+        return net_change.RowState(net_change.compose(state.row, gone)), row
 
     monkeypatch.setattr(net_change, "_leave", leave)
 
@@ -209,7 +211,7 @@ def _shifts_everywhere(monkeypatch):
 
 
 def _fills_any_incarnation(monkeypatch):
-    old = key_changes.Waiting._filled
+    old = key_changes.PendingKeyChanges._filled
 
     def filled(self, key, row):
         if row is not None and row.unavailable and row.barrier is not None:
@@ -217,16 +219,16 @@ def _fills_any_incarnation(monkeypatch):
             row = replace(row, barrier=found[0]) if found else row
         return old(self, key, row)
 
-    monkeypatch.setattr(key_changes.Waiting, "_filled", filled)
+    monkeypatch.setattr(key_changes.PendingKeyChanges, "_filled", filled)
 
 
 def _arrivals_come_twice(monkeypatch):
-    old = net_change.advance
+    old = net_change.apply_step
 
     def advance(state, step, *, same):
         row = state.row
-        if isinstance(step, net_change.Arrive) and row and row.position == step.net.position:
-            return net_change.RowState(net_change.then(row, step.net)), None
+        if isinstance(step, net_change.KeyArrived) and row and row.position == step.net.position:
+            return net_change.RowState(net_change.compose(row, step.net)), None
         return old(state, step, same=same)
 
     monkeypatch.setattr(net_change, "advance", advance)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lakemark.model.offsets import EARLIEST
 from lakemark.state import advance, catch_up, new_partitions, tables
-from lakemark.state.tables import PipelineState, TableState, Water
+from lakemark.state.tables import PipelineState, StoredPosition, TableState
 from tests.kit.nightly import examples
 from tests.unit.test_tables import TOPIC, T, streaming
 
@@ -48,7 +48,7 @@ def test_catching_up_reads_every_offset_once_and_ends_in_the_stream(
 
 def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_first() -> None:
     before = streaming(p0=10, p1=10)
-    before.high_waters[TOPIC][1] = Water("00" * 19 + "02", 1, creates=True)
+    before.high_waters[TOPIC][1] = StoredPosition("00" * 19 + "02", 1, creates=True)
     state = streaming(p0=10, p1=10)
     now = {TOPIC: {0: 30, 1: 12, 2: 7}}
     assert new_partitions.repartitioned(before.offsets, now) == [TOPIC]
@@ -140,7 +140,9 @@ def backlogs(draw) -> PipelineState:
             topics=topics,
             since_batch=draw(st.integers(0, 3)),
             from_offsets={t: dict.fromkeys(state.offsets[t], begin) for t in topics},
-            high_waters={t: {p: Water(source_ts=begin) for p in state.offsets[t]} for t in topics},
+            high_waters={
+                t: {p: StoredPosition(source_ts=begin) for p in state.offsets[t]} for t in topics
+            },
         )
     return state
 
@@ -190,7 +192,9 @@ def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
                 assert turn.start.get(topic, {}).items() <= places[name][topic].items()
                 assert turn.high_waters[topic] == state.tables[name].high_waters[topic]
                 places[name][topic] |= turn.end.get(topic, {})
-        passed = {(t, p): Water(source_ts=o) for t, e in turn.end.items() for p, o in e.items()}
+        passed = {
+            (t, p): StoredPosition(source_ts=o) for t, e in turn.end.items() for p, o in e.items()
+        }
         catch_up.end(state, turn, passed)
         for name in turn.tables:
             entry = state.tables[name]
@@ -211,7 +215,9 @@ def test_tables_at_one_place_of_a_topic_have_one_turn_those_at_another_have_thei
     catching_up(state, "public.a", 10, since_batch=1)
     catching_up(state, "public.b", 20, since_batch=2)
     catching_up(state, "public.c", 10, since_batch=3)
-    catching_up(state, "public.d", 10, since_batch=4, high_waters={TOPIC: {0: Water("ff" * 20)}})
+    catching_up(
+        state, "public.d", 10, since_batch=4, high_waters={TOPIC: {0: StoredPosition("ff" * 20)}}
+    )
     catching_up(state, "public.e", 10, since_batch=5, old_ends={TOPIC: {0: 30}})
     turns = []
     for state.batch in range(5, 9):

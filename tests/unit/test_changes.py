@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from lakemark.model import net_change, positions
-from lakemark.model.net_change import Arrive, Leave, Net, RowState, advance, alone, then
+from lakemark.model.net_change import (
+    KeyArrived,
+    KeyLeft,
+    NetChange,
+    RowState,
+    alone,
+    apply_step,
+    compose,
+)
 
 B = frozenset({"b"})
 BC = frozenset({"b", "c"})
@@ -45,11 +53,11 @@ def own(number):
 
 
 def test_a_whole_image_needs_nothing_before_it():
-    assert then(event("c", 1, unavailable=B), event("u", 2)) == event("u", 2)
+    assert compose(event("c", 1, unavailable=B), event("u", 2)) == event("u", 2)
 
 
 def test_a_patch_takes_columns_from_before_it():
-    net = then(event("c", 1), event("u", 2, unavailable=B))
+    net = compose(event("c", 1), event("u", 2, unavailable=B))
     assert (net.row, net.cell("b"), net.unavailable, net.base) == (2, 1, frozenset(), False)
 
 
@@ -59,41 +67,41 @@ def test_a_whole_row_has_no_incarnation_to_be_told_from():
 
 
 def test_a_patch_alone_keeps_what_the_table_has():
-    net = then(event("u", 1, unavailable=BC), event("u", 2, unavailable=B))
+    net = compose(event("u", 1, unavailable=BC), event("u", 2, unavailable=B))
     assert (net.unavailable, net.missing, net.base) == (B, B, True)
 
 
 def test_what_no_event_knows_stays_unavailable_and_says_of_which_incarnation():
-    net = then(event("c", 1, unavailable=BC), event("u", 2, unavailable=B))
+    net = compose(event("c", 1, unavailable=BC), event("u", 2, unavailable=B))
     assert (net.unavailable, net.base, net.barrier) == (B, False, at(1))
 
 
 def test_nothing_survives_a_delete():
-    net = then(then(event("c", 1), gone(2)), event("u", 3, unavailable=B))
+    net = compose(compose(event("c", 1), gone(2)), event("u", 3, unavailable=B))
     assert (net.unavailable, net.base, net.barrier) == (B, False, None)
 
 
 def test_a_read_inserts_only_where_no_row_is():
-    assert then(event("u", 1), read(2)) == event("u", 1)
-    after_delete = then(gone(1), read(2))
+    assert compose(event("u", 1), read(2)) == event("u", 1)
+    after_delete = compose(gone(1), read(2))
     assert (after_delete.action, after_delete.row) == (net_change.UPSERT, 2)
 
 
 def test_a_read_helps_out_a_patch_where_the_table_has_no_row():
-    net = then(read(1), event("u", 2, unavailable=B))
+    net = compose(read(1), event("u", 2, unavailable=B))
     assert (net.base, net.unavailable, net.missing, net.cell("b")) == (True, B, frozenset(), 1)
     assert alone(net).unavailable == frozenset()
 
 
 def test_what_a_read_has_given_is_not_missing_after_more_patches_of_it():
     """Unavailable as long as the table has a row to take it from; not where it has none."""
-    net = then(then(read(1), event("u", 2, unavailable=BC)), event("u", 3, unavailable=B))
+    net = compose(compose(read(1), event("u", 2, unavailable=BC)), event("u", 3, unavailable=B))
     assert (net.unavailable, net.missing, net.base) == (B, frozenset(), True)
     assert (net.cell("b"), net.cell("c"), alone(net).unavailable) == (1, 3, frozenset())
 
 
 def test_what_only_patches_say_is_missing_where_the_table_has_no_row():
-    net = then(event("u", 2, unavailable=BC), event("u", 3, unavailable=B))
+    net = compose(event("u", 2, unavailable=BC), event("u", 3, unavailable=B))
     assert (net.unavailable, net.missing) == (B, B)
     assert alone(net).unavailable == B
 
@@ -101,21 +109,21 @@ def test_what_only_patches_say_is_missing_where_the_table_has_no_row():
 def test_a_read_counts_for_nothing_where_an_event_said_that_there_is_a_row():
     """Also where the patch after it was composed with it first."""
     patch = event("u", 1, unavailable=B)
-    later = then(read(2), event("u", 3, unavailable=B))
-    assert then(patch, later) == then(then(patch, read(2)), event("u", 3, unavailable=B))
-    assert (then(patch, later).missing, dict(then(patch, later).cells)) == (B, {})
+    later = compose(read(2), event("u", 3, unavailable=B))
+    assert compose(patch, later) == compose(compose(patch, read(2)), event("u", 3, unavailable=B))
+    assert (compose(patch, later).missing, dict(compose(patch, later).cells)) == (B, {})
 
 
 def test_a_patched_row_that_is_whole_has_no_incarnation_either():
-    net = then(event("c", 1, unavailable=B), event("u", 2, unavailable=frozenset("c")))
+    net = compose(event("c", 1, unavailable=B), event("u", 2, unavailable=frozenset("c")))
     assert (net.unavailable, net.cell("c"), net.barrier) == (frozenset(), 1, None)
 
 
 def test_a_row_of_an_own_snapshot_is_forced_whatever_follows():
-    assert then(own(1), event("u", 2)).force
-    assert then(event("u", 5), own(1)).force
-    assert then(own(1), gone(2)).force
-    assert not then(event("u", 1), event("u", 2)).force
+    assert compose(own(1), event("u", 2)).force
+    assert compose(event("u", 5), own(1)).force
+    assert compose(own(1), gone(2)).force
+    assert not compose(event("u", 1), event("u", 2)).force
 
 
 # -- key changes ----------------------------------------------------------------------------------
@@ -127,24 +135,24 @@ def same(row, image):
 
 
 def walk(row, *steps):
-    """The last state, and what every `Leave` took away."""
+    """The last state, and what every `KeyLeft` took away."""
     state, taken = RowState(row), []
     for step in steps:
-        state, left = advance(state, step, same=same)
-        if isinstance(step, Leave):
+        state, left = apply_step(state, step, same=same)
+        if isinstance(step, KeyLeft):
             taken.append(None if left is None else left.row)
     return state, taken
 
 
 def test_a_delete_with_a_new_key_leaves_the_row_behind():
-    state, taken = walk(event("u", 1), Leave(gone(2), b"[3]"))
+    state, taken = walk(event("u", 1), KeyLeft(gone(2), b"[3]"))
     assert state.row.action == net_change.DELETE
     assert taken == [1]
 
 
 def test_what_was_never_seen_cannot_be_left_behind():
-    assert walk(None, Leave(gone(2), b"[3]"))[1] == [None]
-    assert walk(gone(1), Leave(gone(2), b"[3]"))[1] == [None]
+    assert walk(None, KeyLeft(gone(2), b"[3]"))[1] == [None]
+    assert walk(gone(1), KeyLeft(gone(2), b"[3]"))[1] == [None]
 
 
 def test_a_chain_through_a_key_in_one_transaction():
@@ -152,8 +160,8 @@ def test_a_chain_through_a_key_in_one_transaction():
     tx = at(5, 1), at(5, 2)
     state, taken = walk(
         None,
-        Arrive(event("c", 5, position=tx[0]), b"[1]"),
-        Leave(gone(6, row=5, position=tx[1]), b"[3]"),
+        KeyArrived(event("c", 5, position=tx[0]), b"[1]"),
+        KeyLeft(gone(6, row=5, position=tx[1]), b"[3]"),
     )
     assert state.row.action == net_change.DELETE
     assert taken == [5]
@@ -163,8 +171,8 @@ def test_a_chain_without_before_images():
     """REPLICA IDENTITY DEFAULT: even over a stale row (its truncate is on its way) no shift."""
     state, taken = walk(
         event("c", 1),
-        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
-        Leave(gone(6, row=-7, position=at(5, 2)), b"[3]"),
+        KeyArrived(event("c", 5, position=at(5, 1)), b"[1]"),
+        KeyLeft(gone(6, row=-7, position=at(5, 2)), b"[3]"),
     )
     assert state.row.action == net_change.DELETE
     assert taken == [5]
@@ -174,8 +182,8 @@ def test_a_shift_of_deferrable_keys():
     """id = id + 1: the delete after the create means the row that was there before."""
     state, taken = walk(
         event("c", 1),
-        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
-        Leave(gone(6, row=1, position=at(5, 2)), b"[3]"),
+        KeyArrived(event("c", 5, position=at(5, 1)), b"[1]"),
+        KeyLeft(gone(6, row=1, position=at(5, 2)), b"[3]"),
     )
     assert (state.row.row, state.row.action, state.displaced) == (5, net_change.UPSERT, None)
     assert taken == [1]
@@ -185,8 +193,8 @@ def test_a_shift_as_a_slots_first_transaction():
     """It has no last commit: major is the own LSN, and differs inside the transaction."""
     state, taken = walk(
         event("c", 1),
-        Arrive(event("c", 5, position=at(8, 9)), b"[1]"),
-        Leave(gone(6, row=1, position=at(16, 17)), b"[3]"),
+        KeyArrived(event("c", 5, position=at(8, 9)), b"[1]"),
+        KeyLeft(gone(6, row=1, position=at(16, 17)), b"[3]"),
     )
     assert (state.row.row, taken) == (5, [1])
 
@@ -194,19 +202,19 @@ def test_a_shift_as_a_slots_first_transaction():
 def test_the_created_row_may_be_the_one_that_moves_on():
     state, taken = walk(
         event("c", 1),
-        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
-        Leave(gone(6, row=5, position=at(5, 2)), b"[3]"),
+        KeyArrived(event("c", 5, position=at(5, 1)), b"[1]"),
+        KeyLeft(gone(6, row=5, position=at(5, 2)), b"[3]"),
     )
     assert (state.row.row, state.row.position, state.row.force) == (1, at(1), True)
     assert taken == [5]
 
 
-@pytest.mark.parametrize("last", [lambda net: Leave(net, b"[3]"), lambda net: net])
+@pytest.mark.parametrize("last", [lambda net: KeyLeft(net, b"[3]"), lambda net: net])
 @pytest.mark.parametrize("which", [1, 5])
 def test_a_key_change_that_comes_again_changes_nothing(which, last):
     """Neither the one that ends with a delete of the row."""
     steps = [
-        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        KeyArrived(event("c", 5, position=at(5, 1)), b"[1]"),
         last(gone(6, row=which, position=at(5, 2))),
     ]
     once, _ = walk(event("c", 1), *steps)
@@ -217,7 +225,7 @@ def test_a_key_change_that_comes_again_changes_nothing(which, last):
 
 
 def test_a_create_that_comes_again_does_not_forget_filled_columns():
-    arrive = Arrive(event("c", 5, unavailable=B), b"[1]")
+    arrive = KeyArrived(event("c", 5, unavailable=B), b"[1]")
     filled = event("c", 5)
     assert walk(filled, arrive)[0].row is filled
 
@@ -226,9 +234,9 @@ def test_a_further_change_of_the_transaction_does_not_forget_the_displaced_row()
     """id = id + 1 and then another column, in one transaction; the delete comes last."""
     state, taken = walk(
         event("c", 1),
-        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        KeyArrived(event("c", 5, position=at(5, 1)), b"[1]"),
         event("u", 6, position=at(5, 2)),
-        Leave(gone(7, row=1, position=at(5, 3)), b"[3]"),
+        KeyLeft(gone(7, row=1, position=at(5, 3)), b"[3]"),
     )
     assert (state.row.row, state.row.action, taken) == (6, net_change.UPSERT, [1])
 
@@ -236,9 +244,9 @@ def test_a_further_change_of_the_transaction_does_not_forget_the_displaced_row()
 def test_a_later_transaction_has_nothing_to_do_with_the_displaced_row():
     state, taken = walk(
         event("c", 1),
-        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
+        KeyArrived(event("c", 5, position=at(5, 1)), b"[1]"),
         event("u", 7),
-        Leave(gone(8, row=7), b"[3]"),
+        KeyLeft(gone(8, row=7), b"[3]"),
     )
     assert state.row.action == net_change.DELETE
     assert taken == [7]
@@ -248,8 +256,8 @@ def test_a_later_delete_of_the_created_row_does_not_bring_the_displaced_one_back
     """The delete of the displaced row was never seen."""
     state, taken = walk(
         event("c", 1),
-        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
-        Leave(gone(8, row=5), b"[3]"),
+        KeyArrived(event("c", 5, position=at(5, 1)), b"[1]"),
+        KeyLeft(gone(8, row=5), b"[3]"),
     )
     assert (state.row.action, taken) == (net_change.DELETE, [5])
 
@@ -257,15 +265,15 @@ def test_a_later_delete_of_the_created_row_does_not_bring_the_displaced_one_back
 def test_a_displaced_row_that_is_not_whole_keeps_the_mark_of_its_incarnation():
     state, _ = walk(
         event("c", 1, unavailable=B),
-        Arrive(event("c", 5, position=at(5, 1)), b"[1]"),
-        Leave(gone(6, row=5, position=at(5, 2)), b"[3]"),
+        KeyArrived(event("c", 5, position=at(5, 1)), b"[1]"),
+        KeyLeft(gone(6, row=5, position=at(5, 2)), b"[3]"),
     )
     assert (state.row.row, state.row.unavailable, state.row.barrier) == (1, B, at(1))
 
 
 def test_a_step_below_the_row_changes_nothing():
     newer = event("u", 9)
-    for step in (event("u", 5), Leave(gone(5), b"[3]"), Arrive(event("c", 5), b"[1]")):
+    for step in (event("u", 5), KeyLeft(gone(5), b"[3]"), KeyArrived(event("c", 5), b"[1]")):
         state, taken = walk(newer, step)
         assert state.row is newer
         assert taken in ([], [None])
@@ -299,5 +307,5 @@ def test_a_net_that_needs_a_base_is_whole_without_one():
 
 
 def test_cells_default_to_the_row():
-    net = Net(net_change.UPSERT, "u", at(1), row=3, cells={"b": 9})
+    net = NetChange(net_change.UPSERT, "u", at(1), row=3, cells={"b": 9})
     assert (net.cell("a"), net.cell("b")) == (3, 9)

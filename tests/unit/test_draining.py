@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from lakemark.runners.graceful_stop import Draining, QueryStoppedError
+from lakemark.runners.graceful_stop import GracefulStop, QueryStoppedError
 
 
 class Stopped:
@@ -28,16 +28,16 @@ class Query:
 
 
 def test_a_batch_begins_at_once_unless_a_stop_was_asked_for():
-    Draining().hold(None)
+    GracefulStop().hold(None)
 
 
 def test_between_two_batches_there_is_nothing_to_wait_for():
-    assert Draining().drain(Query(False), grace_s=10, hurry=threading.Event())
+    assert GracefulStop().drain(Query(False), grace_s=10, hurry=threading.Event())
 
 
 def test_the_end_of_the_batch_under_way_is_waited_for():
     query = Query(True, True, True, False)
-    assert Draining().drain(query, grace_s=10, hurry=threading.Event())
+    assert GracefulStop().drain(query, grace_s=10, hurry=threading.Event())
     assert query.left == [False]
 
 
@@ -47,12 +47,12 @@ def test_a_batch_that_takes_too_long_is_given_up(hurried):
     if hurried:
         hurry.set()
     grace_s = 600 if hurried else 0.1
-    assert not Draining().drain(Query(True), grace_s=grace_s, hurry=hurry)
+    assert not GracefulStop().drain(Query(True), grace_s=grace_s, hurry=hurry)
 
 
 def test_the_next_batch_does_nothing_but_wait_for_the_end_of_the_query():
     """Back to back there is no moment between two triggers: that it begins is the moment."""
-    draining, stopped, raised = Draining(), Stopped(), []
+    draining, stopped, raised = GracefulStop(), Stopped(), []
     assert not draining.drain(Query(True), grace_s=0, hurry=threading.Event())
 
     def begin():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakemark.errors import DependencyError
 from lakemark.model.offsets import EARLIEST
 from lakemark.source import fast_path, fetch, librdkafka
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 from tests.kit.nightly import examples
 
 TOPIC, PARTITIONS, COUNT = "shop.public.orders", 4, 40
@@ -39,7 +39,7 @@ class Broker:
             self.producer.produce(TOPIC, b"%d" % offset, b"k", partition=partition)
         assert self.producer.flush(30) == 0
 
-    def offsets(self, *ranges: Range) -> dict[int, list[int]]:
+    def offsets(self, *ranges: OffsetRange) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
         for batch in fetch.records(ranges, self.client):
             for row in batch.to_pylist():
@@ -80,7 +80,7 @@ def test_a_range_is_read_to_its_end_whatever_the_pieces(broker, wanted, most, ah
         patch.setattr(fetch, "_AHEAD", ahead)
         if not compiled:
             patch.setattr(fast_path, "usable", lambda: False)
-        found = broker.offsets(*(Range(TOPIC, p, *ends) for p, ends in enumerate(wanted)))
+        found = broker.offsets(*(OffsetRange(TOPIC, p, *ends) for p, ends in enumerate(wanted)))
     assert found == {p: [*range(*ends)] for p, ends in enumerate(wanted)}
 
 
@@ -97,7 +97,7 @@ def test_what_a_record_has_and_lacks_comes_as_it_is(growing, compiled, monkeypat
         growing.producer.produce(TOPIC, value, key, partition=0, **more)
     assert growing.producer.flush(30) == 0
     monkeypatch.setattr(fast_path, "usable", lambda: compiled)
-    here = Range(TOPIC, 0, COUNT, COUNT + len(sent))
+    here = OffsetRange(TOPIC, 0, COUNT, COUNT + len(sent))
     found = [row for one in fetch.records([here], growing.client) for row in one.to_pylist()]
     expected = [
         (key, value, headers and [{"key": name, "value": of} for name, of in headers])
@@ -118,7 +118,7 @@ def test_the_end_of_the_partition_before_that_of_the_range_is_waited_beyond(grow
         return meets(reading, error, offset)
 
     monkeypatch.setattr(fetch._Reading, "meets", seen)
-    found = growing.offsets(Range(TOPIC, 0, COUNT - 3, COUNT + 5))
+    found = growing.offsets(OffsetRange(TOPIC, 0, COUNT - 3, COUNT + 5))
     assert met == [(KafkaError._PARTITION_EOF, COUNT)]
     assert found == {0: [*range(COUNT - 3, COUNT + 5)]}
 
@@ -144,7 +144,7 @@ def test_a_range_whose_last_records_are_gone_ends_with_what_stands_behind_it(
     told = librdkafka.KafkaMessage.from_buffer_copy(librdkafka.message(pointer))
     told.offset, told.err, told.payload, told.len = offset, error, None, 0
     place = (TOPIC, 0)
-    reading = fetch._Reading(Range(TOPIC, 0, 0, 10))
+    reading = fetch._Reading(OffsetRange(TOPIC, 0, 0, 10))
     address = np.array([librdkafka.ctypes.addressof(told)] * 2, np.int64)
     done, came = fetch._sort(address, {place: reading})
     assert fetch._sort(address, {}) == ([], False), "it is read no more"
@@ -167,7 +167,7 @@ def test_a_range_whose_last_records_are_gone_ends_with_what_stands_behind_it(
     ],
 )
 def test_what_the_client_says_of_a_partition_stops_the_range_by_name_or_passes(error, code):
-    reading, met = fetch._Reading(Range(TOPIC, 0, 0, 10)), KafkaError(error, "said")
+    reading, met = fetch._Reading(OffsetRange(TOPIC, 0, 0, 10)), KafkaError(error, "said")
     if not code:
         assert reading.meets(met, 10) is False
         return
@@ -179,7 +179,7 @@ def test_what_the_client_says_of_a_partition_stops_the_range_by_name_or_passes(e
 
 def test_offsets_that_the_broker_does_not_have_are_never_skipped(broker):
     with pytest.raises(DependencyError) as caught:
-        broker.offsets(Range(TOPIC, 0, COUNT + 5, COUNT + 9))
+        broker.offsets(OffsetRange(TOPIC, 0, COUNT + 5, COUNT + 9))
     assert caught.value.code == "source-data-expired"
 
 
@@ -215,7 +215,7 @@ def test_records_that_come_before_patience_ends_are_waited_for_again_and_again(
         there[0] += 1
 
     clock = Clock(monkeypatch, one_more)
-    found = growing.offsets(Range(TOPIC, 0, COUNT - 1, COUNT + 4))
+    found = growing.offsets(OffsetRange(TOPIC, 0, COUNT - 1, COUNT + 4))
     assert found == {0: [*range(COUNT - 1, COUNT + 4)]}
     assert clock.now > 2 * fetch.PATIENCE_S
 
@@ -223,7 +223,7 @@ def test_records_that_come_before_patience_ends_are_waited_for_again_and_again(
 def test_a_broker_that_gives_nothing_is_given_up_and_the_reader_with_it(growing, monkeypatch):
     clock = Clock(monkeypatch)
     with pytest.raises(DependencyError, match=f"nothing of {TOPIC}-0 for 60 s") as caught:
-        growing.offsets(Range(TOPIC, 0, COUNT - 1, COUNT + 1))
+        growing.offsets(OffsetRange(TOPIC, 0, COUNT - 1, COUNT + 1))
     assert caught.value.code == "kafka-unavailable"
     assert fetch.PATIENCE_S < clock.now <= 2 * fetch.PATIENCE_S
     assert fetch._kept is None, "what it still has of this task is not the next one's"
@@ -231,7 +231,7 @@ def test_a_broker_that_gives_nothing_is_given_up_and_the_reader_with_it(growing,
 
 def test_whoever_takes_records_slowly_does_not_use_up_the_brokers_time(growing, monkeypatch):
     clock = Clock(monkeypatch, lambda: growing.put(1, COUNT, COUNT + 1))
-    ranges = [Range(TOPIC, 0, 0, 5), Range(TOPIC, 1, COUNT, COUNT + 1)]
+    ranges = [OffsetRange(TOPIC, 0, 0, 5), OffsetRange(TOPIC, 1, COUNT, COUNT + 1)]
     found = []
     for batch in fetch.records(ranges, growing.client):
         found += batch.column("offset").to_pylist()
@@ -245,9 +245,9 @@ def test_whoever_takes_records_slowly_does_not_use_up_the_brokers_time(growing, 
 @pytest.mark.parametrize(("start", "kept"), [(0, True), (1, True), (EARLIEST, False)])
 def test_where_a_partition_begins_is_asked_anew(broker, start, kept):
     """The client remembers it, and retention has gone on since; a known offset needs no asking."""
-    broker.offsets(Range(TOPIC, 0, 0, 3))
+    broker.offsets(OffsetRange(TOPIC, 0, 0, 3))
     before = fetch._kept
-    found = broker.offsets(Range(TOPIC, 1, 0, 2), Range(TOPIC, 0, start, 3))
+    found = broker.offsets(OffsetRange(TOPIC, 1, 0, 2), OffsetRange(TOPIC, 0, start, 3))
     assert found == {1: [0, 1], 0: [*range(max(0, start), 3)]}
     assert (fetch._kept is before) == kept
 
@@ -258,12 +258,12 @@ def test_what_the_client_refuses_is_an_error_with_a_name(broker, monkeypatch):
 
     monkeypatch.setattr(librdkafka.Reader, "add", refused)
     with pytest.raises(DependencyError) as caught:
-        broker.offsets(Range(TOPIC, 0, 0, 3))
+        broker.offsets(OffsetRange(TOPIC, 0, 0, 3))
     assert (caught.value.code, fetch._kept) == ("kafka-unavailable", None)
 
 
 def test_an_error_of_whoever_takes_the_records_stays_what_it_is(broker):
-    reading = fetch.records([Range(TOPIC, 0, 0, 3)], broker.client)
+    reading = fetch.records([OffsetRange(TOPIC, 0, 0, 3)], broker.client)
     next(reading)
     with pytest.raises(ZeroDivisionError):
         reading.throw(ZeroDivisionError())
@@ -297,7 +297,7 @@ def test_so_many_records_are_read_at_a_time_or_one_larger_range(
 
     monkeypatch.setattr(librdkafka.Reader, "add", adding)
     monkeypatch.setattr(librdkafka.Reader, "some", some_of)
-    ranges = [Range(TOPIC, p, 2, 2 + size) for p, size in enumerate(sizes)]
+    ranges = [OffsetRange(TOPIC, p, 2, 2 + size) for p, size in enumerate(sizes)]
     found = broker.offsets(*ranges)
     assert found == {one.partition: [*range(one.start, one.end)] for one in ranges}
     assert [[sizes[partition] for _, partition, _ in some] for some in added] == shares

@@ -60,7 +60,7 @@ def mirror(name, cut):
             [r.value for r in part],
             [r.headers for r in part],
         )
-        done = decoder.process(raw, plan)
+        done = decoder.decode_range(raw, plan)
         high_waters = {(TOPIC, 0): done.high_water}
         dead += done.dead
         for table, report in done.tables.items():

@@ -6,7 +6,7 @@ from lakemark.errors import EXPIRED
 from lakemark.model.offsets import EARLIEST
 from lakemark.state import data_loss
 from lakemark.state.data_loss import DELETED, RECREATED, Held
-from lakemark.state.tables import PipelineState, TableState, Water
+from lakemark.state.tables import PipelineState, StoredPosition, TableState
 
 TOPIC, OTHER = "shop.public.orders", "shop.public.things"
 TABLE = "public.orders"
@@ -107,7 +107,10 @@ def test_gaps_of_own_topics(first, end, number, code):
 
 def test_the_state_begins_again_where_the_topic_does():
     now = state(p0=10, p1=20)
-    waters = {TOPIC: {0: Water("aa", 1), 1: Water("bb", 1)}, OTHER: {0: Water("cc", 1)}}
+    waters = {
+        TOPIC: {0: StoredPosition("aa", 1), 1: StoredPosition("bb", 1)},
+        OTHER: {0: StoredPosition("cc", 1)},
+    }
     now.high_waters = dict(waters)
     now.tables[TABLE].from_offsets = {TOPIC: {0: 4, 1: 4}}
     data_loss.begin_again(now, {TOPIC: {0: 7, 1: 0}})
@@ -136,9 +139,9 @@ def test_what_was_said_of_a_topics_offsets_is_said_of_no_other_topic_of_the_name
 
 def test_high_waters_of_a_stopped_table_go_where_keys_are_in_other_partitions():
     now = state(p0=10)
-    waters = {TOPIC: {0: Water("aa", 1)}}
+    waters = {TOPIC: {0: StoredPosition("aa", 1)}}
     now.tables[TABLE] = TableState(topics=[TOPIC], from_offsets={TOPIC: {0: 4}}, high_waters=waters)
     data_loss.begin_again(now, {TOPIC: {0: 0}}, anew={TOPIC})
-    assert now.tables[TABLE].high_waters == {TOPIC: {0: Water("aa", 1)}}
+    assert now.tables[TABLE].high_waters == {TOPIC: {0: StoredPosition("aa", 1)}}
     data_loss.begin_again(now, {TOPIC: {0: 0, 1: 0}}, anew={TOPIC})
     assert now.tables[TABLE].high_waters == {}

@@ -4,7 +4,7 @@ import pytest
 
 from lakemark.converters.json.envelope import Kind
 from lakemark.model import positions
-from lakemark.source.replay_filter import HighWater, first_times, gate
+from lakemark.source.replay_filter import AppliedPosition, drop_replays, first_times
 
 CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE
 
@@ -21,11 +21,11 @@ def run(events, start=None):
     """events: (kind, position) or (kind, position, source time)."""
     whole = [(*e, 1) if len(e) == 2 else e for e in events]
     kinds, where, times = ([e[n] for e in whole] for n in range(3))
-    return gate(kinds, where, times, start or HighWater())
+    return drop_replays(kinds, where, times, start or AppliedPosition())
 
 
 def test_nothing_comes_out_of_nothing():
-    start = HighWater(at(7), 9)
+    start = AppliedPosition(at(7), 9)
     result = run([], start)
     assert (result.keep, result.replays, result.regressed, result.after) == ([], 0, None, start)
 
@@ -33,7 +33,7 @@ def test_nothing_comes_out_of_nothing():
 def test_new_events_pass_and_raise_the_high_water():
     result = run([(CHANGE, at(1), 10), (CHANGE, at(2), 30), (TRUNCATE, at(3), 20)])
     assert result.keep == [0, 1, 2]
-    assert result.after == HighWater(at(3), 30)
+    assert result.after == AppliedPosition(at(3), 30)
 
 
 def test_what_comes_again_is_dropped_and_counted():
@@ -44,13 +44,13 @@ def test_what_comes_again_is_dropped_and_counted():
 
 
 def test_the_high_water_of_an_earlier_batch_counts():
-    result = run([(CHANGE, at(4)), (CHANGE, at(5))], HighWater(at(5), 1))
+    result = run([(CHANGE, at(4)), (CHANGE, at(5))], AppliedPosition(at(5), 1))
     assert result.keep == [1]
 
 
 def test_equal_positions_pass():
     """One WAL record of a COPY holds many rows."""
-    result = run([(CHANGE, at(5))] * 3, HighWater(at(5), 1))
+    result = run([(CHANGE, at(5))] * 3, AppliedPosition(at(5), 1))
     assert result.keep == [0, 1, 2]
 
 
@@ -62,7 +62,7 @@ def test_commit_order_decides_and_not_the_own_lsn():
 def test_rows_of_an_own_snapshot_start_the_partition_again():
     result = run(
         [(OWN, own(50)), (OWN, own(50)), (CHANGE, at(60)), (CHANGE, at(55))],
-        HighWater(at(100), 1),
+        AppliedPosition(at(100), 1),
     )
     assert result.keep == [0, 1, 2]
     assert result.after.position == at(60)
@@ -94,18 +94,18 @@ def test_the_newest_source_time_is_kept_over_batches():
 
 def test_a_truncate_always_passes_but_never_lowers_the_high_water():
     """It has no key: lost on its way and sent again, it may come to a partition that is past it."""
-    result = run([(TRUNCATE, at(3), 101), (CHANGE, at(4))], HighWater(at(5), 100))
+    result = run([(TRUNCATE, at(3), 101), (CHANGE, at(4))], AppliedPosition(at(5), 100))
     assert result.keep == [0]
     assert result.regressed is None
-    assert result.after == HighWater(at(5), 100)
+    assert result.after == AppliedPosition(at(5), 100)
 
 
 def test_other_kinds_concern_no_table():
     kinds = [k for k in Kind if k not in {CHANGE, OWN, READ, TRUNCATE}]
-    result = run([(k, positions.LOWEST) for k in kinds], HighWater(at(5), 1))
+    result = run([(k, positions.LOWEST) for k in kinds], AppliedPosition(at(5), 1))
     assert result.keep == []
     assert result.replays == 0
-    assert result.after == HighWater(at(5), 1)
+    assert result.after == AppliedPosition(at(5), 1)
 
 
 def first(lsn):

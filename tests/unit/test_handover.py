@@ -10,7 +10,7 @@ import pytest
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source.decoder import StretchPlan
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 from lakemark.spark import plan_broadcast
 from lakemark.spark.plan_broadcast import QueryContext
 from lakemark.tasks import DecodePlan
@@ -28,8 +28,8 @@ def told(monkeypatch):
     monkeypatch.setattr(plan_broadcast, "TaskContext", SimpleNamespace(get=lambda: context))
 
     def hand_over(plan, known):
-        plan_broadcast.tell(spark, plan, known)
-        return plan_broadcast.told(known), properties[plan_broadcast.PROPERTY]
+        plan_broadcast.send(spark, plan, known)
+        return plan_broadcast.receive(known), properties[plan_broadcast.PROPERTY]
 
     return hand_over
 
@@ -39,7 +39,7 @@ def plan(**schemas):
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas=schemas,
-        high_waters={("shop.public.orders", 0): HighWater(b"\1" * 20, 7)},
+        high_waters={("shop.public.orders", 0): AppliedPosition(b"\1" * 20, 7)},
         stopped=frozenset([ITEMS]),
     )
     return DecodePlan(stretch, shards=4, slots=3, slot_of={ORDERS: 2}, kafka=SECRET, armed=True)
@@ -69,4 +69,4 @@ def test_neither_secrets_nor_known_schemas_travel(told):
 def test_a_job_outside_a_batch_says_so(monkeypatch):
     monkeypatch.setattr(plan_broadcast, "TaskContext", SimpleNamespace(get=lambda: None))
     with pytest.raises(RuntimeError, match="not told"):
-        plan_broadcast.told(QueryContext({}, {}))
+        plan_broadcast.receive(QueryContext({}, {}))

@@ -30,7 +30,7 @@ def row_lane(records: list[Golden], schemas: dict[str, TableSchema]) -> set[tupl
     found = set()
     for r in records:
         raw = decoder.Records(TOPIC, 0, [0], [r.key], [r.value], [r.headers])
-        for table, packet in decoder.process(raw, plan).packets:
+        for table, packet in decoder.decode_range(raw, plan).packets:
             found |= {(table, key) for key in packet.column("key").to_pylist() if key is not None}
     return found
 

@@ -9,7 +9,7 @@ from lakemark.model.wanted import Wanted
 from lakemark.sink.output import transaction
 from lakemark.state import catch_up, data_loss, selection, tables
 from lakemark.state.data_loss import Held
-from lakemark.state.tables import PipelineState, TableState, Water
+from lakemark.state.tables import PipelineState, StoredPosition, TableState
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ITEMS, ORDERS, Shop, event, schema_of
@@ -84,7 +84,7 @@ def test_its_events_come_in_another_topic(tmp_path):
 
 
 def test_its_topic_is_made_anew_and_has_other_tables():
-    state = of_both(all={0: Water("ff" * 20, 5)})
+    state = of_both(all={0: StoredPosition("ff" * 20, 5)})
     selection.select(state, wanted(A))
     held = Held({"all": "NEW"}, {"all": {0: 0}}, {"all": {0: 40}})
     (gap,) = data_loss.gaps(state, {"all": "OLD"}, held)

@@ -12,12 +12,12 @@ from lakemark.errors import DependencyError
 from lakemark.reconcile import window
 from lakemark.reconcile.outputs import ShardOutcome
 from lakemark.runners import local_runner
-from lakemark.runners.graceful_stop import Draining
+from lakemark.runners.graceful_stop import GracefulStop
 from lakemark.runners.local_runner import LocalQuery, LocalRunner, QueryFailedError, limited
-from lakemark.runners.trigger import Pace
+from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
 from lakemark.source import offset_ranges
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.state.checkpoint_files import LocalFiles
 from lakemark.state.tables import PipelineState
@@ -53,7 +53,7 @@ class Batches:
 
     def __init__(self, checkpoint):
         self.checkpoint, self.done = checkpoint, []
-        self.pace, self.draining, self.failure = Pace(), Draining(), None
+        self.pace, self.draining, self.failure = Trigger(), GracefulStop(), None
         self.fails, self.holds, self.began = None, None, threading.Event()
 
     def on_batch(self, rows, batch):
@@ -99,7 +99,7 @@ def test_a_run_reads_what_is_there_in_as_many_batches_as_it_takes(checkpoint):
     once(batches, Sources(changes=12))
     assert len(batches.done) == 3, "there was nothing new"
     once(batches, Sources(changes=13, control=2))
-    assert batches.done[3:] == [(3, 13, [Range("control", 0, 0, 2)])]
+    assert batches.done[3:] == [(3, 13, [OffsetRange("control", 0, 0, 2)])]
     assert checkpoint.query_id() == first, "commits are named by it"
 
 
@@ -115,8 +115,8 @@ def test_a_batch_that_failed_is_repeated_with_its_records(checkpoint):
     assert (checkpoint.newest_planned(), checkpoint.newest_committed()) == (0, -1)
     batches.fails = None
     once(batches, Sources(changes=100, control=7))
-    own = Range("control", 0, 0, 1)
-    assert batches.done == [(0, 9, [own]), (1, 100, [Range("control", 0, 1, 7)])]
+    own = OffsetRange("control", 0, 0, 1)
+    assert batches.done == [(0, 9, [own]), (1, 100, [OffsetRange("control", 0, 1, 7)])]
 
 
 def test_brokers_that_are_away_end_the_query_with_what_they_say(checkpoint):

@@ -290,7 +290,7 @@ def test_the_quick_way_is_for_a_table_that_is_known(shop, known, quick):
     plan = decoder.StretchPlan(
         shop.pipeline.identity, HandlingModes(), schemas=shop.schemas, names=known_names
     )
-    found = fast_path.process(TOPIC, 0, [records_of(shop, FIRST)], plan)
+    found = fast_path.decode_range(TOPIC, 0, [records_of(shop, FIRST)], plan)
     assert (found is not None) == quick
 
 
@@ -299,7 +299,7 @@ def test_a_stretch_says_which_tables_came_where_they_are_not_known(shop):
     plan = decoder.StretchPlan(
         shop.pipeline.identity, HandlingModes(), schemas=shop.schemas, names={TEXT: FIRST}
     )
-    found = decoder.process(
+    found = decoder.decode_range(
         Records(TOPIC, 0, batch["offset"], batch["key"], batch["value"], [None]), plan
     )
     assert found.tables[TEXT].names == {SECOND}
@@ -549,7 +549,7 @@ def test_a_chunk_of_it_is_not_read():
 def test_the_coordinator_hears_of_both_from_the_database(shop, monkeypatch):
     found = {TEXT: (FIRST, SECOND), "x.y.z": (("x", "y.z"),)}
     monkeypatch.setattr(adapters, "read_names", lambda *_: found)
-    ours = adapters.World(
+    ours = adapters.Adapters(
         None, shop.config, shop.pipeline.connector, SimpleNamespace(database="db"),
         lambda *_: [], lambda: None, lambda _: False,
     )  # fmt: skip

@@ -216,7 +216,7 @@ def test_a_row_that_a_chunk_completes_is_told_whole_at_its_position(shop, out):
     key = change_batch.KeyColumns(("id",))
     read = chunk_batch.reads(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=key)
     lost = chunk_batch.as_of(read, positions.pack(0, 70, 70), record=change_batch.FILL)
-    blob = change_batch.encode(change_batch.told(lost, schema=SCHEMA.to_json()))
+    blob = change_batch.encode(change_batch.with_metadata(lost, schema=SCHEMA.to_json()))
     passed = ["SURVIVORS", ORDERS, "chunk/1", 0, 0, blob]
 
     def reconciled(decoded, plan):

@@ -6,30 +6,30 @@ from datetime import timedelta
 
 import pytest
 
-from lakemark.runners.trigger import Pace
+from lakemark.runners.trigger import Trigger
 
 LONG = timedelta(hours=1)
 
 
 def test_a_batch_that_was_done_sooner_rests_until_the_next_is_due():
     begun = time.monotonic()
-    Pace(timedelta(milliseconds=300)).rest(begun)
+    Trigger(timedelta(milliseconds=300)).rest(begun)
     assert time.monotonic() - begun >= 0.3
 
 
 def test_a_batch_that_took_longer_does_not_rest():
     asked = []
-    Pace(LONG, lambda: asked.append(1) is not None).rest(time.monotonic() - 3600)
+    Trigger(LONG, lambda: asked.append(1) is not None).rest(time.monotonic() - 3600)
     assert len(asked) == 1
 
 
 def test_without_an_interval_nobody_rests():
-    Pace().rest(time.monotonic())
+    Trigger().rest(time.monotonic())
 
 
 def test_haste_ends_a_rest():
     wanted = threading.Event()
-    pace = Pace(LONG, wanted.is_set)
+    pace = Trigger(LONG, wanted.is_set)
     resting = threading.Thread(target=pace.rest, args=[time.monotonic()], daemon=True)
     resting.start()
     assert resting.is_alive()
@@ -39,7 +39,7 @@ def test_haste_ends_a_rest():
 
 
 def test_the_end_of_the_query_ends_a_rest():
-    pace = Pace(LONG)
+    pace = Trigger(LONG)
     resting = threading.Thread(target=pace.rest, args=[time.monotonic()], daemon=True)
     resting.start()
     pace.end()
@@ -48,7 +48,7 @@ def test_the_end_of_the_query_ends_a_rest():
 
 
 def test_the_next_query_rests_again():
-    pace = Pace(timedelta(seconds=0.1))
+    pace = Trigger(timedelta(seconds=0.1))
     pace.end()
     pace.begin()
     begun = time.monotonic()
@@ -58,4 +58,4 @@ def test_the_next_query_rests_again():
 
 @pytest.mark.parametrize(("seconds", "trigger"), [(0, "0"), (0.5, "125"), (1, "250"), (60, "250")])
 def test_spark_looks_several_times_in_an_interval(seconds, trigger):
-    assert Pace(timedelta(seconds=seconds)).trigger == f"{trigger} milliseconds"
+    assert Trigger(timedelta(seconds=seconds)).trigger == f"{trigger} milliseconds"

@@ -6,22 +6,22 @@ from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.model.offsets import EARLIEST
-from lakemark.source.offset_ranges import Range, between, shared
+from lakemark.source.offset_ranges import OffsetRange, between, shared
 
 
 def test_what_stands_between_two_offsets_of_each_partition():
     start = {"a": {0: 5, 1: 7}, "b": {0: 3}}
     end = {"a": {0: 9, 1: 7, 2: 4}, "b": {0: 3}, "new": {0: 2, 1: 0}}
     assert between(start, end) == [
-        Range("a", 0, 5, 9),
-        Range("a", 2, 0, 4),
-        Range("new", 0, 0, 2),
+        OffsetRange("a", 0, 5, 9),
+        OffsetRange("a", 2, 0, 4),
+        OffsetRange("new", 0, 0, 2),
     ]
 
 
 def test_from_the_first_record_that_is_left():
     (one,) = between({"a": {0: EARLIEST}}, {"a": {0: 4}})
-    assert one == Range("a", 0, EARLIEST, 4)
+    assert one == OffsetRange("a", 0, EARLIEST, 4)
     assert one.size == 4
 
 
@@ -41,7 +41,7 @@ def test_what_kafka_no_longer_has_is_an_error(end, said: str):
 
 ranges = st.lists(
     st.builds(
-        lambda topic, partition, start, size: Range(topic, partition, start, start + size),
+        lambda topic, partition, start, size: OffsetRange(topic, partition, start, start + size),
         st.sampled_from("abc"),
         st.integers(0, 30),
         st.integers(0, 1000),
@@ -52,7 +52,7 @@ ranges = st.lists(
 
 
 @given(ranges, st.integers(1, 8))
-def test_every_range_is_one_tasks_and_no_task_has_nothing(found: list[Range], tasks: int):
+def test_every_range_is_one_tasks_and_no_task_has_nothing(found: list[OffsetRange], tasks: int):
     shares = shared(found, tasks)
     assert sorted(one for share in shares for one in share) == sorted(found)
     assert len(shares) == min(tasks, len(found))
@@ -60,7 +60,7 @@ def test_every_range_is_one_tasks_and_no_task_has_nothing(found: list[Range], ta
 
 
 @given(ranges, st.integers(1, 8))
-def test_tasks_have_alike_many_records(found: list[Range], tasks: int):
+def test_tasks_have_alike_many_records(found: list[OffsetRange], tasks: int):
     loads = [sum(one.size for one in share) for share in shared(found, tasks)]
     if loads:  # the largest share without its smallest range is no larger than any other
         largest = max(loads)

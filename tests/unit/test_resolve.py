@@ -12,9 +12,9 @@ from lakemark.model import change_batch, net_change, positions
 from lakemark.model.change_batch import PacketRecord
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
-from lakemark.sink.row_images import Pool
+from lakemark.sink.row_images import RowImages
 from lakemark.source import decoder
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 from tests.kit.log_model import TABLE, Entry, table_schema
 from tests.kit.log_model import Record as Kafka
 from tests.kit.log_records import key_json, value_json
@@ -51,9 +51,9 @@ def process(*entries, start=None):
         HandlingModes(),
         schemas={TABLE: table_schema()},
         verified=frozenset({TABLE}),
-        high_waters={("shop.public.things", 0): start or HighWater()},
+        high_waters={("shop.public.things", 0): start or AppliedPosition()},
     )
-    return decoder.process(records(*entries), plan)
+    return decoder.decode_range(records(*entries), plan)
 
 
 def parts(*entries):
@@ -203,7 +203,7 @@ def test_nan_is_equal_to_itself():
         table=TABLE,
         key_columns=change_batch.KeyColumns(("id",)),
     )
-    pool = Pool([packet], change_batch.KeyColumns(("id",)), deletes="hard")
+    pool = RowImages([packet], change_batch.KeyColumns(("id",)), deletes="hard")
     assert pool.same(net, net_change.delete(position=at(2), source_ts=2, row=1))
     assert not pool.same(net, net_change.delete(position=at(2), source_ts=2, row=2))
 

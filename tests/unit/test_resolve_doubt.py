@@ -10,7 +10,7 @@ from lakemark.model import change_batch
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import decoder
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 from tests.kit.log_model import TABLE, Entry, table_schema
 from tests.kit.table_model import DictLake
 from tests.unit.test_resolve import at, process, records, row
@@ -29,7 +29,7 @@ class Table:
 
     def __init__(self, *entries):
         self.lake = DictLake()
-        self.pending, self.number, self.water = None, 0, HighWater()
+        self.pending, self.number, self.water = None, 0, AppliedPosition()
         if entries:
             self.batch(*entries)
 
@@ -78,7 +78,7 @@ def unreadable(*entries):
 def test_a_row_that_misses_an_event_has_nothing_to_give_to_the_key_it_moves_to():
     table = Table(Entry("c", (1, 1), 1, 1, after=row(1, 1, "stale")))
     update = Entry("u", (2, 1), 1, 1, after=row(1, 1, "new"))
-    again = table.apply(decoder.process(unreadable(update, *moved(3, 1, 2)), PLAN))
+    again = table.apply(decoder.decode_range(unreadable(update, *moved(3, 1, 2)), PLAN))
     assert again == {b"[1]", b"[2]"}
     assert table.value(2) == (None, ["b"])
 
@@ -105,13 +105,13 @@ def test_a_row_that_misses_nothing_gives_what_it_has():
 
 def test_what_cannot_be_read_at_all_has_its_key_read_again():
     given = records(Entry("c", (1, 1), 1, 1, after=row(1, 1, "x" * 2000)))
-    done = decoder.process(given, replace(PLAN, max_event_bytes=1000))
+    done = decoder.decode_range(given, replace(PLAN, max_event_bytes=1000))
     assert [letter.reason for letter in done.dead] == ["record-too-large"]
     assert done.tables[TABLE].reread == ["[1]"]
     (packet,) = [packet for _, packet in done.packets]
     assert packet.column("record").to_pylist() == [change_batch.MISSED]
     elsewhere = replace(given, topic="routed.by.a.transformation")
-    assert not decoder.process(elsewhere, replace(PLAN, max_event_bytes=1000)).tables
+    assert not decoder.decode_range(elsewhere, replace(PLAN, max_event_bytes=1000)).tables
 
 
 # -- two rows with one key, under a deferrable constraint --------------------------------------

@@ -94,7 +94,7 @@ def keyed_parts(entries, columns) -> list[Part]:
         SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: schema},
         verified=frozenset({TABLE}),
     )  # fmt: skip
-    done = decoder.process(records, plan)
+    done = decoder.decode_range(records, plan)
     assert not done.dead
     assert not done.stopped(), done.stopped()
     digest = crc32(repr(entries).encode())
@@ -113,7 +113,7 @@ class Table:
         keys, values = map(list, zip(*events, strict=True))
         records = decoder.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, [None] * len(keys))  # fmt: skip
         plan = decoder.StretchPlan(SourceIdentity("postgresql", "shop"), HandlingModes())
-        done = decoder.process(records, plan)
+        done = decoder.decode_range(records, plan)
         assert not done.dead
         assert not done.stopped()
         parts = [Part("p/0", n, packet, digest=self.at + n) for n, (_, packet) in enumerate(done.packets)]  # fmt: skip

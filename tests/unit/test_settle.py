@@ -11,7 +11,7 @@ from lakemark.reconcile.outputs import Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
 from lakemark.source.reports import REPORT, Report, TableReport
 from lakemark.state import advance, tables
-from lakemark.state.tables import LeftOut, PipelineState, TableState, Water
+from lakemark.state.tables import LeftOut, PipelineState, StoredPosition, TableState
 
 T, OTHER, TOPIC = "public.orders", "public.items", "shop.public.orders"
 
@@ -85,7 +85,7 @@ def test_the_horizon_only_rises():
 # -- reports and outcomes --------------------------------------------------------------------------
 
 START, END = {TOPIC: {0: 10}}, {TOPIC: {0: 20}}
-WATER = Water(positions.pack(0, 100, 100).hex(), 7)
+WATER = StoredPosition(positions.pack(0, 100, 100).hex(), 7)
 
 
 def report(first: int = 10, partition: int = 0, topic: str = TOPIC, **told) -> Report:
@@ -410,10 +410,10 @@ STREAMED, SNAPSHOT = positions.pack(0, 9, 9).hex(), positions.pack(0, 0, 9).hex(
         (50, [], [40], False),
         (50, [], [], False),
         (0, [], [60], False),  # the pipeline's first
-        (0, [Water(STREAMED, 59)], [60], True),
-        (0, [Water(STREAMED, 60)], [60], False),
-        (0, [Water(SNAPSHOT, 10)], [60], False),
-        (0, [Water()], [60], False),
+        (0, [StoredPosition(STREAMED, 59)], [60], True),
+        (0, [StoredPosition(STREAMED, 60)], [60], False),
+        (0, [StoredPosition(SNAPSHOT, 10)], [60], False),
+        (0, [StoredPosition()], [60], False),
         (0, [], [60, 70], True),  # two at once: the first of them is a slot before
         (0, [], [60, 60], False),
     ],
@@ -446,7 +446,7 @@ def test_where_a_batch_begins():
 
 def test_the_last_stretch_of_a_partition_says_its_high_water():
     found = [report(30, creates=True), report(10), report(20), report(5, 1)]
-    last = Water(positions.pack(0, 230, 1).hex(), 30, creates=True)
+    last = StoredPosition(positions.pack(0, 230, 1).hex(), 30, creates=True)
     state = PipelineState(high_waters={TOPIC: {0: WATER, 2: WATER}})
     advance.high_waters(state, found)
     assert state.high_waters[TOPIC][0] == last

@@ -7,7 +7,7 @@ import pytest
 from lakemark.errors import DependencyError
 from lakemark.model.offsets import Offsets
 from lakemark.pipeline import Pipeline
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 from lakemark.spark.query import QUIET_S, OtherStagesError, Stages
 
 CONTROL: Offsets = {"control": {0: 9}}
@@ -26,7 +26,7 @@ class Checkpoint:
         return {**self._begun, **CONTROL}
 
 
-def news(begun: Offsets, *batches: Offsets) -> list[Range]:
+def news(begun: Offsets, *batches: Offsets) -> list[OffsetRange]:
     pipeline = SimpleNamespace(
         checkpoint=Checkpoint(begun, *batches),
         config=SimpleNamespace(topics=SimpleNamespace(all=lambda: ("control", "chunks"))),
@@ -36,20 +36,20 @@ def news(begun: Offsets, *batches: Offsets) -> list[Range]:
 
 
 def test_the_first_batch_begins_where_the_query_does():
-    assert news({"a": {0: 5}}, {"a": {0: 7}}) == [Range("a", 0, 5, 7)]
-    assert news({}, {"a": {0: 7}}) == [Range("a", 0, 0, 7)]
+    assert news({"a": {0: 5}}, {"a": {0: 7}}) == [OffsetRange("a", 0, 5, 7)]
+    assert news({}, {"a": {0: 7}}) == [OffsetRange("a", 0, 0, 7)]
 
 
 def test_a_later_batch_begins_where_the_one_before_ended():
-    assert news({"a": {0: 5}}, {"a": {0: 7}}, {"a": {0: 9}}) == [Range("a", 0, 7, 9)]
+    assert news({"a": {0: 5}}, {"a": {0: 7}}, {"a": {0: 9}}) == [OffsetRange("a", 0, 7, 9)]
     assert news({"a": {0: 5}}, {"a": {0: 7}}, {"a": {0: 7}}) == []
 
 
 def test_a_topic_that_was_taken_out_and_comes_again_is_read_from_its_beginning():
     """Spark has no offsets of it any more; where the query once began is of another topic."""
     assert news({"a": {0: 5}}, {}, {}) == []
-    assert news({"a": {0: 5}}, {}, {"a": {0: 3}}) == [Range("a", 0, 0, 3)]
-    assert news({"a": {0: 5}}, {}, {"a": {0: 8}}) == [Range("a", 0, 0, 8)]
+    assert news({"a": {0: 5}}, {}, {"a": {0: 3}}) == [OffsetRange("a", 0, 0, 3)]
+    assert news({"a": {0: 5}}, {}, {"a": {0: 8}}) == [OffsetRange("a", 0, 0, 8)]
 
 
 def test_a_partition_that_is_gone_is_an_error():

@@ -14,7 +14,7 @@ from lakemark.connectors import connector
 from lakemark.errors import ConfigError, DependencyError, PipelineError, StateVersionError
 from lakemark.kafka import brokers
 from lakemark.ops import settings_record
-from lakemark.runners.trigger import Pace
+from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import load
 from lakemark.settings.layers import LoginRefused, Mistake
 from lakemark.state import recovery, tables
@@ -83,7 +83,7 @@ def test_a_state_of_another_version_ends_the_run_and_is_not_tried_again(folder, 
 
     class Batches:
         failure = RuntimeError(REFUSED_STATE)
-        pace = Pace()
+        pace = Trigger()
 
         class runner:  # noqa: N801
             errors = (StreamingQueryException,)

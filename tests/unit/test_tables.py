@@ -5,7 +5,7 @@ import pytest
 
 from lakemark.errors import StateVersionError
 from lakemark.state import tables
-from lakemark.state.tables import LeftOut, PipelineState, TableState, Water
+from lakemark.state.tables import LeftOut, PipelineState, StoredPosition, TableState
 
 T = "public.orders"
 TOPIC = "shop.public.orders"
@@ -16,7 +16,7 @@ def streaming(**offsets: int) -> PipelineState:
     return PipelineState(
         batch=4,
         offsets={TOPIC: found},
-        high_waters={TOPIC: {p: Water("00" * 19 + f"{p + 1:02x}", p) for p in found}},
+        high_waters={TOPIC: {p: StoredPosition("00" * 19 + f"{p + 1:02x}", p) for p in found}},
         tables={T: TableState(topics=[TOPIC])},
     )
 

@@ -180,7 +180,7 @@ def test_rows_of_a_chunk_wait_where_the_table_does_not_stream(tmp_path, stopped)
 
 
 def test_plain_records_are_decoded_by_compiled_code(records, monkeypatch):
-    general = decoder.process
+    general = decoder.decode_range
     monkeypatch.setattr(decoder, "process", None)
     keys, ends, _ = decoded(records.to_batches())
     assert (len(keys), len(ends)) == (12, 3)

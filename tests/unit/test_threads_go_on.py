@@ -18,7 +18,7 @@ from lakemark.ops.board import Board
 from lakemark.ops.http import server
 from lakemark.sink.output import writers
 from lakemark.snapshot import adapters, snapshots
-from lakemark.snapshot.adapters import World
+from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.ports import Stream
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.state import connector_drift, ownership
@@ -257,10 +257,10 @@ def test_what_the_coordinator_has_done_elsewhere_is_done_without_more_threads(mo
     pool.submit(busy.wait)
     monkeypatch.setattr(threading.Thread, "start", Fails(RuntimeError("can't start new thread")))
     ours = SimpleNamespace(_closed=False)
-    World._queue(ours, pool, done.set)
+    Adapters._queue(ours, pool, done.set)
     busy.wait(WITHIN_S)
     assert done.wait(WITHIN_S)
     pool.shutdown()
     ours._closed = True
     with pytest.raises(RuntimeError, match="shutdown"):
-        World._queue(ours, pool, done.set)
+        Adapters._queue(ours, pool, done.set)

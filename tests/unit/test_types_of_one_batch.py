@@ -64,7 +64,7 @@ def run(path: str, *batches: list[tuple[bytes, bytes]]) -> dict[int, object]:
         numbers = list(range(len(events)))
         records = decoder.Records("shop.public.orders", 0, numbers, keys, values, [None] * len(keys))  # fmt: skip
         identity = SourceIdentity("postgresql", "shop")
-        done = decoder.process(records, decoder.StretchPlan(identity, HandlingModes()))
+        done = decoder.decode_range(records, decoder.StretchPlan(identity, HandlingModes()))
         assert not done.dead
         assert not done.stopped()
         parts = [Part("p/0", at, packet, digest=at) for at, (_, packet) in enumerate(done.packets)]

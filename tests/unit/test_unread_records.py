@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import change_batch
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.source.decoder import Records, StretchPlan, process
+from lakemark.source.decoder import Records, StretchPlan, decode_range
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 
 SIGNALS = "public.debezium_signal"
@@ -46,7 +46,7 @@ def key(number):
 def test_all_that_a_table_misses_is_one_packet_in_the_order_of_the_log():
     foreign = event("u", 7, {"id": 3, "v": "x"}, table=ITEMS, name="other")
     bad = [(key(2), b"{"), (key(1), b"[]"), (key(3), foreign), (key(4), b"{}"), (key(9), b"\xff")]
-    done = process(records(*bad), PLAN)
+    done = decode_range(records(*bad), PLAN)
     (orders, items) = missed(done)
     assert (orders[0], [found for found, _ in orders[1]]) == (
         ORDERS,
@@ -60,7 +60,7 @@ def test_all_that_a_table_misses_is_one_packet_in_the_order_of_the_log():
 
 def test_keys_of_other_columns_stand_where_they_came():
     both = b'{"id":2,"v":"b"}'
-    done = process(records((key(1), b"{"), (both, b"{"), (key(3), b"{")), PLAN)
+    done = decode_range(records((key(1), b"{"), (both, b"{"), (key(3), b"{")), PLAN)
     assert done.tables[ORDERS].reread == ["[1]", '[2,"b"]', "[3]"]
 
 
@@ -76,14 +76,14 @@ def test_keys_of_other_columns_stand_where_they_came():
     ],
 )
 def test_a_letter_is_the_tables_whose_topic_it_was_in(topic, selected, table):
-    done = process(records((key(1), b"{"), topic=topic), replace(PLAN, selected=selected))
+    done = decode_range(records((key(1), b"{"), topic=topic), replace(PLAN, selected=selected))
     assert [letter.table for letter in done.dead] == [table]
     assert set(done.tables) == ({table} if table else set())
     assert [name for name, _ in missed(done)] == ([table] if table else [])
 
 
 def test_a_table_that_stands_still_misses_nothing_yet():
-    done = process(records((key(1), b"{")), replace(PLAN, stopped=frozenset({ORDERS})))
+    done = decode_range(records((key(1), b"{")), replace(PLAN, stopped=frozenset({ORDERS})))
     assert missed(done) == []
 
 
@@ -98,8 +98,8 @@ KEYS = st.one_of(
 
 @given(st.lists(st.tuples(KEYS, st.sampled_from([None, b"{", b"[]"])), max_size=6))
 def test_a_record_with_any_key_hides_no_others(pairs):
-    together = missed(process(records(*pairs), PLAN))
-    apart = [found for pair in pairs for found in missed(process(records(pair), PLAN))]
+    together = missed(decode_range(records(*pairs), PLAN))
+    apart = [found for pair in pairs for found in missed(decode_range(records(pair), PLAN))]
     assert len(together) == min(1, len(apart))
     assert [m for _, ms in together for m in ms] == [m for _, ms in apart for m in ms]
 
@@ -122,7 +122,7 @@ ROUTED = f"shop.{ORDERS}"
 )
 def test_any_row_may_miss_what_has_no_readable_key_either(known, unread):
     nothing = replace(PLAN, schemas={})
-    done = process(records(AVRO, (None, b"{")), replace(nothing, **known))
+    done = decode_range(records(AVRO, (None, b"{")), replace(nothing, **known))
     assert {table: report.unread for table, report in done.tables.items()} == unread
     assert len(done.dead) == 2
 
@@ -130,12 +130,12 @@ def test_any_row_may_miss_what_has_no_readable_key_either(known, unread):
 def test_an_event_without_its_key_is_missed_by_any_row():
     value = event("u", 7, {"id": 3, "v": "x"})
     sure = replace(PLAN, verified=frozenset({ORDERS}))
-    done = process(records((key(3), value), (None, value), (b'{"id":"x"}', value)), sure)
+    done = decode_range(records((key(3), value), (None, value), (b'{"id":"x"}', value)), sure)
     assert (done.tables[ORDERS].unread, done.tables[ORDERS].reread) == (2, [])
 
 
 def test_what_stops_the_table_is_said_when_it_goes_on():
-    done = process(records(*[AVRO] * 3), replace(PLAN, max_bad=2))
+    done = decode_range(records(*[AVRO] * 3), replace(PLAN, max_bad=2))
     report = done.tables[ORDERS]
     assert (report.stop[0], report.unread, report.bad) == ("too-many-bad-records", 0, 0)
     assert done.dead == []

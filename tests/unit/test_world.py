@@ -9,7 +9,7 @@ from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
 from lakemark.kafka import records
 from lakemark.snapshot import adapters
-from lakemark.snapshot.adapters import World
+from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.notifications import Subject, started
 from lakemark.state.ownership import SUPERSEDED, superseded
 from tests.kit.connector_settings import POSTGRES, config, parse
@@ -56,7 +56,7 @@ def ours(shop, owner):
     path = shop.config.source.connector_file
     path.write_text(json.dumps({**POSTGRES, "table.include.list": ORDERS}))
     settings = SimpleNamespace(database=None, modes=None, connector={})
-    made = World(
+    made = Adapters(
         None, shop.config, read(shop.config), settings, lambda *_: [], owner.check, lambda _: False
     )
     yield made
@@ -126,7 +126,7 @@ def test_a_table_is_captured_as_soon_as_the_connector_says_so(ours, shop, monkey
 def test_without_a_signal_table_nothing_is_read_and_the_hint_makes_one(changes, settings, code):
     """Whether the connector itself writes into it or listens to it does not matter."""
     connector = SimpleNamespace(database=None, modes=None, connector={})
-    made = World(
+    made = Adapters(
         None, config(**changes), parse(settings, **changes), connector, lambda *_: [], lambda: None,
         lambda _: False,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.snapshot import adapters
-from lakemark.snapshot.adapters import World
+from lakemark.snapshot.adapters import Adapters
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ORDERS, schema_of
 
@@ -27,7 +27,7 @@ def test_it_asks_the_database_what_the_key_is(shop, monkeypatch):
 
     monkeypatch.setattr(adapters, "read_schemas", read_schemas)
     settings = SimpleNamespace(database="db", modes=None, connector={"a": "b"})
-    ours = World(None, shop.config, read(shop.config), settings, partial, lambda: None, lambda _: False)  # fmt: skip
+    ours = Adapters(None, shop.config, read(shop.config), settings, partial, lambda: None, lambda _: False)  # fmt: skip
     assert ours.partial_keys(ORDERS) == ("[1]", ORDERS)
     assert asked == [([ORDERS], {"a": "b"})]
     assert ours.partial_keys("public.gone") == ()
@@ -87,7 +87,7 @@ def test_keys_that_do_not_say_which_row_they_are_of_have_no_texts(
 ):
     shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
     settings = SimpleNamespace(database="db", modes=modes, connector={})
-    ours = World(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
+    ours = Adapters(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
     monkeypatch.setattr(ours._session, "get", lambda: Catalog(kind, typmod))
     monkeypatch.setattr(
         adapters, "read_schemas", lambda *_, **__: {ORDERS: schema_of(ORDERS, id=kind, v="text")}
@@ -104,7 +104,7 @@ def test_a_step_that_outlives_its_query_says_nothing_beside_the_next(shop, monke
     monkeypatch.setattr(adapters.records, "publish", lambda *args, **named: written.append(args))
     monkeypatch.setattr(adapters.records, "producer", lambda _: None)
     settings = SimpleNamespace(database="db", modes=None, connector={})
-    ours = World(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
+    ours = Adapters(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
     ours.save({b"_a": b"1"})
     ours.close()
     for say in (lambda: ours.save({b"_a": b"2"}), lambda: ours.control([{"type": "run-start"}])):

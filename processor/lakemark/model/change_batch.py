@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.model import net_change
-from lakemark.model.net_change import Net
+from lakemark.model.net_change import NetChange
 
 NET: Final = 0
 LEAVE: Final = 1
@@ -74,7 +74,7 @@ class PacketRecord:
     record: int
     key: bytes
     position: bytes
-    net: Net | None = None
+    net: NetChange | None = None
     other_key: bytes | None = None
 
 
@@ -134,7 +134,7 @@ def build_simple(
     table: str,
     key_columns: KeyColumns,
 ) -> pa.Table:
-    """The packet of keys whose newest event says everything, column by column, without `Net`s.
+    """The packet of keys whose newest event says everything, column by column.
 
     `rows` has one row per key (of deletes, the key's columns only); op d is a delete, every other
     op an upsert. Keys and positions are binary, the others as `CONTROL` has them.
@@ -160,7 +160,7 @@ def build_simple(
     return packet(arrays, rows, table=table, key_columns=key_columns)
 
 
-def told(
+def with_metadata(
     packet: pa.Table,
     *,
     schema: bytes | None = None,
@@ -183,21 +183,21 @@ def told(
 
 def schema_of(packet: pa.Table) -> bytes | None:
     """The source's schema that a chunk's rows were read with, None if it was not told."""
-    return told_of(packet, b"lakemark.schema") or None
+    return metadata_of(packet, b"lakemark.schema") or None
 
 
 def sample_of(packet: pa.Table) -> bytes:
     """An event of the connector, empty if it was not told."""
-    return told_of(packet, b"lakemark.sample")
+    return metadata_of(packet, b"lakemark.sample")
 
 
 def wrapper_of(packet: pa.Table) -> tuple[bytes, bytes] | None:
     """The schemas of wrapped keys and values, None if they were not told."""
-    wrapper = told_of(packet, b"lakemark.wrapped.key"), told_of(packet, b"lakemark.wrapped")
+    wrapper = metadata_of(packet, b"lakemark.wrapped.key"), metadata_of(packet, b"lakemark.wrapped")
     return wrapper if any(wrapper) else None
 
 
-def told_of(packet: pa.Table, name: bytes) -> bytes:
+def metadata_of(packet: pa.Table, name: bytes) -> bytes:
     """What the packet was told under a name; empty without."""
     return bytes((packet.schema.metadata or {}).get(name, b""))
 
@@ -226,7 +226,7 @@ def packet(
     return pa.Table.from_arrays([*control, rows], schema=schema)
 
 
-def take(pool: pa.StructArray, nets: Sequence[Net | None]) -> pa.StructArray:
+def take(pool: pa.StructArray, nets: Sequence[NetChange | None]) -> pa.StructArray:
     """The images of nets: one row each, null where a net has none or a cell is unknown."""
     fields = list(pool.type)
     if not fields:
@@ -290,7 +290,7 @@ def records_of(packet: pa.Table, at: np.ndarray, *, offset: int) -> list[PacketR
 def _record(row: dict[str, Any], pool_row: int) -> PacketRecord:
     net = None
     if row["action"] is not None:
-        net = Net(
+        net = NetChange(
             action=row["action"],
             op=row["op"],
             position=row["net_position"],

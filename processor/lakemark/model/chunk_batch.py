@@ -109,7 +109,7 @@ def filed(
 
 def _whole(found: pa.Table) -> pa.Table:
     """The packet of what `filed` made."""
-    said = json.loads(change_batch.told_of(found, b"lakemark.file"))
+    said = json.loads(change_batch.metadata_of(found, b"lakemark.file"))
     keys = found.column("key").combine_chunks()
     control = _control(keys, said["source_ts"], action=net_change.UPSERT, op="r")
     fields = [*change_batch.CONTROL, pa.field("row", pa.struct([])), pa.field(AT, pa.int32())]
@@ -120,11 +120,13 @@ def _whole(found: pa.Table) -> pa.Table:
 
 def file_of(packet: pa.Table) -> ChunkFile | None:
     """The data file that has the packet's rows; None if the packet has them itself."""
-    where = change_batch.told_of(packet, b"lakemark.file")
+    where = change_batch.metadata_of(packet, b"lakemark.file")
     if not where:
         return None
     said = json.loads(where)
-    columns_of = pa.ipc.read_schema(pa.py_buffer(change_batch.told_of(packet, b"lakemark.columns")))
+    columns_of = pa.ipc.read_schema(
+        pa.py_buffer(change_batch.metadata_of(packet, b"lakemark.columns"))
+    )
     return ChunkFile(
         said["path"], said["size"], said["records"], said["at"], columns_of, said["stats"],
         said["run"],

@@ -1,8 +1,8 @@
 """Net changes: what a stretch of the log does to one row, as a value that composes.
 
-The log of a key is a list of events; a `Net` is what any contiguous stretch of it amounts to.
-`then` composes two neighbouring stretches and is associative, so it does not matter how the log is
-cut into Kafka partitions, batches and catch-ups. Nets never hold cell values: they point at rows
+The log of a key is a list of events; a `NetChange` is what any contiguous stretch of it amounts to.
+`compose` composes two neighbouring stretches and is associative, so it does not matter how the log
+is cut into Kafka partitions, batches and catch-ups. Nets never hold cell values: they point at rows
 of a pool of decoded images (`row`, and `cells` for columns that come from another row), so folding
 is the same for every type.
 
@@ -15,8 +15,8 @@ Words used here:
 * *key change*: Debezium writes it as a delete of the old key (header `newkey`) and a create of the
   new one (header `oldkey`) with equal positions, perhaps in different Kafka partitions. The create
   takes its unavailable columns from the old key's image as of just below that position. Such
-  events (`Leave`, `Arrive`) do not compose: they need the table's row, so `advance` takes them one
-  by one from it.
+  events (`KeyLeft`, `KeyArrived`) do not compose: they need the table's row, so `apply_step` takes
+  them one by one from it.
 
 Source: Debezium's RelationalChangeRecordEmitter (key changes), UnchangedToastedPlaceholder.
 """
@@ -35,7 +35,7 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Net:
+class NetChange:
     """What a stretch of one key's log does to its row.
 
     Attributes:
@@ -73,26 +73,26 @@ class Net:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class KeyLeft:
     """One d event of a key that takes part in key changes.
 
     `net.row` holds the before image as far as the replica identity knows it. `new_key` is the key
     under which the row lives on; None = it is gone.
     """
 
-    net: Net
+    net: NetChange
     new_key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Arrive:
+class KeyArrived:
     """One c event whose row was known as `old_key` before."""
 
-    net: Net
+    net: NetChange
     old_key: bytes
 
 
-Step = Net | Leave | Arrive
+Step = NetChange | KeyLeft | KeyArrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class RowState:
 
     Attributes:
         row: the row as an upsert or delete that needs no base; None = the key never had a row.
-        displaced: the row that the newest `Arrive` found there, as long as its transaction may
+        displaced: the row that the newest `KeyArrived` found there, as long as its transaction may
             still be open: only under a deferrable constraint can a key have two rows.
     """
 
-    row: Net | None
-    displaced: Net | None = None
+    row: NetChange | None
+    displaced: NetChange | None = None
 
 
 def upsert(
@@ -117,10 +117,10 @@ def upsert(
     row: int,
     unavailable: frozenset[str] = NOTHING,
     own_snapshot: bool = False,
-) -> Net:
+) -> NetChange:
     """The net change of one c, u or own-snapshot r event."""
     created = op == "c"  # a connector's own snapshot reads whole rows
-    return Net(
+    return NetChange(
         action=UPSERT,
         op=op,
         position=position,
@@ -134,17 +134,17 @@ def upsert(
     )
 
 
-def incremental_read(*, position: bytes, source_ts: int, row: int) -> Net:
+def incremental_read(*, position: bytes, source_ts: int, row: int) -> NetChange:
     """One read of Debezium's incremental snapshot: inserts where no row is, overwrites nothing."""
-    return Net(INSERT, "r", position, source_ts=source_ts, row=row)
+    return NetChange(INSERT, "r", position, source_ts=source_ts, row=row)
 
 
-def delete(*, position: bytes, source_ts: int, row: int) -> Net:
+def delete(*, position: bytes, source_ts: int, row: int) -> NetChange:
     """One d event; its pool row holds at least the key's columns."""
-    return Net(DELETE, "d", position, source_ts=source_ts, row=row)
+    return NetChange(DELETE, "d", position, source_ts=source_ts, row=row)
 
 
-def then(before: Net | None, after: Net) -> Net:
+def compose(before: NetChange | None, after: NetChange) -> NetChange:
     """The stretch `before` followed by the stretch `after`; associative, None is its unit."""
     if before is None:
         return after
@@ -158,7 +158,7 @@ def then(before: Net | None, after: Net) -> Net:
     return after if after.force == force else replace(after, force=force)
 
 
-def _patch(before: Net, after: Net, *, force: bool) -> Net:
+def _patch(before: NetChange, after: NetChange, *, force: bool) -> NetChange:
     """An upsert with unavailable columns over what came before it in the stretch."""
     if before.action == DELETE:
         return replace(alone(after), force=force)
@@ -182,17 +182,17 @@ def _patch(before: Net, after: Net, *, force: bool) -> Net:
     )
 
 
-def alone(net: Net) -> Net:
+def alone(net: NetChange) -> NetChange:
     """`net` where the table has no row for the key: what it does not know is not known."""
     if net.action == INSERT:
         return replace(net, action=UPSERT)
     return replace(net, base=False, unavailable=net.missing) if net.base else net
 
 
-def advance(
-    state: RowState, step: Step, *, same: Callable[[Net, Net], bool]
-) -> tuple[RowState, Net | None]:
-    """One step of a key: its next state, and the row that a `Leave` took away (None = unknown).
+def apply_step(
+    state: RowState, step: Step, *, same: Callable[[NetChange, NetChange], bool]
+) -> tuple[RowState, NetChange | None]:
+    """One step of a key: its next state, and the row that a `KeyLeft` took away (None = unknown).
 
     In one statement that shifts unique keys under a deferrable constraint (`id = id + 1`) the
     events of key 2 are a create (old key 1) and *then* the delete of the row that was there before
@@ -208,18 +208,18 @@ def advance(
         same: whether a row and the image of a delete agree in every column.
     """
     row = state.row
-    net = step if isinstance(step, Net) else step.net
+    net = step if isinstance(step, NetChange) else step.net
     if row is not None and not net.force:
-        once = isinstance(step, Arrive) or net.action == DELETE
+        once = isinstance(step, KeyArrived) or net.action == DELETE
         again = once and net.position in {row.position, row.barrier}
         if again or net.position < row.position:
             return state, None
     if net.action == DELETE:
         return _leave(state, net, same)
-    if isinstance(step, Arrive):
+    if isinstance(step, KeyArrived):
         found = row if row is not None and row.action != DELETE else None
-        return RowState(then(row, net), found), None
-    whole = alone(net) if row is None else then(row, net)
+        return RowState(compose(row, net), found), None
+    whole = alone(net) if row is None else compose(row, net)
     if (
         state.displaced is not None
         and row is not None
@@ -230,13 +230,13 @@ def advance(
 
 
 def _leave(
-    state: RowState, gone: Net, same: Callable[[Net, Net], bool]
-) -> tuple[RowState, Net | None]:
+    state: RowState, gone: NetChange, same: Callable[[NetChange, NetChange], bool]
+) -> tuple[RowState, NetChange | None]:
     row, other = state.row, state.displaced
     if row is None or row.action == DELETE:
-        return RowState(then(row, gone)), None
+        return RowState(compose(row, gone)), None
     if other is None or not one_transaction(row.position, gone.position):
-        return RowState(then(row, gone)), row
+        return RowState(compose(row, gone)), row
     if same(row, gone):
         # The created row is meant: the one it displaced is back, as old as it is, so that a
         # truncate still on its way removes it. The barrier tells this delete if it comes again.
@@ -244,4 +244,4 @@ def _leave(
         return RowState(replace(back, force=True)), row
     if same(other, gone):
         return RowState(replace(row, position=gone.position)), other
-    return RowState(then(row, gone)), row
+    return RowState(compose(row, gone)), row

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from lakemark.model.schema import TableSchema
-from lakemark.runners.graceful_stop import Draining
-from lakemark.runners.trigger import Pace
+from lakemark.runners.graceful_stop import GracefulStop
+from lakemark.runners.trigger import Trigger
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state.advance import Results
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.tasks import BatchPlan
@@ -79,8 +79,8 @@ class Query(Protocol):
 class Batches(Protocol):
     """What a query does with its batches: the pipeline."""
 
-    pace: Pace
-    draining: Draining
+    pace: Trigger
+    draining: GracefulStop
     failure: BaseException | None
 
     def on_batch(self, rows: Any, batch: int) -> None:
@@ -142,7 +142,9 @@ class BatchRunner(Protocol):
             OtherStagesError: it is to be started anew.
         """
 
-    def stream(self, rows: Any, plan: BatchPlan, news: Callable[[], Sequence[Range]]) -> Results:
+    def stream(
+        self, rows: Any, plan: BatchPlan, news: Callable[[], Sequence[OffsetRange]]
+    ) -> Results:
         """All stages over a batch of the query.
 
         Args:
@@ -151,7 +153,7 @@ class BatchRunner(Protocol):
             news: the records of the change topics that the batch has.
         """
 
-    def reread(self, ranges: Sequence[Range], plan: BatchPlan) -> Results:
+    def reread(self, ranges: Sequence[OffsetRange], plan: BatchPlan) -> Results:
         """Decoding and merging of records of the change topics, without the shards."""
 
     def finish(self, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:

@@ -35,7 +35,7 @@ class Drainable(Protocol):
         """Its `isTriggerActive` is false between two batches."""
 
 
-class Draining:
+class GracefulStop:
     """Between the thread that stops the query and the one that runs its batches."""
 
     def __init__(self) -> None:

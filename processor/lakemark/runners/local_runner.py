@@ -39,7 +39,7 @@ from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import OpenClients, ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.source import fast_path, fetch, offset_ranges
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state.advance import Results
 from lakemark.state.checkpoint import LOCAL, Checkpoint
 from lakemark.state.checkpoint_files import LocalFiles, require_folder
@@ -99,7 +99,10 @@ class LocalRunner:
         """See `BatchRunner`."""
 
     def stream(
-        self, rows: Sequence[Range], plan: BatchPlan, news: Callable[[], Sequence[Range]]
+        self,
+        rows: Sequence[OffsetRange],
+        plan: BatchPlan,
+        news: Callable[[], Sequence[OffsetRange]],
     ) -> Results:
         """See `BatchRunner`; `rows` are the records of lakemark's own topics."""
         batch, shards = plan.lake.batch, range(plan.decode.shards)
@@ -147,7 +150,7 @@ class LocalRunner:
             if shard in shards:
                 yield shard, (window.CHUNK, source, at, blob)
 
-    def reread(self, ranges: Sequence[Range], plan: BatchPlan) -> Results:
+    def reread(self, ranges: Sequence[OffsetRange], plan: BatchPlan) -> Results:
         """See `BatchRunner`."""
         rows = list(_decoded(ranges, self._client, plan))
         return _merged(rows, plan) if ranges else Results()
@@ -191,7 +194,7 @@ def parts_of(record: Mapping[str, Any]) -> Iterator[tuple[int, bytes]]:
 
 
 def _decoded(
-    found: Sequence[Range], client: Mapping[str, Any], plan: BatchPlan
+    found: Sequence[OffsetRange], client: Mapping[str, Any], plan: BatchPlan
 ) -> Iterator[dict[str, Any]]:
     for rows in tasks.decode(fetch.records(found, client), plan.decode) if found else ():
         yield from rows.to_pylist()

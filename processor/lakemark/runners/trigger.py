@@ -20,7 +20,7 @@ LONGEST_MS: Final = 250  # between looks: one costs some milliseconds of a core,
 _POLL_S: Final = 0.02
 
 
-class Pace:
+class Trigger:
     """The rest between two batches of one query.
 
     Args:

@@ -1,9 +1,9 @@
 """Key changes of one table: a row that leaves one key and arrives under another, perhaps later.
 
 Pure; used by `resolve`. Each key that takes part starts from the table's row and takes its steps
-one by one (`net_change.advance`). What a delete with a new key leaves behind is a *move*; rows that
-arrived with unavailable columns take them from their move, and what is still missing then from a
-chunk's row that lost (`change_batch.FILL`).
+one by one (`net_change.apply_step`). What a delete with a new key leaves behind is a *move*; rows
+that arrived with unavailable columns take them from their move, and what is still missing then from
+a chunk's row that lost (`change_batch.FILL`).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakemark.model import change_batch, net_change, positions
-from lakemark.model.net_change import Arrive, Leave, Net, RowState, Step
-from lakemark.sink.row_images import Pool
+from lakemark.model.net_change import KeyArrived, KeyLeft, NetChange, RowState, Step
+from lakemark.sink.row_images import RowImages
 
-Same = Callable[[Net, Net], bool]
+Same = Callable[[NetChange, NetChange], bool]
 KeyChange = tuple[bytes, bytes]  # new key and position name it
 
 
@@ -31,12 +31,12 @@ class Special:
 
     row: int
     steps: list[Step] = field(default_factory=list)
-    fills: list[Net] = field(default_factory=list)
+    fills: list[NetChange] = field(default_factory=list)
 
 
-def net_of(step: Step) -> Net:
+def net_of(step: Step) -> NetChange:
     """The net of a step."""
-    return step if isinstance(step, Net) else step.net
+    return step if isinstance(step, NetChange) else step.net
 
 
 @dataclass(slots=True)
@@ -44,11 +44,11 @@ class _Moved:
     """What a key change left behind of the old key's row; None = nothing is known of it."""
 
     old_key: bytes
-    image: Net | None
+    image: NetChange | None
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingKeyChanges:
     """Halves of key changes: those of earlier batches and of this one.
 
     Attributes:
@@ -64,19 +64,19 @@ class Waiting:
         completed: rows that events left with unavailable columns, and that have none any more.
     """
 
-    pool: Pool
+    pool: RowImages
     floor: bytes | None
     settled: bytes | None
     horizon: bytes
     stale: frozenset[bytes] | None = frozenset()
     moved: dict[KeyChange, _Moved] = field(default_factory=dict)
     awaited: dict[KeyChange, tuple[bytes, int]] = field(default_factory=dict)
-    displaced: dict[bytes, tuple[bytes, Net | None]] = field(default_factory=dict)
+    displaced: dict[bytes, tuple[bytes, NetChange | None]] = field(default_factory=dict)
     reread: set[bytes] = field(default_factory=set)
     special: dict[bytes, Special] = field(default_factory=dict)
     full: bool | None = None
     partial: dict[bytes, bytes | None] = field(default_factory=dict)
-    completed: list[Net] = field(default_factory=list)
+    completed: list[NetChange] = field(default_factory=list)
 
     def load(self, pending: pa.Table, offset: int) -> None:
         """Takes up what earlier batches left."""
@@ -93,7 +93,7 @@ class Waiting:
             elif record.net is None or not below(record.net.position, self.floor):
                 self.displaced[record.key] = (record.position, record.net)
 
-    def watched(self, leaves: Iterable[Leave]) -> dict[bytes, int]:
+    def watched(self, leaves: Iterable[KeyLeft]) -> dict[bytes, int]:
         """Keys that what waits makes special, and a pool row with the key, -1 if not needed.
 
         A key with a displaced row is special when it has steps. A key that waits for columns is
@@ -104,15 +104,17 @@ class Waiting:
             found.update({change[0]: row for change, (_, row) in self.awaited.items()})
         return found
 
-    def settle(self, special: dict[bytes, Special], base: dict[bytes, Net]) -> list[Net]:
+    def settle(
+        self, special: dict[bytes, Special], base: dict[bytes, NetChange]
+    ) -> list[NetChange]:
         """Final rows of the special keys, those that did not change left out."""
-        rows: dict[bytes, Net | None] = {}
+        rows: dict[bytes, NetChange | None] = {}
         self.special = special
         for key, one in special.items():
             rows[key] = self._walk(key, base.get(key), one.steps)
         for change, moved in sorted(self.moved.items(), key=lambda item: item[0][1]):
             self.moved[change] = replace(moved, image=self._filled(moved.old_key, moved.image))
-        changed: list[Net] = []
+        changed: list[NetChange] = []
         for key, row in rows.items():
             final = self._filled(key, row)
             for fill in special[key].fills:
@@ -125,7 +127,7 @@ class Waiting:
                     self.completed.append(final)
         return changed
 
-    def _walk(self, key: bytes, row: Net | None, steps: list[Step]) -> Net | None:
+    def _walk(self, key: bytes, row: NetChange | None, steps: list[Step]) -> NetChange | None:
         position, displaced = self.displaced.pop(key, (b"", None))
         shared = bool(position)
         state = RowState(row, displaced)
@@ -135,15 +137,15 @@ class Waiting:
                 same = same if self._is_whole(step) else _unlike
                 if not self.full:  # only likely, then
                     self._doubt(key, step)
-            after, left = net_change.advance(state, step, same=same)
-            if not isinstance(step, Net) and step.net.position <= self.horizon:
+            after, left = net_change.apply_step(state, step, same=same)
+            if not isinstance(step, NetChange) and step.net.position <= self.horizon:
                 left = None  # the row may be ahead of this step
                 self._doubt(key, step)
             if self.stale is None or key in self.stale:
                 left = None  # what misses an event has nothing to give
-            if isinstance(step, Leave) and step.new_key is not None:
+            if isinstance(step, KeyLeft) and step.new_key is not None:
                 self._leave((step.new_key, step.net.position), key, left)
-            elif isinstance(step, Arrive) and after is not state:
+            elif isinstance(step, KeyArrived) and after is not state:
                 self.awaited[key, step.net.position] = (step.old_key, step.net.row)
             if after is not state and _is_back(after.row, step):
                 self.reread.add(key)  # a sweep may be past its position, and no chunk's row counts
@@ -175,7 +177,7 @@ class Waiting:
         """
         row = state.row
         return (
-            isinstance(step, Leave)
+            isinstance(step, KeyLeft)
             and row is not None
             and row.op == "c"
             and state.displaced is None
@@ -192,12 +194,12 @@ class Waiting:
         """
         if self.full is None:
             steps = (other for one in self.special.values() for other in one.steps)
-            self.full = any(isinstance(s, Leave) and self.pool.whole(s.net) for s in steps)
-        if self.full or not isinstance(step, Leave) or step.new_key is None:
+            self.full = any(isinstance(s, KeyLeft) and self.pool.whole(s.net) for s in steps)
+        if self.full or not isinstance(step, KeyLeft) or step.new_key is None:
             return self.full
         arriving = self.special.get(step.new_key)
         return not any(
-            isinstance(other, Arrive)
+            isinstance(other, KeyArrived)
             and other.net.position == step.net.position
             and self.pool.whole(other.net)
             for other in (arriving.steps if arriving else ())
@@ -205,18 +207,18 @@ class Waiting:
 
     def _doubt(self, key: bytes, step: Step) -> None:
         self.reread.add(key)
-        if not isinstance(step, Net):
-            other = step.new_key if isinstance(step, Leave) else step.old_key
+        if not isinstance(step, NetChange):
+            other = step.new_key if isinstance(step, KeyLeft) else step.old_key
             if other:
                 self.reread.add(other)
 
-    def _leave(self, change: KeyChange, old_key: bytes, image: Net | None) -> None:
+    def _leave(self, change: KeyChange, old_key: bytes, image: NetChange | None) -> None:
         """A delete that comes again finds nothing: what it found the first time counts."""
         known = self.moved.get(change)
         if known is None or known.image is None:
             self.moved[change] = _Moved(old_key, image)
 
-    def _filled(self, key: bytes, row: Net | None) -> Net | None:
+    def _filled(self, key: bytes, row: NetChange | None) -> NetChange | None:
         """`row` with the columns that the move it arrived by can give."""
         if row is None or row.barrier is None or not row.unavailable:
             return row
@@ -235,7 +237,7 @@ class Waiting:
             barrier=row.barrier if left else None,
         )
 
-    def _checked(self, key: bytes, row: Net | None, fill: Net) -> Net | None:
+    def _checked(self, key: bytes, row: NetChange | None, fill: NetChange) -> NetChange | None:
         """A row that may miss an event, without what it may have kept from before that event.
 
         An event that lacks a column keeps the row's. Where a chunk has another value of it, only
@@ -289,7 +291,7 @@ class Waiting:
                 )
             if change in self.awaited:
                 old_key, row = self.awaited[change]
-                net = Net(net_change.UPSERT, "c", position, row=row)
+                net = NetChange(net_change.UPSERT, "c", position, row=row)
                 items.append(
                     change_batch.PacketRecord(change_batch.AWAITED, key, position, net, old_key)
                 )
@@ -304,11 +306,11 @@ class Waiting:
         return change_batch.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
 
 
-def _unlike(_row: Net, _image: Net) -> bool:
+def _unlike(_row: NetChange, _image: NetChange) -> bool:
     return False
 
 
-def _is_back(row: Net | None, step: Step) -> bool:
+def _is_back(row: NetChange | None, step: Step) -> bool:
     """Whether a row that a create had displaced is there again, at the position it had."""
     return (
         net_of(step).action == net_change.DELETE
@@ -318,7 +320,7 @@ def _is_back(row: Net | None, step: Step) -> bool:
     )
 
 
-def _fill(row: Net | None, fill: Net) -> Net | None:
+def _fill(row: NetChange | None, fill: NetChange) -> NetChange | None:
     """`row` with its unavailable columns from a chunk's row of the same incarnation."""
     if row is None or row.action == net_change.DELETE or not row.unavailable:
         return row

@@ -4,9 +4,9 @@ Pure: it reads the table through a function. In order:
 
 1. the row images of all packets become one pool; the truncate floor drops what lies below it;
 2. keys whose packets say everything go straight through, column by column;
-3. stretches of one key from several packets are composed (`net_change.then`);
+3. stretches of one key from several packets are composed (`net_change.compose`);
 4. keys that take part in key changes start from the table's row and take their steps one by one
-   (`net_change.advance`); what a delete with a new key leaves behind is a *move*;
+   (`net_change.apply_step`); what a delete with a new key leaves behind is a *move*;
 5. rows that arrived with unavailable columns take them from their move, chains included: now, or
    in a later batch when the two halves arrive apart (`Resolution.pending`); what is still missing
    then, a chunk's row that lost gives (`change_batch.FILL`); where a row that may miss an event has
@@ -29,10 +29,10 @@ import pyarrow.compute as pc
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.change_batch import SWEEPS
 from lakemark.model.chunk_batch import Filed
-from lakemark.model.net_change import Arrive, Leave, Net, Step
-from lakemark.sink.key_changes import Special, Waiting, below, net_of
+from lakemark.model.net_change import KeyArrived, KeyLeft, NetChange, Step
+from lakemark.sink.key_changes import PendingKeyChanges, Special, below, net_of
 from lakemark.sink.names import CDC
-from lakemark.sink.row_images import Pool, cdc_type
+from lakemark.sink.row_images import RowImages, cdc_type
 
 __all__ = ["CDC", "Part", "ReadRows", "Resolution", "cdc_type", "resolve"]
 
@@ -122,7 +122,7 @@ def resolve(
     tables = [part.packet for part in ordered]
     if pending is not None:
         tables.append(pending)
-    pool = Pool(tables, change_batch.key_columns(tables), deletes=deletes)
+    pool = RowImages(tables, change_batch.key_columns(tables), deletes=deletes)
     truncate = max(_truncates(tables), default=None)
     if truncate is not None and floor is not None and truncate <= floor:
         truncate = None  # one that comes again
@@ -130,7 +130,7 @@ def resolve(
     batch = _Batch(ordered, floor)
     if stale is not None:
         stale |= _missed(tables)
-    waiting = Waiting(pool, floor, settled, horizon or b"", stale)
+    waiting = PendingKeyChanges(pool, floor, settled, horizon or b"", stale)
     if pending is not None:
         waiting.load(pending, pool.offsets[-1])
     if not (partial or any(is_partial(table) for table in tables)):
@@ -177,8 +177,8 @@ def _missed(tables: Sequence[pa.Table]) -> frozenset[bytes]:
 
 
 def _read(
-    special: dict[bytes, Special], pool: Pool, read_rows: ReadRows, floor: bytes | None
-) -> dict[bytes, Net]:
+    special: dict[bytes, Special], pool: RowImages, read_rows: ReadRows, floor: bytes | None
+) -> dict[bytes, NetChange]:
     """The table's rows of special keys, without those that a truncate removes."""
     rows = read_rows(pool.key_table([one.row for one in special.values()]))
     if not rows.num_rows:
@@ -215,7 +215,7 @@ class _Batch:
         alone = change & _occurs_once(self.keys, change)
         self.plain = np.flatnonzero(alone & _simple_mask(control))
         self.rest: dict[bytes, list[tuple[str, int, Step]]] = {}
-        self.fills: dict[bytes, list[Net]] = {}
+        self.fills: dict[bytes, list[NetChange]] = {}
         change[self.plain] = False
         offset = 0
         for part in ordered:
@@ -245,13 +245,13 @@ class _Batch:
                 self.rest[record.key] = [("", record.net.row, record.net)]
         self.plain = self.plain[~out]
 
-    def compose(self, waiting: "Waiting") -> tuple[list[Net], dict[bytes, Special]]:
+    def compose(self, waiting: "PendingKeyChanges") -> tuple[list[NetChange], dict[bytes, Special]]:
         """Nets that the engine applies alone, and keys that need the table's row."""
         watched = waiting.watched(
-            step for found in self.rest.values() for *_, step in found if isinstance(step, Leave)
+            step for found in self.rest.values() for *_, step in found if isinstance(step, KeyLeft)
         )
         self._take_out(watched)
-        nets: list[Net] = []
+        nets: list[NetChange] = []
         special: dict[bytes, Special] = {}
         for key, found in self.rest.items():
             steps = _in_order(found)
@@ -299,11 +299,11 @@ def _simple_mask(control: pa.Table) -> npt.NDArray[np.bool_]:
     return np.asarray(simple.to_numpy(), dtype=bool)
 
 
-def _step(record: change_batch.PacketRecord, net: Net) -> Step:
+def _step(record: change_batch.PacketRecord, net: NetChange) -> Step:
     if record.record == change_batch.LEAVE:
-        return Leave(net, record.other_key)
+        return KeyLeft(net, record.other_key)
     if record.record == change_batch.ARRIVE:
-        return Arrive(net, record.other_key or b"")
+        return KeyArrived(net, record.other_key or b"")
     return net
 
 
@@ -316,11 +316,11 @@ def _in_order(found: list[tuple[str, int, Step]]) -> list[Step]:
     return [step for steps in stretches for step in steps]
 
 
-def _whole(steps: list[Step]) -> Net | None:
+def _whole(steps: list[Step]) -> NetChange | None:
     """The steps as one net; None where one of them is a key change."""
-    whole: Net | None = None
+    whole: NetChange | None = None
     for step in steps:
-        if not isinstance(step, Net):
+        if not isinstance(step, NetChange):
             return None
-        whole = net_change.then(whole, step)
+        whole = net_change.compose(whole, step)
     return whole

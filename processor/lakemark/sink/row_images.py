@@ -1,6 +1,7 @@
 """All row images of one table and batch in one place, and the write set made of them.
 
-Packets come first, then rows read from the lake; nets (`net_change.Net`) point at the pool's rows.
+Packets come first, then rows read from the lake; nets (`net_change.NetChange`) point at the pool's
+rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from lakemark.errors import TableError
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.columns import Column
 from lakemark.model.evolution import TypesError, fitted, joined, way_on
-from lakemark.model.net_change import Net
+from lakemark.model.net_change import NetChange
 from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, NO_COLUMN, PATCH
 
 CDC_FIELDS: Final = [
@@ -38,7 +39,7 @@ def cdc_type(*, deletes: str) -> pa.DataType:
     return pa.struct([*CDC_FIELDS, DELETED] if deletes == "soft" else CDC_FIELDS)
 
 
-class Pool:
+class RowImages:
     """Row images by number.
 
     Args:
@@ -81,7 +82,7 @@ class Pool:
             self._rows = _struct_of(whole)
         return self._rows
 
-    def same(self, row: Net, image: Net) -> bool:
+    def same(self, row: NetChange, image: NetChange) -> bool:
         """Whether a row and the image of a delete agree in every column that the row knows."""
         pool = self.rows()
         return all(
@@ -90,7 +91,7 @@ class Pool:
             if column.name not in row.unavailable
         )
 
-    def kept_otherwise(self, row: Net, other: Net) -> frozenset[str]:
+    def kept_otherwise(self, row: NetChange, other: NetChange) -> frozenset[str]:
         """Columns that an event may lack, and of which two whole rows have different values.
 
         No event lacks a number, a moment or a boolean: PostgreSQL keeps such in the row itself.
@@ -104,7 +105,7 @@ class Pool:
             and not _equal(pool.field(at)[row.cell(column.name)], pool.field(at)[other.row])
         )
 
-    def whole(self, image: Net) -> bool:
+    def whole(self, image: NetChange) -> bool:
         """Whether the image of a delete has a value outside the key: REPLICA IDENTITY is FULL."""
         pool = self.rows()
         return any(
@@ -119,7 +120,7 @@ class Pool:
         index = pa.array(rows, pa.int64())
         return pa.table({name: pool.field(name).take(index) for name in self.key.names})
 
-    def add_lake_rows(self, rows: pa.Table, wanted: Iterable[bytes] = ()) -> dict[bytes, Net]:
+    def add_lake_rows(self, rows: pa.Table, wanted: Iterable[bytes] = ()) -> dict[bytes, NetChange]:
         """Puts rows of the lake into the pool; their nets by canonical key.
 
         Args:
@@ -143,12 +144,12 @@ class Pool:
             for at, (key, cdc) in enumerate(zip(names, rows.column(CDC).to_pylist(), strict=True))
         }
 
-    def _lake_net(self, cdc: dict[str, Any] | None, row: int) -> Net:
+    def _lake_net(self, cdc: dict[str, Any] | None, row: int) -> NetChange:
         if cdc is None or cdc["position"] is None:  # it was there before lakemark
-            return Net(net_change.UPSERT, "r", positions.LOWEST, row=row)
+            return NetChange(net_change.UPSERT, "r", positions.LOWEST, row=row)
         unavailable = frozenset(cdc["unavailable"] or ())
         dead = self.deletes == "soft" and bool(cdc.get("deleted"))
-        return Net(
+        return NetChange(
             net_change.DELETE if dead else net_change.UPSERT,
             cdc["op"],
             cdc["position"],
@@ -173,7 +174,7 @@ class Pool:
             barrier=pa.nulls(len(rows), pa.binary()),
         )
 
-    def net_rows(self, nets: Sequence[Net]) -> pa.Table:
+    def net_rows(self, nets: Sequence[NetChange]) -> pa.Table:
         """The write set of nets."""
         missing = [net.missing if net.base else net.unavailable for net in nets]
         return self._lay_out(

@@ -74,7 +74,7 @@ class ChunkReader(Protocol):
 
 
 @dataclass
-class World:
+class Adapters:
     """The world as it is. For one thread, but for what goes through `submit`.
 
     Attributes:
@@ -436,7 +436,7 @@ def _nothing() -> None:
 class _Session:
     """A session of one thread, made when it is needed and kept."""
 
-    def __init__(self, world: World, purpose: str, lock_timeout: timedelta) -> None:
+    def __init__(self, world: Adapters, purpose: str, lock_timeout: timedelta) -> None:
         self._world, self._purpose, self._lock_timeout = world, purpose, lock_timeout
         self._open = ExitStack()
         self._session: Session | None = None

@@ -19,7 +19,7 @@ from lakemark.backoff import Backoff
 from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
-from lakemark.snapshot.chunk_splitter import Cutting
+from lakemark.snapshot.chunk_splitter import ChunkSplitter
 from lakemark.snapshot.chunks import (
     BLIND,
     BY_NO_KEY,
@@ -106,7 +106,7 @@ class ChunkScheduler:
         self.settings = coordinator.settings
         self.book = coordinator.book
         self.windows = coordinator.windows
-        self.cutting = Cutting(coordinator)
+        self.cutting = ChunkSplitter(coordinator)
         self.attempts: dict[int, ChunkAttempt] = {}
         self.chunks: dict[tuple[str, str], list[Chunk]] = {}
         self.next_attempt = 0

@@ -25,7 +25,7 @@ REPAIRS: Final = 5
 KEY_BYTES: Final = 24_000  # of the keys of a chunk: times `runs.PAGE` less than brokers take
 
 
-class Cutting:
+class ChunkSplitter:
     """The cuts of all runs."""
 
     def __init__(self, coordinator: "Coordinator") -> None:

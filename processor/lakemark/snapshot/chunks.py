@@ -240,7 +240,7 @@ def parts(
         for shard, keys, images in _by_shard(rows, spec):
             packet = make(keys, images, source_ts=source_ts, table=spec.table, key_columns=key)
             if told:
-                packet = change_batch.told(packet, schema=schema.to_json())
+                packet = change_batch.with_metadata(packet, schema=schema.to_json())
             values = list(_values(packet, max_part_bytes, ratio))
             ratio = sum(map(len, values)) / packet.nbytes
             for value in values:

@@ -27,12 +27,12 @@ from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_scheduler import ChunkScheduler
 from lakemark.snapshot.chunks import INTERNAL, REPORT
 from lakemark.snapshot.completing import Completing
-from lakemark.snapshot.output_frontier import Fence
-from lakemark.snapshot.ports import Outside, Stream
-from lakemark.snapshot.run_store import Book
+from lakemark.snapshot.output_frontier import OutputFrontier
+from lakemark.snapshot.ports import Ports, Stream
+from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Chunk, Run, TableRun
-from lakemark.snapshot.signal_processor import Desk
-from lakemark.snapshot.table_completion import Finishing
+from lakemark.snapshot.signal_processor import SignalProcessor
+from lakemark.snapshot.table_completion import TableCompletion
 from lakemark.snapshot.windows import Windows
 from lakemark.state.progress import PAGE_PREFIX
 
@@ -93,18 +93,18 @@ class Settings:
 class Coordinator:
     """The runs of one pipeline, from `start` on; one thread calls `step` again and again."""
 
-    def __init__(self, outside: Outside, settings: Settings) -> None:
+    def __init__(self, outside: Ports, settings: Settings) -> None:
         self.outside = outside
         self.settings = settings
         self.inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.windows = Windows()
         self.stream = Stream("", -1, frozenset(), {})
-        self.book = Book(self)
-        self.desk = Desk(self)
+        self.book = RunStore(self)
+        self.desk = SignalProcessor(self)
         self.reading = ChunkScheduler(self)
-        self.fence = Fence(self)
+        self.fence = OutputFrontier(self)
         self.completing = Completing(self)
-        self.finishing = Finishing(self)
+        self.finishing = TableCompletion(self)
         self.ticked = -math.inf
         self.ticking = False
         self.not_before = 0.0

@@ -84,7 +84,7 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
     return found
 
 
-class Fence:
+class OutputFrontier:
     """Moves the fence on while chunks wait for it; `trouble` says why they wait for long."""
 
     def __init__(self, coordinator: "Coordinator") -> None:

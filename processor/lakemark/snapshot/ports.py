@@ -69,7 +69,7 @@ class Stream:
     epoch: int = 0
 
 
-class Outside(Protocol):
+class Ports(Protocol):
     """Topics, database, readers and clock. What talks raises `LakemarkError`s."""
 
     def load(self) -> dict[bytes, bytes]:

@@ -40,7 +40,7 @@ _STATUS: Final = {
 }
 
 
-class Book:
+class RunStore:
     """The runs of a pipeline.
 
     Attributes:

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 HANDLING_KEY: Final = b"_handling"
 
 
-class Desk:
+class SignalProcessor:
     """Signals in, answers out."""
 
     def __init__(self, coordinator: "Coordinator") -> None:

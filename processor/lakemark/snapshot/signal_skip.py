@@ -1,8 +1,8 @@
 """The command ``lakemark recover --skip-signal``: what an id names, and the record that says so.
 
 Pure: what is kept in the progress topic and the unread signals are arguments. The next start of the
-pipeline carries the record out (`snapshot.signal_processor`): a signal that has not been dealt with is rejected
-unread, a run that goes on is ended.
+pipeline carries the record out (`snapshot.signal_processor`): a signal that has not been dealt with
+is rejected unread, a run that goes on is ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

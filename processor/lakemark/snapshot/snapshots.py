@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from lakemark.errors import LakemarkError
-from lakemark.snapshot.adapters import World
+from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.coordinator import Coordinator, Settings
 from lakemark.snapshot.flight import Flight, flight
 from lakemark.snapshot.ports import Stream, StreamedTable
@@ -34,7 +34,7 @@ _LEFT_OUT: Final = StreamedTable(
 class Snapshots:
     """What the pipeline sees of the coordinator."""
 
-    def __init__(self, world: World, settings: Settings, *, query: Callable[[], str]) -> None:
+    def __init__(self, world: Adapters, settings: Settings, *, query: Callable[[], str]) -> None:
         self.coordinator = Coordinator(world, settings)
         self.query = query
         self._steps: object = None
@@ -114,7 +114,7 @@ def _now(entry: TableState, state: PipelineState) -> StreamedTable:
 
 @contextmanager
 def running(
-    world: World,
+    world: Adapters,
     settings: Settings,
     state: PipelineState,
     query: Callable[[], str],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakemark.snapshot.coordinator import Coordinator
 
 
-class Finishing:
+class TableCompletion:
     """The ends of all tables.
 
     Attributes:

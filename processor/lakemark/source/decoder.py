@@ -22,7 +22,7 @@ from lakemark.model.positions import one_transaction
 from lakemark.model.schema import TableSchema
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.record_schema import key_names, schema_for
-from lakemark.source.replay_filter import HighWater, first_times, gate
+from lakemark.source.replay_filter import AppliedPosition, drop_replays, first_times
 from lakemark.source.reports import TableReport
 
 NEW_KEY: Final = envelope.NEW_KEY_HEADER
@@ -67,7 +67,7 @@ class StretchPlan:
     modes: HandlingModes
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     ignorable: dict[str, frozenset[str]] = field(default_factory=dict)
-    high_waters: dict[tuple[str, int], HighWater] = field(default_factory=dict)
+    high_waters: dict[tuple[str, int], AppliedPosition] = field(default_factory=dict)
     epoch: int = 0
     max_event_bytes: int = 4 << 20
     max_bad_share: float = 0.5
@@ -112,7 +112,8 @@ class DecodedRange:
         high_water: the partition's high-water after the stretch.
         kinds: records by kind, for metrics.
         regressed: offset of the first regressed event, -1 = none.
-        first_times: source times of a slot's first transactions in it, see `gate.first_times`.
+        first_times: source times of a slot's first transactions in it, see
+            `replay_filter.first_times`.
         applied: indices of the events that count, in log order, by table.
     """
 
@@ -123,7 +124,7 @@ class DecodedRange:
     packets: list[tuple[str, pa.Table]]
     dead: list[DeadLetter]
     tables: dict[str, TableReport]
-    high_water: HighWater
+    high_water: AppliedPosition
     kinds: dict[int, int]
     regressed: int = -1
     first_times: list[int] = field(default_factory=list)
@@ -163,7 +164,7 @@ def headers(records: Records, plan: StretchPlan) -> Headers:
     )
 
 
-def process(records: Records, plan: StretchPlan, heads: Headers | None = None) -> DecodedRange:
+def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = None) -> DecodedRange:
     """Turns one stretch into packets, dead letters and reports. Deterministic; never raises.
 
     Args:
@@ -172,8 +173,8 @@ def process(records: Records, plan: StretchPlan, heads: Headers | None = None) -
         heads: its headers, where they are known already.
     """
     heads = heads or headers(records, plan)
-    start = plan.high_waters.get((records.topic, records.partition), HighWater())
-    gated = gate(heads.kind, heads.position, heads.source_ts, start)
+    start = plan.high_waters.get((records.topic, records.partition), AppliedPosition())
+    gated = drop_replays(heads.kind, heads.position, heads.source_ts, start)
     water = replace(gated.after, creates=_creates(heads, gated.keep, start, gated.after))
     first, last = (records.offsets[0], records.offsets[-1]) if records.offsets else (-1, -1)
     out = DecodedRange(records.topic, records.partition, first, last, [], [], {}, water, {})
@@ -212,7 +213,9 @@ def process(records: Records, plan: StretchPlan, heads: Headers | None = None) -
     return out
 
 
-def _creates(heads: Headers, keep: Sequence[int], start: HighWater, end: HighWater) -> bool:
+def _creates(
+    heads: Headers, keep: Sequence[int], start: AppliedPosition, end: AppliedPosition
+) -> bool:
     """Whether the transaction at the stretch's end has created rows, here or before.
 
     What does not move the high-water may stand between two events of the transaction: truncates
@@ -233,7 +236,7 @@ def _creates(heads: Headers, keep: Sequence[int], start: HighWater, end: HighWat
 
 
 class _Work:
-    """The state of one call of `process`."""
+    """The state of one call of `decode_range`."""
 
     def __init__(
         self,
@@ -241,7 +244,7 @@ class _Work:
         heads: Headers,
         plan: StretchPlan,
         out: DecodedRange,
-        since: HighWater,
+        since: AppliedPosition,
     ) -> None:
         self.records = records
         self.heads = heads

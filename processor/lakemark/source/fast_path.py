@@ -3,7 +3,7 @@
 The usual stretch is nothing but inserts, updates and deletes of one table, all of one form.
 `scan_events` finds their parts in Arrow's own buffers and each key's newest event; only the images
 of these are read on, column by column (`images`). Where a stretch has anything else in it, or an
-image that says more than its values, `process` says so and changes nothing.
+image that says more than its values, `decode_range` says so and changes nothing.
 
 What it returns is what `stretch.process` would, with two exceptions. It has no `applied`: who needs
 that goes the general way. And it never reads an older event of a key; the general way does where
@@ -31,7 +31,7 @@ from lakemark.source import scan_messages
 from lakemark.source.decoder import DecodedRange, StretchPlan
 from lakemark.source.fold import key_columns
 from lakemark.source.record_schema import schema_for
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 from lakemark.source.reports import TableReport
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
@@ -89,7 +89,7 @@ class Events(NamedTuple):
         return positions.packed(epoch, self.stamp[at, :2])
 
 
-def process(
+def decode_range(
     topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: StretchPlan
 ) -> DecodedRange | None:
     """What `stretch.process` says of the same records; None where they are not all plain.
@@ -110,7 +110,7 @@ def process(
         _require(np.diff(values.offsets).max(initial=0) <= plan.max_event_bytes)
         events, raw_schema = scanned(values)
         table = _table(values, events, plan)
-        start = plan.high_waters.get((topic, partition), HighWater())
+        start = plan.high_waters.get((topic, partition), AppliedPosition())
         water = _water(events, start, plan.epoch)
         # Each has a key.
         _require((names.offsets[events.rows] < names.offsets[events.rows + 1]).all())
@@ -140,7 +140,7 @@ def process(
 
 
 def ready() -> bool:
-    """Compiles what `process` and `fetch` call, or takes it from the cache: see `scan_json`.
+    """Compiles what `decode_range` and `fetch` call, or takes it from the cache: see `scan_json`.
 
     Returns:
         False where that cannot be done: the cache is damaged or full. All stretches of this process
@@ -197,7 +197,7 @@ def _example() -> None:
     modes = HandlingModes(decimal_format="NUMERIC")
     schemas = {"s.t": TableSchema("s.t", columns, ("id",))}
     if (
-        process("", 0, [batch], StretchPlan(envelope.SourceIdentity("", ""), modes, schemas))
+        decode_range("", 0, [batch], StretchPlan(envelope.SourceIdentity("", ""), modes, schemas))
         is None
     ):
         raise RuntimeError("a plain event is not taken for one")
@@ -278,7 +278,7 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
     return found
 
 
-def _water(events: Events, start: HighWater, epoch: int) -> HighWater:
+def _water(events: Events, start: AppliedPosition, epoch: int) -> AppliedPosition:
     """The high-water after the events: see `gate`, `stretch._creates`, `fold._going_on`.
 
     Raises:
@@ -295,7 +295,7 @@ def _water(events: Events, start: HighWater, epoch: int) -> HighWater:
     ending = events.stamp[:, 0] == events.stamp[-1, 0]
     creates = bool((events.op[ending] == _CREATE).any())
     creates |= start.creates and positions.one_transaction(start.position, last)
-    return HighWater(last, newest, creates)
+    return AppliedPosition(last, newest, creates)
 
 
 def _newest(names: BinaryColumn, events: Events) -> Whole:

@@ -22,7 +22,7 @@ from lakemark.kafka.client_errors import Admission, refused_settings
 from lakemark.kafka.client_settings import here
 from lakemark.settings.masking import foreign
 from lakemark.source import fast_path, librdkafka, scan_messages
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA: Final = pa.schema(
@@ -76,7 +76,7 @@ _PASSING: Final = frozenset(
 )
 
 
-def records(ranges: Sequence[Range], client: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+def records(ranges: Sequence[OffsetRange], client: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """All records of the ranges (`SCHEMA`): one range after the other, in any order of ranges.
 
     Ranges of `_AHEAD` records in all are read at a time, or a single larger one: the others wait.
@@ -109,7 +109,7 @@ def records(ranges: Sequence[Range], client: Mapping[str, Any]) -> Iterator[pa.R
         raise
 
 
-def _read(ranges: Sequence[Range], kept: "_Kept") -> Iterator[pa.RecordBatch]:
+def _read(ranges: Sequence[OffsetRange], kept: "_Kept") -> Iterator[pa.RecordBatch]:
     reader = kept.reader
     left = {(one.topic, one.partition): _Reading(one) for one in ranges}
     reader.add((one.topic, one.partition, one.start) for one in ranges)
@@ -136,7 +136,7 @@ def _read(ranges: Sequence[Range], kept: "_Kept") -> Iterator[pa.RecordBatch]:
 class _Reading:
     """A range and what is there of it."""
 
-    def __init__(self, one: Range) -> None:
+    def __init__(self, one: OffsetRange) -> None:
         self.range = one
         self.parts: list[pa.RecordBatch] = []
 
@@ -202,7 +202,7 @@ def _sort(
     return list(done), came
 
 
-def _batch(messages: _Messages, one: Range) -> tuple[int, pa.RecordBatch]:
+def _batch(messages: _Messages, one: OffsetRange) -> tuple[int, pa.RecordBatch]:
     """The first records of a range, and how many they are: compiled, where no record has headers.
 
     Args:
@@ -228,7 +228,7 @@ def _batch(messages: _Messages, one: Range) -> tuple[int, pa.RecordBatch]:
     )
 
 
-def _listed(messages: _Messages, one: Range) -> pa.RecordBatch:
+def _listed(messages: _Messages, one: OffsetRange) -> pa.RecordBatch:
     """Records as Python has them."""
     found = [librdkafka.message(pointer) for pointer in messages]
     headers = [librdkafka.headers_of(message) for message in found]
@@ -248,7 +248,7 @@ def _listed(messages: _Messages, one: Range) -> pa.RecordBatch:
 
 
 def _told(
-    one: Range, offsets: pa.Array, keys: pa.Array, values: pa.Array, headers: pa.Array
+    one: OffsetRange, offsets: pa.Array, keys: pa.Array, values: pa.Array, headers: pa.Array
 ) -> pa.RecordBatch:
     topics = pa.repeat(pa.scalar(one.topic, pa.string()), len(offsets))
     partitions = pa.repeat(pa.scalar(one.partition, pa.int32()), len(offsets))
@@ -292,7 +292,7 @@ def _unread(what: str) -> DependencyError:
     )
 
 
-def _silent(one: Range) -> DependencyError:
+def _silent(one: OffsetRange) -> DependencyError:
     return DependencyError(
         f"the brokers gave nothing of {one.topic}-{one.partition} for {PATIENCE_S:g} s; "
         f"records from offset {one.start} to {one.end} were asked for",

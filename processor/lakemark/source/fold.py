@@ -20,9 +20,9 @@ from lakemark.converters.json.record import unwrapped
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import value_fault
-from lakemark.model.net_change import Net
+from lakemark.model.net_change import NetChange
 from lakemark.model.schema import TableSchema
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 
 _CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
 # `source.snapshot` of a table's last row, of the last table's in the end.
@@ -39,7 +39,7 @@ class Raw:
     heads: Headers
     keys: Sequence[bytes | None]
     headers: Sequence[list[dict[str, Any]] | None]
-    since: HighWater = field(default_factory=HighWater)
+    since: AppliedPosition = field(default_factory=AppliedPosition)
 
 
 @dataclass(slots=True)
@@ -367,18 +367,18 @@ class _Log:
         self.key = key
         self.items = items
         self.apart = apart
-        self.composed: Net | None = None
+        self.composed: NetChange | None = None
 
-    def net(self, net: Net) -> None:
-        self.composed = net_change.then(self.composed, net)
+    def net(self, net: NetChange) -> None:
+        self.composed = net_change.compose(self.composed, net)
 
-    def leave(self, gone: Net, new_key: bytes | None) -> None:
+    def leave(self, gone: NetChange, new_key: bytes | None) -> None:
         if new_key is None and not self.apart:
             self.net(gone)
         elif new_key != self.key:  # spellings of one key are one row: it stays
             self._add(change_batch.LEAVE, gone, new_key)
 
-    def arrive(self, net: Net, old_key: bytes | None) -> None:
+    def arrive(self, net: NetChange, old_key: bytes | None) -> None:
         if old_key is None:
             self.net(net)
         elif old_key != self.key:
@@ -393,6 +393,6 @@ class _Log:
                 change_batch.PacketRecord(change_batch.NET, self.key, net.position, net)
             )
 
-    def _add(self, record: int, net: Net, other_key: bytes | None) -> None:
+    def _add(self, record: int, net: NetChange, other_key: bytes | None) -> None:
         self.close()
         self.items.append(change_batch.PacketRecord(record, self.key, net.position, net, other_key))

@@ -8,7 +8,7 @@ from lakemark.errors import lost
 from lakemark.model.offsets import Offsets
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """The records of a Kafka partition from offset `start` to before `end`.
 
     `start` may be `offsets.EARLIEST`: from the first that is left.
@@ -25,7 +25,7 @@ class Range(NamedTuple):
         return self.end - max(self.start, 0)
 
 
-def between(start: Offsets, end: Offsets) -> list[Range]:
+def between(start: Offsets, end: Offsets) -> list[OffsetRange]:
     """What stands between two sets of offsets; partitions without a start are read from offset 0.
 
     Raises:
@@ -41,21 +41,21 @@ def between(start: Offsets, end: Offsets) -> list[Range]:
     for topic, partitions in end.items():
         known = start.get(topic, {})
         found += [
-            Range(topic, partition, known.get(partition, 0), at)
+            OffsetRange(topic, partition, known.get(partition, 0), at)
             for partition, at in sorted(partitions.items())
             if known.get(partition, 0) < at
         ]
     return found
 
 
-def shared(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
+def shared(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
     """The ranges of each task: the largest first, each to the task that has least by then.
 
     Args:
         ranges: the ranges; none is cut, a partition's records keep their order in one task.
         tasks: how many tasks at most.
     """
-    shares: list[list[Range]] = [[] for _ in range(min(tasks, len(ranges)))]
+    shares: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(ranges)))]
     loads = [(0, number) for number in range(len(shares))]
     for one in sorted(ranges, key=lambda one: (-one.size, one)):
         load, number = heapq.heappop(loads)

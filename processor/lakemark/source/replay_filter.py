@@ -20,7 +20,7 @@ _PASSING: Final = frozenset({int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.HEA
 
 
 @dataclass(frozen=True, slots=True)
-class HighWater:
+class AppliedPosition:
     """How far a Kafka partition has come.
 
     Attributes:
@@ -50,14 +50,17 @@ class Gated:
     keep: list[int]
     replays: int
     regressed: int | None
-    after: HighWater
+    after: AppliedPosition
 
 
 _LOGGED: Final = frozenset({int(Kind.CHANGE), int(Kind.TRUNCATE), int(Kind.SIGNAL)})
 
 
-def gate(
-    kinds: Sequence[int], position: Sequence[bytes], source_ts: Sequence[int], start: HighWater
+def drop_replays(
+    kinds: Sequence[int],
+    position: Sequence[bytes],
+    source_ts: Sequence[int],
+    start: AppliedPosition,
 ) -> Gated:
     """Decides which events of one partition, in offset order, are new.
 
@@ -102,11 +105,14 @@ def gate(
                 high = at
                 newest = max(newest, source_ts[index])
             keep.append(index)
-    return Gated(keep, replays, regressed, HighWater(high, newest))
+    return Gated(keep, replays, regressed, AppliedPosition(high, newest))
 
 
 def _in_order(
-    kinds: Sequence[int], position: Sequence[bytes], source_ts: Sequence[int], start: HighWater
+    kinds: Sequence[int],
+    position: Sequence[bytes],
+    source_ts: Sequence[int],
+    start: AppliedPosition,
 ) -> Gated | None:
     """The usual stretch, without a loop in Python: changes only, none of them a replay."""
     if not _PASSING.issuperset(kinds):
@@ -119,7 +125,7 @@ def _in_order(
     if at[0] < start.position or not all(map(operator.le, at, islice(at, 1, None))):
         return None
     newest = max(start.source_ts, *map(source_ts.__getitem__, keep))
-    return Gated(keep, 0, None, HighWater(at[-1], newest))
+    return Gated(keep, 0, None, AppliedPosition(at[-1], newest))
 
 
 def first_times(

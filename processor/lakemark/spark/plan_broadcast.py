@@ -31,7 +31,7 @@ class QueryContext:
     kafka: Mapping[str, Any]
 
 
-def tell(spark: SparkSession, plan: DecodePlan, known: QueryContext) -> None:
+def send(spark: SparkSession, plan: DecodePlan, known: QueryContext) -> None:
     """Gives the plan to the tasks of all jobs that this thread runs from now on."""
     news = {t: s for t, s in plan.stretch.schemas.items() if known.schemas.get(t) is not s}
     gone = known.schemas.keys() - plan.stretch.schemas.keys()
@@ -40,11 +40,11 @@ def tell(spark: SparkSession, plan: DecodePlan, known: QueryContext) -> None:
     spark.sparkContext.setLocalProperty(PROPERTY, text)
 
 
-def told(known: QueryContext) -> DecodePlan:
+def receive(known: QueryContext) -> DecodePlan:
     """The plan, in a task.
 
     Raises:
-        RuntimeError: the job does not run under `tell`: a defect.
+        RuntimeError: the job does not run under `send`: a defect.
     """
     context = TaskContext.get()
     text = context.getLocalProperty(PROPERTY) if context is not None else None

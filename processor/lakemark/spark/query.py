@@ -33,7 +33,7 @@ from lakemark.reconcile import operator
 from lakemark.runners.batch_runner import CONTROL_RECORDS, OtherStagesError, chunk_records
 from lakemark.settings.config import Config
 from lakemark.source import fetch
-from lakemark.source.offset_ranges import Range, shared
+from lakemark.source.offset_ranges import OffsetRange, shared
 from lakemark.spark import plan_broadcast, topics
 from lakemark.spark.plan_broadcast import QueryContext
 from lakemark.state.control import PARTITION
@@ -133,7 +133,7 @@ def query(
     )
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return tasks.decode(batches, plan_broadcast.told(known))
+        return tasks.decode(batches, plan_broadcast.receive(known))
 
     if armed:
         # A task of every partition that has news would cost more than its records where they are
@@ -147,14 +147,14 @@ def query(
         chunks,
         controls,
         shards=stream.shards,
-        slot_of=lambda table: plan_broadcast.told(known).slot(table),
+        slot_of=lambda table: plan_broadcast.receive(known).slot(table),
     )
 
 
 def decoded(
     spark: SparkSession,
     change_log: ChangeLog,
-    ranges: Sequence[Range],
+    ranges: Sequence[OffsetRange],
     plan: Callable[[], DecodePlan],
 ) -> DataFrame | None:
     """What tasks make of the records that they read themselves; None if there are none to read.

@@ -21,7 +21,7 @@ from lakemark.sink.delta import spark_merge_driver
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.source.offset_ranges import Range
+from lakemark.source.offset_ranges import OffsetRange
 from lakemark.spark import jobs, plan_broadcast, query
 from lakemark.spark.hadoop_files import HadoopFiles
 from lakemark.spark.plan_broadcast import QueryContext
@@ -135,19 +135,19 @@ class SparkRunner:
         self._stages.require(armed=armed)
 
     def stream(
-        self, rows: DataFrame, plan: BatchPlan, news: Callable[[], Sequence[Range]]
+        self, rows: DataFrame, plan: BatchPlan, news: Callable[[], Sequence[OffsetRange]]
     ) -> Results:
         """See `BatchRunner`."""
         known = self._known
-        plan_broadcast.tell(self._spark, plan.decode, known)
+        plan_broadcast.send(self._spark, plan.decode, known)
         if not self._stages.armed:
             read = query.decoded(
-                self._spark, self._change_log, news(), lambda: plan_broadcast.told(known)
+                self._spark, self._change_log, news(), lambda: plan_broadcast.receive(known)
             )
             rows = rows if read is None else rows.union(read)
         return _merge(rows, plan)
 
-    def reread(self, ranges: Sequence[Range], plan: BatchPlan) -> Results:
+    def reread(self, ranges: Sequence[OffsetRange], plan: BatchPlan) -> Results:
         """See `BatchRunner`."""
         decode = plan.decode
         rows = query.decoded(self._spark, self._change_log, ranges, lambda: decode)

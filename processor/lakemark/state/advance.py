@@ -17,7 +17,7 @@ from lakemark.reconcile.outputs import Size, Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
 from lakemark.source.reports import REPORT, Report
 from lakemark.state import schema_refresh, selection, tables
-from lakemark.state.tables import PipelineState, TableState, Water
+from lakemark.state.tables import PipelineState, StoredPosition, TableState
 
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({schema_refresh.UNKNOWN, "schema-check"})
@@ -428,7 +428,7 @@ def chunks(
 def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:
     """Takes the partitions' new high-waters into the state."""
     for report in sorted(reports, key=lambda one: one.first):
-        water = Water(report.position.hex(), report.source_ts, report.creates)
+        water = StoredPosition(report.position.hex(), report.source_ts, report.creates)
         state.high_waters.setdefault(report.topic, {})[report.partition] = water
 
 
@@ -457,10 +457,10 @@ def start_offsets(
     return start
 
 
-def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], Water]:
+def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], StoredPosition]:
     """High-waters at the end of the stretches that were read."""
     return {
-        (report.topic, report.partition): Water(
+        (report.topic, report.partition): StoredPosition(
             report.position.hex(), report.source_ts, report.creates
         )
         for report in sorted(reports, key=lambda one: one.first)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from lakemark.model.offsets import EARLIEST, Offsets
 from lakemark.state import tables
-from lakemark.state.tables import CATCHING_UP, PipelineState, TableState, Water
+from lakemark.state.tables import CATCHING_UP, PipelineState, StoredPosition, TableState
 
 TABLES_A_SLOT: Final = 8
 """Tables of a merge task that begin, or that have a turn, in one batch: 50 ms for each new one."""
@@ -35,7 +35,7 @@ class CatchUpTurn:
     tables: list[str] = field(default_factory=list)
     start: Offsets = field(default_factory=dict)
     end: Offsets = field(default_factory=dict)
-    high_waters: dict[str, dict[int, Water]] = field(default_factory=dict)
+    high_waters: dict[str, dict[int, StoredPosition]] = field(default_factory=dict)
 
 
 def turn(state: PipelineState, *, limit: int, most: int) -> CatchUpTurn:
@@ -93,7 +93,9 @@ def go_on(state: PipelineState) -> list[str]:
     return idle
 
 
-def end(state: PipelineState, had: CatchUpTurn, waters: Mapping[tuple[str, int], Water]) -> None:
+def end(
+    state: PipelineState, had: CatchUpTurn, waters: Mapping[tuple[str, int], StoredPosition]
+) -> None:
     """Move the tables on whose turn it was, unless something stopped them in it.
 
     Args:
@@ -142,7 +144,7 @@ def slice_of(entry: TableState, end: Offsets, *, limit: int) -> tuple[Offsets, O
 def advance(
     entry: TableState,
     to: Offsets,
-    waters: Mapping[tuple[str, int], Water],
+    waters: Mapping[tuple[str, int], StoredPosition],
     end: Offsets,
     batch: int,
 ) -> None:

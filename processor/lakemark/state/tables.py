@@ -40,7 +40,7 @@ PAUSED: Final = "paused"
 ERRORED: Final = "errored"
 
 
-class Water(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """A high-water: position as hex, newest source time in microseconds; see `gate.HighWater`."""
 
     position: str = LOWEST.hex()
@@ -112,7 +112,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
     since_batch: int = 0
     slice_batch: int = -1
     from_offsets: Offsets = msgspec.field(default_factory=dict)
-    high_waters: dict[str, dict[int, Water]] = msgspec.field(default_factory=dict)
+    high_waters: dict[str, dict[int, StoredPosition]] = msgspec.field(default_factory=dict)
     skip_to: Offsets | None = None
     old_ends: Offsets = msgspec.field(default_factory=dict)
     topics: list[str] = msgspec.field(default_factory=list)
@@ -186,7 +186,7 @@ class PipelineState(msgspec.Struct):
     format: int = FORMAT
     batch: int = -1
     offsets: Offsets = msgspec.field(default_factory=dict)
-    high_waters: dict[str, dict[int, Water]] = msgspec.field(default_factory=dict)
+    high_waters: dict[str, dict[int, StoredPosition]] = msgspec.field(default_factory=dict)
     tables: dict[str, TableState] = msgspec.field(default_factory=dict)
     ignorable: dict[str, list[str]] = msgspec.field(default_factory=dict)
     control: int = 0

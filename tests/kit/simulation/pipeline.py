@@ -29,12 +29,12 @@ from lakemark.sink import resolve as resolving
 from lakemark.sink.delta import chunk_files
 from lakemark.sink.delta.chunk_files import InFile
 from lakemark.sink.resolve import Part
-from lakemark.sink.row_images import Pool
+from lakemark.sink.row_images import RowImages
 from lakemark.source import decoder
 from lakemark.source.decoder import Records, StretchPlan
-from lakemark.source.replay_filter import HighWater
+from lakemark.source.replay_filter import AppliedPosition
 from lakemark.state import catch_up, new_partitions, tables
-from lakemark.state.tables import TableState, Water
+from lakemark.state.tables import StoredPosition, TableState
 from tests.kit.log_model import TABLE, Record, table_schema
 from tests.kit.simulation.alters import NEW, OLD, Alter
 from tests.kit.simulation.connector import SIGNAL_TABLE, TOPIC, Connector, Place
@@ -44,7 +44,7 @@ IDENTITY = SourceIdentity("postgresql", "shop", signal_table=SIGNAL_TABLE)
 SCHEMAS = {TABLE: table_schema()}
 MODES = HandlingModes()
 KEY = KeyColumns(("id",))
-Waters = dict[Place, HighWater]
+Waters = dict[Place, AppliedPosition]
 
 
 @dataclass(frozen=True)
@@ -261,10 +261,10 @@ class Pipeline:
         )  # fmt: skip
         heads = decoder.headers(records, plan)
         if topic == TOPIC:
-            before = out.waters.get(place, HighWater())
+            before = out.waters.get(place, AppliedPosition())
             gated = decoder.gate(heads.kind, heads.position, heads.source_ts, before)
             out.kept += [piece[at].entry for at in gated.keep]
-            done = decoder.process(records, plan, heads)
+            done = decoder.decode_range(records, plan, heads)
             report = done.tables.get(TABLE)
             if report is not None:
                 assert report.stop is None, report.stop
@@ -501,7 +501,7 @@ class Pipeline:
                 pa.array(keys, pa.binary()), images, source_ts=0, table=TABLE, key_columns=KEY
             )
             packet = chunk_batch.as_of(packet, one.position)
-            pool = Pool([packet], KEY, deletes=self.deletes)
+            pool = RowImages([packet], KEY, deletes=self.deletes)
             found.append(pool.simple_rows(np.arange(len(images))))
         return pa.concat_tables(found)
 
@@ -550,11 +550,11 @@ def _places(offsets: Offsets) -> dict[Place, int]:
     return {(topic, number): at for topic, found in offsets.items() for number, at in found.items()}
 
 
-def _water(water: HighWater) -> Water:
-    return Water(water.position.hex(), water.source_ts, water.creates)
+def _water(water: AppliedPosition) -> StoredPosition:
+    return StoredPosition(water.position.hex(), water.source_ts, water.creates)
 
 
-def _stored(waters: Waters) -> dict[str, dict[int, Water]]:
+def _stored(waters: Waters) -> dict[str, dict[int, StoredPosition]]:
     found = {n: _water(water) for (topic, n), water in waters.items() if topic == TOPIC}
     return {TOPIC: found} if found else {}
 
@@ -564,7 +564,7 @@ def truncates_of(packet: pa.Table) -> Iterable[bytes]:
     return [row["position"] for row in rows if row["record"] == change_batch.TRUNCATE]
 
 
-def _alike(one: HighWater | None, other: HighWater | None) -> bool:
+def _alike(one: AppliedPosition | None, other: AppliedPosition | None) -> bool:
     """Whether two readings came to one high-water.
 
     Of two slots' first transactions nothing tells one from the other, unless they are read at once:

@@ -27,7 +27,7 @@ from lakemark.sink import key_changes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta import chunk_files
 from lakemark.source import decoder, fold
-from lakemark.source.replay_filter import Gated, HighWater
+from lakemark.source.replay_filter import AppliedPosition, Gated
 from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, RENAME
 from tests.kit.simulation.connector import TOPIC
 from tests.kit.simulation.coordinator import Coordinator
@@ -321,13 +321,15 @@ def _no_horizon(patch: Patch) -> None:
 
 def _carries_early(patch: Patch) -> None:
     """A key change takes columns from the old key's row as it is when the new key's event comes."""
-    real_read, real_settle = resolving._read, key_changes.Waiting.settle
-    found: dict[bytes, net_change.Net] = {}
+    real_read, real_settle = resolving._read, key_changes.PendingKeyChanges.settle
+    found: dict[bytes, net_change.NetChange] = {}
 
     def read(special: Any, pool: Any, read_rows: Any, floor: Any) -> Any:
         base = real_read(special, pool, read_rows, floor)
         steps = [step for one in special.values() for step in one.steps]
-        old = {step.old_key for step in steps if isinstance(step, net_change.Arrive)} - {*special}
+        old = {step.old_key for step in steps if isinstance(step, net_change.KeyArrived)} - {
+            *special
+        }
         numbers = [int(key.strip(b"[]")) for key in old]
         found.clear()
         if numbers:
@@ -339,13 +341,13 @@ def _carries_early(patch: Patch) -> None:
     def settle(self: Any, special: Any, base: Any) -> Any:
         for key, one in special.items():
             for step in one.steps:
-                if isinstance(step, net_change.Arrive) and step.old_key in found:
+                if isinstance(step, net_change.KeyArrived) and step.old_key in found:
                     moved = key_changes._Moved(step.old_key, found[step.old_key])
                     self.moved.setdefault((key, step.net.position), moved)
         return real_settle(self, special, base)
 
     patch.setattr(resolving, "_read", read)
-    patch.setattr(key_changes.Waiting, "settle", settle)
+    patch.setattr(key_changes.PendingKeyChanges, "settle", settle)
 
 
 def _nothing_concerns(patch: Patch) -> None:
@@ -355,7 +357,7 @@ def _nothing_concerns(patch: Patch) -> None:
 
 def _kept_unasked(patch: Patch) -> None:
     """A row that may miss an event keeps what a chunk's losing row has otherwise."""
-    patch.setattr(key_changes.Waiting, "_checked", lambda self, key, row, fill: row)
+    patch.setattr(key_changes.PendingKeyChanges, "_checked", lambda self, key, row, fill: row)
 
 
 def _new_partitions_are_past(patch: Patch) -> None:
@@ -373,9 +375,11 @@ def _new_partitions_are_past(patch: Patch) -> None:
 def _no_gate(patch: Patch) -> None:
     """What a connector sends again is applied again."""
 
-    def gate(kinds: Any, position: Any, source_ts: Any, start: HighWater) -> Gated:
+    def gate(kinds: Any, position: Any, source_ts: Any, start: AppliedPosition) -> Gated:
         keep = [i for i, kind in enumerate(kinds) if kind in {0, 1, 2, 3}]
-        return Gated(keep, 0, None, HighWater(max([start.position, *position]), start.source_ts))
+        return Gated(
+            keep, 0, None, AppliedPosition(max([start.position, *position]), start.source_ts)
+        )
 
     patch.setattr(decoder, "gate", gate)
 

@@ -5,7 +5,8 @@ before any merging begins; then, by the table's merging task and before its Delt
 of snapshots and the deletes of rows that a truncate or a sweep removes. So a key's records stand in
 source order, and what a truncate removes is still in the lake when it is asked for.
 
-Exactly once, see `output.transaction`. A table that does not stream writes nothing; its catch-up does.
+Exactly once, see `output.transaction`. A table that does not stream writes nothing; its catch-up
+does.
 """
 
 import time

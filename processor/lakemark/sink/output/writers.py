@@ -1,7 +1,8 @@
 """Processes that write to output topics, for all Python workers of an executor.
 
-Each source has a producer of its own, which fences its predecessor (`output.transaction`). Spark gives a
-source's next records to any Python worker; were the producers the workers' own, nearly every batch
+Each source has a producer of its own, which fences its predecessor (`output.transaction`). Spark
+gives a source's next records to any Python worker; were the producers the workers' own, nearly
+every batch
 would make new ones: 0.1 to 0.6 s for each, where a transaction takes 5 ms. So they live in
 processes beside the workers, started by the workers' daemon, and a source always goes to the same
 one. Other executors have other processes; Spark prefers the same executor for a Kafka partition.
