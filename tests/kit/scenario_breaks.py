@@ -130,7 +130,7 @@ def fills_overwrite(patch: Patch) -> None:
 def last_event_only(patch: Patch) -> None:
     """Of a key's events the last one counts alone, and a chunk's row that lost gives nothing."""
     VARIANTS["drop instead of fold"].apply(patch)
-    patch.setattr(net_change, "then", lambda before, after: after)
+    patch.setattr(net_change, "compose", lambda before, after: after)
 
 
 def unversioned(patch: Patch) -> None:

@@ -156,12 +156,12 @@ def _no_gate(monkeypatch):
             keep, 0, None, AppliedPosition(max([start.position, *position]), start.source_ts)
         )
 
-    monkeypatch.setattr(decoder, "gate", gate)
+    monkeypatch.setattr(decoder, "drop_replays", gate)
 
 
 def _truncates_gated(monkeypatch):
     """As if a truncate were an event like others: below the high-water it is dropped."""
-    old = decoder.gate
+    old = decoder.drop_replays
 
     def gate(kinds, position, source_ts, start):
         found, high, keep = old(kinds, position, source_ts, start), start.position, []
@@ -172,7 +172,7 @@ def _truncates_gated(monkeypatch):
             keep.append(index)
         return replace(found, keep=keep)
 
-    monkeypatch.setattr(decoder, "gate", gate)
+    monkeypatch.setattr(decoder, "drop_replays", gate)
 
 
 def _no_floor(monkeypatch):
@@ -231,7 +231,7 @@ def _arrivals_come_twice(monkeypatch):
             return net_change.RowState(net_change.compose(row, step.net)), None
         return old(state, step, same=same)
 
-    monkeypatch.setattr(net_change, "advance", advance)
+    monkeypatch.setattr(net_change, "apply_step", advance)
 
 
 def _placeholders_are_values(monkeypatch):

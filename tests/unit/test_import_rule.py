@@ -69,14 +69,14 @@ def test_a_pure_module_that_reaches_the_outside_through_another_is_found(tmp_pat
 
 
 def test_an_edge_that_is_none_any_more_is_found(tmp_path):
-    made = package(tmp_path, state__settle="")
-    assert violations(made) == ["state.settle is pure: take it out of EDGES"]
+    made = package(tmp_path, state__advance="")
+    assert violations(made) == ["state.advance is pure: take it out of EDGES"]
 
 
 def test_a_library_is_kept_to_its_place(tmp_path):
     made = package(
         tmp_path,
-        spark__stages="from pyspark.sql import DataFrame",
+        spark__query="from pyspark.sql import DataFrame",
         state__control="import psycopg",
     )
     (found,) = violations(made)

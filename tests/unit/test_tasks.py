@@ -181,12 +181,12 @@ def test_rows_of_a_chunk_wait_where_the_table_does_not_stream(tmp_path, stopped)
 
 def test_plain_records_are_decoded_by_compiled_code(records, monkeypatch):
     general = decoder.decode_range
-    monkeypatch.setattr(decoder, "process", None)
+    monkeypatch.setattr(decoder, "decode_range", None)
     keys, ends, _ = decoded(records.to_batches())
     assert (len(keys), len(ends)) == (12, 3)
 
     seen = []
-    monkeypatch.setattr(decoder, "process", lambda *args: seen.append(args) or general(*args))
+    monkeypatch.setattr(decoder, "decode_range", lambda *args: seen.append(args) or general(*args))
     assert decoded(records.to_batches(), replace(PLAN, armed=True))[:2] == (keys, ends)
     assert len(seen) == 3
 

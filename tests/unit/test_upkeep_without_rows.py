@@ -60,7 +60,7 @@ def test_what_upkeep_meets_stops_no_table(tmp_path, monkeypatch, logs):
     def maintain(*_, **__):
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr(apply.upkeep, "maintain", maintain)
+    monkeypatch.setattr(apply.maintenance, "maintain", maintain)
     shop = shop_with(tmp_path, "deletion-vectors")
     shop.put("c", 10, 1, v="a")
     shop.run()

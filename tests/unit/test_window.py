@@ -93,7 +93,7 @@ def test_without_a_run_nothing_is_remembered_or_written():
     assert shard.state is None
     assert shard.touches() == {}
     quiet = {window.TOUCHES: [log((A, b"[1]", "u", 5))]}
-    assert window.fold(None, quiet, shard=0) == window.Folded(None, [])
+    assert window.fold(None, quiet, shard=0) == window.ShardOutcome(None, [])
 
 
 def test_an_armed_run_remembers_its_tables_from_the_batch_that_arms_it():

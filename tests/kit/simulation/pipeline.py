@@ -262,7 +262,7 @@ class Pipeline:
         heads = decoder.headers(records, plan)
         if topic == TOPIC:
             before = out.waters.get(place, AppliedPosition())
-            gated = decoder.gate(heads.kind, heads.position, heads.source_ts, before)
+            gated = decoder.drop_replays(heads.kind, heads.position, heads.source_ts, before)
             out.kept += [piece[at].entry for at in gated.keep]
             done = decoder.decode_range(records, plan, heads)
             report = done.tables.get(TABLE)

@@ -87,7 +87,7 @@ def _version_hi(patch: Patch) -> None:
     """Rows of a chunk have the close row's position."""
     real = window.fold
 
-    def at_hi(state: bytes | None, records: Any, *, shard: int) -> window.Folded:
+    def at_hi(state: bytes | None, records: Any, *, shard: int) -> window.ShardOutcome:
         folded = real(state, records, shard=shard)
         outputs = []
         for output, after in zip_longest(folded.outputs, folded.outputs[1:]):
@@ -99,7 +99,7 @@ def _version_hi(patch: Patch) -> None:
                 outputs.append(msgspec.structs.replace(output, blob=blob))
             else:
                 outputs.append(output)
-        return window.Folded(folded.state, outputs)
+        return window.ShardOutcome(folded.state, outputs)
 
     patch.setattr(Coordinator, "files", False)
     patch.setattr(window, "fold", at_hi)
@@ -381,7 +381,7 @@ def _no_gate(patch: Patch) -> None:
             keep, 0, None, AppliedPosition(max([start.position, *position]), start.source_ts)
         )
 
-    patch.setattr(decoder, "gate", gate)
+    patch.setattr(decoder, "drop_replays", gate)
 
 
 def _no_floor(patch: Patch) -> None:
