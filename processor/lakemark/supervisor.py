@@ -45,8 +45,8 @@ from lakemark.sink.names import folder_of
 from lakemark.snapshot import notifications, snapshots
 from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.chunk_task import ReadSettings
-from lakemark.snapshot.coordinator import Settings
 from lakemark.snapshot.signals import Rejection
+from lakemark.snapshot.snapshot_state import Settings
 from lakemark.state import control, handling, recovery, tables
 from lakemark.state.advance import News
 from lakemark.state.checkpoint import DAMAGED, LOCAL, Checkpoint, Identity

@@ -194,11 +194,11 @@ class FakeStream:
 
         def tell(coordinator: Coordinator) -> None:
             for attempt, shard, rows, lo, void in settled:
-                coordinator.reading.settled(attempt, shard, rows=rows, lo=lo, void=void)
+                coordinator.scheduler.settled(attempt, shard, rows=rows, lo=lo, void=void)
             for table in restarts:
                 coordinator.restarted(table)
             for record, void in outcomes:
-                coordinator.finishing.swept(record["run"], record["table"], void=void)
+                coordinator.completion.swept(record["run"], record["table"], void=void)
 
         outcomes = [(record, self._sweep(record)) for record in swept]
         return self.now(), tell

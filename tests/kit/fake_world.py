@@ -17,12 +17,13 @@ from lakemark.errors import ConfigError, DependencyError, LakemarkError, Refused
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
-from lakemark.snapshot.coordinator import Coordinator, Settings
+from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.output_frontier import Committed
 from lakemark.snapshot.ports import Cut
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
+from lakemark.snapshot.snapshot_state import Settings
 from tests.kit.fake_stream import FakeStream
 from tests.kit.shop import schema_of
 
@@ -140,7 +141,7 @@ class FakeWorld:
         self.coordinator = None
         coordinator = Coordinator(self, self.settings)
         self.lives_begun += 1
-        coordinator.desk.process = f"process {self.lives_begun}"
+        coordinator.signals.process = f"process {self.lives_begun}"
         coordinator.start(self.stream.now())
         self.coordinator = coordinator
         return coordinator
@@ -178,7 +179,7 @@ class FakeWorld:
         assert not self.wrong, self.wrong
 
     def _look(self, coordinator: Coordinator) -> None:
-        places = [(a.run.id, a.table.table, a.chunk) for a in coordinator.reading.attempts.values()]
+        places = [(a.run.id, a.table.table, a.chunk) for a in coordinator.state.attempts.values()]
         if len(places) != len(set(places)):
             self.wrong.append("two attempts of one chunk")
 
@@ -213,15 +214,15 @@ class FakeWorld:
         return {one["scanned_collection"]: one["status"] for one in data}
 
     def ended(self, id_: str) -> bool:
-        run = self.coordinator.book.runs.get(id_) if self.coordinator else None
+        run = self.coordinator.state.runs.get(id_) if self.coordinator else None
         return run is not None and run.over and id_ not in self.stream.armed
 
     def run(self, id_: str) -> runs.Run:
         assert self.coordinator is not None
-        return self.coordinator.book.runs[id_]
+        return self.coordinator.state.runs[id_]
 
     def run_state(self, id_: str) -> str:
-        run = self.coordinator.book.runs.get(id_) if self.coordinator else None
+        run = self.coordinator.state.runs.get(id_) if self.coordinator else None
         return run.state if run is not None else ""
 
     def state(self, id_: str, table: str) -> str:
@@ -327,7 +328,7 @@ class FakeWorld:
 
     def _alive(self) -> set[int]:
         """Attempts that the coordinator waits for; of others it says that they are void."""
-        return set(self.coordinator.reading.attempts) if self.coordinator else set()
+        return set(self.coordinator.state.attempts) if self.coordinator else set()
 
     def committed(self, epoch: int) -> Committed:
         self._pass("committed")

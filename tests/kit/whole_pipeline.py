@@ -20,7 +20,8 @@ from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.sink import names
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, KeyedRows
-from lakemark.snapshot.coordinator import Coordinator, Settings
+from lakemark.snapshot.coordinator import Coordinator
+from lakemark.snapshot.snapshot_state import Settings
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.state.tables import TableState
 from tests.kit.fake_world import ITEMS, ORDERS, PIPELINE, FakeWorld

@@ -85,7 +85,7 @@ class History:
         elif what == "swept":
             stream.swept_void += 1
         elif self.world.coordinator is not None:
-            stream.lost.add(self.world.coordinator.reading.next_attempt)
+            stream.lost.add(self.world.coordinator.state.next_attempt)
 
     def database(self) -> None:
         world = self.world
@@ -151,7 +151,7 @@ class History:
         world.go(1500, until=self.quiet)
 
     def quiet(self) -> bool:
-        book = self.world.coordinator.book
+        book = self.world.coordinator.store
         heard = self.world.offset == len(self.world.inbox)
         stream = self.world.stream
         asked = any(now.reread or now.resnapshot_since >= 0 for now in stream.tables.values())

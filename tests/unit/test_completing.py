@@ -22,7 +22,7 @@ def world_of(**settings) -> FakeWorld:
 def own_runs(world: FakeWorld) -> list[runs.Run]:
     """Runs that nobody asked for, the oldest first."""
     assert world.coordinator is not None
-    everything = world.coordinator.book.runs.values()
+    everything = world.coordinator.state.runs.values()
     return sorted(
         (run for run in everything if run.id.startswith(completing.NAME)),
         key=lambda run: run.number,
@@ -123,7 +123,7 @@ def test_a_table_that_fails_is_tried_later_and_later():
         begun.append(world.clock)
         run = own_runs(world)[number]
         world.go(60.0, until=lambda: run.state == runs.READING)  # noqa: B023
-        world.coordinator.book.fail_table(run, run.tables[0], "broken", "it broke", "mend it")
+        world.coordinator.store.fail_table(run, run.tables[0], "broken", "it broke", "mend it")
         world.go(60.0, until=lambda: run.over)  # noqa: B023
     first, second = begun[1] - begun[0], begun[2] - begun[1]
     assert second > 1.5 * first > 1.5 * completing.EVERY_S

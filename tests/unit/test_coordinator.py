@@ -391,7 +391,7 @@ def test_while_the_halves_of_a_chunk_cannot_be_found_others_go_on():
 def test_a_filter_that_no_longer_fits_fails_its_table():
     world = FakeWorld()
     world.execute("r1", additional_conditions=[{"data-collection": ORDERS, "filter": "id > 3"}])
-    world.go(20, until=lambda: bool(world.coordinator and world.coordinator.book.runs))
+    world.go(20, until=lambda: bool(world.coordinator and world.coordinator.state.runs))
     world.run("r1").tables[0].condition = "bad"
     world.finish("r1")
     assert world.note("r1", "ABORTED")["code"] == "bad-condition"
@@ -464,9 +464,9 @@ def test_rows_a_second_and_time_to_go_count_the_time_spent_reading():
 
     def settled(rows):
         """One more chunk, ten seconds of reading after the one before."""
-        attempt = min(world.coordinator.reading.attempts)
+        attempt = min(world.coordinator.state.attempts)
         for shard in range(world.settings.shards):
-            world.coordinator.reading.settled(
+            world.coordinator.scheduler.settled(
                 attempt, shard, rows=rows // world.settings.shards, lo="01", void=""
             )
         world.coordinator.step()

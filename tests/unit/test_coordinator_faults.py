@@ -441,7 +441,7 @@ def test_the_first_window_does_not_wait_for_the_interval():
         world.execute(run)
         world.go(5, until=lambda n=opened: sum(k == "open" for k, *_ in world.stream.rows) > n)
         world.go(300, until=lambda one=run: world.ended(one))
-        world.go(300, until=lambda: not world.coordinator.windows.current)
+        world.go(300, until=lambda: not world.coordinator.state.windows.current)
 
 
 def test_a_sweep_that_is_not_said_yet_is_not_said_of_a_table_that_begins_again():

@@ -58,10 +58,10 @@ def test_a_run_whose_windows_a_transaction_hides_waits_alone_and_says_for_whom(l
     waits = [entry["blocker"] for entry in logs if entry["event"] == "snapshot.waits"]
     assert len(waits) == 1
     assert f"transaction {xid} " in waits[0]
-    assert world.coordinator.reading.blocker == waits[0]
+    assert world.coordinator.state.blocker == waits[0]
     world.database.end(xid)
     world.finish("r1", "r2")
-    assert world.coordinator.reading.blocker == ""
+    assert world.coordinator.state.blocker == ""
 
 
 LOCKED = ChunkError(code="table-locked", message="it is locked", hint="wait", retried=True)

@@ -5,7 +5,8 @@ import pytest
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_splitter import REPAIRS
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
-from lakemark.snapshot.coordinator import BEGINS_AGAIN, Settings
+from lakemark.snapshot.coordinator import BEGINS_AGAIN
+from lakemark.snapshot.snapshot_state import Settings
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")
@@ -63,10 +64,9 @@ def test_the_sweep_follows_the_batch_that_settles_the_last_chunk(partial):
 
 def test_progress_is_told_while_the_last_chunks_are_settled():
     world, table = about_to_settle(partial=False)
-    reading = world.coordinator.reading
-    attempt = next(iter(reading.attempts))
+    attempt = next(iter(world.coordinator.state.attempts))
     for shard in range(world.settings.shards):
-        reading.settled(attempt, shard, rows=1, lo="01", void="")
+        world.coordinator.scheduler.settled(attempt, shard, rows=1, lo="01", void="")
     world.clock += 1.0
     world.coordinator.step()
     assert table.state == runs.CHECKING
@@ -78,7 +78,7 @@ def test_a_schema_that_changes_before_the_last_window_is_closed_is_seen():
     world.stream.lag = 4
     world.execute("r1", ITEMS)
     world.go(20, until=lambda: world.run_state("r1") == runs.READING)
-    attempts = world.coordinator.reading.attempts
+    attempts = world.coordinator.state.attempts
     world.go(20, until=lambda: len(attempts) == 3 and all(a.hi for a in attempts.values()))
     world.hold_ticks = True
     world.go(3)
@@ -95,8 +95,8 @@ def test_a_schema_that_changes_before_the_last_window_is_closed_is_seen():
 def test_a_chunk_that_is_void_after_the_check_is_read_and_the_table_checked_again():
     world, table = about_to_settle(partial=False)
     seen, before = counted(world, "fingerprint"), len(world.reads)
-    reading = world.coordinator.reading
-    reading.void(next(iter(reading.attempts.values())), "not-decided")
+    attempt = next(iter(world.coordinator.state.attempts.values()))
+    world.coordinator.store.void(attempt, "not-decided")
     world.step()
     assert table.state == runs.READING
     world.finish("r1")

@@ -72,7 +72,7 @@ def test_who_keeps_chunks_waiting_is_named_as_long_as_it_does():
     world = FakeWorld()
     xid = world.database.begin()
     world.execute("r1", ORDERS)
-    world.go(10, until=lambda: bool(world.coordinator and world.coordinator.reading.blocked))
+    world.go(10, until=lambda: bool(world.coordinator and world.coordinator.state.blocked))
     assert str(xid) in flight(world.coordinator).waits_for
     world.database.end(xid)
     assert looked(world)[-1].waits_for == ""

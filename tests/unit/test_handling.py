@@ -106,7 +106,7 @@ def test_a_signal_over_which_the_process_ends_is_left_out_the_third_time(monkeyp
     assert note["hint"]
     assert world.run_state("before") == world.run_state("after") == runs.COMPLETED
     assert desks.HANDLING_KEY not in world.progress
-    assert "bad" not in world.coordinator.book.runs
+    assert "bad" not in world.coordinator.state.runs
 
 
 def test_one_end_in_the_midst_of_a_signal_is_nobodys_fault(monkeypatch):
@@ -159,13 +159,13 @@ def test_a_new_coordinator_in_the_same_process_has_seen_nobody_end(monkeypatch):
     world.execute("r1")
     for _ in range(4):
         coordinator = world.start()
-        coordinator.desk.process = "same"
+        coordinator.signals.process = "same"
         with monkeypatch.context() as away:
-            away.setattr(coordinator.book, "begin", lambda _: world.away.add("save"))
+            away.setattr(coordinator.store, "begin", lambda _: world.away.add("save"))
             coordinator.step()
         world.away = set()
     coordinator = world.start()
-    coordinator.desk.process = "same"
+    coordinator.signals.process = "same"
     world.finish("r1")
     assert world.run_state("r1") == runs.COMPLETED
 

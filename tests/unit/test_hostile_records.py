@@ -162,7 +162,7 @@ def test_every_signal_is_answered_once_and_the_next_ones_too(value, key):
     assert world.progress[b"_signals"] == b"1"
     answered = [note for note in world.notes if note.id == record.id]
     if isinstance(found, signals.ExecuteSnapshot):
-        assert (record.id in coordinator.book.runs) != bool(answered)
+        assert (record.id in coordinator.state.runs) != bool(answered)
     else:
         assert len(answered) == 1
     for note in world.notes:
@@ -173,7 +173,7 @@ def test_every_signal_is_answered_once_and_the_next_ones_too(value, key):
     assert world.said("last"), "it is still there"
     again = world.start()  # what was kept of it can be read
     again.step()
-    assert set(again.book.runs) == set(coordinator.book.runs)
+    assert set(again.state.runs) == set(coordinator.state.runs)
 
 
 @FEWER

@@ -10,7 +10,7 @@ from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, KeyedRows
-from lakemark.snapshot.coordinator import Settings
+from lakemark.snapshot.snapshot_state import Settings
 from tests.kit.fake_world import PIPELINE
 from tests.kit.shop import ORDERS, event
 from tests.kit.whole_pipeline import Change, World

@@ -212,9 +212,9 @@ def test_a_table_with_unreadable_keys_all_the_time_is_read_again_ever_later(logs
     world.execute("r1", ITEMS)
     world.go(300)
     assert 5 <= len(world.reads) <= 30
-    assert world.coordinator.reading.trouble.code == "unreadable-key"
+    assert world.coordinator.retries.table_trouble.code == "unreadable-key"
     assert "snapshot.delayed" in {entry["event"] for entry in logs}
     world.stream.voids.clear()
     world.finish("r1")
-    assert world.coordinator.reading.trouble is None
+    assert world.coordinator.retries.table_trouble is None
     assert world.stream.coverage("r1", ITEMS) >= world.database.keys[ITEMS]

@@ -32,11 +32,11 @@ def test_what_they_say_is_taken_and_the_start_begins_with_it(monkeypatch, logs):
             world.stream.table(ORDERS)
             now = Stream("q1", number, frozenset(), dict(world.stream.tables))
             ours.coordinator.committed(now, lambda _: None)
-        wait_for(ours.coordinator.inbox.empty, 10, "what was said to be taken")
+        wait_for(ours.coordinator.state.inbox.empty, 10, "what was said to be taken")
         assert told[-1].code == StateVersionError.code
         broken.clear()
         wait_for(lambda: not told[-1].code, 10, "the start")
-        assert ours.coordinator.stream.batch == 49
+        assert ours.coordinator.state.stream.batch == 49
     finally:
         stopping.set()
         thread.join(10)

@@ -12,7 +12,7 @@ from lakemark.errors import TableError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, KeyedRows
-from lakemark.snapshot.coordinator import Settings
+from lakemark.snapshot.snapshot_state import Settings
 from tests.kit.fake_world import PIPELINE
 from tests.kit.shop import ORDERS
 from tests.kit.whole_pipeline import Change, World

@@ -42,8 +42,8 @@ from lakemark.snapshot import table_cut
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.output_frontier import Committed, committed_position
-from lakemark.snapshot.ports import Cut
+from lakemark.snapshot.output_frontier import committed_position
+from lakemark.snapshot.ports import Committed, Cut
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
 

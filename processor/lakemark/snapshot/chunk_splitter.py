@@ -1,9 +1,9 @@
-"""Cutting: from tables to chunks, and again for those that were not begun if their size changes.
+"""From tables to chunks, and again for those that were not begun if their size changes.
 
 A table is cut when its turn comes, by the database. A list of keys is cut here.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -11,11 +11,11 @@ from lakemark.connectors.postgres.key_ranges import CUT_TIMEOUT, Condition, KeyR
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
-from lakemark.snapshot.ports import Cut
+from lakemark.snapshot.ports import Cut, Ports
+from lakemark.snapshot.retries import Retries
+from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Chunk, Run, TableRun
-
-if TYPE_CHECKING:
-    from lakemark.snapshot.coordinator import Coordinator
+from lakemark.snapshot.snapshot_state import SnapshotState
 
 log = structlog.get_logger(__name__)
 
@@ -28,11 +28,13 @@ KEY_BYTES: Final = 24_000  # of the keys of a chunk: times `runs.PAGE` less than
 class ChunkSplitter:
     """The cuts of all runs."""
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self.coordinator = coordinator
-        self.outside = coordinator.outside
-        self.settings = coordinator.settings
-        self.book = coordinator.book
+    def __init__(
+        self, state: SnapshotState, ports: Ports, store: RunStore, retries: Retries
+    ) -> None:
+        self.state = state
+        self.ports = ports
+        self.store = store
+        self.retries = retries
 
     def condition(self, run: Run, table: TableRun) -> Condition | None:
         """The filter of a table; one that no longer fits it fails the table.
@@ -43,11 +45,11 @@ class ChunkSplitter:
         if not table.condition:
             return None
         try:
-            return self.outside.condition(table.table, table.condition)
+            return self.ports.condition(table.table, table.condition)
         except LakemarkError as error:
             if error.retried:
                 raise
-            self.book.fail_table(run, table, error.code, error.message, error.hint)
+            self.store.fail_table(run, table, error.code, error.message, error.hint)
             return None
 
     def cut(self, run: Run, table: TableRun) -> None:
@@ -56,7 +58,7 @@ class ChunkSplitter:
         Raises:
             LakemarkError: retried: the database is away.
         """
-        if not self.coordinator.streams(table) or self.coordinator.is_loading(table):
+        if not self.state.streams(table) or self.state.is_loading(table):
             return
         if table.state == runs.WAITING:
             self._first(run, table)
@@ -64,13 +66,13 @@ class ChunkSplitter:
             self._again(run, table)
 
     def _rows(self, run: Run) -> int:
-        return run.chunk_rows or self.settings.chunk_rows
+        return run.chunk_rows or self.state.settings.chunk_rows
 
     def _first(self, run: Run, table: TableRun) -> None:
         condition = self.condition(run, table)
         if table.over:
             return
-        table.armed = self.coordinator.windows.batch
+        table.armed = self.state.windows.batch
         table.begun += 1 - table.begun % 2  # a cut that failed has begun nothing
         rows, begun = self._rows(run), table.begun
 
@@ -85,8 +87,8 @@ class ChunkSplitter:
             self._take(run, table, _of_keys(table.keys, rows), rows)
             return
         table.state = runs.CUTTING
-        self.coordinator.ask(
-            lambda: self.outside.cut(
+        self.retries.ask(
+            lambda: self.ports.cut(
                 table.table, rows, condition=condition, surrogate=run.surrogate,
                 within=runs.EVERYTHING,
             ),
@@ -98,12 +100,12 @@ class ChunkSplitter:
 
         They stay as they are if that takes too long: else the table would not be read any more.
         """
-        chunks = self.coordinator.reading.chunks[run.id, table.table]
+        chunks = self.state.chunks[run.id, table.table]
         first, end = _untouched(chunks)
         rows, begun = self._rows(run), table.begun
         if first == end:
             table.cut_rows = rows
-            self.book.changed(run)
+            self.store.changed(run)
             return
         condition = self.condition(run, table)
         if table.over:
@@ -112,7 +114,7 @@ class ChunkSplitter:
 
         def again() -> Cut | None:
             try:
-                return self.outside.cut(
+                return self.ports.cut(
                     table.table, rows, condition=condition, surrogate=run.surrogate, within=within
                 )
             except LakemarkError as error:
@@ -128,25 +130,25 @@ class ChunkSplitter:
                 return
             if cut is None:
                 table.state, table.cut_rows = runs.READING, rows
-                self.book.changed(run)
+                self.store.changed(run)
                 return
             found = [Chunk.of(span) for span in cut.spans]
             # Halves of chunks that were being read stand behind, and may be read themselves.
-            for attempt in self.coordinator.reading.of(run, table):
+            for attempt in self.state.attempts_of(run, table):
                 if attempt.chunk >= end:
                     attempt.chunk += len(found) - (end - first)
             self._take(run, table, [*chunks[:first], *found, *chunks[end:]], rows)
 
         table.state = runs.CUTTING
-        self.coordinator.ask(again, done, run, table, begun)
+        self.retries.ask(again, done, run, table, begun)
 
     def _take(self, run: Run, table: TableRun, chunks: list[Chunk], rows: int) -> None:
         """The chunks of a new cut; the pages of the one before stay until the new ones are kept."""
-        self.book.forget(run, table)
-        self.coordinator.reading.chunks[run.id, table.table] = chunks
+        self.store.forget(run, table)
+        self.state.chunks[run.id, table.table] = chunks
         table.cuts += 1
         table.state, table.chunks, table.cut_rows = runs.READING, len(chunks), rows
-        self.book.touch(run, table, range(len(chunks)))
+        self.store.touch(run, table, range(len(chunks)))
 
     def repair(self, run: Run, table: TableRun, keys: list[list[str]]) -> None:
         """Adds chunks of keys."""
@@ -154,7 +156,7 @@ class ChunkSplitter:
 
     def halve(self, run: Run, table: TableRun, at: int, error: ChunkError) -> bool:
         """Whether two chunks took the place of one that took too long or is too large."""
-        chunk = self.coordinator.reading.chunks[run.id, table.table][at]
+        chunk = self.state.chunks[run.id, table.table][at]
         halves = [Chunk.of(span) for span in error.halves]
         if chunk.keys is not None and error.code in {STATEMENT_TIMEOUT, TOO_LARGE}:
             middle = len(chunk.keys) // 2
@@ -172,16 +174,16 @@ class ChunkSplitter:
         self._over(run, table, at)
 
     def _over(self, run: Run, table: TableRun, at: int) -> None:
-        self.coordinator.reading.chunks[run.id, table.table][at].done = True
+        self.state.chunks[run.id, table.table][at].done = True
         table.settled += 1
-        self.book.touch(run, table, [at])
+        self.store.touch(run, table, [at])
 
     def _add(self, run: Run, table: TableRun, more: list[Chunk]) -> None:
-        chunks = self.coordinator.reading.chunks[run.id, table.table]
+        chunks = self.state.chunks[run.id, table.table]
         first = len(chunks)
         chunks += more
         table.chunks = len(chunks)
-        self.book.touch(run, table, range(first, len(chunks)))
+        self.store.touch(run, table, range(first, len(chunks)))
 
 
 def _of_keys(keys: list[list[str]], rows: int) -> list[Chunk]:

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from lakemark.model import positions
-from lakemark.snapshot.output_frontier import Committed, has_passed
-from lakemark.snapshot.ports import StreamedTable
+from lakemark.model.offsets import has_passed
+from lakemark.snapshot.ports import Committed, Ports, StreamedTable
+from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
+from lakemark.snapshot.signal_processor import SignalProcessor
+from lakemark.snapshot.snapshot_state import SnapshotState
 from lakemark.state import tables
 
 if TYPE_CHECKING:
     from lakemark.model.offsets import Offsets
-    from lakemark.snapshot.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
 
@@ -35,12 +37,17 @@ NAME: Final = "complete-"
 class Completing:
     """Looks which tables are not complete, and begins a run over them."""
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self.coordinator = coordinator
+    def __init__(
+        self, state: SnapshotState, ports: Ports, store: RunStore, signals: SignalProcessor
+    ) -> None:
+        self.state = state
+        self.ports = ports
+        self.store = store
+        self.signals = signals
         self._asking = False
         self._next = 0.0
         self._refusals: dict[str, tuple[float, float]] = {}
-        self._ends: Offsets | None = None if coordinator.settings.own_rows else {}
+        self._ends: Offsets | None = None if state.settings.own_rows else {}
 
     def step(self, now: float) -> None:
         """Begins a run over the tables that lack rows, if there are any.
@@ -48,7 +55,7 @@ class Completing:
         Raises:
             LakemarkError: the database is away: the next step asks again.
         """
-        settings, stream = self.coordinator.settings, self.coordinator.stream
+        settings, stream = self.state.settings, self.state.stream
         if not settings.completes or self._asking or now < self._next:
             return
         if self._ends is None:
@@ -60,18 +67,18 @@ class Completing:
     def _ask(self, now: float) -> None:
         """Ask Connect whether the connector's own snapshot is over: its offsets are of the log."""
         self._asking, self._next = True, now + AGAIN_S
-        outside, inbox = self.coordinator.outside, self.coordinator.inbox
-        epoch = self.coordinator.stream.epoch
+        ports, inbox = self.ports, self.state.inbox
+        epoch = self.state.stream.epoch
 
         def ask() -> None:
             try:
-                committed = outside.committed(epoch)
+                committed = ports.committed(epoch)
             except Exception as error:  # noqa: BLE001 - asked again; events may tell as well
                 log.debug("snapshot.connector_unknown", reason=str(error))
                 committed = Committed(b"", {})
             inbox.put(lambda: self._told(committed))
 
-        outside.submit(ask)
+        ports.submit(ask)
 
     def _told(self, committed: Committed) -> None:
         self._asking = False
@@ -79,34 +86,34 @@ class Completing:
             self._ends, self._next = committed.ends, 0.0
         elif any(
             now.passed and positions.is_of_stream(now.passed)
-            for now in self.coordinator.stream.tables.values()
+            for now in self.state.stream.tables.values()
         ):
             self._ends, self._next = {}, 0.0  # nobody tells, but events after its snapshot came
 
     def _look(self, now: float) -> None:
-        outside, desk = self.coordinator.outside, self.coordinator.desk
-        if outside.refusal() is not None:
+        ports, signals = self.ports, self.signals
+        if ports.refusal() is not None:
             return
         names = [
             name
-            for name in sorted(outside.tables())
-            if self._lacks_rows(self.coordinator.stream.tables.get(name))
-            and outside.watched(name)  # what is changed after it was read would stay unknown
-            and desk.may_queue(name)
+            for name in sorted(ports.tables())
+            if self._lacks_rows(self.state.stream.tables.get(name))
+            and ports.watched(name)  # what is changed after it was read would stay unknown
+            and signals.may_queue(name)
             and now >= self._not_before(name)
             and not self._refused(name, now)
         ]
         if names:
-            run = Run(f"{NAME}{outside.now_ms()}", [TableRun(name) for name in names])
+            run = Run(f"{NAME}{ports.now_ms()}", [TableRun(name) for name in names])
             log.info("snapshot.queued", id=run.id, tables=names)
-            self.coordinator.book.begin(run)
+            self.store.begin(run)
 
     def _refused(self, name: str, now: float) -> bool:
         """Whether the table must not be read; such a one is looked at later and later."""
         until, wait = self._refusals.get(name, (0.0, EVERY_S))
         if now < until:
             return True
-        refused = self.coordinator.desk.refused(name)
+        refused = self.signals.refused(name)
         if refused:
             self._refusals[name] = now + wait, min(LONGEST_S, 2 * wait)
         else:
@@ -117,7 +124,7 @@ class Completing:
         if table is None:
             return True
         whole = table.complete and (
-            table.complete != tables.BY_CONNECTOR or self.coordinator.settings.own_whole
+            table.complete != tables.BY_CONNECTOR or self.state.settings.own_whole
         )
         return table.streaming and not whole
 
@@ -126,10 +133,10 @@ class Completing:
 
         Never where a person has stopped the last one: whoever wants its rows says so.
         """
-        outside = self.coordinator.outside
+        ports = self.ports
         ended = sorted(
             (run.number, run.ended, table.state)
-            for run in self.coordinator.book.runs.values()
+            for run in self.state.runs.values()
             for table in run.tables
             if run.id.startswith(NAME) and table.table == name
         )
@@ -138,6 +145,6 @@ class Completing:
         failures = [when for _, when, state in ended if state == FAILED]
         if not failures:
             return 0.0
-        passed = max(0, outside.now_ms() - failures[-1]) / 1000
+        passed = max(0, ports.now_ms() - failures[-1]) / 1000
         wait = min(LONGEST_S, EVERY_S * 2.0 ** min(len(failures), 10))
-        return outside.monotonic() + wait - passed
+        return ports.monotonic() + wait - passed

@@ -11,8 +11,8 @@ import msgspec
 from lakemark.snapshot import runs
 
 if TYPE_CHECKING:
-    from lakemark.snapshot.chunk_scheduler import ChunkAttempt
     from lakemark.snapshot.coordinator import Coordinator
+    from lakemark.snapshot.snapshot_state import ChunkAttempt
 
 BEING_READ: Final = "reading"
 READ: Final = "read"
@@ -68,17 +68,18 @@ class Flight(msgspec.Struct, frozen=True):
 
 def flight(coordinator: "Coordinator") -> Flight:
     """What is in flight now; for the coordinator's own thread."""
-    reading, windows = coordinator.reading, coordinator.windows
-    trouble = coordinator.trouble or coordinator.desk.trouble
-    trouble = trouble or coordinator.fence.trouble or reading.trouble
-    open_runs = coordinator.book.open()
+    state = coordinator.state
+    windows, retries = state.windows, coordinator.retries
+    trouble = state.trouble or coordinator.signals.trouble
+    trouble = trouble or coordinator.frontier.trouble or retries.table_trouble
+    open_runs = state.open_runs()
     return Flight(
         {(run.id, table.table): _stage(run, table) for run in open_runs for table in run.tables},
-        tuple(_chunk(attempt) for _, attempt in sorted(reading.attempts.items())),
+        tuple(_chunk(attempt) for _, attempt in sorted(state.attempts.items())),
         windows.current,
         coordinator.opened_ms if windows.current else 0,
         len(windows.usable),
-        reading.blocker,
+        state.blocker,
         trouble.code if trouble else "",
         trouble.message if trouble else "",
         trouble.hint if trouble else "",

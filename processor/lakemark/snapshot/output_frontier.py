@@ -13,17 +13,16 @@ The fence is a control record; shards decide a chunk when its `hi` is not above 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model import positions
-from lakemark.model.offsets import Offsets
-
-if TYPE_CHECKING:
-    from lakemark.snapshot.coordinator import Coordinator
+from lakemark.model.offsets import has_passed
+from lakemark.snapshot.ports import Committed, Ports
+from lakemark.snapshot.run_store import RunStore
+from lakemark.snapshot.snapshot_state import SnapshotState
 
 log = structlog.get_logger(__name__)
 
@@ -40,19 +39,6 @@ HINT: Final = (
     "offset.flush.interval.ms=5000 on its workers; or let every partition of the tables have a "
     "later event"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """How far the connector has committed, and where the change topics ended after that.
-
-    Attributes:
-        position: of the last event that is in Kafka with all before it; empty = it does not say.
-        ends: end offsets by topic and partition.
-    """
-
-    position: bytes
-    ends: Offsets
 
 
 def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str) -> bytes:
@@ -87,8 +73,10 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
 class OutputFrontier:
     """Moves the fence on while chunks wait for it; `trouble` says why they wait for long."""
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self.coordinator = coordinator
+    def __init__(self, state: SnapshotState, ports: Ports, store: RunStore) -> None:
+        self.state = state
+        self.ports = ports
+        self.store = store
         self.said = b""
         self.trouble: LakemarkError | None = None
         self._asking = False
@@ -98,11 +86,11 @@ class OutputFrontier:
 
     def step(self, now: float) -> None:
         """Says how far all changes have gone, if that is further than said before."""
-        if not any(attempt.hi for attempt in self.coordinator.reading.attempts.values()):
+        if not any(attempt.hi for attempt in self.state.attempts.values()):
             self._since = self.trouble = None
             return
         self._since = now if self._since is None else self._since
-        found, stream = self._waits_for, self.coordinator.stream
+        found, stream = self._waits_for, self.state.stream
         if found is not None and has_passed(stream.offsets, found.ends):
             self._waits_for = None
             self._say(found.position, now)
@@ -117,43 +105,40 @@ class OutputFrontier:
     def _say(self, position: bytes, now: float) -> None:
         if position > self.said:
             self.said, self._since, self.trouble = position, now, None
-            self.coordinator.book.say({"type": "fence", "position": position.hex()})
+            self.store.say({"type": "fence", "position": position.hex()})
 
     def _passed(self) -> bytes:
         """The position that every partition of all tables under runs has passed."""
         tables = {
-            table.table
-            for run in self.coordinator.active()
-            for table in run.tables
-            if not table.over
+            table.table for run in self.state.active() for table in run.tables if not table.over
         }
-        stream = self.coordinator.stream.tables
+        stream = self.state.stream.tables
         if not tables <= stream.keys():
             return b""
         return min((stream[table].passed for table in tables), default=b"")
 
     def _ask(self, now: float) -> None:
         self._asking, self._next = True, now + EVERY_S
-        outside, inbox = self.coordinator.outside, self.coordinator.inbox
-        epoch = self.coordinator.stream.epoch
+        ports, inbox = self.ports, self.state.inbox
+        epoch = self.state.stream.epoch
 
         def ask() -> None:
             try:
-                found = outside.committed(epoch)
+                found = ports.committed(epoch)
             except Exception as error:  # noqa: BLE001 - raised again in the coordinator's thread
                 failure = error
                 inbox.put(lambda: self._failed(failure))
             else:
                 inbox.put(lambda: self._answered(found))
 
-        outside.submit(ask)
+        ports.submit(ask)
 
     def _failed(self, error: Exception) -> None:
         """Only this question waits: an event in every partition may prove as much meanwhile."""
         self._asking = False
         if not isinstance(error, LakemarkError):
             raise error
-        self._next = self.coordinator.outside.monotonic() + AGAIN_S
+        self._next = self.ports.monotonic() + AGAIN_S
         self.trouble = error
         log.warning(
             "snapshot.fence_delayed", code=error.code, reason=error.message, hint=error.hint
@@ -172,12 +157,3 @@ class OutputFrontier:
             self._waits_for = Committed(before.position, ends)
         elif found.position > self.said:
             self._waits_for = found
-
-
-def has_passed(offsets: Offsets, ends: Offsets) -> bool:
-    """Whether a stream that has come to `offsets` has read all that ended at `ends`."""
-    return all(
-        offsets.get(topic, {}).get(partition, 0) >= end
-        for topic, partitions in ends.items()
-        for partition, end in partitions.items()
-    )

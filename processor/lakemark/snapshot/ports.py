@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
-from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.output_frontier import Committed
 from lakemark.snapshot.signals import Rejection, SignalRecord
+
+if TYPE_CHECKING:
+    from lakemark.connectors.postgres.postgres_windows import OpenWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,19 @@ class Cut:
     spans: tuple[KeyRange, ...]
     fingerprint: str
     rows: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """How far the connector has committed, and where the change topics ended after that.
+
+    Attributes:
+        position: of the last event that is in Kafka with all before it; empty = it does not say.
+        ends: end offsets by topic and partition.
+    """
+
+    position: bytes
+    ends: Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +126,9 @@ class Ports(Protocol):
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """By canonical key, its texts for `ChunkSpec.keys`; none of one that has no such texts."""
 
-    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
+    def tick(
+        self, *, closes: "OpenWindow | None", opens: "OpenWindow | None"
+    ) -> Watermark | Snapshot:
         """Writes window rows, see `postgres_windows.write_window`; for `submit_tick`."""
 
     def committed(self, epoch: int) -> Committed:

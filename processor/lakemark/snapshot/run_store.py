@@ -1,4 +1,4 @@
-"""The book: all runs, how they begin and end, what is kept of them, and what is said about them.
+"""All runs: how they begin and end, what is kept of them, and what is said about them.
 
 Order of effects: a step changes the runs in memory and notes what is to be said; `keep` ends it:
 
@@ -11,7 +11,7 @@ from the runs that are kept: so no run is armed that is not known.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -20,11 +20,10 @@ from lakemark.errors import LakemarkError
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs
 from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject
+from lakemark.snapshot.ports import Ports
 from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
-
-if TYPE_CHECKING:
-    from lakemark.snapshot.coordinator import Coordinator
+from lakemark.snapshot.snapshot_state import ChunkAttempt, SnapshotState
 
 log = structlog.get_logger(__name__)
 
@@ -41,18 +40,15 @@ _STATUS: Final = {
 
 
 class RunStore:
-    """The runs of a pipeline.
+    """Keeps the runs of a pipeline, and says what becomes of them.
 
     Attributes:
-        runs: by id, also ended ones.
         place: where the signals stand, to be kept with the effects of those before.
     """
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self.coordinator = coordinator
-        self.outside = coordinator.outside
-        self.settings = coordinator.settings
-        self.runs: dict[str, Run] = {}
+    def __init__(self, state: SnapshotState, ports: Ports) -> None:
+        self.state = state
+        self.ports = ports
         self.place = b""
         self._kept_place = b""
         self._others: dict[bytes, bytes | None] = {}
@@ -67,21 +63,17 @@ class RunStore:
         self._next_report = 0.0
         self._since: dict[str, float] = {}
 
-    def open(self) -> list[Run]:
-        """Runs that have not ended."""
-        return [run for run in self.runs.values() if not run.over]
-
     def begin(self, run: Run) -> None:
         """A run is accepted: the shards are told, and it is kept."""
-        run.number = 1 + max((one.number for one in self.runs.values()), default=0)
-        self.runs[run.id] = run
+        run.number = 1 + max((one.number for one in self.state.runs.values()), default=0)
+        self.state.runs[run.id] = run
         self._disarmed.discard(run.id)
         self.changed(run)
         self.say_start(run)
-        for old in sorted((r for r in self.runs.values() if r.over), key=lambda r: r.number):
-            if len(self.runs) <= KEPT_RUNS:
+        for old in sorted((r for r in self.state.runs.values() if r.over), key=lambda r: r.number):
+            if len(self.state.runs) <= KEPT_RUNS:
                 break
-            del self.runs[old.id]
+            del self.state.runs[old.id]
             self._gone.add(runs.run_key(old.id))
 
     def say_start(self, run: Run) -> None:
@@ -92,21 +84,21 @@ class RunStore:
                 "type": "run-start",
                 "run": run.id,
                 "tables": tables,
-                "windows": self.settings.windows,
-                "attempt": self.coordinator.reading.next_attempt,
-                "mode": "order" if self.settings.ordered else "table",
+                "windows": self.state.settings.windows,
+                "attempt": self.state.next_attempt,
+                "mode": "order" if self.state.settings.ordered else "table",
             }
         )
 
     def arm(self) -> None:
         """Runs whose start a batch has begun with begin to read."""
-        for run in [one for one in self.runs.values() if one.state == runs.ARMING]:
-            if run.id not in self.coordinator.stream.armed:
+        for run in [one for one in self.state.runs.values() if one.state == runs.ARMING]:
+            if run.id not in self.state.stream.armed:
                 continue
-            run.state, run.query = runs.READING, self.coordinator.stream.query
-            self.coordinator.reading.since[run.id] = self.coordinator.windows.begun
+            run.state, run.query = runs.READING, self.state.stream.query
+            self.state.since[run.id] = self.state.windows.begun
             self.changed(run)
-            self.notify(notes.started(self.subject(run), ts_ms=self.outside.now_ms()))
+            self.notify(notes.started(self.subject(run), ts_ms=self.ports.now_ms()))
             for pattern in run.unmatched:
                 self._scanned(run, TableRun(pattern, state=runs.FAILED, code="table-gone"))
             for table in run.tables:
@@ -115,8 +107,8 @@ class RunStore:
 
     def fail_table(self, run: Run, table: TableRun, code: str, reason: str, hint: str) -> None:
         """A table of a run cannot be read: the others go on."""
-        for attempt in self.coordinator.reading.of(run, table):
-            self.coordinator.reading.void(attempt, "failed")
+        for attempt in self.state.attempts_of(run, table):
+            self.void(attempt, "failed")
         table.state, table.code, table.reason, table.hint = runs.FAILED, code, reason, hint
         log.error(
             "snapshot.table_failed", run=run.id, table=table.table, code=code, reason=reason,
@@ -127,19 +119,61 @@ class RunStore:
 
     def fail_all(self, error: LakemarkError) -> None:
         """No window can be written: runs that wait for one fail, each with the reason."""
-        for run in self.coordinator.active():
+        for run in self.state.active():
             self.fail(run, error)
 
     def fail(self, run: Run, error: LakemarkError) -> None:
         """Ends a run, and its tables that are not over, with a reason."""
         for table in run.tables:
-            for attempt in self.coordinator.reading.of(run, table):
-                self.coordinator.reading.void(attempt, "failed")
+            for attempt in self.state.attempts_of(run, table):
+                self.void(attempt, "failed")
             if not table.over:
                 table.state, table.code = runs.FAILED, error.code
                 table.reason, table.hint = error.message, error.hint
         run.code, run.reason, run.hint = error.code, error.message, error.hint
         self.end(run)
+
+    def begin_again(self, run: Run, table: TableRun, why: str) -> None:
+        """All chunks of a table are read again: what was read may not go together."""
+        for attempt in self.state.attempts_of(run, table):
+            self.void(attempt, "begun-again")
+        log.info("snapshot.table_begins_again", run=run.id, table=table.table, reason=why)
+        self.unsweep(run, table)
+        self.forget(run, table)
+        self.changed(run)
+        table.begun += 1  # what is under way for it is of no use any more
+        self.state.since[run.id] = self.state.windows.begun
+        table.state = runs.WAITING
+        table.rows = table.settled = table.chunks = table.inexact = table.repairs = 0
+        table.first_lo = table.fingerprint = ""
+        table.seconds = 0.0
+        self.state.chunks[run.id, table.table] = []
+
+    def void(self, attempt: ChunkAttempt, reason: str) -> None:
+        """The attempt is over and does not count: its chunk waits for another one."""
+        self.state.attempts.pop(attempt.number, None)
+        self.release(attempt)
+        log.info("snapshot.chunk_void", reason=reason, **place_of(attempt))
+        self.say({"type": "void", **place_of(attempt), "reason": reason})
+
+    def release(self, attempt: ChunkAttempt) -> None:
+        """The attempt is over: its chunk has none."""
+        chunks = self.state.chunks.get((attempt.run.id, attempt.table.table), [])
+        if attempt.begun == attempt.table.begun and attempt.chunk < len(chunks):
+            chunk = chunks[attempt.chunk]
+            chunk.attempt = -1 if chunk.attempt == attempt.number else chunk.attempt
+
+    def rest(self, run: Run) -> None:
+        """A run has ended, perhaps before this start: for some time its tables get none.
+
+        What a run has answered may still stand in the stream's state. For as long as the table
+        took, if that is longer: one that needs a run all the time is read for half of the time.
+        """
+        passed = max(0, self.ports.now_ms() - run.ended) / 1000
+        for table in run.tables:
+            left = max(self.state.settings.rest, table.seconds) - passed
+            until = self.ports.monotonic() + left
+            self.state.rests[table.table] = max(until, self.state.rests.get(table.table, until))
 
     def sweep(self, run: Run, table: TableRun) -> None:
         """Rows below the lowest open row that the table's chunks used are gone from the source."""
@@ -163,7 +197,7 @@ class RunStore:
         if swept:
             self.say({**read, "until": table.armed})
         elif table.whole:
-            now = self.coordinator.stream.tables.get(table.table)
+            now = self.state.stream.tables.get(table.table)
             asked = (now.reread if now else None) or {}
             keys |= {key for key, batch in asked.items() if batch <= table.armed}
         if keys:
@@ -183,17 +217,17 @@ class RunStore:
             run.reason = failed[0].reason if len(failed) == 1 else f"not read: {names}"
             run.hint = failed[0].hint
         self.count_seconds(run)
-        run.ended = self.outside.now_ms()
+        run.ended = self.ports.now_ms()
         self._disarm(run.id)
         for table in run.tables:
             self.forget(run, table)
-            self.coordinator.reading.chunks.pop((run.id, table.table), None)
+            self.state.chunks.pop((run.id, table.table), None)
             self._reported.pop((run.id, table.table), None)
-            self.coordinator.reading.answered(run, table)
+            self.state.answered(run, table)
         self._since.pop(run.id, None)
-        self.coordinator.reading.delayed.pop(run.id, None)
-        self.coordinator.reading.since.pop(run.id, None)
-        self.coordinator.desk.rest(run)
+        self.state.pauses.pop(run.id, None)
+        self.state.since.pop(run.id, None)
+        self.rest(run)
         self.changed(run)
         log.info("snapshot.ended", run=run.id, state=run.state, code=run.code)
         if not said:
@@ -214,8 +248,8 @@ class RunStore:
 
     def disarm(self) -> None:
         """Runs that are armed although they are over, or not kept: a process came no further."""
-        for name in sorted(self.coordinator.stream.armed - self._disarmed):
-            run = self.runs.get(name)
+        for name in sorted(self.state.stream.armed - self._disarmed):
+            run = self.state.runs.get(name)
             if run is None or run.over:
                 self._disarm(name)
 
@@ -258,7 +292,8 @@ class RunStore:
         self._others = {}
         self._controls, self._notes, self._arming = [], [], []
         self._disarmed = set()
-        self.runs, self._pages, self._dirty, self._gone = {}, {}, {}, set()
+        self.state.runs = {}
+        self._pages, self._dirty, self._gone = {}, {}, set()
 
     def keep(self) -> None:
         """Says what is to be said, keeps what has changed since, then arms and disarms.
@@ -267,14 +302,14 @@ class RunStore:
             DependencyError: nothing is lost: call again.
         """
         if self._controls:
-            self.outside.control(self._controls)
+            self.ports.control(self._controls)
             self._controls = []
         if self._notes:
-            self.outside.notify(self._notes)
+            self.ports.notify(self._notes)
             self._notes = []
         self._save()
         if self._arming:
-            self.outside.control(self._arming)
+            self.ports.control(self._arming)
             self._arming = []
 
     def _save(self) -> None:
@@ -282,10 +317,10 @@ class RunStore:
         records: dict[bytes, bytes | None] = {}
         pages = sorted(self._pages.items(), key=lambda item: -item[1][2])
         for key, (run, table, page) in pages:
-            chunks = self.coordinator.reading.chunks[run.id, table.table]
+            chunks = self.state.chunks[run.id, table.table]
             records[key] = runs.page_value(chunks[page * runs.PAGE : (page + 1) * runs.PAGE])
         for run in self._dirty.values():
-            run.batch = self.coordinator.stream.batch
+            run.batch = self.state.stream.batch
         records.update((key, msgspec.json.encode(run)) for key, run in self._dirty.items())
         records.update(dict.fromkeys(sorted(self._gone)))
         records.update(self._others)
@@ -293,7 +328,7 @@ class RunStore:
             records[SIGNALS_KEY] = self.place
         if not records:
             return
-        self.outside.save(records)
+        self.ports.save(records)
         self._pages, self._dirty, self._gone, self._others = {}, {}, set(), {}
         self._kept_place = self.place
 
@@ -301,12 +336,12 @@ class RunStore:
 
     def report(self, now: float) -> None:
         """Says how far the tables are, not too often."""
-        for run in self.coordinator.active():
+        for run in self.state.active():
             self.count_seconds(run)
         if now < self._next_report:
             return
         self._next_report = now + REPORT_EVERY_S
-        for run in self.coordinator.active():
+        for run in self.state.active():
             for table in run.tables:
                 here = (table.settled, table.chunks)
                 under_way = table.state in {runs.READING, runs.CHECKING}
@@ -318,7 +353,7 @@ class RunStore:
                         self.subject(run),
                         table=table.table,
                         progress=self._progress(run, [table]),
-                        ts_ms=self.outside.now_ms(),
+                        ts_ms=self.ports.now_ms(),
                         paused=run.paused,
                     )
                 )
@@ -326,7 +361,7 @@ class RunStore:
     def _scanned(self, run: Run, table: TableRun) -> None:
         status = ScanStatus.SUCCEEDED if table.rows else ScanStatus.EMPTY
         if table.state == runs.FAILED:
-            now = self.coordinator.stream.tables.get(table.table)
+            now = self.state.stream.tables.get(table.table)
             stopped = now is not None and now.code == table.code  # nobody has asked the database
             other = ScanStatus.SKIPPED if stopped else ScanStatus.SQL_EXCEPTION
             status = _STATUS.get(table.code, other)
@@ -336,7 +371,7 @@ class RunStore:
                 table=table.table,
                 status=status,
                 progress=self._progress(run, [table]),
-                ts_ms=self.outside.now_ms(),
+                ts_ms=self.ports.now_ms(),
             )
         )
         if run.paused and not run.over:
@@ -346,18 +381,18 @@ class RunStore:
         """That a run is paused, or is no longer."""
         say = notes.paused if run.paused else notes.resumed
         progress = self._progress(run, run.tables)
-        return say(self.subject(run), progress=progress, ts_ms=self.outside.now_ms())
+        return say(self.subject(run), progress=progress, ts_ms=self.ports.now_ms())
 
     def completed(self, run: Run) -> Notification:
         """That a run has ended well."""
         progress = self._progress(run, run.tables)
-        return notes.completed(self.subject(run), progress=progress, ts_ms=self.outside.now_ms())
+        return notes.completed(self.subject(run), progress=progress, ts_ms=self.ports.now_ms())
 
     def aborted(self, run: Run) -> Notification:
         """That a run has ended otherwise."""
         stopped = [t.table for t in run.tables if t.state != runs.DONE]
         return notes.aborted(
-            self.subject(run), stopped=stopped, ts_ms=self.outside.now_ms(), code=run.code,
+            self.subject(run), stopped=stopped, ts_ms=self.ports.now_ms(), code=run.code,
             reason=run.reason, hint=run.hint,
         )  # fmt: skip
 
@@ -376,7 +411,7 @@ class RunStore:
 
     def count_seconds(self, run: Run) -> None:
         """Counts the time that a run has been reading."""
-        now = self.outside.monotonic()
+        now = self.ports.monotonic()
         since = self._since.get(run.id, now)
         if not run.paused and run.state == runs.READING:
             run.seconds += now - since
@@ -387,4 +422,14 @@ class RunStore:
 
     def subject(self, run: Run) -> Subject:
         """What notifications about a run are about."""
-        return Subject(run.id, self.settings.pipeline, run.names())
+        return Subject(run.id, self.state.settings.pipeline, run.names())
+
+
+def place_of(attempt: ChunkAttempt) -> dict[str, object]:
+    """Return which attempt at which chunk it is, as control records have it."""
+    return {
+        "run": attempt.run.id,
+        "table": attempt.table.table,
+        "chunk": attempt.chunk,
+        "attempt": attempt.number,
+    }

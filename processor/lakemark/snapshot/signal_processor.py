@@ -1,4 +1,4 @@
-"""The desk: takes signals, answers them, starts and ends runs, and keeps what has become of them.
+"""Takes signals, answers them, starts and ends runs, and keeps what has become of them.
 
 Every signal gets an answer on the notifications topic, under its own id. A signal whose id is that
 of a run that there was already runs nothing: what became of the run is said again.
@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -19,7 +19,9 @@ from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs, signal_skip, signal_validation
 from lakemark.snapshot.chunks import BY_NO_KEY, INTERNAL, REPORT, is_of_a_table
 from lakemark.snapshot.notifications import Subject
-from lakemark.snapshot.ports import StreamedTable
+from lakemark.snapshot.ports import Ports, StreamedTable
+from lakemark.snapshot.retries import Retries
+from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.signals import (
     ExecuteSnapshot,
@@ -33,11 +35,9 @@ from lakemark.snapshot.signals import (
     matching,
     read,
 )
+from lakemark.snapshot.snapshot_state import SnapshotState
 from lakemark.state import handling
 from lakemark.state.handling import Mark
-
-if TYPE_CHECKING:
-    from lakemark.snapshot.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
 
@@ -47,12 +47,13 @@ HANDLING_KEY: Final = b"_handling"
 class SignalProcessor:
     """Signals in, answers out."""
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self.coordinator = coordinator
-        self.outside = coordinator.outside
-        self.settings = coordinator.settings
-        self.book = coordinator.book
-        self._repairs: dict[str, float] = {}
+    def __init__(
+        self, state: SnapshotState, ports: Ports, store: RunStore, retries: Retries
+    ) -> None:
+        self.state = state
+        self.ports = ports
+        self.store = store
+        self.retries = retries
         self._rebuilds: dict[str, str] = {}  # for which a table was allowed a run at once
         self._told: dict[str, str] = {}  # why a table's repair was refused last
         self._signals: deque[SignalRecord] = deque()
@@ -71,7 +72,7 @@ class SignalProcessor:
         """Ends a run that a person leaves out, and says whether it is one."""
         if run.id not in self._skipped:
             return False
-        self.book.fail(
+        self.store.fail(
             run, PipelineError(signal_skip.REASON, code=signal_skip.CODE, hint=signal_skip.HINT)
         )
         self._skip_done(run.id)
@@ -79,7 +80,7 @@ class SignalProcessor:
 
     def _skip_done(self, name: str) -> None:
         self._skipped.discard(name)
-        self.book.note(signal_skip.key_of(name), None)
+        self.store.note(signal_skip.key_of(name), None)
 
     # -- signals --------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ class SignalProcessor:
         What a signal needs may be away: it is dealt with later, and the others after it. Runs that
         there are already do not wait for that.
         """
-        now = self.outside.monotonic()
+        now = self.ports.monotonic()
         if now < self._until:
             return
         try:
@@ -100,19 +101,19 @@ class SignalProcessor:
         except LakemarkError as error:
             wait = self._backoff.failed(after_s=now - self._until)
             self._until, self.trouble = now + wait, error
-            self.coordinator.delayed(error, wait)
+            self.retries.delayed(error, wait)
         else:
             self.trouble = None
 
     def _answer(self) -> None:
         if not self._signals:
-            self._signals.extend(self.outside.signals())
+            self._signals.extend(self.ports.signals())
         while self._signals:
-            self.book.keep()
+            self.store.keep()
             record = self._signals[0]
             self._handle(record)
             self._signals.popleft()
-            self.book.place = record.stands
+            self.store.place = record.stands
 
     def _handle(self, record: SignalRecord) -> None:
         """Reads and carries out one signal, under a mark: see `handling`."""
@@ -128,8 +129,8 @@ class SignalProcessor:
             self._note(None)
             return
         self._mark = Mark((record.place,), self.process, past.deaths)
-        self.outside.save({HANDLING_KEY: handling.encode(self._mark)})
-        pipeline = self.settings.pipeline
+        self.ports.save({HANDLING_KEY: handling.encode(self._mark)})
+        pipeline = self.state.settings.pipeline
         try:
             self._take(read(record.key, record.value, pipeline=pipeline, unnamed=record.unnamed))
         except LakemarkError:  # it waits; who ends meanwhile does not end over it
@@ -139,7 +140,7 @@ class SignalProcessor:
 
     def _note(self, mark: Mark | None) -> None:
         self._mark = mark
-        self.book.note(HANDLING_KEY, handling.encode(mark) if mark else None)
+        self.store.note(HANDLING_KEY, handling.encode(mark) if mark else None)
 
     def _take(self, signal: Signal | Rejection) -> None:
         if isinstance(signal, Rejection):
@@ -167,29 +168,29 @@ class SignalProcessor:
             self._set(signal)
 
     def _execute(self, signal: ExecuteSnapshot) -> None:
-        known = self.book.runs.get(signal.id)
+        known = self.state.runs.get(signal.id)
         if known is not None:
             self._say_again(known)
             return
-        refusal = self.outside.refusal()
+        refusal = self.ports.refusal()
         if refusal is not None:
             self._reject(replace(refusal, id=signal.id))
             return
         world = signal_validation.SignalContext(
-            self.outside.tables(),
-            self.outside.condition,
-            self.outside.reasons_against,
-            self.outside.ambiguous(),
+            self.ports.tables(),
+            self.ports.condition,
+            self.ports.reasons_against,
+            self.ports.ambiguous(),
         )
         found = signal_validation.accept(signal, world)
         if isinstance(found, Rejection):
             self._reject(found)
             return
-        self.book.begin(found)
+        self.store.begin(found)
 
     def _stop(self, signal: StopSnapshot) -> None:
         stopped: list[str] = []
-        for run in [one for one in self.book.runs.values() if not one.over]:
+        for run in [one for one in self.state.runs.values() if not one.over]:
             chosen = (
                 set(matching(signal.data_collections, run.names()).tables)
                 if signal.data_collections
@@ -197,20 +198,20 @@ class SignalProcessor:
             )
             tables = [t for t in run.tables if t.table in chosen and not t.over]
             for table in tables:
-                for attempt in self.coordinator.reading.of(run, table):
-                    self.coordinator.reading.void(attempt, "stopped")
+                for attempt in self.state.attempts_of(run, table):
+                    self.store.void(attempt, "stopped")
                 table.state = runs.STOPPED
             if not tables:
                 continue
             names = [table.table for table in tables]
             stopped += names
-            self.book.changed(run)
-            self.book.notify(
-                notes.aborted(self.book.subject(run), stopped=names, ts_ms=self.outside.now_ms())
+            self.store.changed(run)
+            self.store.notify(
+                notes.aborted(self.store.subject(run), stopped=names, ts_ms=self.ports.now_ms())
             )
             if all(table.over for table in run.tables):
                 done = any(table.state == runs.DONE for table in run.tables)
-                self.book.end(run, state="" if done else runs.STOPPED, said=not done)
+                self.store.end(run, state="" if done else runs.STOPPED, said=not done)
         if not stopped:
             self._reject(
                 Rejection(
@@ -220,11 +221,11 @@ class SignalProcessor:
             )  # fmt: skip
             return
         once = tuple(dict.fromkeys(stopped))
-        subject = Subject(signal.id, self.settings.pipeline, once)
-        self.book.notify(notes.aborted(subject, stopped=once, ts_ms=self.outside.now_ms()))
+        subject = Subject(signal.id, self.state.settings.pipeline, once)
+        self.store.notify(notes.aborted(subject, stopped=once, ts_ms=self.ports.now_ms()))
 
     def _pause(self, signal: PauseSnapshot | ResumeSnapshot, *, paused: bool) -> None:
-        active = [one for one in self.book.runs.values() if not one.over]
+        active = [one for one in self.state.runs.values() if not one.over]
         if not active:
             word = "pause" if paused else "resume"
             self._reject(
@@ -236,18 +237,18 @@ class SignalProcessor:
             return
         for run in active:
             if run.paused != paused:
-                self.book.count_seconds(run)
+                self.store.count_seconds(run)
                 run.paused = paused
-                self.book.changed(run)
-                self.book.notify(self.book.paused(run))
+                self.store.changed(run)
+                self.store.notify(self.store.paused(run))
         say = notes.paused if paused else notes.resumed
         tables = tuple(dict.fromkeys(name for run in active for name in run.names()))
-        self.book.notify(
-            say(Subject(signal.id, self.settings.pipeline, tables), ts_ms=self.outside.now_ms())
+        self.store.notify(
+            say(Subject(signal.id, self.state.settings.pipeline, tables), ts_ms=self.ports.now_ms())
         )
 
     def _set(self, signal: SetSnapshot) -> None:
-        run = self.book.runs.get(signal.run)
+        run = self.state.runs.get(signal.run)
         if run is None or run.over:
             self._reject(
                 Rejection(
@@ -262,70 +263,60 @@ class SignalProcessor:
             run.parallelism = signal.parallelism
         if signal.delay is not None:
             run.delay = signal.delay.total_seconds()
-            self.coordinator.reading.delayed.pop(run.id, None)
-        self.book.changed(run)
-        subject = Subject(signal.id, self.settings.pipeline, run.names())
-        self.book.notify(notes.changed(subject, run=run.id, ts_ms=self.outside.now_ms()))
+            self.state.pauses.pop(run.id, None)
+        self.store.changed(run)
+        subject = Subject(signal.id, self.state.settings.pipeline, run.names())
+        self.store.notify(notes.changed(subject, run=run.id, ts_ms=self.ports.now_ms()))
 
     def _say_again(self, run: Run) -> None:
         """The same signal once more: the answer that its run has got so far."""
         if run.state == runs.COMPLETED:
-            self.book.notify(self.book.completed(run))
+            self.store.notify(self.store.completed(run))
         elif run.over:
-            self.book.notify(self.book.aborted(run))
+            self.store.notify(self.store.aborted(run))
         elif run.state == runs.READING:
-            self.book.notify(notes.started(self.book.subject(run), ts_ms=self.outside.now_ms()))
+            self.store.notify(notes.started(self.store.subject(run), ts_ms=self.ports.now_ms()))
 
     def _reject(self, rejection: Rejection) -> None:
         log.warning(
             "snapshot.rejected", id=rejection.id, code=rejection.code, reason=rejection.message,
             hint=rejection.hint,
         )  # fmt: skip
-        self.book.notify(
-            notes.rejected(rejection, pipeline=self.settings.pipeline, ts_ms=self.outside.now_ms())
+        self.store.notify(
+            notes.rejected(
+                rejection, pipeline=self.state.settings.pipeline, ts_ms=self.ports.now_ms()
+            )
         )
 
     # -- what the stream asks for ---------------------------------------------------------------
 
-    def rest(self, run: Run) -> None:
-        """A run has ended, perhaps before this start: for some time its tables get none.
-
-        What a run has answered may still stand in the stream's state. For as long as the table
-        took, if that is longer: one that needs a run all the time is read for half of the time.
-        """
-        passed = max(0, self.outside.now_ms() - run.ended) / 1000
-        for table in run.tables:
-            left = max(self.settings.rest, table.seconds) - passed
-            until = self.outside.monotonic() + left
-            self._repairs[table.table] = max(until, self._repairs.get(table.table, until))
-
     def queue_repairs(self) -> None:
         """Tables that need rows again get a run of their own, one at a time."""
-        for name, now in self.coordinator.stream.tables.items():
+        for name, now in self.state.stream.tables.items():
             if now.rebuild != self._rebuilds.get(name, ""):  # somebody waits for it
                 self._rebuilds[name] = now.rebuild
-                self._repairs.pop(name, None)
+                self.state.rests.pop(name, None)
             if not now.streaming or not _wants(now) or not self.may_queue(name):
                 continue
-            if self.outside.refusal() is not None:
+            if self.ports.refusal() is not None:
                 return
             if not self.refused(name):
                 self._repair(name, now)
 
     def may_queue(self, name: str) -> bool:
         """Whether a table may get a run that nobody asked for: it has none, nor just had one."""
-        if self.outside.monotonic() < self._repairs.get(name, 0.0):
+        if self.ports.monotonic() < self.state.rests.get(name, 0.0):
             return False
-        return not any(name in run.names() for run in self.book.open())
+        return not any(name in run.names() for run in self.state.open_runs())
 
     def refused(self, name: str) -> bool:
         """Whether a signal would be refused for what the connector does to the table's rows.
 
         If not, the table gets a run now, and none for some time.
         """
-        self._repairs[name] = self.outside.monotonic() + self.settings.rest
+        self.state.rests[name] = self.ports.monotonic() + self.state.settings.rest
         try:
-            reason = signal_validation.against(name, self.outside.reasons_against)
+            reason = signal_validation.against(name, self.ports.reasons_against)
         except LakemarkError as error:
             if not is_of_a_table(error):
                 raise
@@ -342,23 +333,23 @@ class SignalProcessor:
         return True
 
     def _repair(self, name: str, now: StreamedTable) -> None:
-        batch = self.coordinator.stream.batch
+        batch = self.state.stream.batch
         whole = now.resnapshot_since >= 0 or now.reread_missed >= 0 or self._in_vain(name)
         keys = [] if whole else sorted(now.reread or {})
-        texts = self.outside.texts(name, keys)
+        texts = self.ports.texts(name, keys)
         if len(texts) < len(keys) or whole:  # also where a key is none that can be asked for
             run = Run(f"resnapshot-{name}-{batch}", [TableRun(name)])
         else:
             table = TableRun(name, keys=list(texts.values()), reread=keys)
             run = Run(f"reread-{name}-{batch}", [table])
-        if run.id in self.book.runs:
+        if run.id in self.state.runs:
             return  # there was one since the last batch
         log.info("snapshot.queued", id=run.id, table=name)
-        self.book.begin(run)
+        self.store.begin(run)
 
     def _in_vain(self, name: str) -> bool:
         """Whether the newest run of the table asked for keys, and they were such as find no row."""
-        found = [run for run in self.book.runs.values() if name in run.names()]
+        found = [run for run in self.state.runs.values() if name in run.names()]
         newest = sorted(found, key=lambda run: run.number)[-1:]
         return any(run.id.startswith(f"reread-{name}-") and run.code in BY_NO_KEY for run in newest)
 

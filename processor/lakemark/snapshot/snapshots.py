@@ -11,9 +11,10 @@ import structlog
 
 from lakemark.errors import LakemarkError
 from lakemark.snapshot.adapters import Adapters
-from lakemark.snapshot.coordinator import Coordinator, Settings
+from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.flight import Flight, flight
 from lakemark.snapshot.ports import Stream, StreamedTable
+from lakemark.snapshot.snapshot_state import Settings
 from lakemark.state.advance import News
 from lakemark.state.tables import ERRORED, STREAMING, PipelineState, TableState
 
@@ -61,13 +62,13 @@ class Snapshots:
 
         def tell(coordinator: Coordinator) -> None:
             for done in news.settled:
-                coordinator.reading.settled(
+                coordinator.scheduler.settled(
                     done.attempt, done.shard, rows=done.rows, lo=done.lo, void=done.void
                 )
             for table in sorted(news.restarts):
                 coordinator.restarted(table)
             for swept in news.swept:
-                coordinator.finishing.swept(swept.run, swept.table, void=swept.void)
+                coordinator.completion.swept(swept.run, swept.table, void=swept.void)
 
         self.coordinator.committed(self.stream_of(state), tell)
 
@@ -170,7 +171,7 @@ def _run(
                     "snapshots.delayed", code=error.code, reason=error.message, hint=error.hint
                 )
                 if not started:
-                    stream, coordinator.trouble = coordinator.missed(), error
+                    stream, coordinator.state.trouble = coordinator.missed(), error
                     told = flight(coordinator)
                     tell(told)
                 stopping.wait(_AGAIN_S)
