@@ -151,11 +151,11 @@ class History:
         world.go(1500, until=self.quiet)
 
     def quiet(self) -> bool:
-        book = self.world.coordinator.store
+        state = self.world.coordinator.state
         heard = self.world.offset == len(self.world.inbox)
         stream = self.world.stream
         asked = any(now.reread or now.resnapshot_since >= 0 for now in stream.tables.values())
-        return heard and not (asked or book.open() or stream.armed)
+        return heard and not (asked or state.open_runs() or stream.armed)
 
     def check(self) -> None:
         world = self.world
