@@ -38,7 +38,7 @@ from rich.table import Table
 from bench.report import machine
 from lakemark.model import positions
 from lakemark.sink.delta import deletion_vectors, delta_rs, maintenance
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
 from lakemark.sink.names import CDC
 from lakemark.sink.row_images import cdc_type

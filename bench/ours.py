@@ -15,7 +15,7 @@ from bench.events import COLUMNS, CONNECTOR, SCHEMA
 from bench.runs import Batch, Line, Run, Task, execute
 from lakemark.model import positions
 from lakemark.sink.delta import delta_rs
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
 from lakemark.sink.names import CDC
 from lakemark.sink.row_images import cdc_type

@@ -73,11 +73,11 @@ EDGES: Final[Mapping[str, str]] = {
     ),
     "source": "fetch librdkafka",
     "reconcile": "operator",
-    "sink": "apply lake_plan schema_changes",
+    "sink": "apply lake_plan",
     "sink.delta": (
         "chunk_files commits data_files deletion_vectors deletion_vectors_rows delta_rs failures "
         "incomplete_rows log_table maintenance object_client pending rebuild schema_evolution "
-        "spark_merge spark_merge_driver staging table_actions table_log table_store"
+        "spark_merge spark_merge_driver staging table_actions table_log table_sinks table_store"
     ),
     "sink.output": "dead_letter flushing publisher transaction writers",
     "state": "advance checkpoint connector_drift control ownership policies recovery takeover",

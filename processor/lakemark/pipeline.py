@@ -37,7 +37,6 @@ from lakemark.runners.graceful_stop import GracefulStop
 from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
 from lakemark.sink.delta import chunk_files, rebuild, schema_evolution
-from lakemark.sink.delta.commits import SPARK_MERGE
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
 from lakemark.source import offset_ranges
@@ -448,18 +447,18 @@ class Pipeline:
         return offset_ranges.between(self._changes(before), end)
 
     def _finished(self, results: Results, plan: BatchPlan) -> Results:
-        self._by_spark(results.outcomes, plan)
+        self._by_driver(results.outcomes, plan)
         for outcome in results.outcomes:
             if outcome.trace:
                 log.error("table.internal_error", table=outcome.table, trace=outcome.trace)
         return results
 
-    def _by_spark(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
-        """The driver's part for tables of the Spark engine."""
+    def _by_driver(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
+        """What tasks have left to the driver."""
         for outcome in outcomes:
-            own = plan.lake.tables.get(outcome.table) or plan.lake.new_table(outcome.table)
-            if outcome.code or outcome.skipped or own.engine != SPARK_MERGE:
+            if outcome.code or not outcome.unfinished:
                 continue
+            own = plan.lake.tables.get(outcome.table) or plan.lake.new_table(outcome.table)
             try:
                 self.runner.finish(own, outcome, plan.lake)
             except LakemarkError as error:

@@ -10,7 +10,7 @@ from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
 from lakemark.settings.schema_policy import FOLLOWS
 from lakemark.sink import names
-from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
+from lakemark.sink.delta.engines import IN_TASKS, engine_for
 from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
 from lakemark.sink.output.publisher import OutputPlan, Row
 from lakemark.source.replay_filter import AppliedPosition
@@ -20,7 +20,6 @@ from lakemark.state.tables import STREAMING, PipelineState, StoredPosition, Tabl
 
 # delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
 # rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
-TASK_MERGE_BYTES: Final = 2 << 30
 
 NOBODY: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
 Waters = dict[tuple[str, int], AppliedPosition]
@@ -93,7 +92,7 @@ def can_fill(config: Config, table: str, entry: TableState) -> bool:
 
     Not where an output topic tells of rows: they would be in no event there.
     """
-    is_written_here = engine_of(config, table, entry) in tables.FILLED_ENGINES
+    is_written_here = engine_of(config, table, entry) in IN_TASKS
     return config.output is None and is_written_here and tables.can_fill(entry)
 
 
@@ -177,19 +176,9 @@ class NewTable:
 
 
 def engine_of(config: Config, table: str, entry: TableState | None) -> str:
-    """The write engine of a table: as set, else by its size.
-
-    Never back to one that cannot write what the table has: from Spark MERGE to none, from deletion
-    vectors to Spark MERGE alone.
-    """
-    chosen = config.lake.engine_of(table)
-    if entry is not None and entry.engine == SPARK_MERGE:
-        return SPARK_MERGE
-    if entry is not None and entry.engine == DELETION_VECTORS and chosen != SPARK_MERGE:
-        return DELETION_VECTORS
-    if chosen != "auto":
-        return chosen
-    return SPARK_MERGE if entry is not None and entry.bytes > TASK_MERGE_BYTES else TASK_MERGE
+    """The write engine of a table; see `engines.engine_for`."""
+    now, size = (None, 0) if entry is None else (entry.engine, entry.bytes)
+    return engine_for(config.lake.engine_of(table), now, size)
 
 
 def waters_of(found: dict[str, dict[int, StoredPosition]]) -> Waters:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import NewPartitions
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.delta.maintenance import DEFAULT
 from stack import every_type, shop, watchdog
 from stack.local import LocalStack

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakemark.settings.config import load
-from lakemark.sink.delta import commits
+from lakemark.sink.versions import batch_of
 from lakemark.state import checkpoint
 from stack import every_type, shop
 from stack.lakemark_process import LakemarkProcess
@@ -152,7 +152,7 @@ def paused_in_a_batch(running: Running) -> None:
     while True:
         batch = batch_under_way(running)
         running.lakemark.pause()
-        if all(commits.batch_of(v) < batch for _, v in transactions(running, ["public.bulk"])):
+        if all(batch_of(v) < batch for _, v in transactions(running, ["public.bulk"])):
             return
         running.lakemark.resume()  # it was through with the largest table just then
 
@@ -171,7 +171,7 @@ def transactions(running: Running, tables: Sequence[str] = ()) -> list[tuple[str
 
 def newest_batch(running: Running) -> int:
     """The newest batch that any table has something of."""
-    return max(commits.batch_of(version) for _, version in transactions(running))
+    return max(batch_of(version) for _, version in transactions(running))
 
 
 def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(both):

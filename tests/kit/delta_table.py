@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink.delta import deletion_vectors, delta_rs, maintenance
-from lakemark.sink.delta.commits import TASK_MERGE, MergeResult
+from lakemark.sink.delta.engines import TASK_MERGE
+from lakemark.sink.table_sink import MergeResult
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import Change, at, table_schema, upsert, write_set
 

@@ -19,7 +19,7 @@ from lakemark.model import change_batch, positions
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta import deletion_vectors, deletion_vectors_rows, delta_rs
-from lakemark.sink.delta.commits import TASK_MERGE
+from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.resolve import Part
 from lakemark.source import decoder
 from lakemark.source.decoder import Records, StretchPlan

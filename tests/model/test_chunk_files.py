@@ -20,7 +20,7 @@ from lakemark.model.change_batch import KeyColumns
 from lakemark.settings.config import LakeConfig
 from lakemark.sink.apply import apply
 from lakemark.sink.delta import chunk_files, deletion_vectors
-from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.maintenance import forget
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.resolve import Part

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from lakemark.errors import DependencyError
 from lakemark.sink.apply import apply
 from lakemark.sink.delta import deletion_vectors, maintenance
-from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from tests.kit.delta_table import actions
 from tests.kit.log_model import TABLE

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lakemark.model import net_change, positions
 from lakemark.sink import key_changes
 from lakemark.sink import resolve as resolving
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.source import decoder
 from lakemark.source.replay_filter import AppliedPosition, Gated
 from tests.kit.log_model import Database, Shape, shapes

@@ -19,7 +19,7 @@ from lakemark.sink.delta import (
     maintenance,
     roaring,
 )
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from tests.kit.nightly import examples
 from tests.kit.write_sets import content, table_schema, write_set
 from tests.model.test_merge_properties import COLUMNS, KEY, batches, news, places

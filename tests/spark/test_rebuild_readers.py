@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from lakemark.sink.delta import deletion_vectors, delta_rs, index_cache, rebuild
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.names import rebuild_path
 from stack.processes import wait_for
 from tests.kit.delta_table import merged

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink.delta import deletion_vectors, delta_rs, maintenance
-from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.maintenance import Policy
 from tests.kit.nightly import nightly
 from tests.kit.sink_contract import COLUMNS, KEY_TYPES, TYPES, VALUES, row

@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink.apply import apply
-from lakemark.sink.delta import commits, delta_rs, maintenance, pending
+from lakemark.sink.delta import delta_rs, maintenance, pending
+from lakemark.sink.delta.engines import ENGINE, SPARK_MERGE
 from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from lakemark.sink.names import CDC, table_path
@@ -188,7 +189,7 @@ def test_a_table_of_an_engine_from_which_nothing_leads_back_is_not_written(tmp_p
         return apply(TABLE, found, LakePlan("q", number, "stream", lambda _: TablePlan(path)))
 
     batch(0)
-    properties = {commits.ENGINE: commits.SPARK_MERGE}
+    properties = {ENGINE: SPARK_MERGE}
     DeltaTable(path).alter.set_table_properties(properties, raise_if_not_exists=False)
     version = DeltaTable(path).version()
     with pytest.raises(TableError) as refused:

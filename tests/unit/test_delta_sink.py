@@ -8,29 +8,22 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError
 from lakemark.errors import DependencyError, TableError
 from lakemark.sink import names
 from lakemark.sink.delta import delta_rs, failures, maintenance, merge_sql, schema_evolution
-from lakemark.sink.delta.commits import TASK_MERGE
+from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.delta.maintenance import Policy
+from lakemark.sink.delta.table_sinks import sink_of
 from lakemark.sink.write_set import TargetColumn
 from tests.kit.delta_table import merged, refusals
-from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, row
+from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, SinkEngine, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
-
-
-class DeltaEngine:
-    ensure = staticmethod(delta_rs.ensure)
-    merge = staticmethod(delta_rs.merge)
-    truncate = staticmethod(delta_rs.truncate)
-    committed = staticmethod(delta_rs.committed)
-
-    @staticmethod
-    def read(path: str) -> pa.Table:
-        return DeltaTable(path).to_pyarrow_table()
 
 
 class TestDelta(SinkContract):
     @pytest.fixture
     def engine(self):
-        return DeltaEngine()
+        return SinkEngine(
+            lambda path: sink_of(path, TASK_MERGE, {}, query="q"),
+            lambda path: DeltaTable(path).to_pyarrow_table(),
+        )
 
 
 def merge(path: str, *changes, version: int = 1):

@@ -20,7 +20,7 @@ from lakemark.sink.delta import (
     rebuild,
     table_log,
 )
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.delta.pending import Halves
 from lakemark.sink.delta.table_store import TableStore

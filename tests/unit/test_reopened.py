@@ -12,8 +12,8 @@ from deltalake.schema import PrimitiveType
 
 from lakemark.errors import LakemarkError
 from lakemark.sink.delta import commits, deletion_vectors, maintenance, table_log
-from lakemark.sink.delta.commits import DELETION_VECTORS
 from lakemark.sink.delta.deletion_vectors_rows import files_of
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.table_store import TableStore
 from tests.kit import delta_table
 from tests.kit.delta_table import merged

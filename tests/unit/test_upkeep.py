@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.sink.delta import delta_rs, maintenance, table_log
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
 from lakemark.sink.delta.table_store import TableStore

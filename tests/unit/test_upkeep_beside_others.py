@@ -16,8 +16,9 @@ from lakemark.sink.delta import (
     table_actions,
     table_log,
 )
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE, MergeResult
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.maintenance import Policy
+from lakemark.sink.table_sink import MergeResult
 from tests.kit.delta_table import actions, merged, numbered, values
 from tests.kit.sink_contract import row as of
 from tests.kit.write_sets import at, delete

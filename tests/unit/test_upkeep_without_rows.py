@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.sink import apply
 from lakemark.sink.delta import maintenance, table_log
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import table_path
+from lakemark.sink.table_sink import MergeResult
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop, schema_of
 
@@ -60,7 +60,7 @@ def test_what_upkeep_meets_stops_no_table(tmp_path, monkeypatch, logs):
     def maintain(*_, **__):
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr(apply.maintenance, "maintain", maintain)
+    monkeypatch.setattr(maintenance, "maintain", maintain)
     shop = shop_with(tmp_path, "deletion-vectors")
     shop.put("c", 10, 1, v="a")
     shop.run()
@@ -71,7 +71,7 @@ def test_what_upkeep_meets_stops_no_table(tmp_path, monkeypatch, logs):
 
 def test_a_table_whose_folder_was_moved_away_is_looked_after_again():
     def merged(version):
-        return apply.MergeResult(rows=version, files=1, bytes=1 << 20, at=version)
+        return MergeResult(rows=version, files=1, bytes=1 << 20, at=version)
 
     maintenance.wants_upkeep("/lake/t", merged(4999))
     maintenance._looked["/lake/t"] = 5000

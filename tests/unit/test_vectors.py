@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,13 +22,14 @@ from lakemark.sink.delta import (
     object_client,
     table_log,
 )
-from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, SPARK_MERGE
+from lakemark.sink.delta.table_sinks import sink_of
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from tests.kit.delta_table import actions, content, merged, numbered, refusals, values, vector_files
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.log_model import TABLE, Entry
-from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract
+from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, SinkEngine
 from tests.kit.sink_contract import row as of
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 from tests.unit.test_resolve import parts, row
@@ -37,18 +37,10 @@ from tests.unit.test_resolve import parts, row
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-class VectorEngine:
-    ensure = staticmethod(partial(delta_rs.ensure, engine=DELETION_VECTORS))
-    merge = staticmethod(deletion_vectors.merge)
-    truncate = staticmethod(partial(delta_rs.truncate, engine=DELETION_VECTORS))
-    committed = staticmethod(delta_rs.committed)
-    read = staticmethod(content)
-
-
 class TestVectors(SinkContract):
     @pytest.fixture
     def engine(self):
-        return VectorEngine()
+        return SinkEngine(lambda path: sink_of(path, DELETION_VECTORS, {}, query="q"), content)
 
 
 # -- what is written -----------------------------------------------------------------------------

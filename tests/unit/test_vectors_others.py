@@ -24,7 +24,7 @@ from lakemark.sink.delta import (
     table_actions,
     table_log,
 )
-from lakemark.sink.delta.commits import DELETION_VECTORS
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.delta.table_store import TableStore
 from stack.object_store import serving

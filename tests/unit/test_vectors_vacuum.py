@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.sink.delta import deletion_vectors, key_index, maintenance
-from lakemark.sink.delta.commits import DELETION_VECTORS
 from lakemark.sink.delta.data_files import KeyBounds
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.maintenance import Policy
 from lakemark.sink.delta.table_log import data_file
 from lakemark.sink.delta.table_store import TableStore

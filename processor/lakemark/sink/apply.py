@@ -12,19 +12,19 @@
 7. Join small files and vacuum, once there are many: changes no row.
 
 A crash between any two of them is followed by the whole batch again, with the same outcome; or, if
-the batch has become another one (`commits.version_of`), with the outcome of that one.
+the batch has become another one (`versions.version_of`), with the outcome of that one.
 
-Tables of the engine with deletion vectors differ in 6 only (`vectors`).
-Tables of the Spark MERGE engine take the same way up to 5; then the write set is staged beside the
-table, and the driver truncates and merges by SQL. A table that Spark has to create or change first
-comes back with what it `needs`, and is read again.
+What a format and an engine do at each step is their `TableSink`'s. One that does not merge in the
+task takes the same way up to 5; then the write set is staged beside the table, and the driver
+truncates and merges. A table that the driver has to create or change first comes back with what it
+`needs`, and is read again.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 from zlib import crc32
 
 import pyarrow as pa
@@ -34,31 +34,16 @@ import structlog
 from lakemark import failpoints
 from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch, chunk_batch, fills
-from lakemark.model.chunk_batch import ChunkFile
 from lakemark.model.evolution import TypesError, joined, way_on
 from lakemark.model.fills import Fill
-from lakemark.sink import key_ends, schema_changes
+from lakemark.sink import key_ends, schema_changes, versions
 from lakemark.sink import resolve as resolving
-from lakemark.sink.delta import (
-    commits,
-    deletion_vectors,
-    deletion_vectors_rows,
-    delta_rs,
-    maintenance,
-    schema_evolution,
-    staging,
-    table_log,
-)
-from lakemark.sink.delta.chunk_files import InFile, fits, loader, placed
-from lakemark.sink.delta.commits import DELETION_VECTORS, SPARK_MERGE, MergeResult, TableSize
-from lakemark.sink.delta.failures import told
-from lakemark.sink.delta.log_table import LogTable, Opened
-from lakemark.sink.delta.pending import Halves
-from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.delta.table_sinks import sink_of
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
-from lakemark.sink.names import CDC, OWN, sources_of
+from lakemark.sink.names import CDC, OWN
 from lakemark.sink.resolve import Part, Resolution, resolve
 from lakemark.sink.row_images import cdc_type
+from lakemark.sink.table_sink import MergeResult, TableSink
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +90,7 @@ def apply(
     if work.is_done():  # 1
         return work.outcome
     work.check_key()
-    if work.own.engine == SPARK_MERGE:
+    if not work.sink.merges:
         work.stage()
         return work.outcome
     if not work.fit():  # 2
@@ -125,7 +110,7 @@ def apply(
         return apply(table, parts, plan, publish=publish)
     work.outcome.merged(merged, recorded=bool(write_set.num_rows or work.files))
     try:
-        work.keep(merged)  # 7
+        work.maintain(merged)  # 7
     except LakemarkError:
         pass  # it changes no row, and is tried again after the next batch
     except Exception:  # no reason to stop a table whose rows are right
@@ -167,9 +152,8 @@ class _Work:
         parts, plan, publish: as `apply` has them.
         own: the table's plan.
         outcome: what has happened to it so far.
-        halves: what waits beside it: files of the query's batches.
+        sink: the table itself.
         waiting: the halves that earlier batches have left; None if there are none.
-        opened: the table as it was opened last; None if there is none, or it has changed since.
         files: rows of chunks that stay in their data files.
         schema: what the table is to have for the rows, `_cdc` included; None without row images.
         is_fit: whether it has all of that.
@@ -182,10 +166,9 @@ class _Work:
     publish: Publish | None
     own: TablePlan
     outcome: TableOutcome
-    halves: Halves
+    sink: TableSink
     waiting: pa.Table | None
-    opened: Opened | None = None
-    files: Sequence[InFile] = ()
+    files: Sequence[Any] = ()
     schema: pa.Schema | None = None
     is_fit: bool = False
     is_narrowed: bool = False
@@ -203,27 +186,27 @@ class _Work:
         outcome.truncate = _truncate(parts, own.floor)
         outcome.key_ends = key_ends.key_ends(_keys(parts), _key_types(parts, key))
         outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
-        halves = Halves(own.path, plan.query, plan.options, own.engine)
+        sink = sink_of(own.path, own.engine, plan.options, query=plan.query)
         if own.pending_over >= 0:
-            halves.remove(own.pending_over, own.pending_over_step)
-        waiting = halves.load(own.pending, own.pending_step) if own.pending >= 0 else None
+            sink.pending.remove(own.pending_over, own.pending_over_step)
+        waiting = sink.pending.load(own.pending, own.pending_step) if own.pending >= 0 else None
         outcome.lost = own.pending >= 0 and waiting is None
         outcome.reread = _texts(_doubted(parts, own.fills))
-        return cls(parts, plan, publish, own, outcome, halves, waiting)
+        return cls(parts, plan, publish, own, outcome, sink, waiting)
 
     def is_done(self) -> bool:
         """Step 1: whether the table has this very content of the batch already."""
-        plan, own, outcome = self.plan, self.own, self.outcome
-        self.opened = commits.reopened(own.path, plan.options, engine=own.engine)
-        ids = dict.fromkeys([plan.app_id(outcome.table), plan.app_id(outcome.table, STREAM)])
-        recorded, batch = commits.newest(self.opened, own.path, list(ids), batch=plan.batch)
-        earlier = self.opened
+        plan, own, outcome, sink = self.plan, self.own, self.outcome, self.sink
+        sink.open()
+        ids = list(dict.fromkeys([plan.app_id(outcome.table), plan.app_id(outcome.table, STREAM)]))
+        found = [sink.recorded(app_id) for app_id in ids]
+        recorded, batch = versions.newest(found, own.path, batch=plan.batch)
+        earlier = sink.opened
         if batch == plan.batch or not own.written:
-            since = plan.batch if own.written else 0
-            earlier = commits.before(self.opened, own.path, list(ids), since, plan.options)
+            earlier = sink.before(ids, plan.batch if own.written else 0)
         outcome.made = earlier is None or not earlier.version() or self._is_made_anew(recorded)
         if earlier is not None and not own.written:
-            outcome.rows_before = max(0, self._size(earlier).rows)
+            outcome.rows_before = max(0, earlier.size().rows)
         if batch == plan.batch:
             again = _texts(_in_doubt(self.parts, self.waiting))
             outcome.reread = sorted({*outcome.reread, *again})
@@ -232,10 +215,10 @@ class _Work:
             return False
         outcome.skipped, outcome.recorded_as = True, plan.step
         outcome.committed()
-        outcome.pending = self.halves.load(plan.batch, plan.step) is not None
-        if self.opened is not None:
-            self._keep(self.opened.version())
-            size = self._size(self.opened)
+        outcome.pending = sink.pending.load(plan.batch, plan.step) is not None
+        if sink.opened is not None:
+            sink.keep(sink.opened.version())
+            size = sink.opened.size()
             outcome.rows, outcome.bytes = size.rows, size.bytes
         return True
 
@@ -248,17 +231,16 @@ class _Work:
         Raises:
             TableError: `table-older`.
         """
-        own, plan, opened = self.own, self.plan, self.opened
-        if own.recorded < 0 or opened is None or not opened.version():
+        own, plan, sink = self.own, self.plan, self.sink
+        if own.recorded < 0 or sink.opened is None or not sink.opened.version():
             return False
-        if commits.FORGETS in opened.metadata().configuration:
+        if sink.forgets():
             return False
         if own.recorded_as != plan.step:
-            app_id = plan.app_id(self.outcome.table, own.recorded_as)
-            recorded = commits.recorded(opened, own.path, app_id)
-        if recorded is None and not self._size(opened).files:
+            recorded = sink.recorded(plan.app_id(self.outcome.table, own.recorded_as))
+        if recorded is None and not sink.opened.size().files:
             return True
-        commits.require(recorded, own.recorded, path=own.path, table=self.outcome.table)
+        versions.require(recorded, own.recorded, path=own.path, table=self.outcome.table)
         return False
 
     def check_key(self) -> None:
@@ -271,7 +253,7 @@ class _Work:
         known = () if outcome.made else self.own.key_ends
         kinds = _key_types(self.parts, now)
         key_ends.check(outcome.table, self.own.path, {*known, *outcome.key_ends}, kinds)
-        if self.opened is not None and now:
+        if self.sink.opened is not None and now:
             require_key(outcome.table, self.own.path, was, now)
 
     def _version(self, recorded: int | None) -> int:
@@ -280,33 +262,22 @@ class _Work:
         A truncate before a merge is never left out: done twice, it removes nothing more.
         """
         plan, outcome = self.plan, self.outcome
-        version = commits.version_of(plan.batch, _content(self.parts), recorded)
+        version = versions.version_of(plan.batch, _content(self.parts), recorded)
         if version == recorded or not outcome.truncate:
             return version
-        cut = commits.recorded(self.opened, self.own.path, plan.cut_id(outcome.table))
-        return commits.version_above(version, cut)
+        cut = self.sink.recorded(plan.cut_id(outcome.table))
+        return versions.version_above(version, cut)
 
     def fit(self) -> bool:
         """Step 2: the table can hold the rows now; False if there are none, and no table."""
-        own, outcome, options = self.own, self.outcome, self.plan.options
-        if self.opened is not None:  # one it may write
-            commits.existing(own.path, options, self.opened, engine=own.engine)
+        outcome, sink = self.outcome, self.sink
+        if sink.opened is not None:
+            sink.require_writable()
         self._follow()
         if self.schema is not None and not self.is_fit:
-            changed = schema_evolution.ensure(
-                own.path,
-                self.schema,
-                key=outcome.key,
-                table=outcome.table,
-                storage_options=options,
-                engine=own.engine,
-            )
+            changed = sink.ensure(self.schema, key=outcome.key, table=outcome.table)
             outcome.evolved(changed)
-            since = -1 if self.opened is None else self.opened.version()
-            self.opened = delta_rs.open_table(own.path, options)
-            if self.opened is not None:
-                self._keep(*range(since + 1, self.opened.version() + 1))
-        if self.opened is None:  # a truncate of a table that has never had a row
+        if sink.opened is None:  # a truncate of a table that has never had a row
             outcome.rows = 0
             return False
         return True
@@ -323,16 +294,16 @@ class _Work:
         if self.outcome.truncate and _truncate(by_source, own.floor):
             schema_changes.require_truncate(table, own.policy)
         schema = self.schema = _schema(self.parts, own, table)
-        if schema is None or self.opened is None:
+        if schema is None or self.sink.opened is None:
             return
         if len(set(schema.names)) < len(schema.names) or {*schema.names} & OWN - {CDC}:
             return  # `ensure` says why not
-        needed = schema_evolution.plan(self.opened, own.path, schema, table)
+        needed = self.sink.plan(schema, table)
         followed = schema_changes.followed(schema, needed, own.policy, table)
         if not followed.equals(schema):
             self.schema, self.is_narrowed = followed, True
             self.left = {*schema.names} - {*followed.names}
-            needed = schema_evolution.plan(self.opened, own.path, followed, table)
+            needed = self.sink.plan(followed, table)
         schema_changes.require_seen(table, [needed.sources[f.name] for f in needed.added], own.seen)
         self.is_fit = not (needed.added or needed.widened or needed.members)
 
@@ -349,14 +320,14 @@ class _Work:
             self.publish.completed(resolution.completed, _content(self.parts))
 
     def stage(self) -> None:
-        """Steps 2 to 5 for the Spark engine, and the write set on its way to the driver."""
-        own, outcome = self.own, self.outcome
+        """Steps 2 to 5 where the driver merges, and the write set on its way there."""
+        outcome, sink = self.outcome, self.sink
+        outcome.unfinished = True
         self._follow()
-        adopted = self.opened is not None and commits.is_adopted(self.opened)
-        if self.schema is not None and not (adopted and self.is_fit):
+        if self.schema is not None and not (self.is_fit and sink.fits()):
             outcome.needs = self.schema.serialize().to_pybytes()
             return
-        if self.opened is None:
+        if sink.opened is None:
             return
         self.publish_rows()
         self.place()
@@ -364,28 +335,19 @@ class _Work:
         self.publish_completed(resolution)
         self.leave_halves(resolution)
         if resolution.write_set.num_rows:
-            outcome.staged = staging.stage(
-                own.path,
+            outcome.staged = sink.stage(
                 resolution.write_set,
                 key=tuple(outcome.key),
                 app_id=self.plan.app_id(outcome.table),
                 version=outcome.version,
-                storage_options=self.plan.options,
             )
 
     def place(self) -> None:
         """Rows of chunks that are in data files: which stay there, and the images of the others."""
-        own, outcome, options = self.own, self.outcome, self.plan.options
-        schema, there = self._schema_and_files()
-
-        def may_stay(file: ChunkFile) -> bool:
-            there_already = file.path in there
-            return not there_already and fits(file, schema, deletes=own.deletes)
-
-        self.parts, self.files = placed(
+        own, outcome = self.own, self.outcome
+        self.parts, self.files = self.sink.place(
             self.parts,
-            loader(own.path, options),
-            may_stay=may_stay if own.engine == DELETION_VECTORS else lambda _: False,
+            deletes=own.deletes,
             pending=self.waiting,
             floor=max(own.floor or b"", outcome.truncate) or None,
             fills=own.partial or outcome.partial,
@@ -399,8 +361,8 @@ class _Work:
         Where the table has it: one that was made anew may have begun without.
         """
         there = set() if self.schema is None else {*self.schema.names}
-        if self.own.fills and self.opened is not None:
-            there |= {*sources_of(pa.schema(self.opened.schema().to_arrow())).values()}
+        if self.own.fills and self.sink.opened is not None:
+            there |= {*self.sink.columns()}
         given = [one for one in self.own.fills if one.column in there]
         if not given:
             return
@@ -421,46 +383,29 @@ class _Work:
         self.parts = [replace(part, packet=narrow(part.packet)) for part in self.parts]
         self.waiting = None if self.waiting is None else narrow(self.waiting)
 
-    def _schema_and_files(self) -> tuple[pa.Schema, Collection[str]]:
-        if self.opened is None or self.own.engine != DELETION_VECTORS:
-            return pa.schema([]), ()
-        store = TableStore(self.own.path, self.plan.options)
-        files = deletion_vectors_rows.files_of(self.opened, store).files
-        return pa.schema(self.opened.schema().to_arrow()), {f.path for f in files.values()}
-
     def truncate(self) -> None:
         """Step 3."""
         own, outcome = self.own, self.outcome
         if not outcome.truncate:
             return
-        gone = delta_rs.truncate(
-            own.path,
+        gone = self.sink.truncate(
             outcome.truncate,
             deletes=own.deletes,
             app_id=self.plan.cut_id(outcome.table),
             version=outcome.version,
-            storage_options=self.plan.options,
-            engine=own.engine,
         )
         outcome.truncated(gone)
-        self._keep(gone.at)
-        self.opened = None
 
     def resolve(self) -> Resolution:
         """Step 4."""
-        own, options = self.own, self.plan.options
+        own = self.own
         sure = own.stale is not None and (own.pending < 0 or self.waiting is not None)
-
-        def read_rows(keys: pa.Table) -> pa.Table:
-            if own.engine == DELETION_VECTORS:
-                return deletion_vectors_rows.read_rows(own.path, keys, None, options, self.opened)
-            return delta_rs.read_rows(own.path, keys, storage_options=options)
 
         return resolve(
             self.parts,
             floor=own.floor,
             pending=self.waiting,
-            read_rows=read_rows,
+            read_rows=self.sink.read_rows,
             deletes=own.deletes,
             settled=own.settled,
             stale=frozenset(map(str.encode, own.stale or ())) if sure else None,
@@ -475,49 +420,24 @@ class _Work:
         outcome.unavailable = resolution.unavailable
         outcome.reread = sorted({*outcome.reread, *_texts(resolution.reread)})
         if resolution.pending is not None:
-            self.halves.save(resolution.pending, self.plan.batch, self.plan.step)
+            self.sink.pending.save(resolution.pending, self.plan.batch, self.plan.step)
 
     def merge(self, write_set: pa.Table) -> MergeResult:
         """Step 6."""
-        own, outcome = self.own, self.outcome
-        opened = self.opened
-        if own.engine == DELETION_VECTORS:
-            merge = partial(deletion_vectors.merge, files=self.files, opened=opened)
-        else:
-            merge = partial(delta_rs.merge, opened=None if isinstance(opened, LogTable) else opened)
-        merged: MergeResult = merge(
-            own.path,
+        outcome = self.outcome
+        return self.sink.merge(
             write_set,
             key=outcome.key,
-            deletes=own.deletes,
+            deletes=self.own.deletes,
             app_id=self.plan.app_id(outcome.table),
             version=outcome.version,
-            storage_options=self.plan.options,
+            files=self.files,
         )
 
-        self._keep(merged.at)
-        return merged
-
-    def _keep(self, *versions: int) -> None:
-        """Make these versions durable, which delta-rs has committed; -1 is none."""
-        own = self.own
-        with told(own.path):
-            store = TableStore(own.path, self.plan.options)
-            table_log.keep(store, [version for version in versions if version >= 0])
-
-    def keep(self, merged: MergeResult) -> None:
+    def maintain(self, merged: MergeResult) -> None:
         """Step 7."""
-        own = self.own
-        key = self.outcome.key or own.key  # a truncate alone does not tell it
-        if key and (own.engine == DELETION_VECTORS or maintenance.wants_upkeep(own.path, merged)):
-            maintenance.maintain(
-                own.path, key=key, engine=own.engine, storage_options=self.plan.options
-            )
-
-    def _size(self, opened: Opened) -> TableSize:
-        if isinstance(opened, LogTable) or self.own.engine == DELETION_VECTORS:
-            return deletion_vectors.size_of(opened, self.own.path, self.plan.options)
-        return delta_rs.size_of(opened)
+        if key := self.outcome.key or self.own.key:  # a truncate alone does not tell it
+            self.sink.maintain(merged, key=key)
 
 
 def _content(parts: Sequence[Part]) -> int:

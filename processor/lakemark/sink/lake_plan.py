@@ -14,8 +14,9 @@ import msgspec
 from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill
 from lakemark.settings.schema_policy import FOLLOWS, SchemaPolicy
-from lakemark.sink.delta.commits import TASK_MERGE, MergeResult
+from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.delta.staging import StagedPart
+from lakemark.sink.table_sink import MergeResult
 
 STREAM: Final = "stream"
 CUT: Final = "truncate"
@@ -106,7 +107,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         step: the step that it is of.
-        version: what is recorded with its commits, see `commits.version_of`.
+        version: what is recorded with its commits, see `versions.version_of`.
         partial: whether an event lacked a column.
         pending: whether halves of key changes wait beside the table now.
         lost: halves of earlier batches are not there any more.
@@ -114,6 +115,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         rows_before: rows that the table had before this query's first batch of it.
         reread: keys whose rows only the source can make whole again.
         put_off: nothing was done: more tables begin than the batch has time for.
+        unfinished: the driver does the rest, see `TableSink.merges`.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
         staged: write set that waits for the driver's MERGE.
         committed_ms: when rows of it were committed, in milliseconds since the epoch; 0 = none.
@@ -133,6 +135,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     version: int = 0
     truncate: bytes = b""
     put_off: bool = False
+    unfinished: bool = False
     needs: bytes = b""
     key: list[str] = msgspec.field(default_factory=list)
     made: bool = False

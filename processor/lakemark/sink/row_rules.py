@@ -30,7 +30,7 @@ class PairDecision:
     Attributes:
         gone: which of the table's rows leave their files.
         rows: new versions of some of them, in the table's schema.
-        updated, deleted: pairs, as `commits.MergeResult` counts them.
+        updated, deleted: pairs, as `table_sink.MergeResult` counts them.
     """
 
     gone: Flags

@@ -26,11 +26,11 @@ from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.namesakes import Name
 from lakemark.model.offsets import Offsets
 from lakemark.model.positions import LOWEST
+from lakemark.sink.delta.engines import IN_TASKS
 
 FORMAT: Final = 3
 REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that a whole snapshot is better
 FILL_BYTES: Final = 256 << 20  # of data files: they are written anew while all tables wait
-FILLED_ENGINES: Final = frozenset({"task-merge", "deletion-vectors"})
 STREAMING: Final = "streaming"
 CATCHING_UP: Final = "catching-up"
 BY_CONNECTOR: Final = "connector"
@@ -543,7 +543,7 @@ def can_fill(entry: TableState) -> bool:
     of Spark's engine are large: reading them again keeps nobody waiting.
     """
     is_whole = bool(entry.complete) and not entry.resnapshot and not entry.rebuild
-    is_small = entry.engine in FILLED_ENGINES and entry.bytes <= FILL_BYTES
+    is_small = entry.engine in IN_TASKS and entry.bytes <= FILL_BYTES
     return runs(entry) and is_whole and is_small
 
 

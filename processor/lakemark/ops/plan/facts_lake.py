@@ -18,7 +18,7 @@ from lakemark.settings.schema_policy import FOLLOWS, Outcome, SchemaPolicy
 from lakemark.sink import schema_changes
 from lakemark.sink.apply import require_key
 from lakemark.sink.delta import commits, rebuild, schema_evolution
-from lakemark.sink.delta.commits import SPARK_MERGE
+from lakemark.sink.delta.engines import IN_TASKS
 from lakemark.sink.names import CDC, folder_of, sources_of
 from lakemark.sink.row_images import cdc_type
 from lakemark.state.tables import PAUSED, PipelineState, TableState
@@ -74,7 +74,7 @@ def target(
         opened = commits.open_table(path, config.lake.options())
         if opened is None:
             return Target(path, "create", engine)
-        if engine != SPARK_MERGE:
+        if engine in IN_TASKS:
             commits.existing(path, config.lake.options(), opened, engine=engine)
         if schema is None:
             return Target(path, "follow", engine)
@@ -99,7 +99,7 @@ def _require_kept(schema: TableSchema) -> None:
         raise TableError(f"{table} {_NO_KEY}", code="no-key", hint=_GIVE_KEY)
     if fault := schema.key_fault():
         raise TableError(f"{table}: {fault.reason}", code=fault.code, hint=fault.hint)
-    schema_evolution.require_free([column.name for column in schema.columns], table)
+    schema_changes.require_free([column.name for column in schema.columns], table)
 
 
 def _is_rebuilt(config: Config, connector: Connector, table: str, code: str) -> bool:

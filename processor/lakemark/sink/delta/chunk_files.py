@@ -25,7 +25,6 @@ from lakemark.model import chunk_batch, positions
 from lakemark.model.chunk_batch import AT, ChunkFile, Filed
 from lakemark.settings.config import Config, LakeConfig
 from lakemark.sink.delta import key_index
-from lakemark.sink.delta.commits import DELETION_VECTORS
 from lakemark.sink.delta.data_files import (
     LakeKey,
     Places,
@@ -34,6 +33,7 @@ from lakemark.sink.delta.data_files import (
     statistics,
     write_rows,
 )
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.table_log import DataFile
 from lakemark.sink.delta.table_store import TableStore

@@ -17,7 +17,6 @@ what was in it, too (`version_of`): only the same content is left out, other con
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar, overload
 
 import pyarrow as pa
@@ -28,16 +27,15 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from lakemark.errors import TableError
 from lakemark.sink.delta import table_log
+from lakemark.sink.delta.engines import DELETION_VECTORS, ENGINE, NAMES, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.delta.failures import Conflict, busy, told, unsupported_feature
 from lakemark.sink.delta.log_table import LogTable, Opened
 from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.table_sink import MergeResult, TableSize
+from lakemark.sink.versions import batch_of
 
-ENGINE: Final = "lakemark.engine"
 FORGETS: Final = "delta.setTransactionRetentionDuration"
 """A table with this property drops what is recorded for batches, after a while."""
-TASK_MERGE: Final = "task-merge"
-SPARK_MERGE: Final = "spark-merge"
-DELETION_VECTORS: Final = "deletion-vectors"
 # delta-rs reads or half supports these, but readers of task-merge tables or our merge would not.
 _VECTORS: Final = "deletionVectors"
 _REFUSED_FEATURES: Final = frozenset(
@@ -56,56 +54,11 @@ _REFUSED_FEATURES: Final = frozenset(
 )
 # Checkpoints whose files delta-rs finds, and our own reading of the log does not.
 _UNREAD: Final = frozenset({"v2Checkpoint"})
-_NAMES: Final = {
-    SPARK_MERGE: "the Spark MERGE engine",
-    DELETION_VECTORS: "the engine with deletion vectors",
-}
 # Somebody else's OPTIMIZE makes a merge start again. Twenty in a row, with waits up to a second,
 # means a writer that never rests; the batch is then tried again later.
 _ATTEMPTS: Final = 20
-# A version, from its highest bit: batch + 1, how many contents of it came before, digest of this
-# one. Two contents of one batch are taken for the same by chance once in a million times.
-_BATCH: Final = 32
-_CONTENT: Final = 20
-_DIGEST: Final = (1 << _CONTENT) - 1
 Options = Mapping[str, str] | None
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class TableSize:
-    """What the log says about a table's files.
-
-    Attributes:
-        rows: rows, those marked deleted included; -1 if a file does not say.
-        bytes: bytes of the data files.
-        files: data files.
-    """
-
-    rows: int
-    bytes: int
-    files: int
-
-
-@dataclass(frozen=True, slots=True)
-class MergeResult:
-    """What a commit did, and how large the table is after it.
-
-    Attributes:
-        inserted, updated, deleted: rows; a row marked deleted counts as updated.
-        skipped: the version was committed before, so nothing was done.
-        rows, bytes, files: see `TableSize`.
-        at: the table's version after it; -1 if that is not known.
-    """
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    skipped: bool = False
-    rows: int = 0
-    files: int = 0
-    bytes: int = 0
-    at: int = -1
 
 
 def is_adopted(table: Opened) -> bool:
@@ -181,85 +134,6 @@ def before(
     return table
 
 
-def newest(
-    table: Opened | None, path: str, app_ids: Sequence[str], *, batch: int
-) -> tuple[int | None, int]:
-    """The version recorded for the first app id, and the newest batch of any of them (-1 = none).
-
-    Whoever catches up asks for the stream's too: nobody gets round `checkpoint-older` that way.
-
-    Raises:
-        TableError: `checkpoint-older`: that batch is later than `batch`.
-    """
-    found = [recorded(table, path, app_id) for app_id in app_ids]
-    last = max((batch_of(version) for version in found if version is not None), default=-1)
-    if last > batch:
-        raise TableError(
-            f"{path} has batch {last} of this checkpoint, which is at batch {batch}: the "
-            "checkpoint is older than the table",
-            code="checkpoint-older",
-            hint="put the newest checkpoint back; or begin with a new checkpoint folder, and "
-            "snapshot the tables again: their rows stay",
-        )
-    return found[0], last
-
-
-def require(version: int | None, batch: int, *, path: str, table: str) -> None:
-    """Find that a table has the newest batch that it must have.
-
-    Args:
-        version: what it has recorded; None = nothing.
-        batch: that it must have at least.
-        path: its folder.
-        table: its name.
-
-    Raises:
-        TableError: `table-older`.
-    """
-    newest = -1 if version is None else batch_of(version)
-    if newest >= batch:
-        return
-    raise TableError(
-        f"{path} has {f'batch {newest}' if newest >= 0 else 'no batch'} of this checkpoint, and "
-        f"must have batch {batch}: an older copy of the table was put back, or its newest commits "
-        "are gone",
-        code="table-older",
-        hint=f"put the newest copy back, then `lakemark table resume {table}`; without one: "
-        f"`lakemark table skip {table}`, which goes on with this copy, leaves out the changes that "
-        "were not applied, and snapshots the table again",
-    )
-
-
-def version_of(batch: int, content: int, last: int | None) -> int:
-    """The version to record for a batch with this content.
-
-    Args:
-        batch: batch id.
-        content: a digest of what is to be applied; its lowest 20 bits count.
-        last: the version that is recorded; None if none is.
-
-    Returns:
-        `last`, if it is of the same batch and content: then nothing is to be done. Otherwise a
-        higher one, unless `last` is of a later batch (`batch_of`).
-    """
-    first = (batch + 1) << _BATCH
-    if last is not None and last >= first and last & _DIGEST == content & _DIGEST:
-        return last
-    return version_above(first | content & _DIGEST, last)
-
-
-def version_above(version: int, other: int | None) -> int:
-    """`version`, with a higher count where that is needed to be above another recorded one."""
-    if other is None or other < version:
-        return version
-    return ((other >> _CONTENT) + 1) << _CONTENT | version & _DIGEST
-
-
-def batch_of(version: int) -> int:
-    """The batch that a recorded version is of; small ones are a batch's number and nothing else."""
-    return version if version >> _BATCH == 0 else (version >> _BATCH) - 1
-
-
 def size_of(table: DeltaTable) -> TableSize:
     """Rows, bytes and files, from the log alone."""
     adds = pa.table(table.get_add_actions(flatten=True))
@@ -318,7 +192,7 @@ def existing(
     own = table.metadata().configuration.get(ENGINE) or TASK_MERGE
     if own not in {TASK_MERGE, engine}:
         raise TableError(
-            f"{path} was moved to {_NAMES.get(own, own)} and does not go back by itself",
+            f"{path} was moved to {NAMES.get(own, own)} and does not go back by itself",
             code="engine-mismatch",
             hint=f"set this table's engine to {own}",
         )

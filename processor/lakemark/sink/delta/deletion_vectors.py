@@ -31,14 +31,7 @@ from lakemark.errors import DependencyError
 from lakemark.sink import row_rules
 from lakemark.sink.delta import roaring, table_actions, table_log
 from lakemark.sink.delta.chunk_files import InFile, data_file, present
-from lakemark.sink.delta.commits import (
-    DELETION_VECTORS,
-    MergeResult,
-    Options,
-    TableSize,
-    existing,
-    retried,
-)
+from lakemark.sink.delta.commits import Options, existing, retried
 from lakemark.sink.delta.data_files import (
     LakeKey,
     NewFile,
@@ -49,6 +42,7 @@ from lakemark.sink.delta.data_files import (
     whole,
 )
 from lakemark.sink.delta.deletion_vectors_rows import Finder, Hits, files_of
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.failures import Conflict, told
 from lakemark.sink.delta.key_index import KeyWords
 from lakemark.sink.delta.log_table import Opened
@@ -56,6 +50,7 @@ from lakemark.sink.delta.table_log import Action, DataFile, TableFiles
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import CDC, OWN_FOLDER
 from lakemark.sink.row_rules import Flags, PairDecision
+from lakemark.sink.table_sink import MergeResult, TableSize
 from lakemark.sink.write_set import DELETE, INSERT, UPSERT, Staged, prepare
 
 VECTORS_FOLDER: Final = OWN_FOLDER

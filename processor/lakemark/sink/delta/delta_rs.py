@@ -11,20 +11,12 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from lakemark.sink.delta import merge_sql
-from lakemark.sink.delta.commits import (
-    TASK_MERGE,
-    MergeResult,
-    Options,
-    TableSize,
-    committed,
-    existing,
-    once,
-    open_table,
-    size_of,
-)
+from lakemark.sink.delta.commits import Options, committed, existing, once, open_table, size_of
+from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.schema_evolution import ensure
 from lakemark.sink.names import CDC, ROW, quoted, sources_of
+from lakemark.sink.table_sink import MergeResult, TableSize
 from lakemark.sink.write_set import Staged, TargetColumn, key_cells, prepare
 
 __all__ = [

@@ -19,15 +19,17 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakemark.sink.delta import index_cache, roaring, table_actions, table_log, table_store
-from lakemark.sink.delta.commits import DELETION_VECTORS, MergeResult, Options, existing
+from lakemark.sink.delta.commits import Options, existing
 from lakemark.sink.delta.data_files import NewFile, drop_index, live_rows
 from lakemark.sink.delta.deletion_vectors import VECTORS_FOLDER
 from lakemark.sink.delta.deletion_vectors_rows import VectorReader, files_of, key_columns
+from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.failures import Conflict, told
 from lakemark.sink.delta.object_client import NO_FILE
 from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
 from lakemark.sink.delta.table_log import Action, DataFile, TableFiles, commit_name
 from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.table_sink import MergeResult
 
 _VECTOR_FILE: Final = re.compile(r"^deletion_vector_[0-9a-f-]{36}\.bin$")
 # Files that no version names are left by killed writers, or belong to one that has not committed

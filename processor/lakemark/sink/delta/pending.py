@@ -17,7 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from lakemark.errors import LakemarkError
 from lakemark.model import change_batch
-from lakemark.sink.delta.commits import DELETION_VECTORS, TASK_MERGE
+from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.table_store import TableStore
 

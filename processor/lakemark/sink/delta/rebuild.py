@@ -31,7 +31,8 @@ from lakemark.connectors.refusals import refusals
 from lakemark.errors import TableError
 from lakemark.settings.config import Config
 from lakemark.sink.delta import roaring, table_actions, table_log, table_store
-from lakemark.sink.delta.commits import ENGINE, Options, open_table, retried
+from lakemark.sink.delta.commits import Options, open_table, retried
+from lakemark.sink.delta.engines import ENGINE
 from lakemark.sink.delta.failures import Conflict, told
 from lakemark.sink.delta.table_log import Action, DataFile, TableFiles, vector_id
 from lakemark.sink.delta.table_store import TableStore

@@ -7,7 +7,6 @@ commit, streamed, so that memory holds a few batches at a time.
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from queue import Full, Queue
 from threading import Event, Thread
@@ -18,22 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 
-from lakemark.errors import TableError
-from lakemark.model.evolution import Evolution, compare, way_on
+from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill, by_both_names
+from lakemark.sink import schema_changes
 from lakemark.sink.delta import table_log
-from lakemark.sink.delta.commits import (
-    TASK_MERGE,
-    Options,
-    conditional,
-    existing,
-    open_table,
-    retried,
-)
+from lakemark.sink.delta.commits import Options, conditional, existing, open_table, retried
+from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.log_table import Opened
 from lakemark.sink.delta.table_store import TableStore
-from lakemark.sink.names import CDC, OWN, column_names, field_named, quoted, sources_of
+from lakemark.sink.names import CDC, column_names, field_named, quoted, sources_of
+from lakemark.sink.table_sink import SchemaPlan
 
 # Files small enough that a merge of few keys rewrites little, large enough to read fast.
 TARGET_FILE_BYTES: Final = 33_554_432
@@ -75,7 +69,7 @@ def ensure(
     """
     sources = list(schema.names)
     sources.remove(CDC)
-    require_free(sources, table)
+    schema_changes.require_free(sources, table)
     applied = Evolution()
 
     def attempt() -> None:
@@ -89,22 +83,6 @@ def ensure(
 
     retried(path, attempt)
     return applied
-
-
-def require_free(sources: Sequence[str], table: str) -> None:
-    """Refuse columns of the source whose names go beside rows on their way to the table.
-
-    Raises:
-        TableError: `column-name-taken` names them.
-    """
-    own = sorted(OWN.intersection(sources))
-    if own:
-        raise TableError(
-            f"columns {own} have names that lakemark needs itself",
-            code="column-name-taken",
-            hint="rename the column in the source, or leave it out (column.exclude.list); then "
-            f"`lakemark table skip {table or 'TABLE'}`",
-        )
 
 
 def _create(
@@ -151,55 +129,10 @@ def _skipped_by(kind: pa.DataType) -> bool:
     return any(matches(kind) for matches in kinds)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaPlan:
-    """What a table needs, under its own column names.
-
-    Attributes:
-        added: columns.
-        members: members of `_cdc`: soft deletes were switched on.
-        widened: (column, type now, type to be).
-        sources: source names by column.
-    """
-
-    added: list[pa.Field]
-    members: list[pa.Field]
-    widened: list[tuple[str, pa.DataType, pa.DataType]]
-    sources: dict[str, str]
-
-    def note(self, applied: Evolution) -> None:
-        """Adds what was done to `applied`, under the source's names."""
-        applied.added.extend(f.with_name(self.sources[f.name]) for f in self.added)
-        applied.widened.extend((self.sources[n], was, kind) for n, was, kind in self.widened)
-
-
 def plan(target: Opened, path: str, schema: pa.Schema, table: str = "") -> SchemaPlan:
-    """What `target` needs to hold rows of `schema`.
-
-    Raises:
-        TableError: `schema-incompatible`, `path-clash`.
-    """
-    if table and target.metadata().name not in {None, table}:
-        raise TableError(
-            f"{path} belongs to {target.metadata().name}, not to {table}",
-            code="path-clash",
-            hint=f"set lake.tables.{table}.path to a folder of its own, start again, and "
-            f"`lakemark table resume {table}`",
-        )
+    """What `target` needs to hold rows of `schema`, see `schema_changes.needed`."""
     old = pa.schema(target.schema().to_arrow())
-    known = {source: name for name, source in sources_of(old).items()}
-    names = {**column_names((n for n in schema.names if n != CDC), known), CDC: CDC}
-    back = {name: source for source, name in names.items()}
-    found = compare(old, pa.schema([field_named(f, names[f.name]) for f in schema]))
-    if found.incompatible:
-        raise _incompatible(path, found, back, table)
-    members = [f for name, was, kind in found.widened if name == CDC for f in _new(was, kind)]
-    return SchemaPlan(found.added, members, [w for w in found.widened if w[0] != CDC], back)
-
-
-def _new(was: pa.StructType, kind: pa.StructType) -> list[pa.Field]:
-    known = {f.name for f in was}
-    return [f for f in kind if f.name not in known]
+    return schema_changes.needed(old, target.metadata().name, schema, path=path, table=table)
 
 
 def _evolve(
@@ -327,18 +260,6 @@ def _repeated(cell: pa.Array, batch: pa.RecordBatch) -> pa.Array:
 
 def _column(name: str, batch: pa.RecordBatch) -> pa.Array:
     return batch.column(batch.schema.get_field_index(name))
-
-
-def _incompatible(path: str, found: Evolution, back: dict[str, str], table: str) -> TableError:
-    changes = "; ".join(
-        f"column {back.get(name, name)!r} from {was} to {kind} ({why})"
-        for name, was, kind, why in found.incompatible
-    )
-    return TableError(
-        f"{path} cannot follow its source: {changes}",
-        code="schema-incompatible",
-        hint=way_on(table or "TABLE", path),
-    )
 
 
 def _rewrite(

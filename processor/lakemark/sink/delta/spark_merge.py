@@ -29,20 +29,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from lakemark.errors import TableError
 from lakemark.model.evolution import Evolution
 from lakemark.sink.delta import merge_sql, schema_evolution
-from lakemark.sink.delta.commits import (
-    DELETION_VECTORS,
-    ENGINE,
-    SPARK_MERGE,
-    MergeResult,
-    Options,
-    is_adopted,
-    open_table,
-    retried,
-    size_of,
-)
+from lakemark.sink.delta.commits import Options, is_adopted, open_table, retried, size_of
+from lakemark.sink.delta.engines import DELETION_VECTORS, ENGINE, SPARK_MERGE
 from lakemark.sink.delta.failures import Conflict, classified, told
 from lakemark.sink.delta.staging import StagedPart, discard
 from lakemark.sink.names import CDC, quoted
+from lakemark.sink.table_sink import MergeResult, SchemaPlan
 from lakemark.sink.write_set import Shape
 
 _APP: Final = "spark.databricks.delta.write.txnAppId"
@@ -218,7 +210,7 @@ def ensure(
     return applied
 
 
-def _add(spark: SparkSession, path: str, plan: schema_evolution.SchemaPlan) -> None:
+def _add(spark: SparkSession, path: str, plan: SchemaPlan) -> None:
     columns = [
         f"{quoted(f.name)} {from_arrow_type(f.type).simpleString()}" for f in plan.added
     ] + [f"{quoted(CDC)}.{quoted(f.name)} {from_arrow_type(f.type).simpleString()}"
@@ -227,7 +219,7 @@ def _add(spark: SparkSession, path: str, plan: schema_evolution.SchemaPlan) -> N
         spark.sql(f"ALTER TABLE delta.{quoted(path)} ADD COLUMNS ({', '.join(columns)})")
 
 
-def _widen(spark: SparkSession, path: str, plan: schema_evolution.SchemaPlan) -> None:
+def _widen(spark: SparkSession, path: str, plan: SchemaPlan) -> None:
     """The whole table, as one commit: its readers need no new feature."""
     if not plan.widened:
         return

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
-from lakemark.sink.delta.commits import DELETION_VECTORS, ENGINE
+from lakemark.sink.delta.engines import DELETION_VECTORS, ENGINE
 from lakemark.sink.delta.failures import unsupported_feature
 from lakemark.sink.delta.table_log import VECTORS, Action, DataFile, TableFiles
 from lakemark.version import __version__

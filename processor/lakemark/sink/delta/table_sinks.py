@@ -1,0 +1,318 @@
+"""Delta tables as `TableSink`s: one for each of the three engines that write them.
+
+| engine | a merge | rows of chunks in files |
+|---|---|---|
+| `task-merge` | delta-rs rewrites the files that have rows of the batch | are read |
+| `deletion-vectors` | rows are marked, new versions appended | stay where they are |
+| `spark-merge` | the task stages rows, Spark's MERGE takes them | are read |
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.evolution import Evolution
+from lakemark.sink.delta import (
+    commits,
+    deletion_vectors,
+    deletion_vectors_rows,
+    delta_rs,
+    maintenance,
+    schema_evolution,
+    staging,
+    table_log,
+)
+from lakemark.sink.delta.chunk_files import InFile, fits, loader, placed
+from lakemark.sink.delta.engines import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
+from lakemark.sink.delta.failures import told
+from lakemark.sink.delta.log_table import LogTable, Opened
+from lakemark.sink.delta.pending import Halves
+from lakemark.sink.delta.staging import StagedPart
+from lakemark.sink.delta.table_store import TableStore
+from lakemark.sink.names import sources_of
+from lakemark.sink.resolve import Part
+from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSink, TableSize
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaVersion:
+    """A version of a Delta table, as delta-rs or its log has it."""
+
+    table: Opened
+    path: str
+    options: dict[str, str]
+    by_log: bool
+
+    def version(self) -> int:
+        """Its number."""
+        return int(self.table.version())
+
+    def size(self) -> TableSize:
+        """Rows that count, bytes and files, from the log alone."""
+        if self.by_log or isinstance(self.table, LogTable):
+            return deletion_vectors.size_of(self.table, self.path, self.options)
+        return delta_rs.size_of(self.table)
+
+
+@dataclass(slots=True)
+class TaskMergeSink:
+    """A table that delta-rs merges, which rewrites the files that have rows of the batch.
+
+    Attributes:
+        path: the table's folder.
+        options: storage options of delta-rs.
+        pending: what waits beside it.
+        opened: see `TableSink.opened`.
+    """
+
+    path: str
+    options: dict[str, str]
+    query: str
+    pending: Halves = field(init=False)
+    opened: DeltaVersion | None = None
+
+    engine = TASK_MERGE
+    merges = True
+
+    def __post_init__(self) -> None:
+        """What waits beside it is read and written as the engine does it."""
+        self.pending = Halves(self.path, self.query, self.options, self.engine)
+
+    def open(self) -> None:
+        """Look at the newest version."""
+        found = commits.reopened(self.path, self.options, engine=self.engine)
+        self.opened = self._as(found)
+
+    def _as(self, table: Opened | None) -> DeltaVersion | None:
+        by_log = self.engine == DELETION_VECTORS
+        return None if table is None else DeltaVersion(table, self.path, self.options, by_log)
+
+    @property
+    def _table(self) -> Opened | None:
+        return None if self.opened is None else self.opened.table
+
+    def before(self, app_ids: Sequence[str], batch: int) -> DeltaVersion | None:
+        """See `TableSink.before`: if the log goes back that far."""
+        found = commits.before(self._table, self.path, app_ids, batch, self.options)
+        return self._as(found)
+
+    def recorded(self, app_id: str) -> int | None:
+        """Return the highest version that is recorded for an app id."""
+        return commits.recorded(self._table, self.path, app_id)
+
+    def forgets(self) -> bool:
+        """Return whether somebody lets the table forget what was recorded, after some time."""
+        table = self._table
+        return table is not None and commits.FORGETS in table.metadata().configuration
+
+    def columns(self) -> Collection[str]:
+        """Return the source names of its columns."""
+        return set(sources_of(self._schema()).values())
+
+    def _schema(self) -> pa.Schema:
+        table = self._table
+        return pa.schema([]) if table is None else pa.schema(table.schema().to_arrow())
+
+    def plan(self, schema: pa.Schema, table: str) -> SchemaPlan:
+        """Return what it needs for rows of a schema."""
+        target = self._table or commits.existing(self.path, self.options, engine=self.engine)
+        return schema_evolution.plan(target, self.path, schema, table)
+
+    def fits(self) -> bool:
+        """Return whether it is one of the engine's: all tables become so by being written."""
+        return True
+
+    def require_writable(self) -> None:
+        """Find that no feature or other engine forbids it."""
+        commits.existing(self.path, self.options, self._table, engine=self.engine)
+
+    def ensure(self, schema: pa.Schema, *, key: Sequence[str], table: str) -> Evolution:
+        """Create it, or give it what it lacks."""
+        changed = schema_evolution.ensure(
+            self.path,
+            schema,
+            key=key,
+            table=table,
+            storage_options=self.options,
+            engine=self.engine,
+        )
+        since = -1 if self.opened is None else self.opened.version()
+        self.opened = self._as(delta_rs.open_table(self.path, self.options))
+        if self.opened is not None:
+            self.keep(*range(since + 1, self.opened.version() + 1))
+        return changed
+
+    def keep(self, *versions: int) -> None:
+        """Make these versions durable, which delta-rs has committed; -1 is none."""
+        with told(self.path):
+            store = TableStore(self.path, self.options)
+            table_log.keep(store, [version for version in versions if version >= 0])
+
+    def place(
+        self,
+        parts: Sequence[Part],
+        *,
+        deletes: str,
+        pending: pa.Table | None,
+        floor: bytes | None,
+        fills: bool,
+    ) -> tuple[Sequence[Part], Sequence[InFile]]:
+        """See `TableSink.place`: none stays in its file."""
+        return placed(
+            parts,
+            loader(self.path, self.options),
+            may_stay=self._may_stay(deletes),
+            pending=pending,
+            floor=floor,
+            fills=fills,
+        )
+
+    def _may_stay(self, deletes: str) -> Callable[[ChunkFile], bool]:  # noqa: ARG002
+        return lambda _: False
+
+    def truncate(self, position: bytes, *, deletes: str, app_id: str, version: int) -> MergeResult:
+        """Remove the rows below a position."""
+        gone = delta_rs.truncate(
+            self.path,
+            position,
+            deletes=deletes,
+            app_id=app_id,
+            version=version,
+            storage_options=self.options,
+            engine=self.engine,
+        )
+        self.keep(gone.at)
+        self.opened = None
+        return gone
+
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys."""
+        return delta_rs.read_rows(self.path, keys, storage_options=self.options)
+
+    def merge(
+        self,
+        write_set: pa.Table,
+        *,
+        key: Sequence[str],
+        deletes: str,
+        app_id: str,
+        version: int,
+        files: Sequence[InFile],  # noqa: ARG002 - none stays in its file
+    ) -> MergeResult:
+        """Apply a write set in one commit."""
+        table = self._table
+        merged = delta_rs.merge(
+            self.path,
+            write_set,
+            key=key,
+            deletes=deletes,
+            app_id=app_id,
+            version=version,
+            storage_options=self.options,
+            opened=None if isinstance(table, LogTable) else table,
+        )
+        self.keep(merged.at)
+        return merged
+
+    def stage(
+        self, write_set: pa.Table, *, key: Sequence[str], app_id: str, version: int
+    ) -> StagedPart:
+        """Keep a write set beside the table for the driver."""
+        return staging.stage(
+            self.path,
+            write_set,
+            key=key,
+            app_id=app_id,
+            version=version,
+            storage_options=self.options,
+        )
+
+    def maintain(self, merged: MergeResult, *, key: Sequence[str]) -> None:
+        """Join small files and vacuum, where the newest commit says that anything may be due."""
+        if maintenance.wants_upkeep(self.path, merged):
+            self._maintain(key)
+
+    def _maintain(self, key: Sequence[str]) -> None:
+        maintenance.maintain(self.path, key=key, engine=self.engine, storage_options=self.options)
+
+
+@dataclass(slots=True)
+class DeletionVectorsSink(TaskMergeSink):
+    """A table whose rows are marked in deletion vectors: no file is rewritten."""
+
+    engine = DELETION_VECTORS
+
+    def _may_stay(self, deletes: str) -> Callable[[ChunkFile], bool]:
+        if self.opened is None:
+            return lambda _: False
+        store, schema = TableStore(self.path, self.options), self._schema()
+        files = deletion_vectors_rows.files_of(self.opened.table, store).files
+        there = {file.path for file in files.values()}
+        return lambda file: file.path not in there and fits(file, schema, deletes=deletes)
+
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys, found by the files' indexes."""
+        return deletion_vectors_rows.read_rows(self.path, keys, None, self.options, self._table)
+
+    def merge(
+        self,
+        write_set: pa.Table,
+        *,
+        key: Sequence[str],
+        deletes: str,
+        app_id: str,
+        version: int,
+        files: Sequence[InFile],
+    ) -> MergeResult:
+        """Apply a write set, and rows in files, in one commit."""
+        merged = deletion_vectors.merge(
+            self.path,
+            write_set,
+            key=key,
+            deletes=deletes,
+            app_id=app_id,
+            version=version,
+            storage_options=self.options,
+            opened=self._table,
+            files=files,
+        )
+        self.keep(merged.at)
+        return merged
+
+    def maintain(self, merged: MergeResult, *, key: Sequence[str]) -> None:  # noqa: ARG002
+        """Do what is due: looking costs nothing after a batch in the same process."""
+        self._maintain(key)
+
+
+@dataclass(slots=True)
+class SparkMergeSink(TaskMergeSink):
+    """A table beyond one task: rows are staged, and Spark's MERGE takes them."""
+
+    engine = SPARK_MERGE
+    merges = False
+
+    def fits(self) -> bool:
+        """Return whether Spark has made it its own."""
+        table = self._table
+        return table is not None and commits.is_adopted(table)
+
+
+_SINKS: dict[str, type[TaskMergeSink]] = {
+    TASK_MERGE: TaskMergeSink,
+    DELETION_VECTORS: DeletionVectorsSink,
+    SPARK_MERGE: SparkMergeSink,
+}
+
+
+def sink_of(path: str, engine: str, options: dict[str, str], *, query: str) -> TableSink:
+    """Return the sink of one table.
+
+    Args:
+        path: the table's folder.
+        engine: `task-merge`, `deletion-vectors` or `spark-merge`.
+        options: storage options of delta-rs.
+        query: id of the streaming query, which names what waits beside the table.
+    """
+    return _SINKS[engine](path, options, query)

@@ -1,0 +1,291 @@
+"""A second `TableSink`, small and slow: plain Parquet, a file for each version of a table.
+
+Nothing outside of `sink/delta` may know that tables are Delta's: `tests/unit/test_parquet_sink.py`
+runs the contract of all sinks on this one, and whole batches of the pipeline.
+
+A version is ``v<number>.json``, put in place when its rows are written: its file of rows, what is
+recorded, and the source table. The rules of a merge are those of `write_sets.Model`, row by row.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemark.model import change_batch
+from lakemark.model.evolution import Evolution
+from lakemark.sink import schema_changes
+from lakemark.sink.names import (
+    ACTION,
+    BARRIER,
+    CDC,
+    FORCE,
+    PATCH,
+    column_names,
+    field_named,
+    sources_of,
+)
+from lakemark.sink.resolve import Part
+from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSize
+from lakemark.sink.versions import batch_of
+from lakemark.sink.write_set import prepare
+from tests.kit.write_sets import Change, Model, Row
+
+
+@dataclass(frozen=True)
+class ParquetVersion:
+    """A version of a table."""
+
+    path: Path
+    number: int
+    said: dict[str, Any]
+
+    def version(self) -> int:
+        return self.number
+
+    def rows(self) -> pa.Table:
+        """Under the table's own column names."""
+        return pq.read_table(self.path / self.said["file"])
+
+    def schema(self) -> pa.Schema:
+        return pq.read_schema(self.path / self.said["file"])
+
+    def size(self) -> TableSize:
+        rows = pq.read_metadata(self.path / self.said["file"]).num_rows
+        return TableSize(rows, (self.path / self.said["file"]).stat().st_size, int(rows > 0))
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Halves of key changes, as files beside the table."""
+
+    folder: Path
+    query: str
+
+    def _file(self, batch: int, step: str) -> Path:
+        return self.folder / f"{self.query}-{batch}-{step}.arrow"
+
+    def save(self, packet: pa.Table, batch: int, step: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file(batch, step).write_bytes(change_batch.encode(packet))
+
+    def load(self, batch: int, step: str) -> pa.Table | None:
+        file = self._file(batch, step)
+        return change_batch.decode(file.read_bytes()) if file.exists() else None
+
+    def remove(self, batch: int, step: str) -> None:
+        self._file(batch, step).unlink(missing_ok=True)
+
+
+def newest(path: str | Path) -> ParquetVersion | None:
+    """The newest version of a table."""
+    numbers = [int(file.stem[1:]) for file in Path(path).glob("v*.json")]
+    return version(path, max(numbers)) if numbers else None
+
+
+def version(path: str | Path, number: int) -> ParquetVersion:
+    return ParquetVersion(
+        Path(path), number, json.loads((Path(path) / f"v{number}.json").read_text())
+    )
+
+
+@dataclass
+class ParquetSink:
+    """See `TableSink`."""
+
+    path: str
+    query: str = "q"
+    pending: Beside = field(init=False)
+    opened: ParquetVersion | None = None
+    merges = True
+
+    def __post_init__(self) -> None:
+        self.pending = Beside(Path(self.path) / "pending", self.query)
+
+    def open(self) -> None:
+        self.opened = newest(self.path)
+
+    def keep(self, *versions: int) -> None:
+        """They are durable enough for a test."""
+
+    def before(self, app_ids: Sequence[str], batch: int) -> ParquetVersion | None:
+        found = self.opened
+        while found is not None and found.number:
+            recorded = [found.said["recorded"].get(name) for name in app_ids]
+            if all(one is None or batch_of(one) < batch for one in recorded):
+                break
+            found = version(self.path, found.number - 1)
+        return found
+
+    def recorded(self, app_id: str) -> int | None:
+        return None if self.opened is None else self.opened.said["recorded"].get(app_id)
+
+    def forgets(self) -> bool:
+        return False
+
+    def columns(self) -> Collection[str]:
+        return set() if self.opened is None else set(sources_of(self.opened.schema()).values())
+
+    def plan(self, schema: pa.Schema, table: str) -> SchemaPlan:
+        assert self.opened is not None
+        owner = self.opened.said["table"] or None
+        return schema_changes.needed(
+            self.opened.schema(), owner, schema, path=self.path, table=table
+        )
+
+    def fits(self) -> bool:
+        return True
+
+    def require_writable(self) -> None:
+        """Nobody else writes it."""
+
+    def ensure(self, schema: pa.Schema, *, key: Sequence[str], table: str) -> Evolution:
+        schema_changes.require_free([name for name in schema.names if name != CDC], table)
+        applied = Evolution()
+        if self.opened is None:
+            names = column_names(name for name in schema.names if name != CDC)
+            fields = [f if f.name == CDC else field_named(f, names[f.name]) for f in schema]
+            self._commit(pa.schema(fields).empty_table(), {"table": table, "recorded": {}})
+            return applied
+        needed = self.plan(schema, table)
+        if needed.added or needed.widened or needed.members:
+            kinds = {name: kind for name, _, kind in needed.widened}
+            old = self.opened.schema()
+            kinds |= {CDC: schema.field(CDC).type} if needed.members else {}
+            fields = [f.with_type(kinds.get(f.name, f.type)) for f in old] + needed.added
+            rows = pa.Table.from_pylist(self.opened.rows().to_pylist(), pa.schema(fields))
+            self._commit(rows, self.opened.said)
+        needed.note(applied)
+        return applied
+
+    def place(self, parts: Sequence[Part], **_: Any) -> tuple[Sequence[Part], Sequence[Any]]:
+        assert not any(part.filed for part in parts), "rows in files are for deletion vectors"
+        return parts, ()
+
+    def truncate(self, position: bytes, *, deletes: str, app_id: str, version: int) -> MergeResult:
+        return self._changed(
+            lambda model: model.truncate(position),
+            (),
+            deletes=deletes,
+            app_id=app_id,
+            version=version,
+        )
+
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        found = newest(self.path)
+        assert found is not None
+        rows = _by_source(found.rows())
+        wanted = {tuple(row.values()) for row in keys.to_pylist()}
+        have = zip(*(rows.column(name).to_pylist() for name in keys.column_names), strict=True)
+        return rows.filter(pa.array([key in wanted for key in have], pa.bool_()))
+
+    def merge(
+        self,
+        write_set: pa.Table,
+        *,
+        key: Sequence[str],
+        deletes: str,
+        app_id: str,
+        version: int,
+        files: Sequence[Any] = (),
+    ) -> MergeResult:
+        assert not files
+        found = newest(self.path)
+        assert found is not None
+        prepare(write_set, found.schema(), key=key)  # refuses what every sink refuses
+        if not write_set.num_rows:
+            size = found.size()
+            return MergeResult(rows=size.rows, files=size.files, bytes=size.bytes)
+        changes = [_change(row) for row in write_set.to_pylist()]
+        return self._changed(
+            lambda model: model.apply(changes), key, deletes=deletes, app_id=app_id, version=version
+        )
+
+    def _changed(
+        self, change: Any, key: Sequence[str], *, deletes: str, app_id: str, version: int
+    ) -> MergeResult:
+        found = self.opened = newest(self.path)
+        assert found is not None
+        size = found.size()
+        if (self.recorded(app_id) or -1) >= version:
+            return MergeResult(skipped=True, rows=size.rows, files=size.files, bytes=size.bytes)
+        schema = found.schema()
+        own = {source: name for name, source in sources_of(schema).items()}
+        rows = [_row(row) for row in _by_source(found.rows()).to_pylist()]
+        columns = {source: schema.field(name).type for source, name in own.items()}
+        keyed = key or list(columns)  # a truncate does not ask for it
+        model = Model(columns, keyed, deletes)
+        model.rows = {tuple(row.values[name] for name in keyed): row for row in rows}
+        before = dict(model.rows)
+        change(model)
+        new = pa.Table.from_pylist(
+            [{own.get(name, name): cell for name, cell in row.items()} for row in model.content()],
+            schema,
+        )
+        said = {**found.said, "recorded": {**found.said["recorded"], app_id: version}}
+        self._commit(new, said)
+        after, size = model.rows, self.opened.size()
+        return MergeResult(
+            inserted=len(after.keys() - before.keys()),
+            updated=sum(before[k] != after[k] for k in after.keys() & before.keys()),
+            deleted=len(before.keys() - after.keys()),
+            rows=size.rows,
+            files=size.files,
+            bytes=size.bytes,
+            at=self.opened.number,
+        )
+
+    def stage(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("it merges in the task")
+
+    def maintain(self, merged: MergeResult, *, key: Sequence[str]) -> None:
+        """Old files harm no test."""
+
+    def _commit(self, rows: pa.Table, said: dict[str, Any]) -> None:
+        number = 0 if self.opened is None else self.opened.number + 1
+        folder = Path(self.path)
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, folder / f"rows-{number}.parquet")
+        half = folder / f"half-{number}"
+        half.write_text(json.dumps({**said, "file": f"rows-{number}.parquet"}))
+        half.replace(folder / f"v{number}.json")
+        self.open()
+
+
+def _by_source(rows: pa.Table) -> pa.Table:
+    sources = {**sources_of(rows.schema), CDC: CDC}
+    return rows.rename_columns([sources[name] for name in rows.column_names])
+
+
+def _row(row: dict[str, Any]) -> Row:
+    cdc = row.pop(CDC)
+    return Row(
+        row,
+        cdc["position"],
+        cdc["op"],
+        cdc["source_ts"],
+        frozenset(cdc["unavailable"] or ()),
+        cdc["barrier"],
+        bool(cdc.get("deleted")),
+    )
+
+
+def _change(row: dict[str, Any]) -> Change:
+    cdc = row.pop(CDC)
+    action, patch, force, barrier = (row.pop(name) for name in (ACTION, PATCH, FORCE, BARRIER))
+    return Change(
+        action,
+        row,
+        cdc["position"],
+        patch=None if patch is None else tuple(patch),
+        unavailable=None if cdc["unavailable"] is None else tuple(cdc["unavailable"]),
+        row_barrier=cdc["barrier"],
+        force=bool(force),
+        barrier=barrier,
+        op=cdc["op"],
+        source_ts=cdc["source_ts"],
+    )
