@@ -7,7 +7,7 @@ in random order, so that every file has every range of keys. *random*: the batch
 from the whole table; *hot*: from the same 1 % of it (or as many as the batch has), spread over all of it. 90 % of a batch are
 updates, 5 % deletes, 5 % new rows. The first batch of each run is not counted: it builds the
 indexes that the engine keeps, and that is shown as `first`. What the engine does between batches
-(`upkeep`) is part of its time.
+(`maintenance`) is part of its time.
 
 `read`: seconds in which delta-rs reads the whole table afterwards; `MB/batch`: bytes written, log
 and upkeep included. Both tables must be equal in the end: else the exit code is 1.

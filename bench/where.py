@@ -50,17 +50,17 @@ OTHER: Final = "Python, other"
 # the innermost one.
 TASKS: Final = {
     "lakemark/snapshot/chunk_task.py": "chunk",
-    "lakemark/snapshot/jobs.py": "chunk",
+    "lakemark/spark/jobs.py": "chunk",
     "lakemark/reconcile/operator.py": "operator",
     "lakemark/supervisor.py": "driver",
-    "lakemark/snapshots.py": "driver",
+    "lakemark/snapshot/snapshots.py": "driver",
     "lakemark/snapshot/coordinator.py": "driver",
 }
 OF_TASKS: Final = {"merge": "write", "decode": "decode"}  # of `tasks.py`, by function
 IN_A_CHUNK: Final = {
     "lakemark/sink/": "encode",
     "lakemark/snapshot/chunks.py": "encode",
-    "lakemark/snapshot/readers/": "read",
+    "lakemark/connectors/postgres/": "read",
 }
 LIBRDKAFKA: Final = "rdk:"  # its threads begin so
 PRODUCING: Final = "_write (lakemark/snapshot/chunk_task.py"

@@ -1,6 +1,6 @@
 """A world for the coordinator of snapshots: topics as lists, a database, shards, a clock to move.
 
-Keys of tables are whole numbers. `FakeWorld` is the coordinator's `Outside`; its `stream` and its
+Keys of tables are whole numbers. `FakeWorld` is the coordinator's `Ports`; its `stream` and its
 `database` are what it talks with. What must never happen is noted in `wrong`.
 """
 
@@ -19,8 +19,7 @@ from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.output_frontier import Committed
-from lakemark.snapshot.ports import Cut
+from lakemark.snapshot.ports import Committed, Cut
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
 from lakemark.snapshot.snapshot_state import Settings
@@ -82,7 +81,7 @@ class FakeDatabase:
 
 
 class FakeWorld:
-    """The coordinator's `Outside`.
+    """The coordinator's `Ports`.
 
     Attributes:
         hold: work that is submitted waits for `release`.

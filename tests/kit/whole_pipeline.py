@@ -54,7 +54,7 @@ class Change:
 
 
 class World(FakeWorld):
-    """The coordinator's `Outside`, whose stream is the real pipeline.
+    """The coordinator's `Ports`, whose stream is the real pipeline.
 
     Attributes:
         rows: what the database has: `v` by table and key.

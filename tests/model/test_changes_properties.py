@@ -36,7 +36,7 @@ def _rows(draw):
 
 
 def _compose(nets, splits):
-    """`then` over the nets, parenthesised at random."""
+    """`compose` over the nets, parenthesised at random."""
     if not nets:
         return None
     if len(nets) == 1:
@@ -90,7 +90,7 @@ def test_none_is_the_unit(events):
 @given(events=_events(), row=_rows())
 @settings(max_examples=examples(100))
 def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
-    """`advance` from the table's row, event by event, against the same events composed."""
+    """`apply_step` from the table's row, event by event, against the same events composed."""
     pool = [dict(row.values)] if row else [{}]
     start = None
     if row is not None:

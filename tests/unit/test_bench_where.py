@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,18 +12,18 @@ from bench import where
 from stack.processes import wait_for
 
 WORKER = 'process 7:"python -m lakemark.spark.daemon";main (pyspark/worker.py:3000)'
-CHUNK = f"{WORKER};read.<locals>.task (lakemark/snapshot/jobs.py:90);run_chunk (lakemark/snapshot/chunk_task.py:120)"
+CHUNK = f"{WORKER};read.<locals>.task (lakemark/spark/jobs.py:90);run_chunk (lakemark/snapshot/chunk_task.py:120)"
 
 
 @pytest.mark.parametrize(
     ("stack", "stage"),
     [
-        (f"{CHUNK};_rows (lakemark/snapshot/chunk_task.py:240);read_chunk (lakemark/snapshot/readers/postgres_chunks.py:9);cast (pyarrow/compute.py:1)", "read"),
+        (f"{CHUNK};_rows (lakemark/snapshot/chunk_task.py:240);read_chunk (lakemark/connectors/postgres/postgres_chunks.py:9);cast (pyarrow/compute.py:1)", "read"),
         (f"{CHUNK};clock (lakemark/snapshot/chunk_task.py:230)", "read"),
-        (f"{CHUNK};_filed (lakemark/snapshot/chunk_task.py:210);write (lakemark/sink/chunk_files.py:9);write_table (pyarrow/parquet.py:1)", "encode"),
+        (f"{CHUNK};_filed (lakemark/snapshot/chunk_task.py:210);write (lakemark/sink/delta/chunk_files.py:9);write_table (pyarrow/parquet.py:1)", "encode"),
         (f"{CHUNK};_write (lakemark/snapshot/chunk_task.py:250);parts (lakemark/snapshot/chunks.py:9)", "encode"),
         (f"{CHUNK};_write (lakemark/snapshot/chunk_task.py:264)", "Kafka, clients"),
-        (f"{WORKER};carries (lakemark/causes.py:70);decode (lakemark/tasks.py:150);process (lakemark/source/stretch.py:9)", "decode"),
+        (f"{WORKER};carries (lakemark/causes.py:70);decode (lakemark/tasks.py:150);decode_range (lakemark/source/decoder.py:9)", "decode"),
         (f"{WORKER};carries (lakemark/causes.py:70);merge (lakemark/tasks.py:290);apply (lakemark/sink/apply.py:9)", "write"),
         (f"{WORKER};fold_group (lakemark/reconcile/operator.py:170);fold (lakemark/reconcile/window.py:9)", "operator"),
         (f"{WORKER};read_int (pyspark/serializers.py:9)", where.OTHER),
@@ -30,6 +31,13 @@ CHUNK = f"{WORKER};read.<locals>.task (lakemark/snapshot/jobs.py:90);run_chunk (
 )  # fmt: skip
 def test_a_stack_belongs_to_a_stage(stack, stage):
     assert where.stage_of(stack.split(";")) == stage
+
+
+def test_what_is_looked_for_is_there():
+    package = Path(__file__).parents[2] / "processor"
+    assert [
+        name for name in [*where.TASKS, *where.IN_A_CHUNK] if not (package / name).exists()
+    ] == []
 
 
 def test_samples_are_counted_and_what_is_none_is_passed_over():

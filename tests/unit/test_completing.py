@@ -5,7 +5,7 @@ import pytest
 from lakemark.errors import DependencyError
 from lakemark.model import positions
 from lakemark.snapshot import completing, runs
-from lakemark.snapshot.output_frontier import Committed
+from lakemark.snapshot.ports import Committed
 from lakemark.snapshot.signals import Rejection
 from lakemark.state.tables import BY_CONNECTOR
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings

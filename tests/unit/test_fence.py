@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
 from lakemark.model import positions
+from lakemark.model.offsets import has_passed
 from lakemark.snapshot import output_frontier
 from lakemark.snapshot.flight import flight
-from lakemark.snapshot.output_frontier import Committed, committed_position, has_passed
+from lakemark.snapshot.output_frontier import committed_position
+from lakemark.snapshot.ports import Committed
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, STEP_S, FakeWorld
 
 pytestmark = pytest.mark.usefixtures("logs")

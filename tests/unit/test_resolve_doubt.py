@@ -67,7 +67,7 @@ def moved(major, old, new, b=PLACEHOLDER, *, before=None, minor=1):
 
 
 def unreadable(*entries):
-    """As `process`, the first event's value cannot be decoded."""
+    """As `decode_range`, the first event's value cannot be decoded."""
     given = records(*entries)
     event = json.loads(given.values[0])
     event["after"]["a"] = "no number"

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+import lakemark
 from lakemark.converters.json.compiled import scan_json
 
 SCRIPT = """
-from lakemark.source import plain, scan_json
-print(scan_json.KEPT, plain.ready())
+from lakemark.converters.json.compiled import scan_json
+from lakemark.source import fast_path
+print(scan_json.KEPT, fast_path.ready())
 """
 
 
@@ -77,3 +79,15 @@ def test_what_is_whole_need_not_be_writable(monkeypatch, tmp_path):
     assert scan_json._folder() is None
     (folder / scan_json.WHOLE).touch()
     assert scan_json._folder() == folder
+
+
+def test_the_cache_knows_every_file_that_is_compiled(monkeypatch):
+    """What is kept of the old text would run on: numba looks at one file for each function."""
+    package = Path(lakemark.__file__).parent
+    compiled = {p for p in package.rglob("*.py") if "\n@compiled" in p.read_text(encoding="utf-8")}
+    assert len(compiled) > 2
+    read, known = Path.read_bytes, scan_json._digest()
+    for file in compiled:
+        with monkeypatch.context() as changed:
+            changed.setattr(Path, "read_bytes", lambda p, f=file: read(p) + b" " * (p == f))
+            assert scan_json._digest() != known, f"{file.name} is to be called scan_….py"

@@ -1,7 +1,7 @@
 """Output topics by name: of a table, its consumer group, and the settings a topic is made with.
 
-Pure. `publishing` and `output.transaction` write them; `lakemark doctor` and `lakemark plan` show
-them.
+Pure. `output.publisher` and `output.transaction` write them; `lakemark doctor` and `lakemark plan`
+show them.
 """
 
 from collections.abc import Iterable

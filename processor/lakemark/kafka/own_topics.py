@@ -1,6 +1,6 @@
 """lakemark's own topics: partitions and settings of each, and what is wrong with one that exists.
 
-Pure. `kafka.Cluster` makes the topics and refuses what cannot work; `lakemark doctor` shows it.
+Pure. `brokers.Cluster` makes the topics and refuses what cannot work; `lakemark doctor` shows it.
 The commands are for any topic and group; those of the output topics are named in `output_names`.
 """
 

@@ -17,7 +17,7 @@ put side by side.
 | MISSED | its key | | the event's | (of an event that cannot be decoded) |
 
 MOVED, AWAITED and DISPLACED are what `sink.resolve` leaves for later batches, FILL comes from
-snapshots. Rows of chunks: `chunk_rows`.
+snapshots. Rows of chunks: `chunk_batch`.
 """
 
 import json

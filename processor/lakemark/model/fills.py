@@ -148,7 +148,7 @@ def filled(packet: pa.Table, fills: Sequence[Fill]) -> pa.Table:
     """A packet whose images have what older rows have in columns that they lack.
 
     Args:
-        packet: see `packets`.
+        packet: see `change_batch`.
         fills: in the order in which they were found.
     """
     for fill in fills:
@@ -163,7 +163,7 @@ def doubted(packet: pa.Table, names: Collection[str], fills: Sequence[Fill]) -> 
     """Keys of the rows of which nobody knows what they have in a column.
 
     Args:
-        packet: see `packets`.
+        packet: see `change_batch`.
         names: columns of its images, wherever these are.
         fills: the columns.
     """

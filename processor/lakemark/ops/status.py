@@ -153,7 +153,7 @@ class CatalogNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a batch did; `seconds` are by step, `held` is `settle.News.held`."""
+    """What a batch did; `seconds` are by step, `held` is `advance.News.held`."""
 
     batch: int
     events: int

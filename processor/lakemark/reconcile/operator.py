@@ -4,7 +4,7 @@
     chunks  ─ key or header says the shard ────────────────────────────────────────────────┼─ fold
     control ─ every record to every shard ─────────────────────────────────────────────────┘
 
-That is the query while runs are armed; else no changes come here (`stages`).
+That is the query while runs are armed; else no changes come here (`spark.query`).
 
 Packets and reports pass through as they are. So the log is read from Kafka and decoded once, and
 one batch has equal offsets for tables and shards because there is nothing else that it could have.

@@ -52,7 +52,7 @@ class ShardState(msgspec.Struct):
         runs: armed runs.
         forgotten_below: a chunk with a lower `lo` cannot be decided any more.
         highest: highest position of anything remembered since the first run was armed.
-        segments: touches as Arrow IPC, see `remembered`.
+        segments: touches as Arrow IPC, see `key_log`.
         rows: number of touches per segment.
         floors, blind, own: newest truncate, unreadable key, own snapshot per table.
         windows: by uuid.

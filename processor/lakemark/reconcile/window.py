@@ -6,7 +6,7 @@ what goes out. It reads no clock, no broker and no file, so a repeated batch giv
 While no run is armed nothing is remembered and the state is not rewritten. A run is armed by a
 `run-start` record and disarmed by its `run-end`; in between the shard keeps, of the run's tables:
 
-* touches (`remembered`): per key its newest position and its *barrier*, that of the newest c or d;
+* touches (`key_log`): per key its newest position and its *barrier*, that of the newest c or d;
 * floors (truncates), blind spots (changes whose key cannot be read) and snapshots of the
   connector's own: per table the newest position;
 * windows: id, position of the open row (or one before it: `_open`), position of the close row and

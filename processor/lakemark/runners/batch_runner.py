@@ -33,7 +33,7 @@ RECORDS_A_SHARD: Final = 4
 def chunk_records(shards: int) -> int:
     """How many records of the chunks topic a batch has, and more where each chunk has many.
 
-    What they hold in memory is bounded where they are made: `reading.MAX_WAITING_BYTES`.
+    What they hold in memory is bounded where they are made: `chunk_scheduler.MAX_WAITING_BYTES`.
     """
     return max(CHUNK_RECORDS, RECORDS_A_SHARD * shards)
 

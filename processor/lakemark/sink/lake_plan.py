@@ -1,7 +1,8 @@
 """What a merge task is told of the lake and of each table, and what it says of a table afterwards.
 
 The driver makes the plans (`plans.lake_plan`), the task applies a batch by them (`apply`), and the
-driver finishes what is left to it (`bigtable`). The next state follows from outcomes (`settle`).
+driver finishes what is left to it (`spark_merge_driver`). The next state follows from outcomes
+(`advance`).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The world of the coordinator: Kafka's topics, PostgreSQL, Spark's tasks; see `outside`."""
+"""The world of the coordinator: Kafka's topics, PostgreSQL, Spark's tasks; see `ports`."""
 
 import time
 import uuid
@@ -131,24 +131,24 @@ class Adapters:
     # -- topics ---------------------------------------------------------------------------------
 
     def load(self) -> dict[bytes, bytes]:
-        """See `Outside`."""
+        """See `Ports`."""
         kept = records.read_compacted(self.config, self.config.topics.progress)
         place = kept.get(SIGNALS_KEY)
         self._offsets = msgspec.json.decode(place, type=dict[int, int]) if place else {}
         return {key: value for key, value in kept.items() if key.startswith(b"_")}
 
     def save(self, records_: Mapping[bytes, bytes | None]) -> None:
-        """See `Outside`."""
+        """See `Ports`."""
         self._publish(self.config.topics.progress, list(records_.items()))
 
     def control(self, records_: Sequence[Mapping[str, Any]]) -> None:
-        """See `Outside`."""
+        """See `Ports`."""
         now = self.now_ms()
         values = [msgspec.json.encode({**record, "ts_ms": now}) for record in records_]
         self._publish(self.config.topics.control, [(b"_snapshot", value) for value in values])
 
     def notify(self, notifications: Sequence[Notification]) -> None:
-        """See `Outside`."""
+        """See `Ports`."""
         topic = self.config.topics.notifications
         self._publish(topic, [(one.key(), one.value()) for one in notifications])
 
@@ -164,7 +164,7 @@ class Adapters:
         self._producer = client
 
     def signals(self) -> list[SignalRecord]:
-        """See `Outside`."""
+        """See `Ports`."""
         consumer = self._consumer or self._subscribed()
         found, given = [], consumer.consume(100, timeout=0)
         self._still_admitted()  # else they are read again by another consumer
@@ -216,7 +216,7 @@ class Adapters:
     # -- database -------------------------------------------------------------------------------
 
     def refusal(self) -> Rejection | None:
-        """See `Outside`."""
+        """See `Ports`."""
         if self.config.database is None:
             return Rejection(
                 "",
@@ -240,7 +240,7 @@ class Adapters:
         return None
 
     def tables(self) -> dict[str, TableSchema]:
-        """See `Outside`."""
+        """See `Ports`."""
         signal, captured = self.connector.signal_table, self._captured()
         found = read_schemas(
             self.settings.database,
@@ -259,7 +259,7 @@ class Adapters:
         return self.schemas
 
     def ambiguous(self) -> dict[str, str]:
-        """See `Outside`."""
+        """See `Ports`."""
         captured = self._captured()
         found = read_names(self.settings.database, captured)
         return {t: namesakes.reason(names) for t, names in found.items() if len(names) > 1}
@@ -272,7 +272,7 @@ class Adapters:
             return self.connector.tables
 
     def reasons_against(self, table: str) -> Rejection | None:
-        """See `Outside`."""
+        """See `Ports`."""
         found = table_cut.reasons_against(self.settings, table)
         if found:
             return Rejection("", found[0].code, found[0].message, found[0].hint)
@@ -287,7 +287,7 @@ class Adapters:
         return None
 
     def condition(self, table: str, text: str) -> Condition:
-        """See `Outside`."""
+        """See `Ports`."""
         from lakemark.connectors.postgres.conditions import rebuilt  # noqa: PLC0415 - slow, and seldom needed
 
         types = self._types.get(table)
@@ -300,7 +300,7 @@ class Adapters:
         return condition
 
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
-        """See `Outside`."""
+        """See `Ports`."""
         found: dict[str, list[str]] = {}
         if not keys:
             return found
@@ -326,7 +326,7 @@ class Adapters:
         return [known.column(name) for name in known.key] if known is not None else []
 
     def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
-        """See `Outside`."""
+        """See `Ports`."""
         table = self.connector.signal_table or ""
         try:
             session = self._ticks.get()
@@ -339,7 +339,7 @@ class Adapters:
             raise
 
     def committed(self, epoch: int) -> Committed:
-        """See `Outside`."""
+        """See `Ports`."""
         position = b""
         if self.config.source.connect is not None:
             with ConnectRest(self.config.source.connect) as connect:
@@ -354,7 +354,7 @@ class Adapters:
         return Committed(position, ends)
 
     def blocker(self, snapshot: Snapshot) -> Blocker:
-        """See `Outside`."""
+        """See `Ports`."""
         return postgres_windows.blocker(self._session.get(), snapshot)
 
     # -- elsewhere ------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class Adapters:
         surrogate: str | None,
         within: KeyRange,
     ) -> Cut:
-        """See `Outside`."""
+        """See `Ports`."""
         found = table_cut.cut(
             self.settings,
             table,
@@ -380,25 +380,25 @@ class Adapters:
         return Cut(found.spans, found.fingerprint, found.rows)
 
     def fingerprint(self, table: str) -> str:
-        """See `Outside`."""
+        """See `Ports`."""
         return table_cut.fingerprint(self.settings, table)
 
     def partial_keys(self, table: str) -> tuple[str, ...]:
-        """See `Outside`."""
+        """See `Ports`."""
         key = self._key(table)
         keys = self.partial(table, key) if key else []
         return tuple(one.decode("utf-8", "replace") for one in keys)
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
-        """See `Outside`."""
+        """See `Ports`."""
         return self.reader.read_chunk(spec, self.settings)
 
     def submit(self, work: Callable[[], None]) -> None:
-        """See `Outside`."""
+        """See `Ports`."""
         self._queue(self._pool, work)
 
     def submit_tick(self, work: Callable[[], None]) -> None:
-        """See `Outside`."""
+        """See `Ports`."""
         self._queue(self._ticker, work)
 
     def _queue(self, pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
@@ -410,15 +410,15 @@ class Adapters:
                 raise
 
     def monotonic(self) -> float:
-        """See `Outside`."""
+        """See `Ports`."""
         return time.monotonic()
 
     def now_ms(self) -> int:
-        """See `Outside`."""
+        """See `Ports`."""
         return int(time.time() * 1000)
 
     def uuid(self) -> str:
-        """See `Outside`."""
+        """See `Ports`."""
         return str(uuid.uuid4())
 
 

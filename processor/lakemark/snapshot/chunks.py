@@ -83,7 +83,7 @@ class ChunkSpec:
         attempt: of this read; unique and increasing over all reads of the pipeline.
         span: which keys.
         condition: only rows for which it holds.
-        keys: only these keys, as `boundaries.key_texts` gives them; those that the table does not
+        keys: only these keys, as `key_ranges.key_texts` gives them; those that the table does not
             have become deletes. None for all keys.
         surrogate: column that spans are of; None = the key.
         shards: number of shards, fixed with the checkpoint.
@@ -141,7 +141,7 @@ class ChunkResult:
         snapshot: what the read saw; also known of an error that came after it.
         fingerprint: `TableSchema.fingerprint` of the table when it was read.
         bad: (canonical key, reason code) of rows with a value that the connector cannot carry
-            either, see `postgres_chunks.Chunk`; the first `MAX_BAD`.
+            either, see `postgres_chunks.RowsOfSnapshot`; the first `MAX_BAD`.
         bad_rows: how many there are.
         clamped: values clamped to what Delta can hold.
         lo: window whose position the rows of a data file have; empty without a file.
@@ -324,7 +324,7 @@ def _keys_by_shard(keys: pa.Array, spec: ChunkSpec) -> Iterator[tuple[int, pa.Ar
 
 
 def shards_of(table: str, keys: Sequence[bytes], shards: int) -> npt.NDArray[np.uint32]:
-    """The shard of each key of a table, as `touches.shard_of` says."""
+    """The shard of each key of a table, as `changed_keys.shard_of` says."""
     seed = crc32(table.encode() + b"\0")
     return np.array([crc32(key, seed) for key in keys], np.uint32) % np.uint32(shards)
 

@@ -20,7 +20,7 @@ SETTLING: Final = "settling"
 
 
 class ChunkInFlight(msgspec.Struct, frozen=True):
-    """An attempt, see `reading`.
+    """An attempt, see `chunk_scheduler`.
 
     Attributes:
         run, table, chunk, attempt: which.

@@ -117,7 +117,8 @@ class Ports(Protocol):
         """Why a table must not be read beside its events; the id is empty.
 
         Raises:
-            LakemarkError: the database is away, or knows no such table: see `acceptance.against`.
+            LakemarkError: the database is away, or knows no such table: see
+                `signal_validation.against`.
         """
 
     def condition(self, table: str, text: str) -> Condition:

@@ -49,7 +49,7 @@ class Retries:
         self.delayed(error, self.not_before - now)
 
     def over(self, now: float) -> None:
-        """Nothing has failed for as long as was waited: what fails next is tried again at once."""
+        """For as long as was waited nothing has failed: the next wait is a short one again."""
         if now >= self.not_before + self._wait:
             self._wait = FIRST_WAIT_S
             self.state.trouble = None

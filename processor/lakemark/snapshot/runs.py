@@ -61,7 +61,7 @@ class Chunk(msgspec.Struct, array_like=True):
     """One chunk: a range of keys, or a list of keys.
 
     Attributes:
-        after, upto: the range, see `boundaries.KeyRange`.
+        after, upto: the range, see `key_ranges.KeyRange`.
         keys: the list, each key as the texts of its columns; None for a range.
         done: it is settled in every shard, or other chunks took its place.
         rows: that were settled.

@@ -125,7 +125,7 @@ def against(name: str, ask: Callable[[str], Rejection | None]) -> Rejection | No
 
     Args:
         name: the table.
-        ask: see `Outside.reasons_against`.
+        ask: see `Ports.reasons_against`.
 
     Raises:
         LakemarkError: retried: the database is away, or the table is locked.

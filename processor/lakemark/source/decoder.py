@@ -1,8 +1,8 @@
 """One stretch of one Kafka partition, from raw records to packets of net changes.
 
-Pure: no Spark, no Kafka. The steps, in order: decode headers → drop replays (gate) → canonical
-keys → newest state per key → typed images of the winners only → packets. Whatever cannot be decoded
-becomes a dead letter with its original bytes; nothing here raises on any input.
+Pure: no Spark, no Kafka. The steps, in order: decode headers → drop replays (`replay_filter`) →
+canonical keys → newest state per key → typed images of the winners only → packets. Whatever cannot
+be decoded becomes a dead letter with its original bytes; nothing here raises on any input.
 """
 
 from collections import Counter

@@ -5,9 +5,9 @@ The usual stretch is nothing but inserts, updates and deletes of one table, all 
 of these are read on, column by column (`images`). Where a stretch has anything else in it, or an
 image that says more than its values, `decode_range` says so and changes nothing.
 
-What it returns is what `stretch.process` would, with two exceptions. It has no `applied`: who needs
-that goes the general way. And it never reads an older event of a key; the general way does where
-the newest one has a text that might be a placeholder and is none, and may find fault with it.
+What it returns is what `decoder.decode_range` would, with two exceptions. It has no `applied`: who
+needs that goes the general way. And it never reads an older event of a key; the general way does
+where the newest one has a text that might be a placeholder and is none, and may find fault with it.
 """
 
 import shutil
@@ -92,7 +92,7 @@ class Events(NamedTuple):
 def decode_range(
     topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: StretchPlan
 ) -> DecodedRange | None:
-    """What `stretch.process` says of the same records; None where they are not all plain.
+    """What `decoder.decode_range` says of the same records; None where they are not all plain.
 
     Args:
         topic: theirs.
@@ -279,7 +279,7 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
 
 
 def _water(events: Events, start: AppliedPosition, epoch: int) -> AppliedPosition:
-    """The high-water after the events: see `gate`, `stretch._creates`, `fold._going_on`.
+    """The high-water after the events: see `replay_filter`, `decoder._creates`, `fold._going_on`.
 
     Raises:
         _NotPlainError: one is below the former, or of which row it is, only the table knows.

@@ -38,7 +38,7 @@ class TableReport:
 
 
 class Report(msgspec.Struct):
-    """What a stretch tells the driver: `Stretch` without its packets.
+    """What a stretch tells the driver: `DecodedRange` without its packets.
 
     For the output topics also `sample`, an event without images, and `wrappers`, the schemas of
     wrapped keys and values by table.

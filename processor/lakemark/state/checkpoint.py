@@ -196,7 +196,7 @@ class Checkpoint:
         self._write("lakemark/topics.json", msgspec.json.encode(ids))
 
     def decoding(self) -> dict[str, str] | None:
-        """The connector's settings that events were decoded by, see `decoding`; None = unknown."""
+        """The connector's settings that events were decoded by, see `encoding`; None = unknown."""
         blob = self._read("lakemark/decoding.json")
         return msgspec.json.decode(blob, type=dict[str, str]) if blob else None
 
@@ -205,7 +205,7 @@ class Checkpoint:
         self._write("lakemark/decoding.json", msgspec.json.encode(settings))
 
     def written(self) -> dict[str, dict[str, str]]:
-        """How columns' values were written when their events were decoded, see `decoding`."""
+        """How columns' values were written when their events were decoded, see `encoding`."""
         blob = self._read("lakemark/columns.json")
         return msgspec.json.decode(blob, type=dict[str, dict[str, str]]) if blob else {}
 

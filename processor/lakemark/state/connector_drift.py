@@ -5,7 +5,7 @@ what changes                        what happens
 lists of tables, the signal table,  the query is started again with what there is now; no event is
 anything else                       left out meanwhile: the stream goes by `source.tables` alone
 how values are written              so it is, and the tables concerned are snapshotted again, see
-                                    `decoding`
+                                    `encoding`
 the type of a column, so that its   the same
 values are written in another way;
 a column that was gone is there

@@ -1,4 +1,4 @@
-"""Kafka's topics against what the checkpoint says was read of them; the rules are in `gaps`.
+"""Kafka's topics against what the checkpoint says was read of them; the rules are in `data_loss`.
 
 topic           that lost records, or is another one than was read
 --------------  ----------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ ERRORED: Final = "errored"
 
 
 class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A high-water: position as hex, newest source time in microseconds; see `gate.HighWater`."""
+    """A high-water: position as hex, newest source time in microseconds; see
+    `replay_filter.AppliedPosition`."""
 
     position: str = LOWEST.hex()
     source_ts: int = 0

@@ -428,7 +428,7 @@ class Pipeline:
         return (*state.fills, *due), False
 
     def fill_lake(self, due: list[Fill], ends: Ends) -> bool:
-        """`evolve.fill`."""
+        """`schema_evolution.fill`."""
         batch = due[0].batch
         if self.lake.filled == batch:
             return True

@@ -1,6 +1,7 @@
 """How far the pipeline has read, against what the brokers still have. Pure.
 
-What is lost is found as `lakemark run` finds it (`gaps`); here it is also said what soon will be.
+What is lost is found as `lakemark run` finds it (`data_loss.gaps`); here it is also said what soon
+will be.
 """
 
 from collections.abc import Iterator, Mapping

@@ -68,7 +68,7 @@ def merge(
     opened: Opened | None = None,
     files: Sequence[InFile] = (),
 ) -> MergeResult:
-    """Applies a write set in one commit, exactly once per (app_id, version); as `delta.merge`.
+    """Applies a write set in one commit, exactly once per (app_id, version); as `delta_rs.merge`.
 
     Args:
         path: folder of the table.
@@ -83,8 +83,8 @@ def merge(
             and none of the write set, have the same key.
 
     Raises:
-        TableError: as `delta.merge`; `lake-refused` for deletion vectors that cannot be read.
-        DependencyError: as `delta.merge`.
+        TableError: as `delta_rs.merge`; `lake-refused` for deletion vectors that cannot be read.
+        DependencyError: as `delta_rs.merge`.
     """
     given = [opened]
 

@@ -154,7 +154,7 @@ def read_rows(
     storage_options: Options = None,
     opened: Opened | None = None,
 ) -> pa.Table:
-    """The table's rows with the given keys; as `delta.read_rows`, at a cost that is the keys'.
+    """The table's rows with the given keys; as `delta_rs.read_rows`, at a cost that is the keys'.
 
     Args:
         path: folder of the table.

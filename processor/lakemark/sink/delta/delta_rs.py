@@ -54,7 +54,7 @@ def merge(
     """Applies a write set in one commit, exactly once per (app_id, version).
 
     Args:
-        path: folder of the table, made by `evolve.ensure`.
+        path: folder of the table, made by `schema_evolution.ensure`.
         write_set: see `write_set`; columns under the source's names, one row per key. Without
             rows nothing is committed, and so nothing recorded.
         key: source names of the primary key's columns.

@@ -118,7 +118,7 @@ def truncate(
     version: int,
     storage_options: Options = None,
 ) -> MergeResult:
-    """Removes, or marks deleted, the rows below a truncate; see `delta.truncate`.
+    """Removes, or marks deleted, the rows below a truncate; see `delta_rs.truncate`.
 
     Raises:
         TableError, DependencyError: as `merge`.

@@ -43,7 +43,7 @@ DIGITS: Final = 18
 
 def _digest() -> str:
     """Of all that is compiled: numba looks at the file of a function only, not at what it calls."""
-    files = sorted(Path(__file__).parent.glob("scan_*.py"))
+    files = sorted(Path(__file__).parents[3].rglob("scan_*.py"))  # `source.scan_messages`, too
     text = b"".join(file.read_bytes() for file in files)
     return hashlib.sha256(text + numba.__version__.encode()).hexdigest()[:16]
 
