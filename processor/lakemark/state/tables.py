@@ -41,8 +41,7 @@ ERRORED: Final = "errored"
 
 
 class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A high-water: position as hex, newest source time in microseconds; see
-    `replay_filter.AppliedPosition`."""
+    """As `replay_filter.AppliedPosition`: position as hex, newest source time in microseconds."""
 
     position: str = LOWEST.hex()
     source_ts: int = 0
