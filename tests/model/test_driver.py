@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
-from lakemark.sink import apply, names
-from lakemark.sink.delta import commits
+from lakemark.sink import apply, names, versions
 from lakemark.state import tables
 from tests.kit.log_model import TABLE, TOPIC, Database, Shape, shapes, table_schema
 from tests.kit.log_records import Connector
@@ -135,7 +134,7 @@ def test_the_table_equals_the_source_whatever_happens_to_the_pipeline(
 
 @pytest.mark.slow
 def test_batches_told_by_their_number_alone_would_be_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(commits, "version_of", lambda batch, *_: (batch + 1) << 32)
+    monkeypatch.setattr(versions, "version_of", lambda batch, *_: (batch + 1) << 32)
     shape = Shape(partitions=2, transactions=12, keys=4)
     for seed in range(60):
         root = tmp_path / str(seed)

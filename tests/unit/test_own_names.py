@@ -3,7 +3,7 @@
 import pytest
 
 from lakemark.ops.plan import facts_lake
-from lakemark.sink.delta import schema_evolution
+from lakemark.sink import schema_changes
 from lakemark.sink.names import CDC, OWN
 from lakemark.state.tables import TableState
 from tests.kit.memory_pipeline import Broker
@@ -18,7 +18,7 @@ def test_the_table_stops_alone(tmp_path, monkeypatch, name, there):
     shop = Shop(tmp_path, Broker(), schemas)
     if there and name != CDC:
         with monkeypatch.context() as before:
-            before.setattr(schema_evolution, "OWN", frozenset({CDC}))
+            before.setattr(schema_changes, "OWN", frozenset({CDC}))
             before.setattr("lakemark.sink.apply.OWN", frozenset({CDC}))
             shop.put("c", 10, 1, **{name: "x"})
             shop.run()
