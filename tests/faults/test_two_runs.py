@@ -133,13 +133,13 @@ def batch_under_way(running: Running) -> int:
     """Wait until a batch has been under way for a second, and is not at its end; its number."""
     folder, found = running.directory / "checkpoint", list[int]()
 
+    def batches(of: str, *, for_s: float = 0.0) -> set[int]:
+        """Whose files are whole: one that is being written has another name, and loses it."""
+        names = [path for path in (folder / of).iterdir() if path.name.isdigit()]
+        return {int(path.name) for path in names if time.time() - path.stat().st_mtime >= for_s}
+
     def under_way() -> bool:
-        planned = {
-            int(path.name)
-            for path in (folder / "offsets").glob("[0-9]*")
-            if time.time() - path.stat().st_mtime > 1
-        }
-        planned -= {int(path.name) for path in (folder / "commits").glob("[0-9]*")}
+        planned = batches("offsets", for_s=1.0) - batches("commits")
         found[:] = [batch for batch in planned if not is_saved(running, batch)]
         return bool(found)
 
