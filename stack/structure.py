@@ -1,7 +1,8 @@
 """How the package is laid out, in figures: `./dev check --structure`.
 
-A figure may shrink and never grow: `tests/unit/test_structure.py` holds each to `LIMITS`. A *group*
-is a folder of the package or a file at its top. Imports for the type checker alone count.
+A figure is to shrink: `tests/unit/test_structure.py` holds each to `LIMITS`, where one that grew
+says why. A *group* is a folder of the package or a file at its top. Imports for the type checker
+alone count.
 """
 
 import ast
@@ -24,7 +25,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "pairs of groups that import each other": 0,
     "modules in cycles": 0,
     "names of several classes": 0,
-    "modules that an update of a row enters": 63,
+    "modules that an update of a row enters": 62,  # 58 before a table stood behind a sink
 }
 """What each figure is; who makes one smaller lowers it here."""
 GOALS: Final[Mapping[str, int]] = {

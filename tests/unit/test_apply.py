@@ -197,6 +197,19 @@ def test_a_table_of_an_engine_from_which_nothing_leads_back_is_not_written(tmp_p
     assert (refused.value.code, DeltaTable(path).version()) == ("engine-mismatch", version)
 
 
+@pytest.mark.parametrize("engine", ["task-merge", "deletion-vectors", SPARK_MERGE])
+def test_the_driver_finishes_what_the_task_did_not_merge(tmp_path, engine):
+    found = parts(Entry("c", (100, 1), 1, key=1, after=row(1, 1, "b")))
+    plan = LakePlan("q", 1, "stream", lambda _: TablePlan(str(tmp_path / "t"), engine=engine))
+    outcome = apply(TABLE, found, plan)
+    staged = engine == SPARK_MERGE
+    assert (outcome.unfinished, bool(outcome.needs), outcome.inserted) == (
+        staged,
+        staged,
+        not staged,
+    )
+
+
 def test_a_table_made_anew_that_died_before_its_first_row_begins_anew(tmp_path):
     """It has two versions already, and nothing of what it should have."""
     path = str(tmp_path / "t")

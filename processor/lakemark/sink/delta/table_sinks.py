@@ -159,7 +159,9 @@ class TaskMergeSink:
         floor: bytes | None,
         fills: bool,
     ) -> tuple[Sequence[Part], Sequence[InFile]]:
-        """See `TableSink.place`: none stays in its file."""
+        """See `TableSink.place`; without rows in files, as nearly always, no log is asked."""
+        if not any(part.filed for part in parts):
+            return parts, ()
         return placed(
             parts,
             loader(self.path, self.options),
