@@ -24,10 +24,8 @@ from lakemark.connectors import catalog_policies
 from lakemark.connectors.connector import Connector
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.model import namesakes
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.namesakes import Names
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.ops.status import BatchDone
@@ -95,7 +93,6 @@ class Pipeline:
         forms_change: told that events of tables are not of the form that was known.
         left_out: told of a command over which the process has ended twice.
         schemas, forms: of the tables, as the catalog says; how columns are written.
-        names: of the captured tables, see `Catalog.names`.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
         seen_columns: columns of tables that the newest look at the catalog has found.
         numerics: columns of type numeric by table, as it has found them.
@@ -125,14 +122,13 @@ class Pipeline:
     pace: Trigger = field(default_factory=Trigger)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     forms: Forms = field(default_factory=Forms)
-    names: Names = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
     draining: GracefulStop = field(default_factory=GracefulStop)
     refresh: Refresh = field(init=False)
 
     def __post_init__(self) -> None:
-        self.refresh = Refresh(self.catalog, self.schemas, self.forms, names=self.names)
+        self.refresh = Refresh(self.catalog, self.schemas, self.forms)
 
     def start(self, *, armed: bool, once: bool) -> Query:
         """Starts the query; see `BatchRunner.start`."""
@@ -220,7 +216,6 @@ class Pipeline:
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
         start = advance.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
-        self._refuse_namesakes(state, before, start)
         self._replace(state, before)
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
@@ -265,21 +260,6 @@ class Pipeline:
                 tables.resume(state, name)
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)
-
-    def _refuse_namesakes(
-        self, state: PipelineState, before: PipelineState, start: Offsets
-    ) -> None:
-        """Stops tables whose text the catalog has for others, before any of their events."""
-        stop = partial(tables.stop, state, start=start, before=before)
-        for table, captured in self.refresh.names.items():
-            entry = state.tables.get(table)
-            if table in state.left or table not in self.connector.chosen:
-                continue
-            if entry is not None and (entry.state == tables.PAUSED or entry.code == namesakes.CODE):
-                continue
-            known = [entry.source_name] if entry is not None and entry.source_name else []
-            if len(names := {*captured, *known}) > 1:
-                advance.ambiguous(table, names, stop)
 
     def _replace(self, state: PipelineState, before: PipelineState) -> None:
         """Rebuilt tables take the place of the old ones, before anything of the batch is written.
@@ -400,7 +380,6 @@ class Pipeline:
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
                 outputs=config.source.topics is not None,
-                names=state.names(),
                 fills={t: tuple(s.fills) for t, s in state.tables.items() if s.fills},
             ),
             shards=config.stream.shards,

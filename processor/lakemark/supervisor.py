@@ -261,7 +261,6 @@ class Supervisor:
             topics_begin=lambda topics: recovery.remember(config, checkpoint, topics),
             schemas=captured,
             forms=forms,
-            names=catalog.names(),
             pace=Trigger() if self.once else Trigger(config.stream.trigger, self._hasty),
         )
 

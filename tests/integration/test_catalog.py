@@ -92,16 +92,16 @@ def test_tables_by_name_or_all_of_them(database: Database):
     database.execute('CREATE TABLE odd."Two Words.x" (x int)')
     database.execute("CREATE VIEW v AS SELECT * FROM a")
     given, modes = settings(database), HandlingModes()
-    some = read_schemas(given, ["odd.Two Words.x", "public.nope", "nonsense"], modes, settings={})
-    assert set(some) == {"odd.Two Words.x"}
-    assert some["odd.Two Words.x"].key == ()
+    some = read_schemas(given, ['odd."Two Words.x"', "public.nope", "nonsense"], modes, settings={})
+    assert set(some) == {'odd."Two Words.x"'}
+    assert some['odd."Two Words.x"'].key == ()
     assert set(read_schemas(given, None, modes, settings={})) == {
         "public.a",
         "public.debezium_signal",
-        "odd.Two Words.x",
+        'odd."Two Words.x"',
     }
     assert read_schemas(given, [], modes, settings={}) == {}
-    assert table_names(given) == ["odd.Two Words.x", "public.a", "public.debezium_signal"]
+    assert table_names(given) == ['odd."Two Words.x"', "public.a", "public.debezium_signal"]
     captured = read_schemas(given, None, modes, settings={}, captured={"public.a", "public.nope"})
     assert set(captured) == {"public.a"}
 

@@ -293,9 +293,6 @@ class FakeWorld:
     def watched(self, table: str) -> bool:
         return table not in self.unwatched
 
-    def ambiguous(self) -> dict[str, str]:
-        return {}
-
     def reasons_against(self, table: str) -> Rejection | None:
         self._pass("reasons_against")
         if isinstance(found := self.against.get(table), LakemarkError):

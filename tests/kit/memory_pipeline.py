@@ -17,7 +17,6 @@ from lakemark.connectors.connector import parse
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import LakemarkError
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.namesakes import Name, Names
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.pipeline import Pipeline, Results
@@ -144,10 +143,6 @@ class MemoryCatalog:
     live: bool = True
     asked: int = 0
     away: LakemarkError | None = None
-    captured: dict[str, tuple[Name, ...]] = field(default_factory=dict)
-
-    def names(self) -> Names:
-        return dict(self.captured)
 
     def read(self, names: Any) -> dict[str, TableSchema]:
         self.asked += 1
@@ -261,7 +256,6 @@ class World:
             publish=lambda state: None,
             snapshots=lambda state, news: None,
             schemas=dict(self.schemas),
-            names=self.catalog.names(),
         )
         pipeline.broker = self.broker
         return pipeline

@@ -6,6 +6,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 
 from lakemark.errors import DependencyError, TableError
+from lakemark.settings.table_id import text_of
 from lakemark.sink import names
 from lakemark.sink.delta import delta_rs, failures, maintenance, merge_sql, schema_evolution
 from lakemark.sink.delta.engines import TASK_MERGE
@@ -152,26 +153,32 @@ def test_names_that_clash_get_a_letter_escaped():
     assert names.column_names(["Id", "id"], {"id": "id"}) == {"Id": "%49d", "id": "id"}
 
 
-def test_table_paths_are_safe_and_reversible():
+def test_table_paths_are_safe_and_no_two_are_equal():
     lake = "s3://bucket/lake/"
     assert names.table_path(lake, "public.orders") == "s3://bucket/lake/public/orders"
-    for table in (
-        "public.order items",
-        "a.b.c",
-        "a...",
-        "ä.%20",
-        "x./../etc",
-        "p.~20",
-        "ü.日本",
-        "a.\uff21",
-        "public._delta_log",
-        "_delta_log._delta_log",
-        "public._delta_log2",
-    ):
-        path = names.table_path(lake, table)
-        assert names.table_of(path) == table
+    found = set()
+    tables = [
+        ("public", "order items"),
+        ("public", "order~20items"),
+        ("a", "b.c"),
+        ("a.b", "c"),
+        ("a", "b", "c"),
+        ("a", ".."),
+        ("ä", "%20"),
+        ("x", "/../etc"),
+        ("p", "~20"),
+        ("ü", "日本"),
+        ("a", "\uff21"),
+        ("public", "_delta_log"),
+        ("_delta_log", "_delta_log"),
+        ("public", "_delta_log2"),
+    ]
+    for parts in tables:
+        path = names.table_path(lake, text_of(*parts))
+        found.add(path)
         assert not set(" %[]\\*?#:'\"") & set(path.removeprefix("s3://"))
         assert not {"..", "_delta_log"} & set(path.split("/"))
+    assert len(found) == len(tables)
 
 
 def test_tables_that_are_there_keep_their_paths():

@@ -306,7 +306,7 @@ def test_a_batch_without_rows_of_the_connectors_own_is_none_of_its_snapshot():
 def test_own_rows_of_a_table_left_out_are_nothing_to_it():
     before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=[TOPIC]))})
     state = tables.decode(tables.encode(before))
-    told = TableReport(own_ends=True, own_snapshots={700}, names={("public", "items")})
+    told = TableReport(own_ends=True, own_snapshots={700})
     advance.settle(state, before, START, [report(of={OTHER: told})], [], catalog=False)
     assert state.left == before.left
     assert state.tables == {}
@@ -320,30 +320,6 @@ def test_events_with_unknown_columns_are_counted_when_they_are_read_again():
 def test_what_a_streaming_table_has_besides_events_is_counted():
     entry, _ = settled(report(of={T: TableReport(replays=2)}))
     assert entry.replays == 2
-
-
-def test_the_catalog_is_not_asked_for_a_table_before_it_is_known_which():
-    told = TableReport(names={("a", "b.c"), ("a.b", "c")}, unknown_columns={"x"})
-    entry, left = settled(report(of={T: told}), catalog=True)
-    assert left.refresh == {}
-    assert entry.code == "name-ambiguous"
-    told = TableReport(names={("a", "b.c")}, unknown_columns={"x"})
-    entry, left = settled(report(of={T: told}), catalog=True)
-    assert (left.refresh, entry.state) == ({}, tables.CATCHING_UP)
-
-
-def test_a_paused_table_is_not_moved_by_what_its_name_stands_for():
-    entry, _ = settled(
-        report(of={T: TableReport(names={("a", "b.c")})}), state=tables.PAUSED, code="paused"
-    )
-    assert (entry.state, entry.code, entry.source_name) == (tables.PAUSED, "paused", None)
-
-
-@pytest.mark.parametrize("known", [None, ("a.b", "c")])
-def test_chunks_say_whose_rows_a_table_has_unless_it_is_known(known):
-    state = state_of(**{"a.b.c": TableState(source_name=known)})
-    advance.chunks(state, frozenset(), [chunk("a.b.c")])
-    assert state.tables["a.b.c"].source_name == (known or ("a", "b.c"))
 
 
 @pytest.mark.parametrize(

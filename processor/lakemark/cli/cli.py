@@ -525,9 +525,10 @@ def _seen(config: Config) -> set[str]:
 
 def _known_form(table: str, config: Config) -> None:
     from lakemark.connectors.connector import TableChoice  # noqa: PLC0415
+    from lakemark.settings.table_id import is_table  # noqa: PLC0415
 
     problem = ""
-    if not all(table.partition(".")):
+    if not is_table(table):
         problem = f"{table!r} is not a table: expected schema.table, such as public.orders"
     elif table not in TableChoice({}, config.source.tables):
         problem = f"{table} is not among source.tables: {', '.join(config.source.tables)}"

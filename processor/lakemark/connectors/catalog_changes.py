@@ -51,6 +51,7 @@ from lakemark.connectors.catalog_facts import (
     TableFacts,
 )
 from lakemark.connectors.postgres.column_sql import quoted
+from lakemark.settings.table_id import pair_of
 
 
 class Action(IntEnum):
@@ -576,14 +577,14 @@ def _generated(before: SourceFacts, now: SourceFacts, facts: TableFacts) -> Iter
 
 
 def _sql(table: str) -> str:
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     return quoted(schema, name)
 
 
 def _renamed(table: str, name: str) -> str:
     """Return the statements that give a table its former name."""
-    schema, _, base = table.partition(".")
-    wanted_schema, _, wanted = name.partition(".")
+    schema, base = pair_of(table)
+    wanted_schema, wanted = pair_of(name)
     statements = []
     if base != wanted:
         statements.append(f"ALTER TABLE {_sql(table)} RENAME TO {quoted(wanted)}")

@@ -7,7 +7,6 @@ from lakemark.connectors.connector import Connector, TableChoice
 from lakemark.connectors.postgres import postgres
 from lakemark.connectors.schema_file import schemas_from_file
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.namesakes import Names
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config, DatabaseConfig
 
@@ -42,14 +41,6 @@ class DatabaseCatalog:
         """
         return postgres.table_names(self.database)
 
-    def names(self) -> Names:
-        """Return the captured tables by text, of those texts that several tables may have.
-
-        Raises:
-            DependencyError: the database does not answer.
-        """
-        return postgres.read_names(self.database, self.captured)
-
 
 @dataclass(frozen=True, slots=True)
 class FixedCatalog:
@@ -65,10 +56,6 @@ class FixedCatalog:
     def tables(self) -> list[str]:
         """Return the names of all tables."""
         return list(self.schemas)
-
-    def names(self) -> Names:
-        """Return nothing: a file has texts only."""
-        return {}
 
 
 def catalog_of(

@@ -16,13 +16,12 @@ from lakemark.connectors.connect_rest import ATTEMPTS, ConnectRest
 from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS, problems_with, void_options
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.kafka import output_names
-from lakemark.model import namesakes
-from lakemark.model.namesakes import Name
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig, Mistake
-from lakemark.settings.names import quoted, split_list, table_name, topic_regex, topic_safe
+from lakemark.settings.names import quoted, split_list, topic_regex, topic_safe
 from lakemark.settings.patterns import JavaPattern, compile_java
+from lakemark.settings.table_id import TableId, pair_of, plain_of, text_written
 
 CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}
 
@@ -42,21 +41,14 @@ class TableChoice:
         self._chosen = [compile_java(regex) for regex in chosen]
 
     def __contains__(self, table: object) -> bool:
-        """Whether this ``schema.table`` is captured and chosen."""
-        if not isinstance(table, str):
+        """Whether the table of this text is captured and chosen."""
+        if not isinstance(table, str) or not self.captured(table):
             return False
-        if not self.captured(table):
-            return False
-        return not self._chosen or any(regex.matches(table) for regex in self._chosen)
+        return not self._chosen or any(regex.matches(plain_of(table)) for regex in self._chosen)
 
     def captured(self, table: str) -> bool:
-        """Whether the connector's own lists let this ``schema.table`` through."""
-        schemas = [schema for schema, _ in namesakes.names_of(table)] or [table]
-        return any(map(self._schemas.allow, schemas)) and self._tables.allow(table)
-
-    def takes(self, name: Name) -> bool:
-        """Whether the very table of this schema and name is captured and chosen."""
-        return self._schemas.allow(name[0]) and namesakes.text(name) in self
+        """Whether the connector's own lists let the table of this text through."""
+        return self._schemas.allow(pair_of(table)[0]) and self._tables.allow(plain_of(table))
 
 
 class _Lists:
@@ -85,7 +77,7 @@ def wants_column(settings: Mapping[str, str], table: str, column: str) -> bool:
 
     Key columns are always sent; the caller knows them.
     """
-    return _Lists(settings, "column").allow(f"{table}.{column}")
+    return _Lists(settings, "column").allow(f"{plain_of(table)}.{column}")
 
 
 def key_columns(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> list[str]:
@@ -110,7 +102,7 @@ def key_columns(settings: Mapping[str, str], table: str, columns: Sequence[str])
             except ValueError:
                 continue
             for column in columns:
-                place = f"{table}.{column}"
+                place = f"{plain_of(table)}.{column}"
                 if regex.matches(place) or regex.matches(f"{database}.{place}"):
                     found[column] = None
     return list(found)
@@ -308,7 +300,7 @@ def _as_text(value: object) -> str:
 
 def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Connector:
     """The connector from its settings. Never raises: what is wrong stands in `problems`."""
-    signal = table_name(settings.get("signal.data.collection", "")) or None
+    signal = text_written(settings.get("signal.data.collection", "")) or None
     void = void_options(settings)
     tables = TableChoice(settings, config.source.tables)
     return Connector(
@@ -330,8 +322,8 @@ def _delimiter(settings: Mapping[str, str]) -> str:
 
 
 def _topic_of(settings: Mapping[str, str], table: str) -> str:
-    schema, _, name = table.partition(".")
-    return topic_safe(_delimiter(settings).join([settings.get("topic.prefix", ""), schema, name]))
+    parts = [settings.get("topic.prefix", ""), *TableId.parse(table).parts]
+    return topic_safe(_delimiter(settings).join(parts))
 
 
 def _other_topics(settings: Mapping[str, str]) -> dict[str, str]:
@@ -378,7 +370,7 @@ def _table_topics(settings: Mapping[str, str], config: Config, signal: str | Non
     if delimiter == "." and chosen and None not in chosen:
         bodies = [regex for regex in chosen if regex]
         if signal:
-            bodies.append(quoted(topic_safe(signal)))
+            bodies.append(quoted(topic_safe(plain_of(signal))))
         return f"{start}(?:{'|'.join(bodies)})"
     if delimiter == ".":
         return rf"{start}[^.]+\..+"

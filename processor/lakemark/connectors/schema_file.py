@@ -24,6 +24,7 @@ from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.layers import InvalidConfig, Mistake
+from lakemark.settings.table_id import is_table
 
 _TYPE: Final = re.compile(
     r"(?P<name>[a-z_][a-z0-9_]*(?: precision| varying)?)\s*(?:\((?P<args>[\d\s,-]+)\))?"
@@ -107,7 +108,7 @@ def read_schema_file(file: Path) -> dict[str, list[CatalogColumn]]:
 def _columns(table: str, entry: Any, problems: list[Mistake]) -> Iterator[CatalogColumn]:
     columns = entry.get("columns") if isinstance(entry, dict) else None
     key = entry.get("key", []) if isinstance(entry, dict) else []
-    if not all(table.partition(".")):
+    if not is_table(table):
         problems.append(Mistake(table, "is not a table: expected schema.table"))
     if not isinstance(columns, dict) or not columns:
         hint = "write `columns:` with `name: type` lines below it"

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from lakemark.settings.names import topic_safe
+from lakemark.settings.table_id import plain_of
 
 ID: Final = "lakemark.id"  # header of every record: the same when it is written again
 TRANSACTION_MS: Final = 300_000  # a stretch of one partition is one transaction
@@ -18,7 +19,7 @@ _PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != 
 
 def topic_of(prefix: str, table: str) -> str:
     """The output topic of a table, written as the connector writes names of topics."""
-    return f"{prefix}.{topic_safe(table)}"
+    return f"{prefix}.{topic_safe(plain_of(table))}"
 
 
 def groups_of(pipeline: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from lakemark.settings.names import topic_safe
+from lakemark.settings.table_id import plain_of
 
 _PREFIX = "lakemark."
 
@@ -51,7 +52,7 @@ class Letter:
         """Whether it is of this table, as far as it can be told."""
         if self.named:
             return self.named == table
-        return self.table == table or self.topic.endswith(f".{topic_safe(table)}")
+        return self.table == table or self.topic.endswith(f".{topic_safe(plain_of(table))}")
 
     def without_value(self) -> "Letter":
         """The same without the bytes that take memory."""

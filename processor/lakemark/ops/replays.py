@@ -18,6 +18,7 @@ from lakemark.model.columns import Column
 from lakemark.model.schema import TableSchema
 from lakemark.ops.dead_letters import Letter
 from lakemark.settings.names import quoted, topic_safe
+from lakemark.settings.table_id import plain_of
 
 # Of one signal. The broker takes 1 MB of a record, and the run keeps its keys in one record too.
 MOST_KEYS: Final = 10_000
@@ -75,7 +76,7 @@ def planned(
         schemas: the tables that the connector captures, as the catalog knows them now.
         prefix: the connector's ``topic.prefix``.
     """
-    by_topic = {f"{prefix}.{topic_safe(table)}": table for table in schemas}
+    by_topic = {f"{prefix}.{topic_safe(plain_of(table))}": table for table in schemas}
     by_table: dict[str, list[Letter]] = {}
     for letter in letters:
         by_table.setdefault(letter.named or by_topic.get(letter.topic, letter.table), []).append(

@@ -30,12 +30,6 @@ def split_list(value: str) -> list[str]:
     return [part.strip().replace("\\,", ",") for part in parts if part.strip()]
 
 
-def table_name(written: str) -> str:
-    """``schema.table`` as Debezium reads it: each part may stand in double quotes."""
-    parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)', written.strip())
-    return ".".join(quoted_.replace('""', '"') or plain.strip() for quoted_, plain in parts)
-
-
 def topic_regex(java: str) -> str | None:
     """The same expression for sanitised names, None where that is not possible for sure.
 

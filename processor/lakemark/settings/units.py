@@ -26,6 +26,7 @@ from lakemark.settings.file_secret import Referred, secret
 from lakemark.settings.layers import Written
 from lakemark.settings.masking import SECRET_KEY
 from lakemark.settings.patterns import is_quick_in_java, problem_with_regex
+from lakemark.settings.table_id import is_table
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_BYTES: Final = {"b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
@@ -144,7 +145,7 @@ def _java_regex(value: str) -> str:
 
 
 def _table(value: str) -> str:
-    if not all(value.partition(".")):
+    if not is_table(value):
         raise PydanticCustomError("table", "expected a table such as public.orders")
     return value
 

@@ -27,6 +27,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakemark.settings.config import LakeConfig
+from lakemark.settings.table_id import TableId
 
 SOURCE_NAME: Final = b"lakemark.source_name"
 CDC: Final = "_cdc"
@@ -44,7 +45,6 @@ _REFUSED: Final = frozenset(" ,;{}()\n\t=")
 _ESCAPED_COLUMN: Final = re.compile(r"(?:%[0-9a-f]{2})+")
 OWN_FOLDER: Final = "_lakemark"  # in a table's folder: what no reader of it has to look at
 _LOG: Final = "_delta_log"  # what is below it is no table for any reader or writer
-_ESCAPED_FOLDER: Final = re.compile(r"(?:~[0-9a-f]{2})+")
 
 
 def column_name(source: str, *, lead: int = 0) -> str:
@@ -115,9 +115,9 @@ def table_path(lake: str, table: str) -> str:
 
     Args:
         lake: path or URL of the lake.
-        table: ``schema.table`` as the source block has it; only the first dot divides.
+        table: its text.
     """
-    return "/".join([lake.rstrip("/"), *(folder_name(part) for part in table.split(".", 1))])
+    return "/".join([lake.rstrip("/"), *map(folder_name, TableId.parse(table).parts)])
 
 
 def folder_of(lake: LakeConfig, table: str, rebuild: str = "") -> str:
@@ -136,15 +136,6 @@ def folder_of(lake: LakeConfig, table: str, rebuild: str = "") -> str:
 def rebuild_path(path: str, name: str) -> str:
     """Where a table is made anew that will replace the one at a path, see `delta.rebuild`."""
     return f"{path.rstrip('/')}/{OWN_FOLDER}/{name}"
-
-
-def table_of(path: str) -> str:
-    """The table whose folder this is; the inverse of `table_path`."""
-    parts = path.rstrip("/").split("/")[-2:]
-    return ".".join(
-        _ESCAPED_FOLDER.sub(lambda m: bytes.fromhex(m[0].replace("~", "")).decode(), part)
-        for part in parts
-    )
 
 
 def folder_name(part: str) -> str:

@@ -19,7 +19,7 @@ from lakemark.connectors.connector import Connector, TableChoice
 from lakemark.connectors.connector import read as read_connector
 from lakemark.connectors.postgres import postgres_windows
 from lakemark.connectors.postgres.key_ranges import Condition, KeyRange, key_texts
-from lakemark.connectors.postgres.postgres import read_names, read_schemas
+from lakemark.connectors.postgres.postgres import read_schemas
 from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
 from lakemark.connectors.postgres.postgres_session import (
     BRIEFLY,
@@ -34,7 +34,6 @@ from lakemark.kafka import records
 from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.client_errors import Admission
 from lakemark.kafka.client_settings import by_offset
-from lakemark.model import namesakes
 from lakemark.model.columns import Column
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
@@ -257,12 +256,6 @@ class Adapters:
             if table in captured and table != signal
         }
         return self.schemas
-
-    def ambiguous(self) -> dict[str, str]:
-        """See `Ports`."""
-        captured = self._captured()
-        found = read_names(self.settings.database, captured)
-        return {t: namesakes.reason(names) for t, names in found.items() if len(names) > 1}
 
     def _captured(self) -> TableChoice:
         """As the connector has it now: the very table that is asked for may have been added."""

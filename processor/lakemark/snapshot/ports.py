@@ -110,9 +110,6 @@ class Ports(Protocol):
     def watched(self, table: str) -> bool:
         """Whether changes of a table that no event tells are noticed from now on."""
 
-    def ambiguous(self) -> dict[str, str]:
-        """Why captured tables are in none of the `tables` that have their text in common."""
-
     def reasons_against(self, table: str) -> Rejection | None:
         """Why a table must not be read beside its events; the id is empty.
 

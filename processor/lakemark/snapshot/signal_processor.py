@@ -180,7 +180,6 @@ class SignalProcessor:
             self.ports.tables(),
             self.ports.condition,
             self.ports.reasons_against,
-            self.ports.ambiguous(),
         )
         found = signal_validation.accept(signal, world)
         if isinstance(found, Rejection):

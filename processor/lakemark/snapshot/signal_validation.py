@@ -5,13 +5,12 @@ Pure: what the database and the connector say is an argument.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
 from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.errors import LakemarkError, RefusedError, nearest
-from lakemark.model import namesakes
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import is_of_a_table
 from lakemark.snapshot.fields import PrimaryKey, Scalar
@@ -37,13 +36,11 @@ class SignalContext:
         condition: parses a filter for a table; raises RefusedError.
         against: why a table must not be read beside its events; raises what the database says of
             it, and of a name that is no table's.
-        ambiguous: why captured tables are not in `schemas` that have their text in common.
     """
 
     schemas: Mapping[str, TableSchema]
     condition: Callable[[str, str], Condition]
     against: Callable[[str], Rejection | None]
-    ambiguous: Mapping[str, str] = field(default_factory=dict)
 
 
 def accept(signal: ExecuteSnapshot, known: SignalContext) -> Run | Rejection:
@@ -59,12 +56,6 @@ def accept(signal: ExecuteSnapshot, known: SignalContext) -> Run | Rejection:
 
 def _accept(signal: ExecuteSnapshot, known: SignalContext) -> Run:
     chosen = matching(signal.data_collections, known.schemas)
-    twins = matching(signal.data_collections, known.ambiguous)
-    refused = twins.tables
-    if refused and not chosen.tables:
-        raise RefusedError(
-            known.ambiguous[refused[0]], code=namesakes.CODE, hint=namesakes.hint(refused[0])
-        )
     if not chosen.tables:
         first = signal.data_collections[0]
         _check_is_table(signal.data_collections, known)
@@ -78,7 +69,6 @@ def _accept(signal: ExecuteSnapshot, known: SignalContext) -> Run:
         _check_surrogate(signal.surrogate_key, chosen.tables, known)
     filters = signal.filters_of(chosen.tables)
     tables = [_table(name, filters.get(name, ""), known) for name in chosen.tables]
-    tables += [_ambiguous(name, known) for name in refused]
     if all(table.state == FAILED for table in tables):
         failed = tables[0]
         raise RefusedError(failed.reason, code=failed.code, hint=failed.hint)
@@ -93,7 +83,7 @@ def _accept(signal: ExecuteSnapshot, known: SignalContext) -> Run:
         delay=None if signal.delay is None else signal.delay.total_seconds(),
         priority=signal.priority,
         surrogate=signal.surrogate_key,
-        unmatched=[p for p in chosen.unmatched if p in twins.unmatched],
+        unmatched=list(chosen.unmatched),
     )
 
 
@@ -111,12 +101,6 @@ def _table(name: str, text: str, known: SignalContext) -> TableRun:
         table.state, table.code = FAILED, reason.code
         table.reason = f"{name}: {reason.message.removeprefix(f'{name}: ')}"
         table.hint = reason.hint
-    return table
-
-
-def _ambiguous(name: str, known: SignalContext) -> TableRun:
-    table = TableRun(name, state=FAILED, code=namesakes.CODE, reason=known.ambiguous[name])
-    table.hint = namesakes.hint(name)
     return table
 
 

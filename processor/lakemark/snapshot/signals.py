@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from lakemark.errors import RefusedError, cut, nearest
 from lakemark.settings.patterns import compile_java
+from lakemark.settings.table_id import TableId, plain_of
 from lakemark.snapshot import fields
 from lakemark.snapshot.fields import AdditionalCondition, PrimaryKey
 
@@ -213,7 +214,7 @@ def matching(
     unmatched = []
     for pattern in dict.fromkeys(patterns):
         regex = compile_java(pattern, ignore_case=ignore_case)
-        found = [table for table in known if regex.matches(table)]
+        found = [table for table in known if regex.matches(plain_of(table))]
         found = found or [table for table in known if pattern in {table, _quoted(table)}]
         chosen.update(dict.fromkeys(found))
         if not found:
@@ -222,8 +223,7 @@ def matching(
 
 
 def _quoted(table: str) -> str:
-    schema, _, name = table.partition(".")
-    return f'"{schema}"."{name}"'
+    return ".".join(f'"{part}"' for part in TableId.parse(table).parts)
 
 
 def _own_id(given: Mapping[str, Any]) -> str:

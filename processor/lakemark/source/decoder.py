@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from lakemark.converters.json import envelope, keys
 from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
-from lakemark.model import change_batch, fills, namesakes
+from lakemark.model import change_batch, fills
 from lakemark.model.fills import Fill
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.namesakes import Name
 from lakemark.model.positions import one_transaction
 from lakemark.model.schema import TableSchema
+from lakemark.settings.table_id import plain_of
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.record_schema import key_names, schema_for
 from lakemark.source.replay_filter import AppliedPosition, drop_replays, first_times
@@ -58,7 +58,6 @@ class StretchPlan:
         stopped: tables that do not stream: their events only move the high-waters.
         stopped_topics: topics all of whose tables are stopped.
         outputs: whether records of output topics, of whatever pipeline, are events as any.
-        names: what the texts of tables stand for that another table may have, as far as known.
         fills: by table, columns that images which are older than they lack, see `fills`.
         numerics: by table, columns of type numeric, which a record's own schema does not tell.
     """
@@ -81,7 +80,6 @@ class StretchPlan:
     stopped: frozenset[str] = frozenset()
     stopped_topics: frozenset[str] = frozenset()
     outputs: bool = False
-    names: dict[str, Name] = field(default_factory=dict)
     fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
     numerics: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -296,11 +294,11 @@ class _Work:
                     report.unread += len(found) - len(read)
 
     def _carried(self) -> list[str]:
-        """The tables wanted that the topic carries: those that came in it, else its namesake."""
+        """The tables wanted that came in the topic, else those whose name it has."""
         plan, topic = self.plan, self.records.topic
         bare = topic.removeprefix(f"{plan.identity.logical_name}.")
-        namesake = [bare] if bare in plan.schemas or bare in plan.known_keys else []
-        found = plan.carried.get(topic) or namesake
+        known = plan.carried.get(topic) or {*plan.schemas, *plan.known_keys}
+        found = known if topic in plan.carried else sorted(t for t in known if plain_of(t) == bare)
         return [
             table
             for table in found
@@ -369,10 +367,6 @@ class _Work:
         report.events += len(indices)
         heads = self.heads
         report.newest_ts = max(map(heads.source_ts.__getitem__, indices))
-        if namesakes.may_have(table) and heads.names[table] != {self.plan.names.get(table)}:
-            report.names = heads.names[table]
-            report.stop = namesakes.BEGINS, namesakes.BEGINS_REASON
-            return
         rowful = indices
         if Kind.TRUNCATE in self.out.kinds:
             truncates = [heads.position[i] for i in indices if heads.kind[i] == Kind.TRUNCATE]

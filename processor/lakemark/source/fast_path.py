@@ -23,7 +23,7 @@ from lakemark.converters.json import envelope, keys, record
 from lakemark.converters.json.compiled import images, scan_events, scan_json
 from lakemark.converters.json.compiled.scan_json import Bytes, Offsets, Whole
 from lakemark.converters.json.envelope import Kind
-from lakemark.model import change_batch, namesakes, positions
+from lakemark.model import change_batch, positions
 from lakemark.model import columns as columns_of
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -273,8 +273,6 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
     kind, found = envelope.kind_of("u", source, plan.identity)
     _require(kind == Kind.CHANGE and found not in plan.stopped)
     _require(plan.selected is None or found in plan.selected)
-    if namesakes.may_have(found):
-        _require(plan.names.get(found) == envelope.name_of(source))
     return found
 
 

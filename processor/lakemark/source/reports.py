@@ -5,8 +5,6 @@ from typing import Final
 
 import msgspec
 
-from lakemark.model.namesakes import Name
-
 REPORT: Final = "report"  # kind of a row of a batch's results
 
 
@@ -19,7 +17,6 @@ class TableReport:
         unread: those of them of which not even the key can be read: any row may miss them.
         reread: canonical keys whose rows miss an event.
         stop: code and reason.
-        names: the tables of this text that came, where not only the one that is known.
     """
 
     events: int = 0
@@ -34,7 +31,6 @@ class TableReport:
     unknown_columns: set[str] = field(default_factory=set)
     reread: list[str] = field(default_factory=list)
     stop: tuple[str, str] | None = None
-    names: set[Name] = field(default_factory=set)
 
 
 class Report(msgspec.Struct):

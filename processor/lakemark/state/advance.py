@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from lakemark.model import namesakes, positions
+from lakemark.model import positions
 from lakemark.model.fills import UNSEEN
-from lakemark.model.namesakes import Name
 from lakemark.model.offsets import EARLIEST, Offsets
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
@@ -168,8 +167,6 @@ def settle(
             if entry is None or entry.state == tables.PAUSED:  # a person's word stays
                 continue
             code, reason = found.stop or ("", "")
-            if found.names:
-                continue  # it depends on what other stretches have: see `_names`
             if found.unknown_columns:
                 code, reason = "schema-stale", _unknown_columns(found.unknown_columns)
             if not code:
@@ -185,49 +182,10 @@ def settle(
                 hint=hint,
                 retried=code.startswith(RETRIED),
             )
-    _names(state, reports, done, stop)
     for outcome in outcomes:
         _outcome(state, outcome, done, stop)
     _own_snapshots(state, known_rows, reports, outcomes)
     return done
-
-
-def _names(
-    state: PipelineState, reports: Sequence[Report], done: Left, stop: Callable[..., None]
-) -> None:
-    """What a text stands for is known from now on; two tables of one text are not written."""
-    came: dict[str, set[Name]] = {}
-    for report in reports:
-        for table, found in report.tables.items():
-            if found.names:
-                came.setdefault(table, set()).update(found.names)
-    for table, names in came.items():
-        entry = state.tables.get(table)
-        if entry is None or entry.state == tables.PAUSED:
-            continue
-        known = {entry.source_name} if entry.source_name else set()
-        if len(names | known) > 1:
-            done.refresh.pop(table, None)
-            ambiguous(table, names | known, stop)
-            continue
-        (entry.source_name,) = names
-        stop(
-            table,
-            to=tables.CATCHING_UP,
-            code=namesakes.BEGINS,
-            reason=namesakes.BEGINS_REASON,
-        )
-
-
-def ambiguous(table: str, names: Collection[Name], stop: Callable[..., None]) -> None:
-    """Stops a table whose text several source tables have; `stop` is as `tables.stop` has it."""
-    stop(
-        table,
-        to=tables.ERRORED,
-        code=namesakes.CODE,
-        reason=namesakes.reason(names),
-        hint=namesakes.hint(table),
-    )
 
 
 def _unknown_columns(names: set[str]) -> str:
@@ -420,8 +378,6 @@ def chunks(
         if not done.void and done.survivors + done.fills:
             entry = state.tables.setdefault(done.table, TableState(since_batch=state.batch))
             entry.horizon = max(entry.horizon, done.hi)
-            if namesakes.may_have(done.table):  # chunks read the first of these names
-                entry.source_name = entry.source_name or namesakes.names_of(done.table)[0]
     return news
 
 

@@ -15,9 +15,7 @@ from typing import Final, Protocol
 import structlog
 
 from lakemark.errors import LakemarkError
-from lakemark.model import namesakes
 from lakemark.model.fills import UNSEEN
-from lakemark.model.namesakes import Names
 from lakemark.model.schema import TableSchema
 from lakemark.state import tables
 from lakemark.state.encoding import Forms
@@ -42,9 +40,6 @@ class Catalog(Protocol):
     def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
         """Schemas of the named tables, or of all; tables it does not know are absent."""
 
-    def names(self) -> Names:
-        """Captured tables by text, of those texts that several tables may have."""
-
     @property
     def live(self) -> bool:
         """Whether asking again can give another answer."""
@@ -61,7 +56,6 @@ class Refresh:
         clock: seconds that only grow.
         read: tables that were read again and have not been read from Kafka since: what does not
             fit now never will.
-        names: captured tables by text, as last read.
     """
 
     catalog: Catalog
@@ -69,7 +63,6 @@ class Refresh:
     forms: Forms = field(default_factory=Forms)
     clock: Callable[[], float] = monotonic
     read: set[str] = field(default_factory=set)
-    names: Names = field(default_factory=dict)
     _failure: LakemarkError | None = None
     _not_before: float = 0.0
     _held: dict[str, float] = field(default_factory=dict)
@@ -174,8 +167,6 @@ class Refresh:
             return
         try:
             found = self._ask([table])
-            if namesakes.may_have(table):
-                self.names = self.catalog.names()
         except LakemarkError as failure:
             log.warning("table.schema_unread", table=table, code=failure.code, reason=str(failure))
             return

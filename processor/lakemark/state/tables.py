@@ -15,6 +15,7 @@ reported; it is stored under N before Spark commits the batch, so a repeated bat
 same state. From the same reports it comes to the same one.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2s
 from typing import Final
@@ -23,12 +24,13 @@ import msgspec
 
 from lakemark.errors import StateVersionError
 from lakemark.model.fills import UNSEEN, Fill
-from lakemark.model.namesakes import Name
 from lakemark.model.offsets import Offsets
 from lakemark.model.positions import LOWEST
+from lakemark.settings.table_id import text_of
 from lakemark.sink.delta.engines import IN_TASKS
+from lakemark.state import old_names
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that a whole snapshot is better
 FILL_BYTES: Final = 256 << 20  # of data files: they are written anew while all tables wait
 STREAMING: Final = "streaming"
@@ -38,6 +40,7 @@ BY_SNAPSHOT: Final = "snapshot"
 BEFORE: Final = "before"
 PAUSED: Final = "paused"
 ERRORED: Final = "errored"
+_APART: Final = "another table had the same name: it has a folder of its own from now on"
 
 
 class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,8 +96,6 @@ class TableState(msgspec.Struct, omit_defaults=True):
         complete: what has brought all rows that the source had: BY_CONNECTOR with a snapshot of
             its own, BY_SNAPSHOT, or BEFORE: a version of lakemark that did not note it; empty =
             nothing yet.
-        source_name: whose rows it has, where another table may have the same text; None = of such a
-            text nothing came yet, or it was skipped.
         rebuild: name of the rebuild under way; empty = none. All that comes goes to the new table,
             see `delta.rebuild`.
         rebuild_why: what it is for.
@@ -145,7 +146,6 @@ class TableState(msgspec.Struct, omit_defaults=True):
     recorded: int = -1
     recorded_as: str = ""
     complete: str = ""
-    source_name: Name | None = None
     rebuild: str = ""
     rebuild_why: str = ""
     rebuild_old: OldTable | None = None
@@ -222,10 +222,6 @@ class PipelineState(msgspec.Struct):
         """Tables of which an event lacked a column."""
         return frozenset(name for name, entry in self.tables.items() if entry.partial)
 
-    def names(self) -> dict[str, Name]:
-        """What texts stand for that more than one table may have."""
-        return {t: s.source_name for t, s in self.tables.items() if s.source_name is not None}
-
     def silent_topics(self) -> frozenset[str]:
         """Topics of which no table streams."""
         known = {t for s in self.tables.values() for t in s.topics}
@@ -262,8 +258,32 @@ def decode(blob: bytes) -> PipelineState:
     if found < 2:  # noqa: PLR2004 - it had no `complete`
         for entry in state.entries():
             entry.complete = BEFORE
+    if found < 4:  # noqa: PLR2004 - tables had names, see `old_names`
+        _give_texts(state, msgspec.json.decode(blob, type=old_names.OldNames))
     state.format = FORMAT
     return state
+
+
+def _give_texts(state: PipelineState, old: old_names.OldNames) -> None:
+    """Names every table by its text; what stood still because two had one name goes on."""
+    named, state.tables = state.tables, {}
+    for name, entry in named.items():
+        own, *twins = old.texts(name)
+        state.tables[own] = entry
+        if own != name:
+            entry.recorded = -1  # commits are recorded by name
+        if own != text_of(*old_names.divided(name)):  # its rows are in a folder of another table
+            _forget_files(entry)
+            resnapshot(entry, _APART, state.batch)
+        if entry.code == old_names.AMBIGUOUS:
+            _resume(entry, state.batch)
+        for twin in twins:
+            state.tables[twin] = other = copy.deepcopy(entry)
+            _forget_files(other)
+            resnapshot(other, _APART, state.batch)
+    state.left = {old.texts(name)[0]: left for name, left in state.left.items()}
+    state.ignorable = {old.texts(name)[0]: gone for name, gone in state.ignorable.items()}
+    state.wrappers = {old.texts(name)[0]: found for name, found in state.wrappers.items()}
 
 
 def stop(
@@ -351,7 +371,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     for table in ended:
         entry = state.tables[table]
         stream(entry, state.batch)
-        entry.recorded, entry.source_name = -1, None
+        entry.recorded = -1
         why = "events were skipped: rows may be missing, out of date or deleted since"
         resnapshot(entry, rebuilding(entry) if entry.rebuild else why, state.batch)
     return ended

@@ -32,6 +32,7 @@ from sqlglot import exp
 from lakemark.connectors.postgres.condition_text import HINT, bad, not_allowed, too_deep, tree
 from lakemark.connectors.postgres.key_ranges import Condition, escaped
 from lakemark.errors import RefusedError, cut, nearest
+from lakemark.settings.table_id import pair_of
 
 _MAX_TREE: Final = 100  # operators in a row, such as a + b + c; AND and OR do not count
 
@@ -291,7 +292,7 @@ class _Builder:
         if self._types is None:
             return escaped(name)
         qualifiers = [_folded(node.args[part]) for part in ("db", "table") if node.args.get(part)]
-        schema, _point, table = self._table.partition(".")
+        schema, table = pair_of(self._table)
         if qualifiers and qualifiers not in ([table], [schema, table]):
             raise not_allowed(
                 "a column of another table", f"only columns of {self._table} can be compared"

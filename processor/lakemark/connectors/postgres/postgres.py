@@ -12,20 +12,19 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
-from lakemark.connectors.connector import TableChoice, key_columns, wants_column
+from lakemark.connectors.connector import key_columns, wants_column
 from lakemark.connectors.postgres.catalog import (
     POSTGRES_CATALOG_SQL,
     CatalogColumn,
     from_catalog,
 )
 from lakemark.errors import DependencyError, LakemarkError, TableError
-from lakemark.model import namesakes
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.namesakes import Name, Names
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.layers import InvalidConfig, LoginRefused, Mistake
 from lakemark.settings.masking import foreign
+from lakemark.settings.table_id import pair_of, text_of
 
 log = structlog.get_logger(__name__)
 
@@ -101,8 +100,7 @@ def read_schemas(
     with _moment(database) as session:
         names = tables
         if names is None:
-            texts = map(namesakes.text, _all_tables(session))
-            names = [t for t in texts if captured is None or t in captured]
+            names = [t for t in _all_tables(session) if captured is None or t in captured]
         found = schemas_of(session, names, modes, settings=settings)
     return {table: schema for table, (schema, _) in found.items()}
 
@@ -114,50 +112,7 @@ def table_names(database: DatabaseConfig) -> list[str]:
         DependencyError, LoginRefused, InvalidConfig: as `read_schemas` says.
     """
     with _moment(database) as session:
-        return [namesakes.text(name) for name in _all_tables(session)]
-
-
-def read_names(database: DatabaseConfig, captured: TableChoice) -> Names:
-    """Return the captured tables by text, of those texts that several tables may have.
-
-    Raises:
-        DependencyError, LoginRefused, InvalidConfig: as `read_schemas` says.
-    """
-    with _moment(database) as session:
-        return names_of(session, captured)
-
-
-def names_of(session: psycopg.Connection[Any], captured: TableChoice) -> Names:
-    """As `read_names`, in a session.
-
-    Raises:
-        psycopg.Error: whatever the session raises.
-    """
-    found: dict[str, tuple[Name, ...]] = {}
-    for name in _all_tables(session):
-        if namesakes.may_have(table := namesakes.text(name)) and captured.takes(name):
-            found[table] = (*found.get(table, ()), name)
-    return found
-
-
-def refuse_namesakes(
-    session: psycopg.Connection[Any], table: str, settings: Mapping[str, str]
-) -> None:
-    """Refuses to read a table for whose text there is another one that is captured.
-
-    Raises:
-        TableError: `name-ambiguous`.
-        psycopg.Error: whatever the session raises.
-    """
-    if namesakes.may_have(table):
-        names = {*names_of(session, TableChoice(settings, [])).get(table, ())}
-        first = namesakes.names_of(table)[0]
-        if names - {first}:
-            raise TableError(
-                namesakes.reason(names | {first}),
-                code=namesakes.CODE,
-                hint=namesakes.hint(table),
-            )
+        return _all_tables(session)
 
 
 @contextmanager
@@ -199,13 +154,12 @@ def schemas_of(
 
     Args and returns as `read_schemas`; the catalog's columns are those of the schema, in its order.
     A table of which the catalog says something that nobody understands is left out and logged: it
-    is then unknown, and keeps no other one from being read. So is, without a word, one whose text
-    stands for another captured table: see `namesakes`.
+    is then unknown, and keeps no other one from being read.
 
     Raises:
         psycopg.Error: whatever the session raises.
     """
-    pairs = _readable(session, tables, settings)
+    pairs = [pair_of(table) for table in tables]
     parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
     rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
     found = {}
@@ -229,31 +183,20 @@ def columns_of(
     Raises:
         psycopg.Error: whatever the session raises.
     """
-    pairs = _readable(session, tables, settings)
+    pairs = [pair_of(table) for table in tables]
     parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
     rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
     return {table: tuple(kept) for table, kept, _ in _kept(rows, settings, generated=True)}
 
 
-def _readable(
-    session: psycopg.Connection[Any], tables: Sequence[str], settings: Mapping[str, str]
-) -> list[Name]:
-    """The names of the texts: the schema ends at the first dot."""
-    firsts = {text: namesakes.names_of(text)[0] for text in tables if "." in text}
-    if any(map(namesakes.may_have, firsts)):
-        known = names_of(session, TableChoice(settings, []))
-        firsts = {t: name for t, name in firsts.items() if not {*known.get(t, ())} - {name}}
-    return list(firsts.values())
-
-
-def _all_tables(session: psycopg.Connection[Any]) -> list[Name]:
-    return [(schema, table) for schema, table in session.execute(_ALL_TABLES).fetchall()]
+def _all_tables(session: psycopg.Connection[Any]) -> list[str]:
+    return [text_of(*row) for row in session.execute(_ALL_TABLES).fetchall()]
 
 
 def _kept(
     rows: Sequence[tuple[Any, ...]], settings: Mapping[str, str], *, generated: bool
 ) -> Iterator[tuple[str, list[CatalogColumn], list[str]]]:
-    for table, group in groupby(rows, key=lambda row: f"{row[0]}.{row[1]}"):
+    for table, group in groupby(rows, key=lambda row: text_of(row[0], row[1])):
         found = [CatalogColumn(*row[2:]) for row in group]
         columns = [c for c in found if generated or not c.generated]
         placed = [(c.key_position, c.name) for c in columns if c.key_position]

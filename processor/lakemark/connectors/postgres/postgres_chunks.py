@@ -36,7 +36,7 @@ from lakemark.connectors.postgres.key_ranges import (
     range_condition,
     sampling,
 )
-from lakemark.connectors.postgres.postgres import refuse_namesakes, schemas_of
+from lakemark.connectors.postgres.postgres import schemas_of
 from lakemark.connectors.postgres.postgres_copy import copied
 from lakemark.connectors.postgres.postgres_session import Session, current_snapshot, translated
 from lakemark.connectors.postgres.visibility import Snapshot
@@ -47,6 +47,7 @@ from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import KEY_NEEDED, KeyFault, value_fault
 from lakemark.model.schema import TableSchema
+from lakemark.settings.table_id import pair_of
 
 # Arrow parses blocks of whole rows; a block is at least this and holds the longest row twice.
 _LEAST_BLOCK: Final = 8 << 20
@@ -149,14 +150,13 @@ def open_table(
 
     Raises:
         TableError: ``not-a-table`` (a view, a foreign table), ``table-gone``, ``no-key``,
-            ``key-type``, ``name-ambiguous``.
+            ``key-type``.
         DependencyError, ConfigError: as `translated` says; errors of the block as well.
     """
-    schema_name, _, name = table.partition(".")
+    schema_name, name = pair_of(table)
     target = quoted(schema_name, name)
     with translated(table), session.transaction():
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        refuse_namesakes(session, table, settings)
         session.execute(f"LOCK TABLE {target} IN ACCESS SHARE MODE".encode())
         snapshot = current_snapshot(session)
         kind = session.execute(
@@ -186,7 +186,7 @@ def _key_parts(
     fault = schema.key_fault(modes) if schema.key else none
     if fault:
         raise TableError(f"{schema.table}: {fault.reason}", code=fault.code, hint=fault.hint)
-    namespace, _, name = schema.table.partition(".")
+    namespace, name = pair_of(schema.table)
     rows = session.execute(PARTS, [namespace, name, list(schema.by_name)]).fetchall()
     # Operators of a type (citext) are found by the path alone, or else those of text are taken.
     path = dict.fromkeys(["pg_catalog", *(type_schema for *_, type_schema in rows)])
@@ -214,7 +214,7 @@ def ordered_by(table: OpenTable, column: str | None) -> OpenTable:
     """
     if column is None:
         return table
-    namespace, _, name = table.schema.table.partition(".")
+    namespace, name = pair_of(table.schema.table)
     rows = table.session.execute(PARTS, [namespace, name, [column]]).fetchall()
     if not rows:
         raise TableError(

@@ -23,6 +23,7 @@ from lakemark.connectors.postgres.column_sql import SESSION_SETTINGS
 from lakemark.connectors.postgres.postgres import catalog_session
 from lakemark.errors import DependencyError
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.table_id import pair_of, text_of
 
 _STATEMENT_TIMEOUT_MS: Final = 30_000  # as for other reads of the catalog
 _PUBLICATION_LISTS_VERSION: Final = 150_000  # row filters, column lists, schemas
@@ -75,7 +76,7 @@ WITH wanted AS (
     UNION
     SELECT unnest(%(known)s::oid[])
 )
-SELECT c.oid::int8, n.nspname || '.' || c.relname, c.relkind::text, c.relfilenode::int8,
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relfilenode::int8,
        c.reltoastrelid::int8, c.relpersistence = 'p', c.relreplident::text, c.relnatts::int
 FROM wanted w
 JOIN pg_catalog.pg_class c ON c.oid = w.oid
@@ -91,7 +92,7 @@ WITH RECURSIVE below AS (
     SELECT b.root, i.inhrelid
     FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.oid {attached}
 )
-SELECT b.root::int8, c.oid::int8, n.nspname || '.' || c.relname, c.relfilenode::int8,
+SELECT b.root::int8, c.oid::int8, n.nspname::text, c.relname::text, c.relfilenode::int8,
        c.reltoastrelid::int8, c.reltuples < 0, c.relpages = 0,
        c.relfilenode IN (0, c.oid) AND EXISTS (
            SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = c.reltype
@@ -216,15 +217,17 @@ def read_facts(
             " FROM unnest(%s::text[], %s::text[]) AS s(name, value)",
             [list(local), list(local.values())],
         )
-        pairs = [name.partition(".")[::2] for name in dict.fromkeys(tables)]
-        relations = session.execute(
-            _RELATIONS,
-            {
-                "schemas": [schema for schema, _ in pairs],
-                "tables": [table for _, table in pairs],
-                "known": list(known),
-            },
-        ).fetchall()
+        pairs = [pair_of(name) for name in dict.fromkeys(tables)]
+        relations = _named(
+            session.execute(
+                _RELATIONS,
+                {
+                    "schemas": [schema for schema, _ in pairs],
+                    "tables": [table for _, table in pairs],
+                    "known": list(known),
+                },
+            )
+        )
         names = set(tables)
         asked = {row[0]: row for row in relations if row[1] in names and row[2] in {"r", "p"}}
         system, timeline = _control(session)
@@ -268,7 +271,8 @@ def _tables(
     session: Session, asked: Mapping[int, Row], published: "_Published"
 ) -> dict[str, TableFacts]:
     attached = _ATTACHED if session.info.server_version >= _DETACH_VERSION else ""
-    parts = _by_table(session, _PARTS.format(attached=attached), list(asked))
+    found = _by_table(session, _PARTS.format(attached=attached), list(asked))
+    parts = defaultdict(list, {root: _named(rows) for root, rows in found.items()})
     everything = [*asked, *(row[0] for rows in parts.values() for row in rows)]
     columns = _by_table(session, _COLUMNS, everything)
     indexes = _by_table(session, _INDEXES, everything)
@@ -303,6 +307,11 @@ def _tables(
             **published.members(oid, kind, own, logged=logged),
         )
     return facts
+
+
+def _named(rows: Iterable[Row]) -> list[Row]:
+    """Return rows of oid, schema, name and more with the table's text for the two."""
+    return [(oid, text_of(schema, name), *more) for oid, schema, name, *more in rows]
 
 
 def _by_table(session: Session, query: str, oids: list[int]) -> defaultdict[int, list[Row]]:
@@ -451,6 +460,6 @@ def look(
                 code="database-unavailable",
                 hint="name the primary in database.url",
             )
-        names = [f"{schema}.{table}" for schema, table in session.execute(_NAMES).fetchall()]
+        names = [text_of(*row) for row in session.execute(_NAMES).fetchall()]
         names = [name for name in names if wanted(name)]
         return read_facts(session, names, publication=publication, slot=slot, known=known)

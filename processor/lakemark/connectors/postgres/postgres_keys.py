@@ -32,6 +32,7 @@ from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import OUT_OF_RANGE
 from lakemark.model.schema import TableSchema
+from lakemark.settings.table_id import pair_of
 
 
 def absent_keys(
@@ -137,7 +138,7 @@ def column_types(session: Session, table: str) -> dict[str, str]:
     Raises:
         DependencyError, ConfigError: as `translated` says.
     """
-    namespace, _, name = table.partition(".")
+    namespace, name = pair_of(table)
     with translated(table):
         rows = session.execute(PARTS, [namespace, name, None]).fetchall()
     return {column: kind for column, kind, *_ in rows}
@@ -150,7 +151,7 @@ def try_condition(session: Session, table: str, condition: Condition) -> None:
         RefusedError: ``bad-condition``: an operator does not go with the types of its operands.
         DependencyError, ConfigError: as `translated` says.
     """
-    namespace, _, name = table.partition(".")
+    namespace, name = pair_of(table)
     query = f"SELECT FROM {escaped(namespace, name)} WHERE {condition.sql} LIMIT 0"
     with translated(table):
         try:

@@ -5,6 +5,7 @@ from typing import Final
 
 from lakemark.connectors.postgres.postgres_session import Session
 from lakemark.connectors.refusals import Refusal
+from lakemark.settings.table_id import pair_of
 
 _FILTERS_VERSION: Final = 150_000
 _PUBLISHED: Final = """
@@ -39,7 +40,7 @@ def unpublished(
     if session.info.server_version < _FILTERS_VERSION:
         filters = "NULL::text[], NULL::text"
     query = _PUBLISHED.format(filters=filters)
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     row = session.execute(query.encode(), [publication, schema, name]).fetchone()
     if row is None:
         return [

@@ -15,6 +15,7 @@ from lakemark.connectors.postgres.postgres import conninfo, unavailable
 from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, TableError
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.table_id import pair_of
 
 Session = psycopg.Connection[Any]
 
@@ -118,7 +119,7 @@ def translated(table: str = "") -> Iterator[None]:
 
 def grant(privilege: str, table: str) -> str:
     """SQL that grants a privilege on a table to lakemark's user."""
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     return (
         f"GRANT USAGE ON SCHEMA {quoted(schema)} TO <lakemark's user>;"
         f" GRANT {privilege} ON {quoted(schema, name)} TO <lakemark's user>;"

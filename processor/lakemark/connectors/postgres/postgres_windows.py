@@ -34,6 +34,7 @@ from lakemark.connectors.postgres.postgres_session import (
 from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.connectors.refusals import refusals
 from lakemark.errors import ConfigError
+from lakemark.settings.table_id import pair_of
 
 _COLUMNS: Final = """
 SELECT a.attname::text, c.relkind::text
@@ -120,7 +121,7 @@ def write_window(
         server = current_snapshot(session).server
         rows = [(kind, w) for kind, w in (("close", closes), ("open", opens)) if w is not None]
         names = ", ".join(escaped(name) for name in columns)
-        schema, _, name = table.partition(".")
+        schema, name = pair_of(table)
         target = escaped(schema, name)
         insert = f"INSERT INTO {target} ({names}) VALUES (%s, %s, %s)"  # noqa: S608 (quoted)
         try:
@@ -207,7 +208,7 @@ def _wal(session: Session) -> int:
 
 
 def _columns(session: Session, table: str) -> list[str]:
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     rows = session.execute(_COLUMNS, [schema, name]).fetchall()
     columns = [column for column, kind in rows if column is not None and kind in "rp"]
     if not rows:
@@ -226,7 +227,7 @@ def _columns(session: Session, table: str) -> list[str]:
 
 
 def _create(table: str) -> str:
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     return (
         f"CREATE TABLE {quoted(schema, name)} (id varchar(42) PRIMARY KEY,"
         f" type varchar(32) NOT NULL, data varchar(2048)); {grant('INSERT', table)}"
@@ -234,7 +235,7 @@ def _create(table: str) -> str:
 
 
 def _alter(table: str, columns: list[str]) -> str:
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     lengths = zip(columns, ("varchar(42)", "varchar(32)", "varchar(2048)"), strict=True)
     changes = ", ".join(f"ALTER {quoted(column)} TYPE {kind}" for column, kind in lengths)
     return f"ALTER TABLE {quoted(schema, name)} {changes};"

@@ -10,7 +10,7 @@ missing-position, foreign-connector, record-too-large.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -24,8 +24,8 @@ from lakemark.converters.json.record import (
     read,
     unwrapped,
 )
-from lakemark.model import namesakes, positions
-from lakemark.model.namesakes import Name
+from lakemark.model import positions
+from lakemark.settings.table_id import text_of
 
 __all__ = ["Headers", "Kind", "SourceIdentity", "decode"]
 
@@ -43,7 +43,7 @@ class SourceIdentity:
     Attributes:
         connector: `source.connector`, e.g. ``postgresql``; empty accepts any.
         logical_name: `source.name`, the connector's topic.prefix; empty accepts any.
-        signal_table: ``schema.table`` of signal.data.collection, or None.
+        signal_table: text of signal.data.collection's table, or None.
         position: ``sequence`` takes positions from the source block (commit order, the only
             choice for a real pipeline); ``offset`` takes them from the Kafka offset, which is
             commit order only for a topic with one partition that was never rewritten, and makes
@@ -62,8 +62,7 @@ class Headers:
 
     Attributes:
         kind: `Kind` as int.
-        table: ``schema.table`` (``database.table`` where the source has no schemas); empty for
-            records of no table.
+        table: text of the table's name, see `table_id`; empty for records of no table.
         op: Debezium's op; empty for records without.
         position: 20 bytes (see `positions`); `positions.LOWEST` for records without.
         source_ts: database time in microseconds since the epoch, 0 where unknown; for
@@ -75,7 +74,6 @@ class Headers:
             schemas mostly share one bytes object, so a cache keyed by it is cheap.
         reason: code of a BAD record, else None.
         detail: one sentence on a BAD record without cell values, else None.
-        names: of tables whose text another one may have, those that came: see `namesakes`.
     """
 
     kind: list[int]
@@ -89,7 +87,6 @@ class Headers:
     schema: list[bytes | None]
     reason: list[str | None]
     detail: list[str | None]
-    names: dict[str, set[Name]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -154,7 +151,7 @@ def decode(
     out are valid UTF-8 and syntactically valid JSON.
     """
     envelopes, schemas, odd = read(values, max_bytes, utf8=texts)
-    plans, names = _classify(envelopes, identity)
+    plans = _classify(envelopes, identity)
     sources = [e.source or NO_SOURCE for e in envelopes]
     out = Headers(
         kind=[plan.kind for plan in plans],
@@ -168,7 +165,6 @@ def decode(
         schema=schemas,
         reason=[plan.reason for plan in plans],
         detail=[plan.detail for plan in plans],
-        names=names,
     )
     if identity.position == "offset":
         out.position = _offset_positions(out.kind, offsets or range(len(values)), epoch)
@@ -183,16 +179,13 @@ def decode(
     return out
 
 
-def _classify(
-    envelopes: list[Envelope], identity: SourceIdentity
-) -> tuple[list[_Plan], dict[str, set[Name]]]:
-    """One plan per record, and `Headers.names`.
+def _classify(envelopes: list[Envelope], identity: SourceIdentity) -> list[_Plan]:
+    """One plan per record.
 
     Neighbours mostly share all but the op, so each is compared with the last one; what a
     combination means is worked out once.
     """
     known: dict[tuple[object, ...], dict[str | None, _Plan]] = {}
-    names: dict[str, set[Name]] = {}
     last = NO_SOURCE
     by_op: dict[str | None, _Plan] = {}
     out = []
@@ -214,15 +207,8 @@ def _classify(
         plan = by_op.get(envelope.op)
         if plan is None:
             plan = by_op[envelope.op] = _plan(envelope.op, source, identity)
-            if plan.kind in _OF_TABLES and namesakes.may_have(plan.table):
-                names.setdefault(plan.table, set()).add(name_of(source))
         out.append(plan)
-    return out, names
-
-
-def name_of(source: Source) -> Name:
-    """The parts of the name that records with this source block have as their table."""
-    return source.schema or source.db or "", source.table or ""
+    return out
 
 
 def kind_of(op: str, source: Source, identity: SourceIdentity) -> tuple[int, str]:
@@ -233,7 +219,7 @@ def kind_of(op: str, source: Source, identity: SourceIdentity) -> tuple[int, str
 
 def _plan(op: str | None, source: Source, identity: SourceIdentity) -> _Plan:
     outer = source.schema or source.db
-    table = f"{outer}.{source.table}" if source.table and outer else source.table or ""
+    table = text_of(*filter(None, (outer, source.table))) if source.table else ""
     snapshot = source.snapshot
     if not isinstance(snapshot, str):
         snapshot = "true" if snapshot else "false"

@@ -7,6 +7,7 @@ from typing import Final
 from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.connectors.refusals import Refusal
 from lakemark.model.findings import Finding, clock, fine, warning, wrong
+from lakemark.settings.table_id import pair_of
 
 CHECKS: Final = ("database", "wal_level", "publication", "slot", "signal table")
 
@@ -124,7 +125,7 @@ def findings(facts: DatabaseFacts) -> list[Finding]:
 
 def grant(privilege: str, table: str, user: str) -> str:
     """The statement that gives a privilege on a table."""
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     return (
         f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(user)};"
         f" GRANT {privilege} ON {quoted(schema, name)} TO {quoted(user)};"
@@ -135,7 +136,7 @@ def mending(refusal: Refusal, publication: str, table: str) -> str:
     """What mends a refusal: the statement where one does."""
     if refusal.code != "not-published":
         return refusal.hint
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     return f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {quoted(schema, name)};"
 
 
@@ -271,7 +272,7 @@ _LEAST: Final = 3  # id, type, data
 
 def _signal(signal: SignalTable, facts: DatabaseFacts) -> Iterator[Finding]:
     user = facts.server.user
-    schema, _, name = signal.table.partition(".")
+    schema, name = pair_of(signal.table)
     create = (
         f"CREATE TABLE {quoted(schema, name)} (id varchar(42) PRIMARY KEY,"
         f" type varchar(32) NOT NULL, data varchar(2048)); {grant('INSERT', signal.table, user)}"

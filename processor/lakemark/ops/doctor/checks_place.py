@@ -12,7 +12,6 @@ import msgspec
 
 from lakemark.errors import EXPIRED
 from lakemark.kafka.own_topics import alter_command
-from lakemark.model import namesakes
 from lakemark.model.findings import Finding, fine, warning, wrong
 from lakemark.model.offsets import Offsets
 from lakemark.settings.config import Config
@@ -64,11 +63,6 @@ def findings(facts: PlaceFacts, config: Config) -> list[Finding]:
     elif facts.state is None:
         found.append(fine(_CHECK, config.checkpoint, "the pipeline has not run yet"))
     if facts.state is not None:
-        found += [
-            wrong("tables", table, entry.reason, entry.hint)
-            for table, entry in facts.state.tables.items()
-            if entry.code == namesakes.CODE and config.database is None  # else the catalog says it
-        ]
         found += _places(facts, facts.state, config)
     return found
 

@@ -7,11 +7,10 @@ from typing import Final
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field
 from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.connectors.refusals import Refusal
-from lakemark.model import namesakes
 from lakemark.model.findings import Finding, fine, warning, wrong
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.namesakes import Name
 from lakemark.ops.doctor.checks_database import grant, mending
+from lakemark.settings.table_id import pair_of
 
 CHECKS: Final = ("select", "key", "columns", "replica identity", "publication")
 
@@ -45,7 +44,6 @@ class Relation:
         columns: of the catalog, those that the connector sends.
         every_column: also those that it cannot send; not those that its lists leave out.
         refusals: what of the table the publication leaves out.
-        names: the captured tables of this text, where several may have it.
     """
 
     table: str
@@ -63,12 +61,6 @@ class Relation:
     columns: tuple[CatalogColumn, ...] = ()
     every_column: tuple[CatalogColumn, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    names: tuple[Name, ...] = ()
-
-    @property
-    def ambiguous(self) -> bool:
-        """Whether several captured tables have this text."""
-        return len(self.names) > 1
 
 
 def findings(
@@ -88,19 +80,14 @@ def findings(
         chosen: whether tables were named: then a view among them is a mistake.
         modes: how the connector writes values.
     """
-    tables = [relation for relation in with_events(relations) if not relation.ambiguous]
+    tables = with_events(relations)
     found = [
-        wrong("tables", r.table, namesakes.reason(r.names), namesakes.hint(r.table))
-        for r in relations
-        if r.ambiguous
-    ]
-    found += [
         finding
         for relation in relations
         if relation.kind in _NO_LOG or not relation.logged
         for finding in _without_log(relation, chosen=chosen)
     ]
-    if not with_events(relations):
+    if not tables:
         found.append(
             wrong(
                 "tables",
@@ -131,7 +118,7 @@ def _unpublished(relation: Relation) -> bool:
 
 
 def _sql(relation: Relation) -> str:
-    schema, _, name = relation.table.partition(".")
+    schema, name = pair_of(relation.table)
     return quoted(schema, name)
 
 

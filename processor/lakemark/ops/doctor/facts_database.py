@@ -9,14 +9,12 @@ from typing import Any, Final
 
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.postgres.catalog import CatalogColumn
-from lakemark.connectors.postgres.postgres import columns_of, names_of, schemas_of
+from lakemark.connectors.postgres.postgres import columns_of, schemas_of
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import Session, connect, translated
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import LakemarkError
-from lakemark.model import namesakes
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.namesakes import Name
 from lakemark.model.schema import TableSchema
 from lakemark.ops.doctor.checks_database import (
     DatabaseFacts,
@@ -28,6 +26,7 @@ from lakemark.ops.doctor.checks_database import (
 from lakemark.ops.doctor.checks_tables import Relation
 from lakemark.ops.source_side import SlotSeen
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.table_id import pair_of, text_of
 
 # Catalog reads take milliseconds; behind a lock on the catalog they are better given up.
 _STATEMENT_TIMEOUT: Final = timedelta(seconds=20)
@@ -55,9 +54,10 @@ LEFT JOIN pg_catalog.pg_replication_slots s
 LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
 """
 _THERE: Final = """
-SELECT n.nspname || '.' || c.relname
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname || '.' || c.relname = ANY (%s)
+SELECT n.nspname::text, c.relname::text
+FROM unnest(%(schemas)s::text[], %(tables)s::text[]) AS w(nspname, relname)
+JOIN pg_catalog.pg_namespace n ON n.nspname = w.nspname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.relname
 """
 _PUBLICATION: Final = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
 _RELATIONS: Final = """
@@ -67,10 +67,10 @@ SELECT n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence = 'p'
        coalesce(k.conname::text, ''), coalesce(k.condeferrable, false),
        coalesce(u.relname::text, ''),
        c.relkind = 'p' OR c.reltoastrelid <> 0,
-       coalesce((SELECT rn.nspname || '.' || r.relname
-                 FROM pg_catalog.pg_class r
-                 JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
-                 WHERE r.oid = pg_partition_root(c.oid)), '')
+       (SELECT ARRAY[rn.nspname::text, r.relname::text]
+        FROM pg_catalog.pg_class r
+        JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+        WHERE r.oid = pg_partition_root(c.oid))
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_constraint k ON k.conrelid = c.oid AND k.contype = 'p'
@@ -166,7 +166,9 @@ class DatabaseWatch:
 
     def there(self, tables: frozenset[str]) -> frozenset[str]:
         """Return those of the tables that the database has."""
-        return frozenset(name for (name,) in self._rows(_THERE, sorted(tables)))
+        pairs = [pair_of(table) for table in sorted(tables)]
+        given = {"schemas": [schema for schema, _ in pairs], "tables": [name for _, name in pairs]}
+        return frozenset(text_of(*row) for row in self._rows(_THERE, given))
 
     def close(self) -> None:
         """End the session; the next question makes another one."""
@@ -241,7 +243,7 @@ class _Asking:
         table = self._connector.signal_table
         if table is None:
             return None
-        row = _row(self._session, _SIGNAL, table.partition(".")[::2])
+        row = _row(self._session, _SIGNAL, pair_of(table))
         if not row:
             return SignalTable(table, exists=False)
         insert, columns = row
@@ -251,29 +253,27 @@ class _Asking:
     def relations(self) -> tuple[Relation, ...]:
         captured, rows = self._connector.tables, {}
         for schema, name, *row in self._session.execute(_RELATIONS).fetchall():
-            table = namesakes.text((schema, name))
-            if captured.takes((schema, name)) and table != self._connector.signal_table:
+            table = text_of(schema, name)
+            if table in captured and table != self._connector.signal_table:
                 rows[table] = (table, *row)
-        schemas, names = self._schemas(list(rows)), names_of(self._session, captured)
+        schemas = self._schemas(list(rows))
         settings = self._connector.settings
         columns = columns_of(self._session, list(rows), settings=settings)
         return tuple(
-            self._relation(row, schemas, names.get(table, ()), columns.get(table, ()))
-            for table, row in rows.items()
+            self._relation(row, schemas, columns.get(table, ())) for table, row in rows.items()
         )
 
     def _relation(
         self,
         row: tuple[Any, ...],
         schemas: Schemas,
-        names: tuple[Name, ...],
         every: tuple[CatalogColumn, ...],
     ) -> Relation:
         table, kind, logged, select, hidden, identity, primary, deferrable, index, toast, root = row
         schema, columns = schemas.get(table, (None, ()))
         return Relation(
             table,
-            root=root,
+            root=text_of(*root) if root else "",
             kind=kind,
             logged=logged,
             select=select,
@@ -287,7 +287,6 @@ class _Asking:
             columns=columns,
             every_column=every,
             refusals=self._refusals(table, schemas),
-            names=names,
         )
 
     def _schemas(self, tables: Sequence[str]) -> Schemas:

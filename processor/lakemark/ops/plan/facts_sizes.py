@@ -7,6 +7,7 @@ from typing import Final
 from lakemark.connectors.postgres.key_ranges import estimated_rows
 from lakemark.connectors.postgres.postgres_session import connect, translated
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.table_id import pair_of
 
 _STATEMENT_TIMEOUT: Final = timedelta(seconds=20)
 # Of a table and its partitions: what `estimated_rows` takes, and the bytes.
@@ -34,7 +35,7 @@ def table_sizes(database: DatabaseConfig, tables: Sequence[str]) -> list[tuple[s
         DependencyError: the database does not answer.
         ConfigError: it refuses us.
     """
-    pairs = [table.partition(".")[::2] for table in tables]
+    pairs = [pair_of(table) for table in tables]
     given = {"schemas": [schema for schema, _ in pairs], "tables": [name for _, name in pairs]}
     with (
         connect(

@@ -20,9 +20,7 @@ from lakemark.connectors.catalogs import catalog_of
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.postgres.catalog import from_catalog
 from lakemark.connectors.postgres.postgres_chunks import MAX_CHUNK_BYTES
-from lakemark.model import namesakes
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.namesakes import Names
 from lakemark.model.schema import TableSchema
 from lakemark.ops import settings_record
 from lakemark.ops.doctor.checks_tables import with_events
@@ -35,6 +33,7 @@ from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Tar
 from lakemark.ops.question import Question
 from lakemark.ops.settings_record import Change
 from lakemark.settings.config import Config
+from lakemark.settings.table_id import is_table
 from lakemark.state.data_loss import Held
 from lakemark.version import __version__
 
@@ -56,7 +55,6 @@ class _Source:
     schemas: Mapping[str, TableSchema]
     sizes: list[tuple[str, int, int]] = field(default_factory=list)
     refused: Mapping[str, str] = field(default_factory=dict)
-    names: Names = field(default_factory=dict)
 
 
 def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
@@ -104,8 +102,7 @@ def _source(config: Config, connector: Connector) -> _Source:
         found = catalog_of(config, modes, connector).read(None)
         return _Source({t: s for t, s in found.items() if _is_table(connector, t)})
     answers = database_facts(config.database, connector, modes, streams=False)
-    every = with_events(answers.relations or ())
-    relations = [relation for relation in every if not relation.ambiguous]
+    relations = with_events(answers.relations or ())
     refused = {}
     for relation in relations:
         why = [refusal.message for refusal in relation.refusals]
@@ -118,7 +115,6 @@ def _source(config: Config, connector: Connector) -> _Source:
         {r.table: from_catalog(r.table, r.columns, r.key, modes) for r in relations},
         table_sizes(config.database, [relation.table for relation in relations]),
         refused,
-        {relation.table: relation.names for relation in every if relation.names},
     )
 
 
@@ -149,7 +145,7 @@ class _Known:
         """Tables of the catalog, of the state, and those that only their topics tell of."""
         names: dict[str, TableSchema | None] = dict(self._source.schemas)
         known = self.state.tables if self.state else ()
-        for name in (*self._source.names, *known, *self._by_topics()):
+        for name in (*known, *self._by_topics()):
             if _is_table(self._connector, name):
                 names.setdefault(name, None)
         return names
@@ -162,7 +158,9 @@ class _Known:
         start = self._connector.topic_prefix + settings.get("topic.delimiter", ".")
         topics = [topic for topic in self._log.known.ends if topic.startswith(start)]
         known = {self._connector.topic_of(name) for name in self._source.schemas}
-        return [t.removeprefix(start) for t in topics if t not in known and "." in t[len(start) :]]
+        return [
+            t.removeprefix(start) for t in topics if t not in known and is_table(t[len(start) :])
+        ]
 
     def table(self, name: str, schema: TableSchema | None, target: Target) -> PlannedTable:
         """One table, with what becomes of its Delta table."""
@@ -182,23 +180,10 @@ class _Known:
             )
         if target.action == "rebuild" and (why := self._source.refused.get(name)) is not None:
             target = replace(target, action="stop", hint=f"no snapshot can be taken of it: {why}")
-        if (why := self._ambiguous(name)) is not None:
-            hint = namesakes.hint(name)
-            target = replace(target, action="stop", code=namesakes.CODE, reason=why, hint=hint)
         key = schema.key if schema else tuple(entry.key) if entry and entry.key else None
         exists = topic in self._log.known.ends
         state = entry.state if entry else ""
         return PlannedTable(name, topic, exists, key, origin, target, state, waiting)
-
-    def _ambiguous(self, name: str) -> str | None:
-        """Why it is not written that has its text in common with another table, else None."""
-        entry = self.state.tables.get(name) if self.state else None
-        if entry is not None and entry.code == namesakes.CODE:
-            return entry.reason
-        names = {*self._source.names.get(name, ())}
-        if entry is not None and entry.source_name:
-            names.add(entry.source_name)
-        return namesakes.reason(names) if len(names) > 1 else None
 
     def changes(self) -> tuple[planned.Compared, list[Change]]:
         """What differs from the settings that ran last, else from what the checkpoint says."""

@@ -22,6 +22,7 @@ from lakemark.kafka.output_names import ID
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.settings.table_id import pair_of
 from lakemark.sink.names import CDC
 from lakemark.sink.output.output_records import POSITION, TOMBSTONE, Message, identity
 
@@ -153,7 +154,7 @@ class _Writing:
     ) -> Iterator[Message]:
         style = self.style
         key_schema, value_schema = (schema or None for schema in style.wrapper or (b"", b""))
-        schema, _, name = style.table.partition(".")
+        schema, name = pair_of(style.table)
         last_commit, lsn = positions.sequence_of(position)
         reading = Reading(schema, name, read_us * 1000, style.written_ns, last_commit, lsn)
         rendered = self.rendering.keys(rows)
