@@ -1,31 +1,33 @@
 """The real driver and the real tasks over a Kafka in memory: no JVM, no broker.
 
-`MemoryPipeline` runs `Pipeline.batch` as `foreachBatch` would, with the two tasks called directly,
-so that whole scenarios (errors, pauses, crashes, new partitions, epochs) take milliseconds.
+`World` runs `Pipeline.batch` as `foreachBatch` would, over `memory_runner`, so that whole scenarios
+(errors, pauses, crashes, new partitions, epochs, snapshots) take milliseconds.
 """
 
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakemark import tasks
 from lakemark.connectors.connector import parse
 from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import LakemarkError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
-from lakemark.pipeline import Pipeline, Results
+from lakemark.pipeline import Pipeline
 from lakemark.settings.config import Config
 from lakemark.source import fetch
+from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state import ownership, tables
 from lakemark.state.handling import Mark
 from lakemark.state.tables import PipelineState
-from lakemark.tasks import BatchPlan
+from tests.kit.memory_runner import MemoryRunner, Shards
+
+# Dead letters of a pipeline with shards go to a broker inside of librdkafka.
+MOCK = {"test.mock.num.brokers": 1, "log_level": 3}
 
 Message = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
 
@@ -151,53 +153,14 @@ class MemoryCatalog:
         return {t: s for t, s in self.schemas.items() if names is None or t in names}
 
 
-class MemoryRunner:
-    """A batch has whatever it needs."""
-
-    slots = 2
-
-    def require(self, *, armed: bool) -> None:
-        pass
-
-
-class MemoryPipeline(Pipeline):
-    """The driver with its tasks called in this process."""
-
-    broker: Broker
-    armed: bool = False
-
-    def stream(self, frame: Any, plan: BatchPlan) -> Any:
-        self.armed = plan.decode.armed
-        # every stage runs twice, as a speculated task would
-        self._stages(frame, plan)
-        return self._finished(self._stages(frame, plan), plan)
-
-    def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Any:
-        armed, done = self.armed, self.stream(self.broker.read(start, end), plan)
-        self.armed = armed
-        return done
-
-    def _stages(self, frame: Any, plan: BatchPlan) -> Any:
-        decoded = pa.Table.from_batches(tasks.decode(iter(frame), plan.decode), tasks.DECODED)
-        decoded, results = self.reconciled(decoded, plan), Results()
-        decoded = decoded.take(self.broker.shuffled(decoded.num_rows))
-        for slot in range(plan.decode.slots):
-            mine = decoded.filter(pc.equal(decoded.column("slot"), slot))
-            for result in tasks.merge(iter(mine.to_batches()), plan.lake, plan.publishing):
-                for row in result.to_pylist():
-                    results.take(row["kind"], row["blob"])
-        return results
-
-    def reconciled(self, decoded: pa.Table, plan: BatchPlan) -> pa.Table:
-        """What the shards make of a step's decoded records: nothing, where no run is armed."""
-        return decoded
-
-
 @dataclass
 class World:
-    """A pipeline over a broker, batch by batch; `driver` is what it is made of."""
+    """A pipeline over a broker, batch by batch.
 
-    driver: ClassVar[type[MemoryPipeline]] = MemoryPipeline
+    With a `signal_table` its connector reads one, too, and it has shards. `attempts`: how often
+    every stage runs, see `MemoryRunner`.
+    """
+
     root: Path
     broker: Broker
     schemas: dict[str, TableSchema]
@@ -206,6 +169,8 @@ class World:
     batch: int = -1
     read: Offsets = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
+    signal_table: str | None = None
+    attempts: int = 2
 
     def __post_init__(self) -> None:
         self.config = Config.model_validate(
@@ -221,15 +186,30 @@ class World:
         )
         self.checkpoint = MemoryCheckpoint()
         self.catalog = MemoryCatalog(self.schemas)
-        self._controls_read = 0
+        shards = Shards(self._controls) if self.signal_table else None
+        self.runner = MemoryRunner(
+            self._range, self.broker.shuffled, shards=shards, attempts=self.attempts
+        )
         self.pipeline = self._start()
+
+    def _controls(self, start: int, end: int) -> list[dict[str, Any]]:
+        return self.records[start:end]
+
+    def _range(self, one: OffsetRange) -> list[pa.RecordBatch]:
+        start, end = ({one.topic: {one.partition: at}} for at in (one.start, one.end))
+        return self.broker.read(start, end)
+
+    @property
+    def shards(self) -> Shards:
+        assert self.runner.shards is not None
+        return self.runner.shards
 
     def _connector_file(self) -> Path:
         path = self.root / "connector.json"
         path.write_text('{"name": "shop", "config": {}}')
         return path
 
-    def _start(self) -> MemoryPipeline:
+    def _start(self) -> Pipeline:
         connector = parse(
             {
                 "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -242,23 +222,21 @@ class World:
             },
             config=self.config,
         )
-        pipeline = self.driver(
-            runner=MemoryRunner(),  # type: ignore[arg-type]
+        return Pipeline(
+            runner=self.runner,  # type: ignore[arg-type]
             config=self.config,
             connector=connector,
-            identity=SourceIdentity("postgresql", "shop"),
+            identity=SourceIdentity("postgresql", "shop", self.signal_table),
             modes=HandlingModes(),
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             catalog=self.catalog,
-            librdkafka={},
+            librdkafka=MOCK if self.signal_table else {},
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
-            controls=lambda start, end: self.records[start:end],
+            controls=self._controls,
             publish=lambda state: None,
             snapshots=lambda state, news: None,
             schemas=dict(self.schemas),
         )
-        pipeline.broker = self.broker
-        return pipeline
 
     def restart(self) -> None:
         """A new process: only what is durable is known."""
@@ -283,7 +261,9 @@ class World:
     def again(self) -> None:
         """The same batch (again): as after a crash before Spark's commit."""
         planned = dict(self.checkpoint.planned[self.batch])
-        planned.pop(self.config.topics.control)
+        control = planned.pop(self.config.topics.control)[0]
+        if self.runner.shards is not None:
+            self.runner.shards.begin(self.batch, control)
         frame = self.broker.read(self.read, planned)
         self.pipeline.batch(frame, self.batch)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""A shop of two tables over `MemoryPipeline`, and its records as Debezium writes them."""
+"""A shop of two tables over a Kafka in memory, and its records as Debezium writes them."""
 
 import json
 
@@ -12,6 +12,7 @@ from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import World
 
 ORDERS, ITEMS = "public.orders", "public.items"
+SIGNALS = "public.debezium_signal"
 
 
 def schema_of(table, *, modes=None, **types):

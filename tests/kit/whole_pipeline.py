@@ -2,7 +2,7 @@
 
 The coordinator, the driver, its tasks, the shards and the Delta tables are the real ones. `World`
 stands for what they talk with: a toy database with its connector and its chunk reader, over the
-topics of `sharded_pipeline`, and a clock to move. One `step` is one of the coordinator and a batch.
+topics of `memory_pipeline`, and a clock to move. One `step` is one of the coordinator and a batch.
 """
 
 import json
@@ -27,8 +27,7 @@ from lakemark.state.tables import TableState
 from tests.kit.fake_world import ITEMS, ORDERS, PIPELINE, FakeWorld
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker
-from tests.kit.sharded_pipeline import SIGNALS, ShardedShop
-from tests.kit.shop import schema_of
+from tests.kit.shop import SIGNALS, Shop, schema_of
 
 # Chunks of one row, one after the other: there is time for damage between any two of them.
 SETTINGS = Settings(PIPELINE, shards=2, chunk_rows=1, parallelism=1, interval=1.0)
@@ -71,7 +70,7 @@ class World(FakeWorld):
         schemas = {table: schema_of(table, id="int8", v="text") for table in self.rows}
         schemas[SIGNALS] = schema_of(SIGNALS, id="text", type="text", data="text")
         shards = {"stream": {"shards": settings.shards}}
-        self.lake = ShardedShop(root, Broker(), schemas, sections=shards)
+        self.lake = Shop(root, Broker(), schemas, sections=shards, signal_table=SIGNALS)
         self.log_end = self._last = 1000
         self._anew = False
 
@@ -172,7 +171,7 @@ class World(FakeWorld):
             (shard,) = part.shards
             assert part.value is not None
             blob = len(part.key).to_bytes(4) + part.key + part.value
-            self.lake.pipeline.parts.append((shard, blob))
+            self.lake.shards.parts.append((shard, blob))
             counts[shard] += 1
         return ChunkResult(
             attempt=spec.attempt, rows=len(keys), absent=gone.rows.num_rows if gone else 0,

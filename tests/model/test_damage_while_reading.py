@@ -103,7 +103,7 @@ def test_what_shards_remember_of_a_paused_run_is_bounded(tmp_path):
         world.commit(*(Change("c", ORDERS, key, "new") for key in islice(keys, CHANGES)))
         world.clock += PAUSED_S / A_TICK
         world.step()
-        most = max(most, world.lake.pipeline.touches())
+        most = max(most, world.lake.shards.touches())
     assert CHANGES <= most <= 3 * A_TICK * CHANGES
 
     world.send("resume", "p2")

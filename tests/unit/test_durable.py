@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,23 +12,10 @@ from lakemark.settings.config import LakeConfig
 from lakemark.sink import names
 from lakemark.sink.delta import chunk_files, roaring, table_store
 from lakemark.sink.delta.chunk_files import ChunkFileWriter
-from tests.kit.memory_pipeline import Broker, MemoryPipeline
+from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop, schema_of
 
 pytestmark = pytest.mark.usefixtures("letters", "cache")
-
-
-class OncePipeline(MemoryPipeline):
-    """A stage that runs again finds all done, and makes up for what the first time left out."""
-
-    def stream(self, frame: Any, plan: Any) -> Any:
-        return self._finished(self._stages(frame, plan), plan)
-
-
-class OnceShop(Shop):
-    """A shop whose stages run once."""
-
-    driver = OncePipeline
 
 
 class Disk:
@@ -77,9 +63,9 @@ def named(commit: Path) -> list[Path]:
 def test_files_come_before_the_commit_and_the_commit_before_the_state(
     tmp_path, disk, engine, monkeypatch
 ):
-    shop = OnceShop(
+    shop = Shop(
         tmp_path, Broker(), {ORDERS: schema_of(ORDERS, id="int8", v="text")},
-        settings={"engine": engine},
+        settings={"engine": engine}, attempts=1,
     )  # fmt: skip
     lake = Path(names.table_path(shop.config.lake.path, ORDERS))
     real, links = os.link, []
@@ -120,9 +106,9 @@ def test_files_come_before_the_commit_and_the_commit_before_the_state(
 
 def test_what_a_process_committed_that_died_is_on_the_disk_before_its_batch_counts(tmp_path, disk):
     """The commit was in place, and nobody had waited for it."""
-    shop = OnceShop(
+    shop = Shop(
         tmp_path, Broker(), {ORDERS: schema_of(ORDERS, id="int8", v="text")},
-        settings={"engine": "deletion-vectors"},
+        settings={"engine": "deletion-vectors"}, attempts=1,
     )  # fmt: skip
     lake = Path(names.table_path(shop.config.lake.path, ORDERS))
     shop.put("c", 10, 1, v="a")

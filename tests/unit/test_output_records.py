@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
+from lakemark import tasks
 from lakemark.converters.json.envelopes import sample
 from lakemark.model import change_batch, chunk_batch, positions
 from lakemark.model.handling_modes import HandlingModes
@@ -217,14 +218,8 @@ def test_a_row_that_a_chunk_completes_is_told_whole_at_its_position(shop, out):
     read = chunk_batch.reads(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=key)
     lost = chunk_batch.as_of(read, positions.pack(0, 70, 70), record=change_batch.FILL)
     blob = change_batch.encode(change_batch.with_metadata(lost, schema=SCHEMA.to_json()))
-    passed = ["SURVIVORS", ORDERS, "chunk/1", 0, 0, blob]
-
-    def reconciled(decoded, plan):
-        names = [name for name in decoded.column_names if name != "shard"]
-        row = dict(zip(names, passed, strict=True)) | {"kind": outputs.SURVIVORS, "shard": 0}
-        return pa.concat_tables([decoded, pa.Table.from_pylist([row], decoded.schema)])
-
-    shop.pipeline.reconciled = reconciled
+    passed = [0, outputs.SURVIVORS, ORDERS, "chunk/1", 0, 0, blob]
+    shop.runner.inserted = [dict(zip(tasks.DECODED.names, passed, strict=True))]
     shop.run()  # every stage runs twice
     assert shown(out)[2:] == [(1, "r", "x")]
     (_, came, _), _, (_, position, told) = out.events(CLEAN)

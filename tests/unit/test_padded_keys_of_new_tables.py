@@ -73,7 +73,7 @@ class Chars(World):
         ):
             (shard,) = part.shards
             told = len(part.key).to_bytes(4) + part.key + part.value
-            self.lake.pipeline.parts.append((shard, told))
+            self.lake.shards.parts.append((shard, told))
             counts[shard] += 1
         snapshot = self.database.snapshot()
         if 2 in rows:

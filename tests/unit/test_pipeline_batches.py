@@ -446,7 +446,7 @@ def test_the_reconcile_lane_is_armed_from_the_batch_of_a_runs_start_until_its_la
         shop.records.extend(controls)
         shop.put("u", 10 + shop.batch, 1, v="a")
         shop.run()
-        return shop.pipeline.armed
+        return shop.runner.armed
 
     assert not batch()
     assert batch({"type": "run-start", "run": "r1", "tables": [ORDERS]})
