@@ -21,6 +21,7 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, from_envelope
 from lakemark.ops.dead_letters import Letter
 from lakemark.ops.replays import planned
+from lakemark.settings.table_id import pair_of, text_of
 from lakemark.sink.output import output_records
 from lakemark.source import decoder, fast_path, fetch, raw_records
 from lakemark.source.decoder import StretchPlan
@@ -68,7 +69,7 @@ def tables(draw):
     """Columns of a table, the first ones its key, and its name."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=7, unique=True))
     key = draw(st.integers(1, min(2, len(names))))
-    table = ".".join(draw(st.sampled_from([n for n in NAMES if n])) for _ in range(2))
+    table = text_of(*(draw(st.sampled_from([n for n in NAMES if n])) for _ in range(2)))
     columns = []
     for at, name in enumerate(names):
         kind = draw(st.sampled_from(KEYS if at < key else list(TYPES)))
@@ -101,7 +102,7 @@ def packed(value):
 
 
 def event(table, op, image, lsn):
-    schema, _, name = table.partition(".")
+    schema, name = pair_of(table)
     source = {
         "connector": "postgresql", "name": "shop", "ts_ms": 1, "snapshot": "false", "db": "shop",
         "sequence": packed([str(lsn), str(lsn + 8)]).decode(), "ts_us": 1, "schema": schema,
@@ -183,8 +184,7 @@ def test_whatever_the_columns_are_called(made, data):
         schemas=known,
     )  # fmt: skip
     assert found == schema
-    named = {table: (table.partition(".")[0], table.partition(".")[2])}  # as its events have it
-    plan = StretchPlan(IDENTITY, MODES, schemas=known, names=named)
+    plan = StretchPlan(IDENTITY, MODES, schemas=known)
     assert decoded(records, plan) == rows
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lakemark.connectors.connector import key_columns
 from lakemark.settings.layers import InvalidConfig
 from lakemark.settings.names import quoted, split_list, topic_regex, topic_safe
+from lakemark.settings.table_id import text_of
 from tests.kit.connector_settings import config, parse, reads
 
 # --- topics -----------------------------------------------------------------------------------
@@ -102,8 +103,9 @@ def test_a_given_topic_pattern_is_taken_but_not_for_our_own_topics():
     st.text("abzAZ019_$ é-😀", min_size=1, max_size=6),
 )
 def test_every_chosen_table_s_topic_is_read(names, schema):
-    tables = [f"{schema}.{name}" for name in names]
-    escaped = [re.sub(r"[^A-Za-z0-9_]", lambda m: "\\" + m[0], table) for table in tables]
+    tables = [text_of(schema, name) for name in names]
+    plain = [f"{schema}.{name}" for name in names]
+    escaped = [re.sub(r"[^A-Za-z0-9_]", lambda m: "\\" + m[0], name) for name in plain]
     found = parse(source__tables=escaped)
     for table in tables:
         assert found.captures(table)
@@ -212,7 +214,7 @@ def test_lists_split_at_commas_that_are_not_escaped():
         ("public.debezium_signal", "public.debezium_signal"),
         ('public."debezium_signal"', "public.debezium_signal"),
         (' "My Schema"."de""bezium" ', 'My Schema.de"bezium'),
-        ('public."my.signals"', "public.my.signals"),
+        ('public."my.signals"', 'public."my.signals"'),
         ("", None),
     ],
 )

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.settings.names import quoted
+from lakemark.settings.table_id import text_of
 from lakemark.snapshot.signals import matching
 from tests.kit.signals import TABLES, execute
 
@@ -67,7 +68,7 @@ def test_the_first_condition_that_matches_a_table_counts():
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
-@given(st.lists(st.builds("{}.{}".format, NAMES, NAMES), unique=True))
+@given(st.lists(st.builds(text_of, NAMES, NAMES), unique=True))
 def test_a_quoted_name_matches_only_itself(tables):
     for table in tables:
         assert matching([quoted(table)], tables).tables == (table,)

@@ -202,11 +202,12 @@ def matching(
     """The tables that a signal means, by Debezium's rules for its PostgreSQL connector.
 
     A pattern is a Java regular expression that must match the whole of ``schema.table``, without
-    the database. One that matches no table is taken as the name of one, with or without quotes.
+    the database, or a table's text. One that matches no table is taken as the name of one, with or
+    without quotes.
 
     Args:
         patterns: of a signal that `read` gave, so each is a regular expression.
-        tables: the known tables, each ``schema.table``.
+        tables: the known tables' texts.
         ignore_case: as Debezium does for additional conditions, and only for them.
     """
     known = list(tables)
@@ -214,7 +215,7 @@ def matching(
     unmatched = []
     for pattern in dict.fromkeys(patterns):
         regex = compile_java(pattern, ignore_case=ignore_case)
-        found = [table for table in known if regex.matches(plain_of(table))]
+        found = [t for t in known if regex.matches(t) or regex.matches(plain_of(t))]
         found = found or [table for table in known if pattern in {table, _quoted(table)}]
         chosen.update(dict.fromkeys(found))
         if not found:
