@@ -7,14 +7,14 @@ from deltalake import DeltaTable
 
 from stack.local import Database
 from stack.processes import wait_for
-from tests.kit.documents import ROOT, typed
+from tests.kit.documents import DOCS, typed
 from tests.kit.page_shell import PageShell
 from tests.kit.running import STATE_S, Running, header
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
-README, LETTER = ROOT / "README.md", "shop.public.orders-0-4711"
+LETTER = "shop.public.orders-0-4711"
 ORDERS, LINES, ITEMS = "public.orders", "public.lines", "public.items"
 
 
@@ -67,7 +67,8 @@ def test_rows_of_dead_letters_come_back(database: Database, tmp_path):
         ids = {header(m, "topic").split(".", 1)[1]: header(m, "id") for m in running.dead_letters()}
 
         ls, show, raw, replay = (
-            line.replace(LETTER, ids[ORDERS]) for line in typed(README, "lakemark dlq")
+            line.replace(LETTER, ids[ORDERS])
+            for line in typed(DOCS / "dead-letters.md", "lakemark dlq")
         )
         shell = PageShell(tmp_path / "shell", here=running.directory)
         listed = shell.run(ls)
@@ -97,7 +98,7 @@ def test_rows_of_dead_letters_come_back(database: Database, tmp_path):
         assert replayed.count(": completed") == 2
         found = running.compare()
         assert found.is_equal, str(found)
-        snapshots_as_readme_starts_them(running, shell)
+        snapshots_as_the_page_starts_them(running, shell)
 
 
 def letter(running: Running, name: str) -> bytes:
@@ -106,14 +107,14 @@ def letter(running: Running, name: str) -> bytes:
     return found.value() or b""
 
 
-def snapshots_as_readme_starts_them(running: Running, shell: PageShell) -> None:
+def snapshots_as_the_page_starts_them(running: Running, shell: PageShell) -> None:
     """Whole tables, rows by condition, rows by key; and one that is changed while it runs."""
     database = running.database
     database.execute("UPDATE orders SET status = 'closed' WHERE id <= 5")
     database.execute("UPDATE orders SET placed = '2025-12-31' WHERE id = 6")
     database.execute("INSERT INTO orders VALUES (42, 'asked for'), (43, 'asked for')")
     running.wait_equal()
-    whole, some, keys, change = typed(README, "lakemark snapshot")
+    whole, some, keys, change = typed(DOCS / "snapshots.md", "lakemark snapshot")
     assert "completed" in shell.run(whole)
     with Snapshots(running) as snapshots:
         for line, rows in ((some, 20 + 2 - 6), (keys, 2)):

@@ -1,4 +1,4 @@
-"""`./dev demo` as somebody new runs it, with a smaller shop: it ends well and says what README says."""
+"""`./dev demo` as somebody new runs it, with a smaller shop: it ends well and says what its page says."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.kit.documents import ROOT
+from tests.kit.documents import DOCS, ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
@@ -18,14 +18,14 @@ STOPPED, SLOW = "writes have stopped", "this machine is slow: no more changes"
 
 
 def promised() -> list[str]:
-    """What README says one sees, in its order."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("| you see |")[2]
+    """What its page says one sees, in its order."""
+    section = (DOCS / "demo.md").read_text(encoding="utf-8").partition("| you see |")[2]
     table = section.partition("\n\n")[0].splitlines()[2:]
     return [said for row in table for said in re.findall(r"`([^`]+)`", row.split("|")[1])]
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-def test_the_demo_ends_well_and_shows_what_readme_promises():
+def test_the_demo_ends_well_and_shows_what_its_page_promises():
     command = [sys.executable, "-m", "stack.cli", "demo", "--scale", SCALE]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

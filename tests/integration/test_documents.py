@@ -92,7 +92,7 @@ def test_the_database_as_the_page_sets_it_up(shop):
             connector.execute("SELECT pg_drop_replication_slot('page')")
 
 
-@pytest.mark.parametrize("page", ["README.md", "security.md"])
+@pytest.mark.parametrize("page", ["snapshots.md", "security.md"])
 def test_least_rights_are_enough_to_read_and_to_write_windows(shop, page):
     shop.execute("CREATE ROLE lakemark LOGIN")
     shop.execute(

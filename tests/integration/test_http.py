@@ -156,7 +156,7 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         hostile(running, site)
 
         shell = PageShell(tmp_path / "shell", here=tmp_path)
-        asking = lines("README.md", "curl -d")
+        asking = lines("docs/watching.md", "curl -d")
         said = shell.run(with_names(asking, {"http://127.0.0.1:8780": site.address}))
         assert answered(site, json.loads(said)["id"], "COMPLETED")["tables"] == [ORDERS]
 

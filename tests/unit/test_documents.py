@@ -24,13 +24,12 @@ from lakemark.sink.row_images import cdc_type
 from lakemark.snapshot import signals
 from stack import reference
 from tests.kit import documents
-from tests.kit.documents import PAGES, ROOT, Block, blocks, name_of
+from tests.kit.documents import DOCS, PAGES, ROOT, Block, blocks, name_of
 from tests.kit.error_codes import PACKAGE, error_codes
 from tests.kit.sources import parsed as tree_of
 from tests.unit.test_chunk_decisions import Shard, manifest, part
 from tests.unit.test_window import A, at, log, marks, row
 
-DOCS = ROOT / "docs"
 SMALL = """\
 name: shop
 kafka: {bootstrap_servers: localhost:9092}
@@ -331,6 +330,20 @@ def test_links_lead_somewhere(page):
 def test_the_readme_leads_to_every_page():
     there = {(ROOT / path).resolve() for path, _ in documents.links(ROOT / "README.md") if path}
     assert {p.name for p in DOCS.glob("*.md") if p.resolve() not in there} == set()
+
+
+def test_the_readme_says_on_its_first_screen_whether_lakemark_fits_and_how_to_begin():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 130, "what is longer has a page in docs/"
+    screen = lines[: lines.index("## How it works")]
+    assert len(screen) <= 40
+    assert "    ./dev demo --keep" in screen
+    assert any(line.startswith("    ") and "lakemark run" in line for line in screen)
+    rows = [line.split("|") for line in screen if line.startswith("| ")]
+    yes = {row[1].strip(): row[2].lower() for row in rows}
+    formats = {place.parent.name for place in (PACKAGE / "converters").glob("*/__init__.py")}
+    assert {kind for kind in CONNECTORS.values() if kind not in yes["source"]} == set()
+    assert {kind for kind in formats if kind not in yes["records"]} == set()
 
 
 def test_pages_are_utf8_and_short_enough_to_be_read():

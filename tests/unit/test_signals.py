@@ -406,9 +406,11 @@ def test_what_the_schema_and_the_reader_say_of_types_agrees(message):
         SCHEMA.validate(message)
 
 
-def test_the_readmes_signal_is_one():
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    message = json.loads(text.partition("## Snapshots")[2].split("```json\n")[1].split("```")[0])
+def test_the_signal_of_the_page_is_one():
+    text = (Path(__file__).parents[2] / "docs" / "signals.md").read_text()
+    message = json.loads(
+        text.partition("## execute-snapshot")[2].split("```json\n")[1].split("```")[0]
+    )
     SCHEMA.validate(message)
     found = answer(message)
     assert isinstance(found, ExecuteSnapshot)

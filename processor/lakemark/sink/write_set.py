@@ -1,6 +1,6 @@
 """The write set: what one batch does to one table, checked and laid out for an engine.
 
-One row per key. Besides the source's columns and `_cdc` (see `_cdc` in the README) it has
+One row per key. Besides the source's columns and `_cdc` (see docs/tables.md) it has
 
 | column | type | meaning |
 |---|---|---|
