@@ -9,9 +9,10 @@ import os
 import re
 import shutil
 import tarfile
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -19,40 +20,44 @@ from lakemark.settings.cache import cache_dir
 from lakemark.spark.jars import Progress, fetch, read_list
 from stack.java import java_command
 from stack.kafka import MAX_MESSAGE_BYTES, kafka_jars
-from stack.processes import Server, StackError, free_port, wait_for
+from stack.processes import Controlled, Server, StackError, free_port, wait_for
 
 DEBEZIUM = Path(__file__).with_name("debezium.json")
 
-_SETTINGS = """
+_ADDRESSES = """
 bootstrap.servers={bootstrap}
 group.id=connect
 listeners=http://127.0.0.1:{port}
 rest.advertised.host.name=127.0.0.1
 rest.advertised.port={port}
 plugin.path={plugins}
-# Plugins say what they are; without this every jar is searched, ten seconds on two cores.
-plugin.discovery=service_load
-key.converter=org.apache.kafka.connect.json.JsonConverter
-value.converter=org.apache.kafka.connect.json.JsonConverter
-key.converter.schemas.enable=false
-value.converter.schemas.enable=false
-value.converter.replace.null.with.default=false
-config.storage.topic=connect-configs
-config.storage.replication.factor=1
-offset.storage.topic=connect-offsets
-offset.storage.replication.factor=1
-offset.storage.partitions=1
-status.storage.topic=connect-status
-status.storage.replication.factor=1
-status.storage.partitions=1
-offset.flush.interval.ms=1000
-# A killed worker's tasks come back as soon as its session has ended, not five minutes later.
-scheduled.rebalance.max.delay.ms=0
-session.timeout.ms=6000
-heartbeat.interval.ms=2000
-producer.max.request.size={max_bytes}
-producer.buffer.memory=33554432
 """
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # Plugins say what they are; without this every jar is searched, ten seconds on two cores.
+    "plugin.discovery": "service_load",
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "key.converter.schemas.enable": "false",
+    "value.converter.schemas.enable": "false",
+    "value.converter.replace.null.with.default": "false",
+    "config.storage.topic": "connect-configs",
+    "config.storage.replication.factor": "1",
+    "offset.storage.topic": "connect-offsets",
+    "offset.storage.replication.factor": "1",
+    "offset.storage.partitions": "1",
+    "status.storage.topic": "connect-status",
+    "status.storage.replication.factor": "1",
+    "status.storage.partitions": "1",
+    "offset.flush.interval.ms": "1000",
+    # A killed worker's tasks come back as soon as its session has ended, not five minutes later.
+    "scheduled.rebalance.max.delay.ms": "0",
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "2000",
+    "producer.max.request.size": str(MAX_MESSAGE_BYTES),
+    "producer.buffer.memory": "33554432",
+}
+"""Settings of a worker for tests, wherever it runs; its addresses are its own."""
 
 _FLAT = re.compile(r"\$\{([A-Z_]+)\}")
 
@@ -93,70 +98,18 @@ def connector_config(template: Path, values: Mapping[str, str]) -> dict[str, str
     return {key: _FLAT.sub(value, text) for key, text in config.items()}
 
 
-class Connect(Server):
-    """A Connect worker on a free loopback port.
-
-    `stop` and `kill` keep the port; connectors and offsets are in Kafka, so `start` resumes them.
-
-    Args:
-        bootstrap: the broker.
-        directory: where the settings live.
-        log: the log file.
-        detached: whether it may outlive this process.
-        heap: the largest heap.
-        quick: start fast rather than run fast for hours; benchmarks say False.
-        port: the port, a free one unless given.
-    """
+class Worker(Controlled):
+    """A Connect worker as its clients see it: connectors, their states and offsets."""
 
     name = "Kafka Connect"
 
-    def __init__(
-        self,
-        *,
-        bootstrap: str,
-        directory: Path,
-        log: Path,
-        detached: bool = False,
-        heap: str = "512m",
-        quick: bool = True,
-        port: int | None = None,
-    ) -> None:
-        super().__init__(directory=directory, log=log, detached=detached)
-        self.port = port or free_port()
-        self._bootstrap = bootstrap
-        self._heap = heap
-        self._quick = quick
-
     @property
+    @abstractmethod
     def url(self) -> str:
         """The address of the REST API."""
-        return f"http://127.0.0.1:{self.port}"
 
-    def _prepare(self) -> None:
-        self._settings.write_text(
-            _SETTINGS.format(
-                bootstrap=self._bootstrap,
-                port=self.port,
-                plugins=debezium_plugins(),
-                max_bytes=MAX_MESSAGE_BYTES,
-            ),
-            encoding="utf-8",
-        )
-
-    @property
-    def _settings(self) -> Path:
-        return self.directory / "connect.properties"
-
-    def _command(self) -> list[str]:
-        return java_command(
-            "org.apache.kafka.connect.cli.ConnectDistributed",
-            str(self._settings),
-            classpath=kafka_jars(),
-            heap=self._heap,
-            quick=self._quick,
-        )
-
-    def _is_ready(self) -> bool:
+    def answers(self) -> bool:
+        """Tell whether the worker lists its connectors."""
         try:
             return httpx.get(f"{self.url}/connectors", timeout=2).status_code == httpx.codes.OK
         except httpx.TransportError:
@@ -193,7 +146,7 @@ class Connect(Server):
             status = self.status(name)
             return status["connector"]["state"] == "STOPPED" and not status["tasks"]
 
-        wait_for(stopped, deadline_s, f"connector {name} to be STOPPED ({self.log})")
+        wait_for(stopped, deadline_s, f"connector {name} to be STOPPED ({self.log_place})")
 
     def resume_connector(self, name: str, deadline_s: float = 180) -> None:
         """End `pause_connector` and return when the connector runs."""
@@ -238,7 +191,7 @@ class Connect(Server):
                     raise StackError(f"connector {name} has failed:\n{part.get('trace', '')}")
             return len(parts) > 1 and all(part["state"] == state for part in parts)
 
-        wait_for(reached, deadline_s, f"connector {name} to be {state} ({self.log})")
+        wait_for(reached, deadline_s, f"connector {name} to be {state} ({self.log_place})")
 
     def _request(
         self,
@@ -270,3 +223,64 @@ class Connect(Server):
         except StackError as error:
             raise StackError(f"{error}: {answers[-1] if answers else ''}") from error
         return found[0]
+
+
+class Connect(Server, Worker):
+    """A Connect worker on a free loopback port.
+
+    `stop` and `kill` keep the port; connectors and offsets are in Kafka, so `start` resumes them.
+
+    Args:
+        bootstrap: the broker.
+        directory: where the settings live.
+        log: the log file.
+        detached: whether it may outlive this process.
+        heap: the largest heap.
+        quick: start fast rather than run fast for hours; benchmarks say False.
+        port: the port, a free one unless given.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap: str,
+        directory: Path,
+        log: Path,
+        detached: bool = False,
+        heap: str = "512m",
+        quick: bool = True,
+        port: int | None = None,
+    ) -> None:
+        super().__init__(directory=directory, log=log, detached=detached)
+        self.port = port or free_port()
+        self._bootstrap = bootstrap
+        self._heap = heap
+        self._quick = quick
+
+    @property
+    def url(self) -> str:
+        """The address of the REST API."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def _prepare(self) -> None:
+        self._settings.write_text(
+            _ADDRESSES.format(bootstrap=self._bootstrap, port=self.port, plugins=debezium_plugins())
+            + "".join(f"{name}={value}\n" for name, value in SETTINGS.items()),
+            encoding="utf-8",
+        )
+
+    @property
+    def _settings(self) -> Path:
+        return self.directory / "connect.properties"
+
+    def _command(self) -> list[str]:
+        return java_command(
+            "org.apache.kafka.connect.cli.ConnectDistributed",
+            str(self._settings),
+            classpath=kafka_jars(),
+            heap=self._heap,
+            quick=self._quick,
+        )
+
+    def _is_ready(self) -> bool:
+        return Worker.answers(self)

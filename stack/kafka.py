@@ -4,10 +4,11 @@ import os
 import shutil
 import subprocess
 import uuid
+from abc import abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -15,12 +16,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lakemark.settings.cache import cache_dir
 from lakemark.spark.jars import Progress, fetch
 from stack.java import java_command
-from stack.processes import Server, StackError, free_port, wait_for
+from stack.processes import Controlled, Server, StackError, free_port, wait_for
 
 JARS = Path(__file__).with_name("jars.json")
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 
-_SETTINGS = """
+_ADDRESSES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
@@ -29,29 +30,32 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
-num.partitions=1
-auto.create.topics.enable=true
-message.max.bytes={max_bytes}
-replica.fetch.max.bytes={max_bytes}
-# One node: every internal topic has one replica, and few partitions make start and stop fast.
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
-# A killed broker may register again only after its old session has ended.
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=500
-# The default, 128 MB, is allocated at once from a heap of 512 MB.
-log.cleaner.dedupe.buffer.size=16777216
-num.network.threads=2
-num.io.threads=4
 """
 
+SETTINGS: Final[Mapping[str, str]] = {
+    "num.partitions": "1",
+    "auto.create.topics.enable": "true",
+    "message.max.bytes": str(MAX_MESSAGE_BYTES),
+    "replica.fetch.max.bytes": str(MAX_MESSAGE_BYTES),
+    # One node: every internal topic has one replica, and few partitions make start and stop fast.
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # A killed broker may register again only after its old session has ended.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    # The default, 128 MB, is allocated at once from a heap of 512 MB.
+    "log.cleaner.dedupe.buffer.size": "16777216",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+}
+"""Settings of a broker for tests, wherever it runs; its addresses are its own."""
 
 _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
@@ -61,91 +65,22 @@ def kafka_jars(progress: Progress | None = None) -> list[Path]:
     return fetch(JARS, progress=progress)
 
 
-class Kafka(Server):
-    """A Kafka broker on a free loopback port.
-
-    `stop` and `kill` keep port and data: `start` brings the same broker back.
-
-    Args:
-        directory: where settings and data live.
-        log: the log file.
-        detached: whether it may outlive this process.
-        heap: the largest heap.
-        quick: start fast rather than run fast for hours; benchmarks say False.
-        ports: port and controller port, free ones unless given.
-        settings: of the broker, on top of ours; from the next start on.
-    """
+class Broker(Controlled):
+    """A Kafka broker as its clients see it: administration, topics and records."""
 
     name = "Kafka"
 
-    def __init__(
-        self,
-        *,
-        directory: Path,
-        log: Path,
-        detached: bool = False,
-        heap: str = "512m",
-        quick: bool = True,
-        ports: tuple[int, int] | None = None,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(directory=directory, log=log, detached=detached)
-        self.port, self.controller_port = ports or (free_port(), free_port())
-        self._heap = heap
-        self._quick = quick
-        self._probe: AdminClient | None = None
-        self.settings = dict(settings or {})
-
     @property
+    @abstractmethod
     def bootstrap(self) -> str:
         """The address for `bootstrap.servers`."""
-        return f"127.0.0.1:{self.port}"
 
-    def _prepare(self) -> None:
-        data = self.directory / "data"
-        self._settings.write_text(
-            _SETTINGS.format(
-                port=self.port,
-                controller_port=self.controller_port,
-                data=data,
-                max_bytes=MAX_MESSAGE_BYTES,
-            )
-            + "".join(f"{name}={value}\n" for name, value in self.settings.items()),
-            encoding="utf-8",
-        )
-        if not (data / "meta.properties").exists():
-            _format(data, self._settings)
-
-    @property
-    def _settings(self) -> Path:
-        return self.directory / "server.properties"
-
-    def _command(self) -> list[str]:
-        return java_command(
-            "kafka.Kafka",
-            str(self._settings),
-            classpath=kafka_jars(),
-            heap=self._heap,
-            quick=self._quick,
-        )
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "LOG_DIR": str(self.directory)}
-
-    def _is_ready(self) -> bool:
-        if self._probe is None:
-            self._probe = self.admin()
+    def answers(self) -> bool:
+        """Tell whether the broker says who is there, within two seconds."""
         try:
-            return bool(self._probe.list_topics(timeout=0.5).brokers)
+            return bool(self.admin().list_topics(timeout=2).brokers)
         except KafkaException:
             return False
-
-    def await_ready(self) -> None:
-        """Return when the broker is registered and answers for its topics."""
-        try:
-            super().await_ready()
-        finally:
-            self._probe = None
 
     def admin(self) -> AdminClient:
         """Return an administration client."""
@@ -251,6 +186,86 @@ class Kafka(Server):
             "allow.auto.create.topics": False,
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
+
+
+class Kafka(Server, Broker):
+    """A Kafka broker on a free loopback port.
+
+    `stop` and `kill` keep port and data: `start` brings the same broker back.
+
+    Args:
+        directory: where settings and data live.
+        log: the log file.
+        detached: whether it may outlive this process.
+        heap: the largest heap.
+        quick: start fast rather than run fast for hours; benchmarks say False.
+        ports: port and controller port, free ones unless given.
+        settings: of the broker, on top of ours; from the next start on.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        log: Path,
+        detached: bool = False,
+        heap: str = "512m",
+        quick: bool = True,
+        ports: tuple[int, int] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(directory=directory, log=log, detached=detached)
+        self.port, self.controller_port = ports or (free_port(), free_port())
+        self._heap = heap
+        self._quick = quick
+        self._probe: AdminClient | None = None
+        self.settings = dict(settings or {})
+
+    @property
+    def bootstrap(self) -> str:
+        """The address for `bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    def _prepare(self) -> None:
+        data = self.directory / "data"
+        self._settings.write_text(
+            _ADDRESSES.format(port=self.port, controller_port=self.controller_port, data=data)
+            + "".join(f"{name}={value}\n" for name, value in {**SETTINGS, **self.settings}.items()),
+            encoding="utf-8",
+        )
+        if not (data / "meta.properties").exists():
+            _format(data, self._settings)
+
+    @property
+    def _settings(self) -> Path:
+        return self.directory / "server.properties"
+
+    def _command(self) -> list[str]:
+        return java_command(
+            "kafka.Kafka",
+            str(self._settings),
+            classpath=kafka_jars(),
+            heap=self._heap,
+            quick=self._quick,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "LOG_DIR": str(self.directory)}
+
+    def _is_ready(self) -> bool:
+        if self._probe is None:
+            self._probe = self.admin()
+        try:
+            return bool(self._probe.list_topics(timeout=0.5).brokers)
+        except KafkaException:
+            return False
+
+    def await_ready(self) -> None:
+        """Return when the broker is registered and answers for its topics."""
+        try:
+            super().await_ready()
+        finally:
+            self._probe = None
 
 
 def _format(data: Path, settings: Path) -> None:

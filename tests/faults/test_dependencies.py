@@ -14,7 +14,7 @@ import pytest
 
 from stack import every_type, shop
 from stack.lakemark_process import Event
-from stack.local import LocalStack
+from stack.local import Servers
 from stack.processes import wait_for
 from stack.small_disk import SmallDisk, small_disk
 from stack.workload import Workload
@@ -23,6 +23,7 @@ from tests.kit.browser import badge
 from tests.kit.http_side import HttpSide
 from tests.kit.nightly import NIGHTLY
 from tests.kit.running import STATE_S, Running
+from tests.kit.servers import ends_servers
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
@@ -41,7 +42,7 @@ def disk(tmp_path_factory) -> Iterator[SmallDisk]:
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, disk: SmallDisk) -> Iterator[Running]:
+def pipeline(stack: Servers, disk: SmallDisk) -> Iterator[Running]:
     with stack.fresh_database() as database:
         with database.connect() as connection:
             shop.create(connection, every=every_type.Limits.of({}))
@@ -63,7 +64,8 @@ def running(pipeline: Running) -> Iterator[Running]:
     assert pipeline.dead_letters() == [], "what is away is no reason for a dead letter"
 
 
-def test_broker_killed(running: Running, stack: LocalStack):
+@ends_servers
+def test_broker_killed(running: Running, stack: Servers):
     with Workload(running.database.dsn, writers=2, rows_per_s=300):
         running.lakemark.wait_for_batch(STATE_S)
         stack.kafka.kill()
@@ -73,9 +75,8 @@ def test_broker_killed(running: Running, stack: LocalStack):
         revive(running)
 
 
-def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(
-    running: Running, stack: LocalStack
-):
+@ends_servers
+def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(running: Running, stack: Servers):
     side = HttpSide(running)
     wait_for(lambda: side.probes() == (200, 200), STATE_S, "both probes to be well")
     stack.kafka.kill()
@@ -109,7 +110,8 @@ def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(
     assert badge(side.address) in {"streaming", None}
 
 
-def test_broker_hangs(running: Running, stack: LocalStack):
+@ends_servers
+def test_broker_hangs(running: Running, stack: Servers):
     with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=2):
         running.lakemark.wait_for_batch(STATE_S)
         stack.kafka.pause()
@@ -118,7 +120,8 @@ def test_broker_hangs(running: Running, stack: LocalStack):
         revive(running)
 
 
-def test_connect_killed(running: Running, stack: LocalStack):
+@ends_servers
+def test_connect_killed(running: Running, stack: Servers):
     with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=3):
         running.lakemark.wait_for_batch(STATE_S)
         stack.connect.kill()
@@ -127,7 +130,7 @@ def test_connect_killed(running: Running, stack: LocalStack):
         revive(running)
 
 
-def test_a_source_that_sends_nothing_shows_everywhere(running: Running, stack: LocalStack):
+def test_a_source_that_sends_nothing_shows_everywhere(running: Running, stack: Servers):
     side, database = HttpSide(running), running.database
     name, slot = database.name, database.config["slot.name"]
     running.wait_drained()
@@ -182,7 +185,8 @@ def test_a_source_that_sends_nothing_shows_everywhere(running: Running, stack: L
     well()
 
 
-def test_postgres_restarted(running: Running, stack: LocalStack):
+@ends_servers
+def test_postgres_restarted(running: Running, stack: Servers):
     with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=4):
         running.lakemark.wait_for_batch(STATE_S)
         stack.postgres.restart()

@@ -13,7 +13,7 @@ from confluent_kafka import Message, TopicPartition
 from lakemark import failpoints
 from lakemark.kafka import records
 from lakemark.settings.config import load
-from stack.local import LocalStack
+from stack.local import Servers
 from stack.processes import wait_for
 from tests.kit.http_side import HttpSide
 from tests.kit.running import STATE_S, Running
@@ -26,7 +26,7 @@ ENDED_S = 600.0  # from the start of a process that looks, and ends
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
+def pipeline(stack: Servers, tmp_path_factory) -> Iterator[Running]:
     tables = [f"CREATE TABLE {name} (id int PRIMARY KEY, v text NOT NULL)" for name in (LOST, KEPT)]
     with stack.fresh_database(*tables) as database:
         for name in (LOST, KEPT):
@@ -169,7 +169,7 @@ def expire(running: Running, topic: str) -> None:
         future.result(30)
 
 
-def test_events_that_go_before_the_first_batch_is_committed(stack: LocalStack, tmp_path):
+def test_events_that_go_before_the_first_batch_is_committed(stack: Servers, tmp_path):
     with stack.fresh_database(f"CREATE TABLE {LOST} (id int PRIMARY KEY, v text)") as database:
         database.execute(f"INSERT INTO {LOST} VALUES (1, 'old'), (2, 'old')")
         database.start_connector()

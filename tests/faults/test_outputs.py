@@ -14,7 +14,7 @@ import yaml
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import load
 from stack import every_type
-from stack.local import ROOT, Database, LocalStack
+from stack.local import ROOT, Database, Servers
 from stack.processes import wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
@@ -23,6 +23,7 @@ from tests.kit.output_topics import OutputTopic, came_again, schema_of, settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.rendered_rows import assert_read_as_written
 from tests.kit.running import STATE_S, Running
+from tests.kit.servers import ends_servers
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
@@ -45,7 +46,7 @@ WRITES = (
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def pipeline(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with stack.fresh_database() as database:
         for table in ("docs", "emptied", "quiet"):
             database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int, big text)")
@@ -176,7 +177,7 @@ def test_rows_that_nobody_deleted_in_the_log_are_deleted_by_a_sweep(
 
 @nightly
 def test_consumers_of_the_examples_end_with_the_rows(
-    pipeline: Running, stack: LocalStack, tmp_path: Path
+    pipeline: Running, stack: Servers, tmp_path: Path
 ):
     """One that upserts is killed on its way; Spark reads the topic as it is."""
     database = pipeline.database
@@ -218,7 +219,8 @@ def count_of(database: Database, table: str) -> int:
     return int(database.execute(f"SELECT count(*) FROM {table}")[0][0]) if there else 0
 
 
-def test_killed_while_it_writes(pipeline: Running, snapshots: Snapshots, stack: LocalStack):
+@ends_servers
+def test_killed_while_it_writes(pipeline: Running, snapshots: Snapshots, stack: Servers):
     """lakemark and the connector, nightly all of Connect too, beside a snapshot and a workload."""
     database, rng = pipeline.database, random.Random(3)
     stop = threading.Event()

@@ -21,7 +21,7 @@ from lakemark.kafka.client_settings import librdkafka_options
 from lakemark.settings.config import load
 from stack.kafka import Kafka
 from stack.lakemark_process import write_config
-from stack.local import Database, LocalStack
+from stack.local import Database, LocalStack, Servers
 from stack.processes import free_port, wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
@@ -29,6 +29,7 @@ from tests.kit.nightly import NIGHTLY
 from tests.kit.output_topics import settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import SPARK, STATE_S, STREAM, Running
+from tests.kit.servers import own_processes
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 from tests.kit.strict_kafka import AUTHORIZER
 
@@ -69,7 +70,7 @@ class Login:
 
 
 @pytest.fixture
-def asked_for(stack: LocalStack) -> Iterator[None]:
+def asked_for(stack: Servers) -> Iterator[None]:
     """PostgreSQL wants a password of this role, and trusts all others as before."""
     rules = stack.postgres.data / "pg_hba.conf"
     before = rules.read_text()
@@ -86,6 +87,7 @@ def asked_for(stack: LocalStack) -> Iterator[None]:
         connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(ROLE)))
 
 
+@own_processes
 def test_the_next_connection_has_the_new_password(database: Database, tmp_path: Path, asked_for):
     for table in ("orders", "other"):
         database.execute(f"CREATE TABLE {table} (id serial PRIMARY KEY, note text)")
@@ -175,7 +177,7 @@ def guarded() -> Iterator[tuple[LocalStack, str]]:
         yield stack, address
 
 
-def let_in(stack: LocalStack, password: str) -> None:
+def let_in(stack: Servers, password: str) -> None:
     """The brokers know the principal by this password from now on."""
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     change = UserScramCredentialUpsertion(PRINCIPAL, info, password.encode())

@@ -26,13 +26,14 @@ from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkSpec
 from lakemark.snapshot.notifications import tables_of
 from stack import every_type, shop
-from stack.local import Database, LocalStack
+from stack.local import Database, Servers
 from stack.postgres import Standby
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.broken import alone, forget, revive
 from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import STATE_S, Running
+from tests.kit.servers import ends_servers, own_processes
 from tests.kit.snapshots import NOTE_S, SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
@@ -58,7 +59,7 @@ BESIDE = {
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def pipeline(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with stack.fresh_database() as database:
         with database.connect() as connection:
             shop.create(connection, every=every_type.Limits.of({}))
@@ -116,12 +117,13 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
     pipeline.wait_equal()
 
 
+@ends_servers
 @pytest.mark.parametrize(
     "what",
     ["connector", "worker", "database"],
 )
 def test_what_writes_the_log_restarts_inside_a_window(
-    pipeline: Running, snapshots: Snapshots, stack: LocalStack, what: str
+    pipeline: Running, snapshots: Snapshots, stack: Servers, what: str
 ):
     database = pipeline.database
 
@@ -169,7 +171,7 @@ def test_truncated_and_widened_in_the_middle_of_a_run(pipeline: Running, snapsho
 
 
 @pytest.fixture(scope="module")
-def standby(stack: LocalStack) -> Iterator[Standby]:
+def standby(stack: Servers) -> Iterator[Standby]:
     """A standby of the stack's PostgreSQL, for which no commit waits yet."""
     made = Standby(
         stack.postgres,
@@ -240,6 +242,7 @@ def committed_but_not_visible(
             session.execute("SELECT pg_wal_replay_resume()")
 
 
+@own_processes
 @pytest.mark.parametrize("default", ["on", "remote_apply"])
 def test_a_commit_that_the_log_has_and_nobody_sees(
     pipeline: Running, snapshots: Snapshots, standby: Standby, default: str
@@ -287,6 +290,7 @@ def test_a_commit_that_the_log_has_and_nobody_sees(
     pipeline.wait_equal("public.hidden")
 
 
+@own_processes
 def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby: Standby):
     """Its transaction ids prove nothing about the log, whatever it has replayed."""
     config = load(pipeline.lakemark.config)
@@ -309,7 +313,7 @@ def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby:
     ("mode", "gone"), [pytest.param("initial", 0, marks=nightly), ("no_data", 1)]
 )
 def test_rows_deleted_while_no_slot_was_there_go_by_themselves(
-    pipeline: Running, snapshots: Snapshots, stack: LocalStack, mode: str, gone: int
+    pipeline: Running, snapshots: Snapshots, stack: Servers, mode: str, gone: int
 ):
     """No record of the deletes exists: the table asks for a run with a sweep, and gets it.
 

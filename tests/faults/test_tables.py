@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from lakemark.sink.delta.engines import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.delta.maintenance import DEFAULT
 from stack import every_type, shop, watchdog
-from stack.local import LocalStack
+from stack.local import Servers
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.nightly import NIGHTLY, nightly
@@ -42,7 +42,7 @@ CHANGE = "UPDATE {} SET n = n + 1 WHERE id BETWEEN 5 AND 50"
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
+def pipeline(stack: Servers, tmp_path_factory) -> Iterator[Running]:
     with stack.fresh_database() as database:
         with database.connect() as connection:
             shop.create(connection, every=every_type.Limits.of({}))

@@ -4,22 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from stack.local import Database, LocalStack
+from stack.local import Database, Servers
+from tests.kit.servers import servers
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[LocalStack]:
+def server() -> Iterator[Servers]:
     """A PostgreSQL without connectors, for transactions that outlive their session."""
-    with LocalStack(
-        name="reader",
-        services=("postgres",),
-        postgres_settings={"max_prepared_transactions": "5"},
-    ) as started:
+    with servers("reader", ("postgres",), {"max_prepared_transactions": "5"}) as started:
         yield started
 
 
 @pytest.fixture
-def source(server: LocalStack) -> Iterator[Database]:
+def source(server: Servers) -> Iterator[Database]:
     """A fresh database with a signal table."""
     with server.fresh_database() as fresh:
         yield fresh

@@ -21,7 +21,8 @@ from lakemark.snapshot import chunk_task, chunks, table_cut
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.source.changed_keys import shard_of
-from stack.local import CONNECTOR, Database, LocalStack
+from stack.local import CONNECTOR, Database, Servers
+from tests.kit.servers import servers
 
 pytestmark = pytest.mark.integration
 
@@ -30,8 +31,8 @@ TABLE = "public.t"
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[LocalStack]:
-    with LocalStack(name="chunks", services=("kafka", "postgres")) as started:
+def brokers_and_database() -> Iterator[Servers]:
+    with servers("chunks", ("kafka", "postgres")) as started:
         ours = Config.model_validate(
             {
                 "name": NAME,
@@ -47,8 +48,8 @@ def servers() -> Iterator[LocalStack]:
 
 
 @pytest.fixture
-def source(servers: LocalStack) -> Iterator[Database]:
-    with servers.fresh_database() as fresh:
+def source(brokers_and_database: Servers) -> Iterator[Database]:
+    with brokers_and_database.fresh_database() as fresh:
         yield fresh
         chunk_task._kept.drop()
 

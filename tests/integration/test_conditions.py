@@ -15,7 +15,7 @@ from lakemark.connectors.postgres.postgres_session import Session, connect
 from lakemark.errors import RefusedError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
-from stack.local import LocalStack
+from tests.kit.servers import servers
 
 pytestmark = pytest.mark.integration
 
@@ -135,7 +135,7 @@ condition = st.recursive(
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     with (
-        LocalStack(name="conditions", services=("postgres",)) as server,
+        servers("conditions", ("postgres",)) as server,
         server.fresh_database() as database,
     ):
         for statement in TABLE.split(";\n"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from stack.local import LocalStack
+from stack.local import Servers
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
@@ -18,7 +18,7 @@ SIGNALS = "public.debezium_signal"
 
 
 @pytest.fixture
-def running(stack: LocalStack, tmp_path) -> Iterator[Running]:
+def running(stack: Servers, tmp_path) -> Iterator[Running]:
     with stack.fresh_database() as database:
         for table in ("a", "b"):
             database.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, aa int)")

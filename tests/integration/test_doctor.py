@@ -58,7 +58,7 @@ def doctor(file: Path) -> tuple[int, list[dict[str, str]]]:
 
 def configured(database: Database, directory: Path, user: str) -> Path:
     postgres = database.stack.postgres
-    url = f"postgresql://{user.replace(' ', '%20')}@127.0.0.1:{postgres.port}/{database.name}"
+    url = f"postgresql://{user.replace(' ', '%20')}@{postgres.host}:{postgres.port}/{database.name}"
     return write_config(database, directory, {"database": {"url": url}})
 
 

@@ -111,7 +111,8 @@ def test_the_connector_of_the_page_leaves_the_doctor_nothing_to_say(captured, tm
     carry_out(captured, "postgres.md")
     (page,) = [json.loads(b.text) for b in blocks("json") if b.page.name == "postgres.md"]
     ours = {
-        "database.port": str(captured.stack.postgres.port),
+        "database.hostname": captured.placeholders()["DATABASE_HOST"],
+        "database.port": captured.placeholders()["DATABASE_PORT"],
         "database.dbname": captured.name,
         "topic.prefix": captured.name,
         "slot.name": captured.name,

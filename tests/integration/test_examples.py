@@ -14,7 +14,7 @@ import pytest
 
 from lakemark.snapshot import notifications
 from stack.lakemark_process import LakemarkProcess
-from stack.local import ROOT, Database, LocalStack
+from stack.local import ROOT, Database, Servers
 from stack.processes import wait_for
 from tests.kit.nightly import nightly
 from tests.kit.page_shell import PageShell, lines, with_names
@@ -29,7 +29,7 @@ PAGE = (LOCAL / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def shop(stack: LocalStack) -> Iterator[Database]:
+def shop(stack: Servers) -> Iterator[Database]:
     """An empty database `shop`, as the example finds it."""
     with stack.fresh_database("DROP TABLE debezium_signal", name="shop") as database:
         yield database
@@ -43,8 +43,9 @@ def folder(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """A copy of the example in which only addresses differ, and what else a test needs."""
     text = (LOCAL / "lakemark.yaml").read_text()
     (tmp_path / "lakemark.yaml").write_text(with_names(text, addresses_of(shop)))
-    port = {'"5432"': f'"{shop.stack.postgres.port}"'}
-    connector = with_names((LOCAL / "connector.json").read_text(), port)
+    host, port = shop.server.for_connect
+    names = {'"localhost"': f'"{host}"', '"5432"': f'"{port}"'}
+    connector = with_names((LOCAL / "connector.json").read_text(), names)
     (tmp_path / "connector.json").write_text(connector)
     shutil.copy(LOCAL / "setup.sql", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -61,7 +62,7 @@ def addresses_of(shop: Database) -> dict[str, str]:
     return {
         "localhost:9092": stack.kafka.bootstrap,
         "http://localhost:8083": stack.connect.url,
-        "localhost:5432": f"127.0.0.1:{stack.postgres.port}",
+        "localhost:5432": f"{stack.postgres.host}:{stack.postgres.port}",
     }
 
 

@@ -21,7 +21,7 @@ from lakemark.settings.layers import InvalidConfig
 from lakemark.source import fast_path, fetch
 from lakemark.source.offset_ranges import OffsetRange
 from stack.kafka import Kafka
-from stack.local import LocalStack
+from stack.local import Servers
 from stack.processes import free_port
 from tests.integration.test_kafka_edge import config
 from tests.kit.strict_kafka import strict_kafka
@@ -56,7 +56,7 @@ class Topic:
 
 
 @pytest.fixture
-def topic(stack: LocalStack) -> Topic:
+def topic(stack: Servers) -> Topic:
     return Topic(stack.kafka)
 
 
@@ -101,7 +101,7 @@ def test_a_range_is_read_and_nothing_around_it(topic: Topic):
 
 @pytest.mark.parametrize("ahead", [fetch._AHEAD, 150, 0], ids=["all", "two", "one"])
 def test_ranges_of_many_partitions_come_one_after_the_other(
-    stack: LocalStack, ahead: int, monkeypatch: pytest.MonkeyPatch
+    stack: Servers, ahead: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Whether they are read at once or not: memory has only so many at a time."""
     monkeypatch.setattr(fetch, "_AHEAD", ahead)
@@ -196,7 +196,7 @@ def test_offsets_that_never_were_are_an_error(topic: Topic):
     assert caught.value.code == "source-data-expired"
 
 
-def test_after_an_error_the_next_range_is_read(stack: LocalStack):
+def test_after_an_error_the_next_range_is_read(stack: Servers):
     """One reader serves all tasks of a process: nothing of a task that failed is left in it."""
     topic = Topic(stack.kafka, partitions=2)
     topic.put(*(b"%d" % n for n in range(5000)))

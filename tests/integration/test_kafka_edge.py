@@ -28,7 +28,7 @@ from lakemark.state import recovery
 from lakemark.state.ownership import SESSION_MS, Turn
 from lakemark.state.tables import PipelineState, TableState
 from stack.kafka import Kafka
-from stack.local import LocalStack
+from stack.local import Servers
 from stack.processes import free_port, wait_for
 from tests.kit.strict_kafka import strict_kafka
 
@@ -48,7 +48,7 @@ def config(servers: str, *, timeout: str = "20s", **kafka) -> Config:
 
 
 @pytest.fixture
-def ours(stack: LocalStack) -> Config:
+def ours(stack: Servers) -> Config:
     return config(stack.kafka.bootstrap)
 
 
@@ -74,7 +74,7 @@ def test_asking_for_a_topic_does_not_make_it(ours: Config):
         assert cluster.topics(ours.topics.control) == []
 
 
-def test_a_topic_with_settings_that_cannot_work_is_refused(ours: Config, stack: LocalStack):
+def test_a_topic_with_settings_that_cannot_work_is_refused(ours: Config, stack: Servers):
     stack.kafka.create_topic(ours.topics.control, partitions=3)
     stack.kafka.create_topic(ours.topics.progress)
     stack.kafka.create_topic(ours.topics.dead_letters, config={"max.message.bytes": "1000000"})
@@ -199,7 +199,7 @@ def test_a_topic_that_is_gone_is_looked_for_once_where_no_table_misses_it(ours: 
 
 
 def test_a_topic_that_is_made_again_while_it_is_read_is_told_by_its_id(
-    ours: Config, stack: LocalStack
+    ours: Config, stack: Servers
 ):
     """Offsets say nothing: nothing was read of it yet, or it has as many records again."""
     topic, ids, admin = f"{ours.name}.read", Ids(), stack.kafka.admin()
@@ -257,7 +257,7 @@ def test_a_client_ends_with_its_block_and_not_with_what_still_holds_it():
         gc.enable()
 
 
-def test_speaking_tls_to_a_plain_broker_is_an_error_of_ours(stack: LocalStack):
+def test_speaking_tls_to_a_plain_broker_is_an_error_of_ours(stack: Servers):
     secured = config(stack.kafka.bootstrap, timeout="3s", security={"security_protocol": "SSL"})
     with Cluster(secured) as cluster, pytest.raises(LakemarkError) as caught:
         cluster.partition_counts(["x"])

@@ -23,7 +23,7 @@ from lakemark.sink.output import transaction
 from lakemark.sink.output.output_records import Message
 from lakemark.sink.output.transaction import MarkSource, OutputTarget
 from stack.kafka import Kafka
-from stack.local import LocalStack
+from stack.local import Servers
 from stack.processes import wait_for
 from tests.kit.output_topics import OutputTopic, some
 from tests.kit.running import STATE_S
@@ -38,7 +38,7 @@ JAVA = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985
 
 
 @pytest.fixture
-def target(stack: LocalStack) -> OutputTarget:
+def target(stack: Servers) -> OutputTarget:
     """A change topic of seven partitions, and where its table's records go."""
     name = f"out{next(NUMBERS)}"
     stack.kafka.create_topic(f"{name}.source", partitions=7)
@@ -50,7 +50,7 @@ def source(target: OutputTarget, note: str = "", partition: int = 0) -> MarkSour
     return MarkSource(target.like, partition, note)
 
 
-def values(stack: LocalStack, target: OutputTarget) -> list[int]:
+def values(stack: Servers, target: OutputTarget) -> list[int]:
     return [int(one.value) for one in OutputTopic(stack.kafka, target.topic).read()]
 
 
@@ -59,7 +59,7 @@ def forget() -> None:
     transaction._lanes.clear()
 
 
-def test_what_is_below_the_mark_is_left_out(stack: LocalStack, target: OutputTarget):
+def test_what_is_below_the_mark_is_left_out(stack: Servers, target: OutputTarget):
     assert transaction.write(target, source(target), 5, some(1, 2, 4)) == 3
     assert transaction.write(target, source(target), 5, some(1, 2, 4)) == 0
     forget()
@@ -70,7 +70,7 @@ def test_what_is_below_the_mark_is_left_out(stack: LocalStack, target: OutputTar
 
 
 def test_a_mark_of_another_topic_of_the_same_name_does_not_count(
-    stack: LocalStack, target: OutputTarget
+    stack: Servers, target: OutputTarget
 ):
     transaction.write(target, source(target, "first"), 100, some(99))
     assert transaction.write(target, source(target, ""), 100, some(98)) == 0
@@ -81,7 +81,7 @@ def test_a_mark_of_another_topic_of_the_same_name_does_not_count(
 
 
 def test_another_content_of_the_same_batch_is_written_and_an_earlier_batch_is_not(
-    stack: LocalStack, target: OutputTarget
+    stack: Servers, target: OutputTarget
 ):
     def rows(batch: int, content: str) -> MarkSource:
         return MarkSource(target.like, 0, "query", "rows", content, batch * transaction.BATCH)
@@ -105,7 +105,7 @@ def test_another_content_of_the_same_batch_is_written_and_an_earlier_batch_is_no
 
 
 def test_who_was_given_up_is_fenced_and_finds_what_its_successor_wrote(
-    stack: LocalStack, target: OutputTarget
+    stack: Servers, target: OutputTarget
 ):
     transaction.write(target, source(target), 2, some(1))
     key, old = transaction._lanes.popitem()
@@ -115,7 +115,7 @@ def test_who_was_given_up_is_fenced_and_finds_what_its_successor_wrote(
     assert values(stack, target) == [1, 2, 3, 4]
 
 
-def test_a_transaction_of_a_process_that_died_is_not_seen(stack: LocalStack, target: OutputTarget):
+def test_a_transaction_of_a_process_that_died_is_not_seen(stack: Servers, target: OutputTarget):
     transaction.write(target, source(target), 2, some(1))
     _, dying = transaction._lanes.popitem()
     dying.producer.begin_transaction()
@@ -126,7 +126,7 @@ def test_a_transaction_of_a_process_that_died_is_not_seen(stack: LocalStack, tar
 
 
 def test_a_record_that_is_too_large_stops_its_table_and_leaves_nothing_behind(
-    stack: LocalStack, target: OutputTarget
+    stack: Servers, target: OutputTarget
 ):
     small = OutputTarget(target.topic, target.group, target.like, 2000, target.client)
     with pytest.raises(TableError) as found:
@@ -138,7 +138,7 @@ def test_a_record_that_is_too_large_stops_its_table_and_leaves_nothing_behind(
 
 
 def test_the_reason_is_told_also_where_it_comes_while_others_are_still_being_written(
-    stack: LocalStack, target: OutputTarget
+    stack: Servers, target: OutputTarget
 ):
     small = OutputTarget(target.topic, target.group, target.like, 2000, target.client)
     many = [some(1)[0]._replace(value=WIDE), *some(*range(2, 200_000))]
@@ -150,7 +150,7 @@ def test_the_reason_is_told_also_where_it_comes_while_others_are_still_being_wri
 
 
 def test_the_topic_is_made_compacted_and_keys_stand_where_java_puts_them(
-    stack: LocalStack, target: OutputTarget
+    stack: Servers, target: OutputTarget
 ):
     headers = [("lakemark.position", b"00"), ("lakemark.id", b"")]
     found = [Message(1, key.encode(), b"1", list(headers)) for key in JAVA]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stack.local import Database, LocalStack
+from stack.local import Database, Servers
 from tests.kit.broken import forget
 from tests.kit.nightly import nightly
 from tests.kit.running import Running
@@ -135,7 +135,7 @@ def test_a_table_of_another_name_takes_its_rows_along(source: Database, tmp_path
 
 
 def test_a_slot_that_was_dropped_and_made_again_while_it_is_down(
-    database: Database, stack: LocalStack, tmp_path
+    database: Database, stack: Servers, tmp_path
 ):
     """Nothing that is captured has changed since: the slot's own facts alone tell."""
     database.execute(TABLE.replace("mood mood", "mood text").format("lost"))

@@ -18,7 +18,7 @@ from lakemark.settings.config import Config, load
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, Signal, StopSnapshot, read
-from stack.local import LocalStack
+from stack.local import Servers
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +85,7 @@ class Pipeline:
 
 
 @pytest.fixture
-def file(stack: LocalStack, tmp_path: Path) -> Path:
+def file(stack: Servers, tmp_path: Path) -> Path:
     path = tmp_path / "lakemark.yaml"
     path.write_text(
         yaml.safe_dump(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stack.local import Database, LocalStack
+from stack.local import Database, Servers
 from stack.processes import wait_for
 from tests.kit.running import Running
 from tests.kit.snapshots import LAST, NOTE_S, SLOW, SNAPSHOT, Snapshots, kinds, windows_held_open
@@ -73,7 +73,7 @@ def fill(database: Database, table: str, first: int, last: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def pipeline(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with stack.fresh_database() as database:
         create(database)
         database.start_connector(

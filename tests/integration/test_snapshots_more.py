@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakemark.model import positions
-from stack.local import Database, LocalStack
+from stack.local import Database, Servers
 from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SLOW, SNAPSHOT, Snapshots, windows_held_open
@@ -29,7 +29,7 @@ ODD = "id with \"quotes\", 'others', \\, \t, \n and \x01"
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def pipeline(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with stack.fresh_database() as database:
         for table in PLAIN:
             database.execute(f"CREATE TABLE {table} (pk serial PRIMARY KEY, aa integer)")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stack.local import Database, LocalStack
+from stack.local import Database, Servers
 from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT, Snapshots
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def pipeline(stack: LocalStack, tmp_path_factory) -> Iterator[Running]:
+def pipeline(stack: Servers, tmp_path_factory) -> Iterator[Running]:
     with stack.fresh_database("CREATE TABLE over (pk int PRIMARY KEY, aa int)") as database:
         database.execute("INSERT INTO over SELECT n, n FROM generate_series(1, 1000) n")
         database.start_connector({"snapshot.mode": "no_data"})

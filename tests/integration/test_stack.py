@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from stack.local import Database, LocalStack
+from stack.local import Database, LocalStack, Servers
 from stack.processes import Identity, StackError, wait_for
 from stack.watchdog import started
+from tests.kit.servers import ends_servers
 
 pytestmark = pytest.mark.integration
 
@@ -49,7 +50,8 @@ def test_connect_serves_the_committed_offset_of_the_connector(database: Database
     wait_for(passed, 30, "the connector's offset to pass the row")
 
 
-def test_a_killed_kafka_comes_back_on_its_port_with_its_data(stack: LocalStack):
+@ends_servers
+def test_a_killed_kafka_comes_back_on_its_port_with_its_data(stack: Servers):
     kafka = stack.kafka
     kafka.create_topic("kept", partitions=2)
     producer = kafka.producer()
@@ -65,6 +67,7 @@ def test_a_killed_kafka_comes_back_on_its_port_with_its_data(stack: LocalStack):
     assert [r.value() for r in kafka.read("kept", count=1, partition=1)] == [b"before"]
 
 
+@ends_servers
 def test_a_connector_goes_on_after_postgres_and_connect_were_killed(database: Database):
     stack = database.stack
     database.execute(CUSTOMERS)
@@ -82,7 +85,8 @@ def test_a_connector_goes_on_after_postgres_and_connect_were_killed(database: Da
     assert {v["after"]["id"] for v in values(records)} == {1, 2}
 
 
-def test_a_paused_server_hangs_and_goes_on_when_resumed(stack: LocalStack):
+@ends_servers
+def test_a_paused_server_hangs_and_goes_on_when_resumed(stack: Servers):
     postgres = stack.postgres
     connection = postgres.connect()
     try:

@@ -1,6 +1,6 @@
 """What tests that break something do to a connector, and what an operator would do next."""
 
-from stack.local import Database, LocalStack
+from stack.local import Database, Servers
 from stack.processes import wait_for
 from tests.kit.running import STATE_S, Running
 
@@ -15,7 +15,7 @@ def alone(database: Database, table: str, statement: str) -> None:
     database.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE; {statement}")
 
 
-def forget(running: Running, stack: LocalStack) -> None:
+def forget(running: Running, stack: Servers) -> None:
     """Delete the connector, its stored offsets and its slot: what comes next begins anew.
 
     With offsets but without the slot Debezium refuses to start, whatever snapshot.mode says.

@@ -1,6 +1,7 @@
 """The configuration: what is accepted, where values come from, and how mistakes are told."""
 
 import json
+import os
 import pickle
 import re
 import textwrap
@@ -547,7 +548,8 @@ def test_every_setting_can_be_listed(write):
 
 def test_the_file_is_looked_for_in_order(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LAKEMARK_CONFIG", raising=False)
+    for name in [name for name in os.environ if name.startswith("LAKEMARK_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("LAKEMARK_CACHE", str(tmp_path))  # says nothing about the pipeline
     with pytest.raises(InvalidConfig) as caught:
         config_file(None)

@@ -1,0 +1,50 @@
+"""The servers of a test run, in the way that `LAKEMARK_TEST_SERVERS` says, and what it cannot do."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from stack.addresses import UnsuitableServerError
+from stack.local import SERVICES, Servers
+from stack.servers import VARIABLE, Way, servers_of, way_of
+
+WAY: Final = way_of(os.environ)
+
+ends_servers = pytest.mark.skipif(
+    WAY is Way.ADDRESSES, reason=f"it ends or holds a server, and {VARIABLE} is {WAY}"
+)
+"""On a test that kills, stops, restarts or pauses a server."""
+
+own_processes = pytest.mark.skipif(
+    WAY is not Way.PROCESSES, reason=f"it needs a server's own files, and {VARIABLE} is {WAY}"
+)
+"""On a test that reads or writes files of a server, or copies a running one."""
+
+
+@contextmanager
+def servers(
+    name: str,
+    services: tuple[str, ...] = SERVICES,
+    postgres_settings: dict[str, str] | None = None,
+) -> Iterator[Servers]:
+    """Have servers that answer; whoever asks is skipped if those of the addresses lack a setting."""
+    chosen = servers_of(
+        os.environ, name=name, services=services, postgres_settings=postgres_settings
+    )
+    try:
+        chosen.start()
+    except UnsuitableServerError as error:
+        pytest.skip(str(error))
+    try:
+        yield chosen
+    finally:
+        chosen.stop()
+
+
+def require_here(chosen: Servers) -> None:
+    """Skip a test that runs another server beside these, which Connect has to reach."""
+    if not chosen.are_here:
+        pytest.skip(f"Connect may not reach a server of this machine's own ({VARIABLE} is {WAY})")
