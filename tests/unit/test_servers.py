@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from stack import connect, kafka, postgres
-from stack.addresses import FOR_CONNECT, GivenServers, UnsuitableServerError
+from stack.addresses import FOR_CONNECT, FORMS, GivenServers, UnsuitableServerError
 from stack.connect import Worker
 from stack.containers import COMPOSE, ContainerServers
 from stack.kafka import Broker
-from stack.local import Database, LocalStack, Servers
+from stack.local import ROOT, Database, LocalStack, Servers
 from stack.postgres import DatabaseServer
 from stack.processes import StackError
 from stack.servers import VARIABLE, Way, servers_of, way_of
@@ -46,6 +46,14 @@ def test_the_variable_says_which_servers_there_are(asked, way, kind):
 def test_another_value_is_refused_and_the_three_are_named():
     with pytest.raises(StackError, match="'docker': it may be processes, containers, addresses"):
         servers_of({VARIABLE: "docker"}, name="x")
+
+
+def test_contributing_names_every_value_and_every_variable():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert {way for way in Way if f"| `{way}`" not in text} == set()
+    assert {
+        f"{name}={form}" for name, form in FORMS.items() if f"`{name}={form}`" not in text
+    } == set()
 
 
 # --- addresses -------------------------------------------------------------------------------
