@@ -22,6 +22,8 @@ from stack.structure import show
 
 ROOT = Path(__file__).parents[1]
 QUICK_TESTS = ("tests/unit", "tests/model")
+BYTECODE = ROOT / ".lakemark" / "bytecode"
+"""Where tests compile to, if not beside the sources: hundreds of processes read all of them."""
 SOURCES = ("processor", "stack", "tests", "bench", "deploy", "examples", "dev")
 
 
@@ -83,6 +85,8 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
     The exit code is pytest's; 1 if only the checks failed.
     """
     checked = check()
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(BYTECODE)
     command = [sys.executable, "-m", "pytest", "-n", "2" if quick else "3"]
     if quick:
         os.environ.setdefault("HYPOTHESIS_PROFILE", "quick")

@@ -54,6 +54,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "scheduled.rebalance.max.delay.ms": "0",
     "session.timeout.ms": "6000",
     "heartbeat.interval.ms": "2000",
+    # Its three logs are asked for news that often when there are none; what is new comes at once.
+    "fetch.max.wait.ms": "2500",
     "producer.max.request.size": str(MAX_MESSAGE_BYTES),
     "producer.buffer.memory": "33554432",
 }

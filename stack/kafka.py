@@ -49,7 +49,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
     # A killed broker may register again only after its old session has ended.
     "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
+    "broker.heartbeat.interval.ms": "1000",
+    # A log that rests needs no record every half second to say so: nobody follows this controller.
+    "metadata.max.idle.interval.ms": "0",
     # The default, 128 MB, is allocated at once from a heap of 512 MB.
     "log.cleaner.dedupe.buffer.size": "16777216",
     "num.network.threads": "2",

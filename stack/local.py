@@ -51,6 +51,7 @@ class Servers(ABC):
         postgres: the database server.
         directory: where what belongs to these servers, or runs beside them, is kept.
         name: names the directory.
+        connector_settings: of every connector, on top of connect-configs/postgres.json.
     """
 
     kafka: Broker
@@ -60,6 +61,7 @@ class Servers(ABC):
     def __init__(self, name: str, directory: Path, run: str = "") -> None:
         self.name = name
         self.directory = directory
+        self.connector_settings: dict[str, str] = {}
         self._run = run or str(os.getpid())
         self._numbers = itertools.count(1)
 
@@ -306,6 +308,7 @@ class Database:
             "topic.prefix": self.name,
             "slot.name": self.name,
             "publication.name": self.name,
+            **self.stack.connector_settings,
             **(overrides or {}),
         }
         config: dict[str, str | None] = {

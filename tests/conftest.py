@@ -11,6 +11,7 @@ from hypothesis import settings
 from lakemark.source import fast_path
 from stack.local import Database, Servers
 from stack.postgres import BUNDLED, Postgres, binaries_of
+from tests.kit.cpu_meter import CpuMeter
 from tests.kit.nightly import examples
 from tests.kit.running import Running
 from tests.kit.servers import require_here, servers
@@ -65,24 +66,39 @@ def pytest_sessionstart() -> None:
     assert fast_path.ready()
 
 
+METER = pytest.StashKey[CpuMeter]()
 CPU_S = pytest.StashKey[float]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--junitxml`, what a test and its processes use is measured."""
+    if config.getoption("xmlpath", None):
+        config.stash[METER] = CpuMeter()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the meter."""
+    if (meter := config.stash.get(METER, None)) is not None:
+        meter.close()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Notes what this process and its ended children have used so far."""
-    item.stash[CPU_S] = sum(os.times()[:4])
+    """Notes what this process and all that it started have used so far."""
+    if (meter := item.config.stash.get(METER, None)) is not None:
+        item.stash[CPU_S] = meter.used()
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """With `--junitxml`, `cpu_s` says what a test has used; the session's servers are not in it."""
+    """Says in `cpu_s` of the report what was used for a test, by servers that all share too."""
     try:
         return (yield)
     finally:
-        used = sum(os.times()[:4]) - item.stash[CPU_S]
-        item.user_properties.append(("cpu_s", round(used, 2)))
+        if (meter := item.config.stash.get(METER, None)) is not None:
+            used = meter.used() - item.stash[CPU_S]
+            item.user_properties.append(("cpu_s", round(used, 2)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -98,6 +114,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByGroup(config, log)
 
 
+# Three workers' connectors would else ask twenty times a second, most of the time for nothing.
+SELDOM = {"poll.interval.ms": "200"}
+
+
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Servers]:
     """Kafka, Connect and PostgreSQL for the whole session, started with the first test that asks.
@@ -106,6 +126,7 @@ def stack() -> Iterator[Servers]:
     mark `ends_servers`. They are child processes unless `LAKEMARK_TEST_SERVERS` says otherwise.
     """
     with servers("test") as started:
+        started.connector_settings |= SELDOM
         yield started
 
 
