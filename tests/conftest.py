@@ -12,6 +12,7 @@ from lakemark.source import fast_path
 from stack.local import Database, Servers
 from stack.postgres import BUNDLED, Postgres, binaries_of
 from tests.kit.cpu_meter import CpuMeter
+from tests.kit.durations import group_of, ranked
 from tests.kit.nightly import examples
 from tests.kit.running import Running
 from tests.kit.servers import require_here, servers
@@ -25,40 +26,11 @@ settings.register_profile("nightly", derandomize=False, deadline=HANGS)
 settings.register_profile("quick", derandomize=True, deadline=HANGS, max_examples=examples())
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Tests of one group run one after the other in one worker: those of a file that needs servers, which
-# it may share, and those that share a browser or a JVM. All others are shared out one by one.
-BY_FILE = ("integration", "faults")
-TOGETHER = ("spark", "browser")
-# What takes longest begins first, or a worker is busy with it when all others are done.
-LONG = (
-    "faults/test_rebuild_crashes.py", "integration/test_silent_changes.py", "spark",
-    "faults/test_two_runs.py", "integration/test_demo.py", "faults/test_soak.py",
-    "faults/test_tables.py", "faults/test_dependencies.py", "faults/test_passwords.py",
-    "integration/test_end_to_end.py", "faults/test_outputs.py", "faults/test_poison.py",
-    "faults/test_crash_points.py", "faults/test_gaps.py", "integration/test_schema_policies.py",
-    "integration/test_snapshots_more.py", "integration/test_snapshots.py",
-)  # fmt: skip
-
-
-def group_of(nodeid: str) -> str:
-    """Return the group of a test: its file, its folder, or itself."""
-    file = nodeid.removeprefix("tests/").partition("::")[0]
-    folder = file.partition("/")[0]
-    if folder in TOGETHER:
-        return folder
-    return file if folder in BY_FILE else nodeid
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest groups first, then what needs servers."""
-    ranks = {group: rank for rank, group in enumerate(LONG)}
-
-    def rank(item: pytest.Item) -> int:
-        group = group_of(item.nodeid)
-        alone = group == item.nodeid
-        return ranks.get(group, len(ranks) + alone)
-
-    items.sort(key=rank)
+    """Put the longest groups first, or a worker is busy with one when all others are done."""
+    rank = ranked()
+    items.sort(key=lambda item: rank(item.nodeid))
 
 
 def pytest_sessionstart() -> None:

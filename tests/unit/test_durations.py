@@ -1,0 +1,48 @@
+"""Who runs first in `./dev test`: what takes longest, and what shares servers stays together."""
+
+import json
+import random
+from xml.etree.ElementTree import Element
+
+from tests.kit.durations import FILE, UNKNOWN_S, group_of, measured, ranked
+
+SPARK, FAULTS = "tests/spark/test_a.py::test_b", "tests/faults/test_long.py::test_{}[x/y.py]"
+UNIT = "tests/unit/test_u.py::TestU::test_{}"
+
+
+def case(classname: str, name: str, seconds: float) -> Element:
+    return Element("testcase", classname=classname, name=name, time=str(seconds))
+
+
+def test_groups_are_files_with_servers_folders_with_a_jvm_and_single_tests():
+    assert group_of(SPARK) == "spark"
+    assert group_of(FAULTS.format(1)) == "faults/test_long.py"
+    assert group_of(UNIT.format(1)) == UNIT.format(1)
+
+
+def test_the_longest_group_is_first_and_stays_in_its_order(tmp_path):
+    file = tmp_path / "durations.json"
+    cases = [
+        case("tests.faults.test_long", "test_1[x/y.py]", 50),
+        case("tests.faults.test_long", "test_2[x/y.py]", 40.4),
+        case("tests.spark.test_a", "test_b", 80),
+        case("tests.unit.test_u.TestU", "test_2", 27),
+        case("tests.unit.test_u.TestU", "test_1", 1),
+    ]
+    found = measured(cases)
+    assert list(found.items()) == [("faults/test_long.py", 90), ("spark", 80), (UNIT.format(2), 27)]
+    file.write_text(json.dumps(found))
+    new = "tests/integration/test_new.py::test_n"
+    ordered = [FAULTS.format(1), FAULTS.format(2), SPARK, new, UNIT.format(2), UNIT.format(1)]
+    shuffled = [*ordered[1:]]
+    random.Random(1).shuffle(shuffled)
+    by_rank = sorted([ordered[0], *shuffled], key=ranked(file))
+    assert by_rank[2:] == ordered[2:]
+    assert {*by_rank[:2]} == {*ordered[:2]}
+    assert 27 < UNKNOWN_S < 80
+
+
+def test_the_groups_that_it_knows_are_there():
+    for group in json.loads(FILE.read_text()):
+        if "::" not in group:
+            assert (FILE.parent / group).exists(), f"{group}: python -m tests.kit.durations anew"
