@@ -16,6 +16,7 @@ It ends with exit code 0 only if
 """
 
 import argparse
+import math
 import random
 import statistics
 import sys
@@ -125,12 +126,12 @@ class Soak:
         """Broker, Connect and database."""
         return self.database.stack
 
-    def run(self, faults: Sequence[Fault], minutes: float) -> None:
-        """Let faults come for so many minutes; each is healed before the next."""
+    def run(self, faults: Sequence[Fault], minutes: float, *, most: float = math.inf) -> None:
+        """Let faults come for so many minutes, and so many at most; each is healed before the next."""
         end = time.monotonic() + minutes * 60
         self.lakemark.start()
         self._await_well("the start")
-        while time.monotonic() < end:
+        while time.monotonic() < end and self.verdict.struck.total() < most:
             (fault,) = self.rng.choices(faults, [fault.weight for fault in faults])
             self.calm(CALM_S)
             self._say(fault.name)
@@ -342,7 +343,7 @@ def grown(samples: Sequence[Sample], *, grows: bool = True) -> list[str]:
 
 
 def soak(
-    *, minutes: float, seed: int, rate: float, say: Callable[[str], None]
+    *, minutes: float, seed: int, rate: float, say: Callable[[str], None], most: float = math.inf
 ) -> tuple[Verdict, list[Sample]]:
     """Run a soak and return what it has found.
 
@@ -351,6 +352,7 @@ def soak(
         seed: of the dice.
         rate: rows that writers change in a second.
         say: told what happens, in a few words.
+        most: so many faults at most, for who wants no whole soak.
 
     Raises:
         StackError: a server or lakemark could not be started or brought back.
@@ -371,7 +373,7 @@ def soak(
             with running.scratch, Workload(database.dsn, writers=2, rows_per_s=rate, seed=seed):
                 watch.start()
                 faults = [f for f in FAULTS if disk.mounted or "disk" not in f.name]
-                running.run(faults, minutes)
+                running.run(faults, minutes, most=most)
             running.finish()
         finally:
             samples = watch.stop() if watch.is_alive() else watch.samples

@@ -51,6 +51,8 @@ KILL_AFTER: Final = 8
 """Chunks that are read between the end of the pause and the kill: some of them are not settled."""
 ANSWER_S: Final = 300.0
 """Deadline of every step; a busy machine may need a minute for one."""
+ROWS_PER_S: Final = 1000.0
+"""That writers change in a shop of full size; in a smaller one there is less to do."""
 REST_S: Final = 5.0
 """How long the shop is changed after the snapshot."""
 LOAD_S: Final = 120.0
@@ -70,7 +72,7 @@ class Load:
         lakemark: runs.
         screen: where it is shown.
         seen: what is measured goes there.
-        scale: how large the shop is; there are as many chunks in a small one.
+        scale: how large the shop is; there are as many chunks in a small one, and fewer changes.
 
     Attributes:
         workload: the writers.
@@ -86,7 +88,7 @@ class Load:
         scale: float = 1.0,
     ) -> None:
         self._signal = {**SIGNAL, "chunk-rows": max(1, round(CHUNK_ROWS * scale))}
-        self.workload = Workload(database.dsn)
+        self.workload = Workload(database.dsn, rows_per_s=ROWS_PER_S * min(1.0, scale))
         self._lakemark = lakemark
         self._screen = screen
         self._seen = seen

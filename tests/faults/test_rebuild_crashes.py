@@ -1,6 +1,8 @@
 """A rebuild is killed at every point: readers have the old table or the new one, and nothing stays."""
 
 import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ from lakemark import failpoints
 from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.local import Database
+from tests.kit.nightly import NIGHTLY
 from tests.kit.running import Running
 from tests.kit.spark_session import session
-from tests.kit.watched_table import READERS, read_all_the_while, with_spark
+from tests.kit.watched_table import READERS, Read, read_all_the_while, with_spark
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -35,20 +38,29 @@ def write(database: Database) -> None:
     database.execute(f"DELETE FROM {TABLE} WHERE NOT ({KEPT})")
 
 
+@contextmanager
+def readers() -> Iterator[Mapping[str, Read]]:
+    """Spark has read through rebuilds in tests/spark/test_rebuild_readers.py; here it does at night."""
+    if not NIGHTLY:
+        yield READERS
+        return
+    with session() as spark:
+        yield {**READERS, "spark": with_spark(spark)}
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("engines", [("task-merge", "deletion-vectors")], ids="-and-".join)
 def test_a_crash_at_each_point(database: Database, tmp_path, engines, java_home):
     database.execute(f"CREATE TABLE {TABLE} (id int PRIMARY KEY, v text)")
     database.execute(f"INSERT INTO {TABLE} SELECT i, 'o' FROM generate_series(1, {ROWS}) i")
     database.start_connector({"snapshot.mode": "no_data"})
-    with Running(database, tmp_path, SETTINGS) as running, session() as spark:
+    with Running(database, tmp_path, SETTINGS) as running, readers() as engines_that_read:
         lakemark = running.lakemark
         lakemark.start()
         running.wait_equal()
         path = folder_of(load(lakemark.config).lake, TABLE)
         lakemark.stop()
-        readers = {**READERS, "spark": with_spark(spark)}
-        with read_all_the_while(path, at_least=ROWS, readers=readers):
+        with read_all_the_while(path, at_least=ROWS, readers=engines_that_read):
             for number, point in enumerate(POINTS):
                 lakemark.environment["LAKEMARK_LAKE__ENGINE"] = engines[(number + 1) % 2]
                 write(database)

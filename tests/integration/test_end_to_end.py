@@ -1,6 +1,8 @@
 """From the database through Debezium, Kafka and lakemark into the lake, on real servers."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -90,36 +92,56 @@ def test_with_the_schema_wrapper_no_catalog_is_needed(database: Database, tmp_pa
 
 
 # Each pair of tables has an engine of its own; all meet the same statements in the same batches.
-ENGINES = {"": "task-merge", "_vectors": "deletion-vectors", "_spark": "spark-merge"}
+LOCAL_ENGINES = {"": "task-merge", "_vectors": "deletion-vectors"}
+SPARK_ENGINES = {"": "deletion-vectors", "_spark": "spark-merge"}
+
+
+def chosen(engines: Mapping[str, str]) -> dict[str, Any]:
+    tables = {
+        f"public.{table}{pair}": {"engine": engine}
+        for pair, engine in engines.items()
+        for table in ("small", "big")
+    }
+    return {"lake": {"path": "./lake", "tables": tables}}
+
+
+def merged_by(running: Running, engines: Mapping[str, str]) -> None:
+    kept = running.lakemark.progress()
+    for pair, engine in engines.items():
+        assert {kept[f"public.{table}{pair}"]["engine"] for table in ("small", "big")} == {engine}
 
 
 def test_truncate_and_moved_keys_and_columns_outside_the_row(database: Database, tmp_path):
     """Each the smallest case of its kind, in a transaction of its own and all in one."""
-    for pair in ENGINES:
+    for pair in LOCAL_ENGINES:
         small_and_big(database, pair)
     database.start_connector()
-    chosen = {
-        f"public.{table}{pair}": {"engine": engine}
-        for pair, engine in ENGINES.items()
-        for table in ("small", "big")
-    }
-    with Running(
-        database, tmp_path, {"lake": {"path": "./lake", "tables": chosen}}, spark=True
-    ) as running:
+    with Running(database, tmp_path, chosen(LOCAL_ENGINES)) as running:
         running.equal_after_once()
-        for pair in ENGINES:
-            truncate_and_move_keys(database, f"small{pair}", f"big{pair}")
-        running.wait_drained()
-        running.equal_after_once()
-        for pair in ENGINES:
-            truncate_within_and_grow(database, f"small{pair}", f"big{pair}")
-        running.wait_drained()
-        running.equal_after_once()
-        kept = running.lakemark.progress()
-        for pair, engine in ENGINES.items():
-            assert {kept[f"public.{table}{pair}"]["engine"] for table in ("small", "big")} == {
-                engine
-            }
+        for step in (truncate_and_move_keys, truncate_within_and_grow):
+            for pair in LOCAL_ENGINES:
+                step(database, f"small{pair}", f"big{pair}")
+            running.wait_drained()
+            running.equal_after_once()
+        merged_by(running, LOCAL_ENGINES)
+
+
+def test_the_same_by_spark_and_its_own_engine(database: Database, tmp_path):
+    """In batches of one process, which sleeps while the statements are made: they come at once."""
+    for pair in SPARK_ENGINES:
+        small_and_big(database, pair)
+    database.start_connector()
+    with Running(database, tmp_path, chosen(SPARK_ENGINES), spark=True) as running:
+        running.lakemark.start()
+        running.wait_equal()
+        for step in (truncate_and_move_keys, truncate_within_and_grow):
+            running.lakemark.pause()
+            for pair in SPARK_ENGINES:
+                step(database, f"small{pair}", f"big{pair}")
+            running.wait_drained()
+            running.lakemark.resume()
+            running.wait_equal()
+        merged_by(running, SPARK_ENGINES)
 
 
 def small_and_big(database: Database, pair: str) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ENDS_S = 60.0
+REST_S = 0.2
+"""Between two looks, which would else take all that is left of a processor."""
 
 Read = Callable[[str, int], list[object]]
 """From a table's path and a version to the values of its column `id`."""
@@ -83,6 +85,7 @@ def read_all_the_while(
                 look()
             except Exception as error:  # noqa: BLE001
                 wrong.append(error)
+            over.wait(REST_S)
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
