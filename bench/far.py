@@ -35,7 +35,7 @@ from bench.ours import ENGINES
 from bench.runs import topic_of
 from lakemark import tasks
 from lakemark.connectors.schema_file import schemas_from_file
-from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan

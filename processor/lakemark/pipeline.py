@@ -22,8 +22,8 @@ import structlog
 from lakemark import failpoints, plans
 from lakemark.connectors import catalog_policies
 from lakemark.connectors.connector import Connector
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.model.events import SourceIdentity
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from lakemark import causes, failpoints
 from lakemark.converters.json import envelopes
-from lakemark.converters.json.envelope import Headers, Kind
 from lakemark.errors import LakemarkError
 from lakemark.model import change_batch, chunk_batch
+from lakemark.model.events import Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.reconcile.outputs import SURVIVORS

@@ -1,10 +1,12 @@
 """Records as real connectors wrote them: the samples and the cases of other projects."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -57,6 +59,28 @@ def case(name: str) -> list[Golden]:
         Golden(name, r["topic"], r["offset"], text(r["key"]), text(r["value"]), [])
         for r in map(json.loads, lines)
     ]
+
+
+def placed(records: list[Golden]) -> list[Golden]:
+    """The same records with positions in the order of their offsets, as PostgreSQL's have them.
+
+    Other connectors' records have none, nor those of Debezium before 1.5.
+    """
+    return [replace(r, value=_placed(r.value, 8 * (r.offset + 1))) for r in records]
+
+
+def _placed(value: bytes | None, lsn: int) -> bytes | None:
+    members = dict[str, msgspec.Raw]
+    try:
+        record = msgspec.json.decode(value or b"", type=members)
+        if "payload" in record:
+            payload = _placed(bytes(record["payload"]), lsn)
+            return msgspec.json.encode({**record, "payload": msgspec.Raw(payload or b"null")})
+        source = msgspec.json.decode(record["source"], type=members)
+    except (msgspec.MsgspecError, KeyError):
+        return value
+    at = {"connector": "postgresql", "sequence": f'["{lsn}","{lsn}"]', "lsn": lsn}
+    return msgspec.json.encode({**record, "source": {**source, **at}})
 
 
 def cases() -> list[str]:

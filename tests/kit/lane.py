@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemark import tasks
-from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import operator, window
 from lakemark.source.changed_keys import shard_of

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakemark.connectors.connector import parse
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import LakemarkError
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema

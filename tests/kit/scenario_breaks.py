@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
-from lakemark.converters.json.envelope import Kind
 from lakemark.model import net_change, positions
+from lakemark.model.events import Kind
 from lakemark.reconcile import chunks, key_log, window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.sink import key_changes

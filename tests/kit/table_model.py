@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import change_batch, positions
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta import deletion_vectors, deletion_vectors_rows, delta_rs

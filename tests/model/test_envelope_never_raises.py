@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakemark.converters.json import envelope
-from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
 from lakemark.model import positions
+from lakemark.model.events import Headers, Kind, SourceIdentity
 from tests.kit.golden import case, cases, samples
 from tests.kit.nightly import examples
 
@@ -32,7 +32,6 @@ IDENTITIES = st.sampled_from(
         SourceIdentity("postgresql", "shops", "public.dbz_signal"),
         SourceIdentity("mysql", "dbserver1"),
         SourceIdentity("", ""),
-        SourceIdentity("", "", None, "offset"),
     ]
 )
 
@@ -131,7 +130,7 @@ def check(out: Headers, values: list[bytes | None]) -> None:
 @given(VALUES, st.lists(KEYS, min_size=6, max_size=6), IDENTITIES, st.sampled_from([600, 1 << 20]))
 def test_any_bytes(values, keys, identity, max_bytes):
     options = {"identity": identity, "epoch": 1, "max_bytes": max_bytes}
-    out = envelope.decode(values, keys[: len(values)], offsets=range(len(values)), **options)
+    out = envelope.decode(values, keys[: len(values)], **options)
     check(out, values)
 
 
@@ -140,9 +139,9 @@ def test_any_bytes(values, keys, identity, max_bytes):
 def test_a_record_decodes_alone_as_it_does_in_company(values, identity):
     """No record's outcome depends on its neighbours or on what was decoded before."""
     keys = [b"1"] * len(values)
-    together = envelope.decode(values, keys, identity=identity, epoch=1, offsets=range(len(values)))
+    together = envelope.decode(values, keys, identity=identity, epoch=1)
     for at, value in enumerate(values):
-        alone = envelope.decode([value], keys[:1], identity=identity, epoch=1, offsets=[at])
+        alone = envelope.decode([value], keys[:1], identity=identity, epoch=1)
         for name in ("kind", "table", "op", "position", "source_ts", "snapshot", "before", "after",
                      "schema", "reason", "detail"):  # fmt: skip
             assert getattr(alone, name)[0] == getattr(together, name)[at], name

@@ -6,8 +6,8 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakemark.converters.json.envelope import Kind, SourceIdentity
 from lakemark.model import positions
+from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source import decoder
 from lakemark.source.replay_filter import AppliedPosition, drop_replays

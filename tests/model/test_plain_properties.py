@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import positions
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source import decoder, fast_path, fetch, raw_records
 from lakemark.source.decoder import StretchPlan
@@ -314,7 +314,6 @@ def test_what_is_not_plain_goes_the_general_way(odd):
     "change_of",
     [
         {"identity": SourceIdentity("postgresql", "other")},
-        {"identity": SourceIdentity("postgresql", "shop", position="offset")},
         {"identity": SourceIdentity("postgresql", "shop", signal_table=TABLE)},
         {"schemas": {}},
         {"selected": frozenset()},

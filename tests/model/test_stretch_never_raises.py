@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
 from lakemark.model import change_batch
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import decoder

@@ -15,7 +15,8 @@ from bench.checks import compare, differences
 from bench.events import ARROW, COLUMNS, CONNECTOR, ZONED, Orders, as_table, zoned_batches
 from bench.ours import stamped
 from bench.runs import Batch, Run, Used, Watch, median
-from lakemark.converters.json.envelope import Kind, SourceIdentity, decode
+from lakemark.converters.json.envelope import decode
+from lakemark.model.events import Kind, SourceIdentity
 from lakemark.sink.names import CDC
 
 SOURCE = SourceIdentity(connector="postgresql", logical_name=CONNECTOR)

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from lakemark.converters.json import envelope, record
-from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
 from lakemark.model import positions
-from tests.kit.golden import Golden, case, cases, samples
+from lakemark.model.events import Headers, Kind, SourceIdentity
+from tests.kit.golden import Golden, case, cases, placed, samples
 
 SHOP = SourceIdentity("postgresql", "shop", "public.dbz_signal")
 SHOPS = SourceIdentity("postgresql", "shops", "public.dbz_signal")
-ANY = SourceIdentity("", "", None, "offset")
+ANY = SourceIdentity("", "")
 
 KINDS = {
     "c_": Kind.CHANGE,
@@ -37,7 +37,6 @@ def decode(records: list[Golden], identity: SourceIdentity = SHOP, **options) ->
         [r.key for r in records],
         identity=identity,
         epoch=1,
-        offsets=[r.offset for r in records],
         **options,
     )
 
@@ -333,8 +332,8 @@ EXPECTED_BY_OFFSET = {"seatunnel_bad_records": {"invalid-json", "not-debezium", 
 
 @pytest.mark.parametrize("name", cases())
 def test_other_projects_records_are_read(name):
-    """Sources without a position are read by Kafka offset; nothing else is bad about them."""
-    records = case(name)
+    """Sources without a position are given one; nothing else is bad about them."""
+    records = placed(case(name))
     out = decode(records, ANY)
     assert set(out.reason) - {None} == EXPECTED_BY_OFFSET.get(name, set())
     rows = [at for at, k in enumerate(out.kind) if k in {Kind.CHANGE, Kind.OWN_SNAPSHOT}]

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import change_batch
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import decoder
-from tests.kit.golden import case, cases
+from tests.kit.golden import case, cases, placed
 from tests.kit.table_model import DictLake
 from tests.unit.test_fixtures_decode import NUMERIC, equal, guessed, load, parts
 
@@ -42,11 +42,11 @@ def schemas_of(records):
 def mirror(name, cut):
     """The tables that the case's records make, in two batches cut at `cut`; and dead letters."""
     records = case(name)
-    known = schemas_of(records)
+    known, records = schemas_of(records), placed(records)
     high_waters, lakes, dead = {}, {}, []
     for batch, part in enumerate((records[:cut], records[cut:])):
         plan = decoder.StretchPlan(
-            SourceIdentity("", "", position="offset"),
+            SourceIdentity("", ""),
             HandlingModes(decimal_format="NUMERIC" if name in NUMERIC else "BASE64"),
             schemas=known,
             verified=frozenset(known),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakemark.converters.json.envelope import Kind
 from lakemark.model import positions
+from lakemark.model.events import Kind
 from lakemark.source.replay_filter import AppliedPosition, drop_replays, first_times
 
 CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE

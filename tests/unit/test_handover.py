@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakemark.converters.json.envelope import SourceIdentity
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source.decoder import StretchPlan
 from lakemark.source.replay_filter import AppliedPosition

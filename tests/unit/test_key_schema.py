@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from lakemark.converters.json import envelope
-from lakemark.converters.json.envelope import Kind, SourceIdentity
 from lakemark.model.columns import UUID
+from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, from_envelope
 from lakemark.source import decoder, record_schema
-from tests.kit.golden import Golden, case, cases, samples
+from tests.kit.golden import Golden, case, cases, placed, samples
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop
 from tests.kit.shop import event as shop_event
 
-IDENTITY = SourceIdentity("", "", None, "offset")
+IDENTITY = SourceIdentity("", "")
 TOPIC = "t"
 
 
@@ -77,7 +77,7 @@ def test_keys_of_integers_and_strings_need_no_schema():
 
 @pytest.mark.parametrize("name", cases())
 def test_other_projects_changes_all_have_a_key(name):
-    records = [r for r in case(name) if r.key and r.value and r.value.startswith(b"{")]
+    records = [r for r in placed(case(name)) if r.key and r.value and r.value.startswith(b"{")]
     heads = envelope.decode(
         [r.value for r in records], [r.key for r in records], identity=IDENTITY, epoch=0
     )

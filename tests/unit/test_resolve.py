@@ -6,10 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.change_batch import PacketRecord
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
 from lakemark.sink.row_images import RowImages

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import change_batch
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import decoder

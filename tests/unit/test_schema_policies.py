@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark import plans
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
 from lakemark.model import change_batch, positions
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings import schema_policy
 from lakemark.settings.schema_policy import BEHAVIORS, FOLLOWS, KINDS, Outcome, SchemaPolicy

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark import tasks
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import change_batch
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan

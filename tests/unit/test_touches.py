@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.converters.json import envelope
-from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
 from lakemark.model import positions
+from lakemark.model.events import Headers, Kind, SourceIdentity
 from lakemark.source import changed_keys
 from tests.kit.golden import samples
 

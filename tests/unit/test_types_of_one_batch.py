@@ -10,8 +10,8 @@ from decimal import Decimal
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.errors import TableError
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.apply import apply
 from lakemark.sink.lake_plan import LakePlan, TablePlan

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import change_batch
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source.decoder import Records, StretchPlan, decode_range
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of

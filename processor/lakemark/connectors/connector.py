@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from lakemark.connectors.connect_rest import ATTEMPTS, ConnectRest
 from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS, problems_with, void_options
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.kafka import output_names
+from lakemark.model.events import SourceIdentity
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig, Mistake

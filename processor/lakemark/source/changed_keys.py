@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakemark.converters.json.envelope import Headers, Kind
 from lakemark.model import positions
+from lakemark.model.events import Headers, Kind
 
 TOUCHES: Final = pa.schema(
     [

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakemark.converters.json import envelope, keys
-from lakemark.converters.json.envelope import Headers, Kind, SourceIdentity
 from lakemark.model import change_batch, fills
+from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind, SourceIdentity
 from lakemark.model.fills import Fill
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.positions import one_transaction
@@ -25,8 +25,8 @@ from lakemark.source.record_schema import key_names, schema_for
 from lakemark.source.replay_filter import AppliedPosition, drop_replays, first_times
 from lakemark.source.reports import TableReport
 
-NEW_KEY: Final = envelope.NEW_KEY_HEADER
-OLD_KEY: Final = envelope.OLD_KEY_HEADER
+NEW_KEY: Final = NEW_KEY_HEADER
+OLD_KEY: Final = OLD_KEY_HEADER
 _BESIDE: Final = frozenset({int(Kind.TRUNCATE), int(Kind.INCREMENTAL)})  # may stand anywhere
 
 TYPE_REASONS: Final = frozenset({"wrong-type", "number-out-of-range"})
@@ -156,7 +156,6 @@ def headers(records: Records, plan: StretchPlan) -> Headers:
         records.keys,
         identity=plan.identity,
         epoch=plan.epoch,
-        offsets=records.offsets,
         max_bytes=plan.max_event_bytes,
         texts=records.texts,
     )

@@ -22,9 +22,9 @@ import structlog
 from lakemark.converters.json import envelope, keys, record
 from lakemark.converters.json.compiled import images, scan_events, scan_json
 from lakemark.converters.json.compiled.scan_json import Bytes, Offsets, Whole
-from lakemark.converters.json.envelope import Kind
 from lakemark.model import change_batch, positions
 from lakemark.model import columns as columns_of
+from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.source import scan_messages
@@ -196,10 +196,7 @@ def _example() -> None:
     })  # fmt: skip
     modes = HandlingModes(decimal_format="NUMERIC")
     schemas = {"s.t": TableSchema("s.t", columns, ("id",))}
-    if (
-        decode_range("", 0, [batch], StretchPlan(envelope.SourceIdentity("", ""), modes, schemas))
-        is None
-    ):
+    if decode_range("", 0, [batch], StretchPlan(SourceIdentity("", ""), modes, schemas)) is None:
         raise RuntimeError("a plain event is not taken for one")
     scan_messages.example()
 
@@ -266,7 +263,7 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
         values.data[begin : begin + size].tobytes().decode() if begin else None
         for begin, size in events.who.tolist()
     )
-    _require(connector == "postgresql" and plan.identity.position == "sequence")
+    _require(connector == "postgresql")
     source = record.Source(
         connector=connector, name=name, snapshot=snapshot, db=db, schema=schema, table=table
     )

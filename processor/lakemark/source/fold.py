@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakemark.converters.json import keys, rows
-from lakemark.converters.json.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
 from lakemark.converters.json.placeholders import stands_in
 from lakemark.converters.json.record import unwrapped
 from lakemark.model import change_batch, net_change, positions
+from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import value_fault
 from lakemark.model.net_change import NetChange

@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from lakemark.converters.json import keys
-from lakemark.converters.json.envelope import Headers, Kind
 from lakemark.converters.json.record import NULL, unwrapped
 from lakemark.errors import LakemarkError, TableError
+from lakemark.model.events import Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_envelope
 

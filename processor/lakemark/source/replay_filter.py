@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from lakemark.converters.json.envelope import Kind
 from lakemark.model import positions
+from lakemark.model.events import Kind
 
 _PASSING: Final = frozenset({int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.HEARTBEAT)})
 

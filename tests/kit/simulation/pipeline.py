@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakemark import plans, tasks
-from lakemark.converters.json.envelope import SourceIdentity
 from lakemark.model import change_batch, chunk_batch, fills, positions
 from lakemark.model.change_batch import KeyColumns
 from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.events import SourceIdentity
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets

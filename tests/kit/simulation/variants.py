@@ -18,8 +18,8 @@ import pytest
 from lakemark import tasks
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.converters.json import envelope
-from lakemark.converters.json.envelope import Kind
 from lakemark.model import change_batch, chunk_batch, fills, net_change, positions
+from lakemark.model.events import Kind
 from lakemark.model.fills import Fill
 from lakemark.reconcile import chunks, key_log, window
 from lakemark.reconcile.chunks import Settled

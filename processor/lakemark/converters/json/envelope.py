@@ -10,8 +10,7 @@ missing-position, foreign-connector, record-too-large.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,77 +18,17 @@ from lakemark.converters.json.record import (
     NO_SOURCE,
     NULL,
     Envelope,
-    Kind,
     Source,
     read,
     unwrapped,
 )
 from lakemark.model import positions
+from lakemark.model.events import Headers, Kind, SourceIdentity
 from lakemark.settings.table_id import text_of
-
-__all__ = ["Headers", "Kind", "SourceIdentity", "decode"]
 
 # 64 MiB: Kafka's own default limit is 1 MiB, the largest row image PostgreSQL can send is about
 # 1 GiB; one record of this size is what a worker of 1 GB still holds several times over.
 MAX_BYTES: Final = 64 << 20
-NEW_KEY_HEADER: Final = "__debezium.newkey"
-OLD_KEY_HEADER: Final = "__debezium.oldkey"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceIdentity:
-    """Which connector the records must come from, and where their positions are.
-
-    Attributes:
-        connector: `source.connector`, e.g. ``postgresql``; empty accepts any.
-        logical_name: `source.name`, the connector's topic.prefix; empty accepts any.
-        signal_table: text of signal.data.collection's table, or None.
-        position: ``sequence`` takes positions from the source block (commit order, the only
-            choice for a real pipeline); ``offset`` takes them from the Kafka offset, which is
-            commit order only for a topic with one partition that was never rewritten, and makes
-            a record sent twice a newer one. It exists for sources without a position.
-    """
-
-    connector: str
-    logical_name: str
-    signal_table: str | None = None
-    position: Literal["sequence", "offset"] = "sequence"
-
-
-@dataclass(slots=True)
-class Headers:
-    """Parallel lists, one entry per record, in the order of the records.
-
-    Attributes:
-        kind: `Kind` as int.
-        table: text of the table's name, see `table_id`; empty for records of no table.
-        op: Debezium's op; empty for records without.
-        position: 20 bytes (see `positions`); `positions.LOWEST` for records without.
-        source_ts: database time in microseconds since the epoch, 0 where unknown; for
-            heartbeats, transactions and notifications the connector's time.
-        snapshot: `source.snapshot`; ``false`` where absent.
-        before: raw JSON of the image (valid UTF-8), None where null or absent.
-        after: like `before`.
-        schema: raw JSON of the wrapper's schema, None for plain records. Records with equal
-            schemas mostly share one bytes object, so a cache keyed by it is cheap.
-        reason: code of a BAD record, else None.
-        detail: one sentence on a BAD record without cell values, else None.
-    """
-
-    kind: list[int]
-    table: list[str]
-    op: list[str]
-    position: list[bytes]
-    source_ts: list[int]
-    snapshot: list[str]
-    before: list[bytes | None]
-    after: list[bytes | None]
-    schema: list[bytes | None]
-    reason: list[str | None]
-    detail: list[str | None]
-
-    def __len__(self) -> int:
-        return len(self.kind)
 
 
 _INT64: Final = 1 << 63
@@ -132,7 +71,6 @@ def decode(
     *,
     identity: SourceIdentity,
     epoch: int,
-    offsets: Sequence[int] | None = None,
     max_bytes: int = MAX_BYTES,
     texts: bool = False,
 ) -> Headers:
@@ -143,7 +81,6 @@ def decode(
         keys: record keys; only whether there is one matters here.
         identity: the connector that the records must come from.
         epoch: epoch of the positions.
-        offsets: Kafka offsets, needed for ``identity.position == "offset"`` only.
         max_bytes: longer values are BAD `record-too-large` and not read.
         texts: whether all values are known to be UTF-8.
 
@@ -166,10 +103,7 @@ def decode(
         reason=[plan.reason for plan in plans],
         detail=[plan.detail for plan in plans],
     )
-    if identity.position == "offset":
-        out.position = _offset_positions(out.kind, offsets or range(len(values)), epoch)
-    else:
-        out.position = _sequence_positions(out, sources, identity.connector, epoch)
+    out.position = _sequence_positions(out, sources, identity.connector, epoch)
     _check_images(out, keys)
     for at, what in odd.items():
         out.kind[at] = int(what.kind)
@@ -270,14 +204,6 @@ def _source_times(sources: list[Source]) -> list[int]:
     if out and not (min(out) >= -_INT64 and max(out) < _INT64):
         return [time if -_INT64 <= time < _INT64 else 0 for time in out]
     return out
-
-
-def _offset_positions(kinds: list[int], offsets: Sequence[int], epoch: int) -> list[bytes]:
-    """Positions by Kafka offset; the own snapshot's rows keep major 0, which marks them."""
-    return [
-        positions.pack(epoch, 0 if kind == Kind.OWN_SNAPSHOT else offset + 1, offset + 1)
-        for kind, offset in zip(kinds, offsets, strict=True)
-    ]
 
 
 def _sequence_positions(

@@ -18,8 +18,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json.envelope import OLD_KEY_HEADER
 from lakemark.model.columns import BITS, ENUM, JSON, UUID, Column
+from lakemark.model.events import OLD_KEY_HEADER
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 

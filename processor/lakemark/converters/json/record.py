@@ -5,30 +5,13 @@ Pure. Takes the schema wrapper off, tells change events from the other records a
 """
 
 from collections.abc import Sequence
-from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-
-class Kind(IntEnum):
-    """What a record is. Only CHANGE, OWN_SNAPSHOT, INCREMENTAL and TRUNCATE concern tables."""
-
-    CHANGE = 0  # op c, u or d
-    OWN_SNAPSHOT = 1  # op r, source.snapshot neither false nor incremental
-    INCREMENTAL = 2  # op r otherwise: inserts missing keys, overwrites nothing
-    TRUNCATE = 3  # op t
-    TOMBSTONE = 4  # no value: null, empty, JSON null
-    HEARTBEAT = 5
-    TRANSACTION = 6  # BEGIN or END on the transaction topic
-    MESSAGE = 7  # op m
-    SCHEMA_CHANGE = 8
-    SIGNAL = 9  # any op on the connector's signal table
-    BAD = 10
-    NOTIFICATION = 11
-    OUTPUT = 12  # of an output topic: what lakemark itself has told
+from lakemark.model.events import Kind
 
 
 class Source(msgspec.Struct, gc=False):

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lakemark.converters.json import rows, splicing
-from lakemark.converters.json.envelope import Headers, Kind
 from lakemark.converters.json.placeholders import may_have_placeholder, stands_in
 from lakemark.kafka.output_names import ID
+from lakemark.model.events import Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.source.decoder import Records

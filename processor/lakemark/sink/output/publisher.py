@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.converters.json import keys
-from lakemark.converters.json.envelope import Headers
 from lakemark.converters.json.record import unwrapped
 from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows
 from lakemark.errors import LakemarkError
 from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
+from lakemark.model.events import Headers
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_envelope
 from lakemark.settings.masking import foreign

@@ -1,0 +1,84 @@
+"""The records of a Debezium connector, whatever form they have on Kafka: what each of them is.
+
+A converter reads the bytes; everything behind it has these words.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+NEW_KEY_HEADER: Final = "__debezium.newkey"
+"""Of the delete that is the first half of a key change: the key that the row has now."""
+OLD_KEY_HEADER: Final = "__debezium.oldkey"
+"""Of the create that is the second half: the key that the row had."""
+
+
+class Kind(IntEnum):
+    """What a record is. Only CHANGE, OWN_SNAPSHOT, INCREMENTAL and TRUNCATE concern tables."""
+
+    CHANGE = 0  # op c, u or d
+    OWN_SNAPSHOT = 1  # op r, source.snapshot neither false nor incremental
+    INCREMENTAL = 2  # op r otherwise: inserts missing keys, overwrites nothing
+    TRUNCATE = 3  # op t
+    TOMBSTONE = 4  # no value: null, empty, JSON null
+    HEARTBEAT = 5
+    TRANSACTION = 6  # BEGIN or END on the transaction topic
+    MESSAGE = 7  # op m
+    SCHEMA_CHANGE = 8
+    SIGNAL = 9  # any op on the connector's signal table
+    BAD = 10
+    NOTIFICATION = 11
+    OUTPUT = 12  # of an output topic: what lakemark itself has told
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIdentity:
+    """Which connector the records must come from.
+
+    Attributes:
+        connector: `source.connector`, e.g. ``postgresql``; empty accepts any.
+        logical_name: `source.name`, the connector's topic.prefix; empty accepts any.
+        signal_table: text of signal.data.collection's table, or None.
+    """
+
+    connector: str
+    logical_name: str
+    signal_table: str | None = None
+
+
+@dataclass(slots=True)
+class Headers:
+    """Parallel lists, one entry per record, in the order of the records.
+
+    Attributes:
+        kind: `Kind` as int.
+        table: text of the table's name, see `table_id`; empty for records of no table.
+        op: Debezium's op; empty for records without.
+        position: 20 bytes (see `positions`); `positions.LOWEST` for records without.
+        source_ts: database time in microseconds since the epoch, 0 where unknown; for
+            heartbeats, transactions and notifications the connector's time.
+        snapshot: `source.snapshot`; ``false`` where absent.
+        before: the image, in bytes that only the record's converter reads; None where it is null
+            or absent.
+        after: like `before`.
+        schema: the schema that the record brings, in bytes that only its converter reads; None
+            for records that bring none. Records with equal schemas mostly share one bytes
+            object, so a cache keyed by it is cheap.
+        reason: code of a BAD record, else None.
+        detail: one sentence on a BAD record without cell values, else None.
+    """
+
+    kind: list[int]
+    table: list[str]
+    op: list[str]
+    position: list[bytes]
+    source_ts: list[int]
+    snapshot: list[str]
+    before: list[bytes | None]
+    after: list[bytes | None]
+    schema: list[bytes | None]
+    reason: list[str | None]
+    detail: list[str | None]
+
+    def __len__(self) -> int:
+        return len(self.kind)
