@@ -12,15 +12,11 @@ from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.connectors.postgres.column_sql import cell
 from lakemark.connectors.postgres.key_ranges import key_texts
 from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _typed
-from lakemark.converters.json.keys import (
-    canonical_from_columns,
-    canonical_keys,
-    out_of_range,
-    stored,
-)
+from lakemark.converters.json.keys import canonical_keys, out_of_range
 from lakemark.errors import TableError
 from lakemark.model import civil
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import canonical_from_columns, stored
 from lakemark.sink import key_ends
 from tests.kit.handling_modes import MODES
 from tests.kit.nightly import examples

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field, from_catalog
 from lakemark.converters.json.envelopes import wrapper_schema
-from lakemark.converters.json.keys import canonical_from_columns, canonical_keys
+from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.record import unwrapped
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import canonical_from_columns
 from lakemark.model.schema import TableSchema, from_connect, from_envelope
 from lakemark.ops.dead_letters import Letter
 from lakemark.ops.replays import planned

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.converters.json.keys import canonical_from_columns, canonical_keys
+from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model import civil
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import canonical_from_columns
 from lakemark.model.schema import from_connect
 from tests.kit.nightly import examples
 

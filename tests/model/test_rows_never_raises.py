@@ -10,9 +10,9 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.converters.json.moments import Tally
 from lakemark.converters.json.rows import decode_rows, may_have_placeholder
 from lakemark.converters.json.values import codec
+from lakemark.model.civil import Tally
 from lakemark.model.handling_modes import HandlingModes
 from tests.kit.images import assert_same_or_left
 from tests.kit.nightly import examples

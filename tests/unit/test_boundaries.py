@@ -23,9 +23,9 @@ from lakemark.connectors.postgres.key_ranges import (
     ranges,
     sampling,
 )
-from lakemark.converters.json.keys import canonical_from_columns
 from lakemark.errors import TableError
 from lakemark.model.columns import TIMESTAMP, TIMESTAMP_UTC, Column
+from lakemark.model.key import canonical_from_columns
 
 ID = KeyPart("id", "integer")
 NAME = KeyPart("na%me", "text")

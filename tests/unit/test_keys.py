@@ -8,8 +8,9 @@ import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.converters.json import keys
-from lakemark.converters.json.keys import canonical_from_columns, canonical_keys
+from lakemark.converters.json.keys import canonical_keys
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import canonical_from_columns
 from lakemark.model.schema import from_connect
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 from lakemark.converters.json.keys import canonical_keys
-from lakemark.converters.json.numerals import EXACT, plain, plain_decimal
+from lakemark.converters.json.numerals import EXACT, plain
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model import civil
 from lakemark.model.columns import describe
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import plain_decimal
 from lakemark.model.schema import TableSchema
 from tests.kit.row_images import (
     DECIMAL,

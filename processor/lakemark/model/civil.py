@@ -1,11 +1,14 @@
-"""Calendar arithmetic beyond Python's datetime, and texts of times.
+"""Calendar arithmetic beyond Python's datetime, texts of times, and which moments Delta can hold.
 
 The calendar is the proleptic Gregorian one, years before 1 included (year 0 is 1 BC), as
 PostgreSQL and Debezium use it.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final
+
+import pyarrow as pa
 
 DAY: Final = 86_400_000_000  # microseconds
 # Delta holds 0001-01-01 to 9999-12-31; what lies outside is clamped.
@@ -112,3 +115,42 @@ def zone_text(seconds: int) -> str:
     minutes, second = divmod(abs(seconds), 60)
     text = f"{'-' if seconds < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
     return f"{text}:{second:02d}" if second else text
+
+
+def ends(kind: pa.DataType) -> tuple[int, int]:
+    """Return what stands for -infinity and infinity in an array of dates or timestamps.
+
+    Args:
+        kind: date32, or a timestamp in microseconds.
+    """
+    bits = 31 if pa.types.is_date32(kind) else 63
+    return 1 - (1 << bits), (1 << bits) - 1  # the least number of all is NaT in NumPy
+
+
+def bounds(kind: pa.DataType) -> tuple[int, int]:
+    """Return the first and the last date or timestamp that Delta can hold, as a number.
+
+    Args:
+        kind: date32, or a timestamp in microseconds.
+    """
+    if pa.types.is_date32(kind):
+        return FIRST_DAY, LAST_DAY
+    return FIRST_MICRO, LAST_MICRO
+
+
+@dataclass(slots=True)
+class Tally:
+    """How values that Delta cannot hold are read.
+
+    Attributes:
+        clamped: how many were clamped to what it can hold.
+        exact: infinities are `ends`, and other such values raise OverflowError instead.
+    """
+
+    clamped: int = 0
+    exact: bool = False
+
+
+def edges(kind: pa.DataType, tally: Tally) -> tuple[int, int]:
+    """Return what -infinity and infinity are read as: `ends` or `bounds`."""
+    return ends(kind) if tally.exact else bounds(kind)

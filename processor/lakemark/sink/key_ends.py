@@ -12,9 +12,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json import keys
-from lakemark.converters.json.moments import bounds
 from lakemark.errors import TableError
+from lakemark.model.civil import bounds
+from lakemark.model.key import INFINITIES, elements, is_moment
 
 _SIDES: Final = ("first", "last")
 _INFINITE: Final = "infinite"
@@ -37,7 +37,7 @@ def key_ends(named: Iterable[pa.ChunkedArray], columns: Mapping[str, pa.DataType
     Returns:
         in order, words such as ``last infinite valid_to``, for `check`.
     """
-    moments = {n: at for at, (n, kind) in enumerate(columns.items()) if keys.is_moment(kind)}
+    moments = {n: at for at, (n, kind) in enumerate(columns.items()) if is_moment(kind)}
     if not moments:
         return []
     found: set[str] = set()
@@ -52,7 +52,7 @@ def key_ends(named: Iterable[pa.ChunkedArray], columns: Mapping[str, pa.DataType
 def _texts(kinds: Iterable[pa.DataType]) -> Iterator[tuple[str, str, bytes, pa.DataType]]:
     """Side, meaning and how a canonical key has it, for each type."""
     for kind in kinds:
-        for side, word, end in zip(_SIDES, keys.INFINITIES, bounds(kind), strict=True):
+        for side, word, end in zip(_SIDES, INFINITIES, bounds(kind), strict=True):
             yield side, _INFINITE, f'"{word}"'.encode(), kind
             yield side, _FINITE, str(end).encode(), kind
 
@@ -62,8 +62,8 @@ def _having(named: pa.ChunkedArray, text: bytes, places: Mapping[str, int]) -> s
     found: set[str] = set()
     for batch in named.chunks:
         for key in batch:
-            elements = keys.elements(key.as_py())
-            found |= {name for name, at in places.items() if elements[at] == text}
+            values = elements(key.as_py())
+            found |= {name for name, at in places.items() if values[at] == text}
             if len(found) == len(places):
                 return found
     return found
@@ -83,7 +83,7 @@ def check(table: str, path: str, ends: Iterable[str], columns: Mapping[str, pa.D
     """
     told = set(ends)
     for name, kind in columns.items():
-        for side, word in zip(_SIDES, keys.INFINITIES, strict=True):
+        for side, word in zip(_SIDES, INFINITIES, strict=True):
             if {f"{side} {meaning} {name}" for meaning in (_INFINITE, _FINITE)} <= told:
                 shown = _SHOWN[side, pa.types.is_date32(kind)]
                 raise TableError(

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json import keys
 from lakemark.errors import TableError
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.columns import Column
 from lakemark.model.evolution import TypesError, fitted, joined, way_on
+from lakemark.model.key import canonical_from_columns, stored
 from lakemark.model.net_change import NetChange
 from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, NO_COLUMN, PATCH
 
@@ -136,9 +136,9 @@ class RowImages:
             Column(name, column.type, padded=name in self.key.padded)
             for name, column in zip(self.key.names, columns, strict=True)
         ]
-        names = keys.canonical_from_columns(columns, kinds).to_pylist()
+        names = canonical_from_columns(columns, kinds).to_pylist()
         types = [column.type for column in columns]
-        of_stored = {keys.stored(key, types): key for key in wanted}
+        of_stored = {stored(key, types): key for key in wanted}
         return {
             of_stored.get(key, key): self._lake_net(cdc, start + at)
             for at, (key, cdc) in enumerate(zip(names, rows.column(CDC).to_pylist(), strict=True))

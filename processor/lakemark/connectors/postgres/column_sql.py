@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field
 from lakemark.connectors.postgres.value_parsers import value_of
-from lakemark.converters.json.moments import Tally, edges
+from lakemark.model.civil import Tally, edges
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
 

@@ -287,7 +287,7 @@ def key_texts(keys: Sequence[bytes], columns: Sequence[Column]) -> list[Boundary
     """Canonical keys as texts that PostgreSQL understands, for `keys_condition`.
 
     Args:
-        keys: canonical keys, as `json.keys` writes them.
+        keys: canonical keys, see `model.key`.
         columns: the key columns in key order.
 
     Raises:

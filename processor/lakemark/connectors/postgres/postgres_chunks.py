@@ -40,11 +40,11 @@ from lakemark.connectors.postgres.postgres import schemas_of
 from lakemark.connectors.postgres.postgres_copy import copied
 from lakemark.connectors.postgres.postgres_session import Session, current_snapshot, translated
 from lakemark.connectors.postgres.visibility import Snapshot
-from lakemark.converters.json.keys import canonical_from_columns
-from lakemark.converters.json.moments import Tally
 from lakemark.errors import DependencyError, TableError
+from lakemark.model.civil import Tally
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import canonical_from_columns
 from lakemark.model.key_types import KEY_NEEDED, KeyFault, value_fault
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import pair_of

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from lakemark.connectors.postgres.column_sql import SESSION_SETTINGS, cell, selected
 from lakemark.connectors.postgres.postgres import catalog_session, schemas_of
-from lakemark.converters.json.moments import Tally
+from lakemark.model.civil import Tally
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.model import civil
+from lakemark.model.civil import Tally, edges
 from lakemark.model.columns import TIMESTAMP, TIMESTAMP_UTC, Column
 
 _INT64: Final = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -42,45 +43,6 @@ _END_OF_TIME: Final = 9_224_318_016_000_000_000  # microseconds, the first after
 _INFINITE_NUMBERS: Final = frozenset(
     {-(1 << 63), (1 << 63) - 1, -9_223_372_036_832_400_000, 9_223_372_036_825_200_000}
 )
-
-
-def ends(kind: pa.DataType) -> tuple[int, int]:
-    """Return what stands for -infinity and infinity in an array of dates or timestamps.
-
-    Args:
-        kind: date32, or a timestamp in microseconds.
-    """
-    bits = 31 if pa.types.is_date32(kind) else 63
-    return 1 - (1 << bits), (1 << bits) - 1  # the least number of all is NaT in NumPy
-
-
-def bounds(kind: pa.DataType) -> tuple[int, int]:
-    """Return the first and the last date or timestamp that Delta can hold, as a number.
-
-    Args:
-        kind: date32, or a timestamp in microseconds.
-    """
-    if pa.types.is_date32(kind):
-        return civil.FIRST_DAY, civil.LAST_DAY
-    return civil.FIRST_MICRO, civil.LAST_MICRO
-
-
-@dataclass(slots=True)
-class Tally:
-    """How values that Delta cannot hold are read.
-
-    Attributes:
-        clamped: how many were clamped to what it can hold.
-        exact: infinities are `ends`, and other such values raise OverflowError instead.
-    """
-
-    clamped: int = 0
-    exact: bool = False
-
-
-def edges(kind: pa.DataType, tally: Tally) -> tuple[int, int]:
-    """Return what -infinity and infinity are read as: `ends` or `bounds`."""
-    return ends(kind) if tally.exact else bounds(kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-# PostgreSQL's numeric has at most 131,072 digits before the point and 16,383 after it. A scale
-# beyond both is no database value, and writing it out would need memory of that many bytes.
-MAX_DIGITS: Final = 131_072 + 16_383
+from lakemark.model.key import MAX_DIGITS
+
 _WIDTH: Final = 16  # bytes of a decimal128
 # Arithmetic that never rounds.
 EXACT: Final = Context(prec=MAX_DIGITS * 2, traps=[Inexact, Rounded])
@@ -35,25 +34,6 @@ def plain(unscaled: int, scale: int) -> str:
 def _digits(value: int) -> str:
     # int -> str is quadratic and limited to 4,300 digits; Decimal's is neither.
     return str(value) if value.bit_length() < 10_000 else format(Decimal(value), "f")  # noqa: PLR2004
-
-
-def plain_decimal(value: Decimal) -> str:
-    """A finite Decimal without exponent and without trailing zeros, exact.
-
-    Raises:
-        OverflowError: more digits than any database has.
-        ValueError: NaN or infinity.
-    """
-    if not value.is_finite():
-        raise ValueError("decimal")
-    if value and not -MAX_DIGITS <= value.adjusted() <= MAX_DIGITS:
-        raise OverflowError("decimal")
-    if not value:
-        return "0"
-    if not -MAX_DIGITS <= int(value.as_tuple().exponent) <= MAX_DIGITS:
-        raise OverflowError("decimal")
-    text = format(value, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def decimals_from_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json.moments import Tally
 from lakemark.converters.json.placeholders import Placeholders, may_have_placeholder
 from lakemark.converters.json.values import OUT_OF_RANGE, WRONG_TYPE, Codec, codec, nullable
+from lakemark.model.civil import Tally
 from lakemark.model.columns import speakable
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema

@@ -18,17 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.converters.json import moments
-from lakemark.converters.json.moments import Tally
-from lakemark.converters.json.numerals import (
-    EXACT,
-    decimals_from_bytes,
-    fitting,
-    plain,
-    plain_decimal,
-)
+from lakemark.converters.json.numerals import EXACT, decimals_from_bytes, fitting, plain
 from lakemark.model import columns as c
+from lakemark.model.civil import Tally
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import plain_decimal
 
 WRONG_TYPE: Final = "wrong-type"
 OUT_OF_RANGE: Final = "number-out-of-range"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from lakemark.converters.json import keys
 from lakemark.model.columns import Column
+from lakemark.model.key import canonical_from_columns
 from lakemark.sink.delta.commits import Options, open_table
 from lakemark.sink.delta.failures import told
 from lakemark.sink.names import CDC, sources_of
@@ -43,5 +43,5 @@ def partial_keys(
         rows = rows.filter(pa.array(alive, pa.bool_()))
     rows = rows.slice(0, MOST).cast(pa.schema([schema.field(n) for n in (*names, CDC)]))
     columns = [rows.column(name).combine_chunks() for name in names]
-    found = keys.canonical_from_columns(columns, list(key)).to_pylist()
+    found = canonical_from_columns(columns, list(key)).to_pylist()
     return [name for name in found if name is not None]

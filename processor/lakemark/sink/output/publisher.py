@@ -28,6 +28,7 @@ from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
 from lakemark.model.events import Headers
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import canonical_from_columns, stored
 from lakemark.model.schema import TableSchema, from_envelope
 from lakemark.settings.masking import foreign
 from lakemark.sink.delta import delta_rs
@@ -201,7 +202,7 @@ class _Known:
         named = keys.canonical_keys(raw, schema)
         kinds = [schema.column(name).type for name in schema.key]
         by_name = {
-            keys.stored(name, kinds): key
+            stored(name, kinds): key
             for name, key in zip(named, raw, strict=True)
             if name is not None and name.decode("utf-8", "replace") not in row.stale
         }
@@ -215,7 +216,7 @@ class _Known:
         found = delta_rs.read_rows(row.path, asked, storage_options=self.plan.options)
         if not found.num_rows or CDC not in found.column_names:
             return {}
-        names = keys.canonical_from_columns(
+        names = canonical_from_columns(
             [_whole(found.column(c.name)) for c in columns], columns
         ).to_pylist()
         return self._fragments(found, schema, [by_name.get(name) for name in names], first)
@@ -334,7 +335,7 @@ class RowPublisher:
         row = self.plan.rows.get(self.table)
         below, above = row_events.born_below(self.parts, truncate)
         kinds = [column.type for column in narrow.columns]
-        above = {keys.stored(name, kinds) for name in above}
+        above = {stored(name, kinds) for name in above}
         born = [part for packet in self.parts if (part := _born(packet, below, narrow))]
         found = [_keyed(part, narrow) for part in born]
         if row is not None:
@@ -374,7 +375,7 @@ def _keyed(rows: pa.Table, key: TableSchema, *, without: Sequence[pa.Table] = ()
     """Rows (`row`) with their canonical keys (`name`), those of other rows left out."""
     columns = [_whole(column) for column in rows.columns]
     row = pa.StructArray.from_arrays(columns, fields=list(rows.schema))
-    named = pa.table({"name": keys.canonical_from_columns(columns, list(key.columns)), "row": row})
+    named = pa.table({"name": canonical_from_columns(columns, list(key.columns)), "row": row})
     for other in without:
         known = pc.is_in(named.column("name"), value_set=other.column("name"))
         named = named.filter(pc.invert(known))

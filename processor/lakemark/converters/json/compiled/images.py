@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from lakemark.converters.json.compiled import scan_cells
 from lakemark.converters.json.compiled.scan_json import DIGITS, Bytes, Whole
-from lakemark.converters.json.moments import Tally
 from lakemark.converters.json.rows import Layout, layout
 from lakemark.converters.json.values import Codec, nullable
+from lakemark.model.civil import Tally
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
