@@ -51,7 +51,7 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
         ),
     ),
     "httpx": ("connectors.connect_rest", "ops.served"),
-    "numba": ("converters.json.compiled", "source.scan_messages"),
+    "numba": ("converters.compiler", "source.scan_messages"),
     "starlette": ("ops.http",),
     "uvicorn": ("ops.http",),
     "typer": ("cli",),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from lakemark.source import fast_path
+from lakemark.source import fetch
 from stack.local import Database, Servers
 from stack.postgres import BUNDLED, Postgres, binaries_of
 from tests.kit.cpu_meter import CpuMeter
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_sessionstart() -> None:
     """Compiles what lakemark compiles, before any deadline counts."""
-    assert fast_path.ready()
+    assert fetch.ready()
 
 
 METER = pytest.StashKey[CpuMeter]()

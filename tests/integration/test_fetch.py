@@ -13,12 +13,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from lakemark.converters import compiler
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.client_settings import by_offset
 from lakemark.model.offsets import EARLIEST
 from lakemark.settings.layers import InvalidConfig
-from lakemark.source import fast_path, fetch
+from lakemark.source import fetch
 from lakemark.source.offset_ranges import OffsetRange
 from stack.kafka import Kafka
 from stack.local import Servers
@@ -63,7 +64,7 @@ def topic(stack: Servers) -> Topic:
 @pytest.fixture(params=["compiled", "by Python"])
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param != "compiled":
-        monkeypatch.setattr(fast_path, "usable", lambda: False)
+        monkeypatch.setattr(compiler, "usable", lambda: False)
 
 
 @pytest.mark.usefixtures("ways")

@@ -9,9 +9,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.converters import compiler
 from lakemark.errors import DependencyError
 from lakemark.model.offsets import EARLIEST
-from lakemark.source import fast_path, fetch, librdkafka
+from lakemark.source import fetch, librdkafka
 from lakemark.source.offset_ranges import OffsetRange
 from tests.kit.nightly import examples
 
@@ -79,7 +80,7 @@ def test_a_range_is_read_to_its_end_whatever_the_pieces(broker, wanted, most, ah
         patch.setattr(fetch, "_MOST", most)
         patch.setattr(fetch, "_AHEAD", ahead)
         if not compiled:
-            patch.setattr(fast_path, "usable", lambda: False)
+            patch.setattr(compiler, "usable", lambda: False)
         found = broker.offsets(*(OffsetRange(TOPIC, p, *ends) for p, ends in enumerate(wanted)))
     assert found == {p: [*range(*ends)] for p, ends in enumerate(wanted)}
 
@@ -96,7 +97,7 @@ def test_what_a_record_has_and_lacks_comes_as_it_is(growing, compiled, monkeypat
         more = {} if headers is None else {"headers": headers}
         growing.producer.produce(TOPIC, value, key, partition=0, **more)
     assert growing.producer.flush(30) == 0
-    monkeypatch.setattr(fast_path, "usable", lambda: compiled)
+    monkeypatch.setattr(compiler, "usable", lambda: compiled)
     here = OffsetRange(TOPIC, 0, COUNT, COUNT + len(sent))
     found = [row for one in fetch.records([here], growing.client) for row in one.to_pylist()]
     expected = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakemark.cli.check import check
-from lakemark.converters.json.compiled import scan_json
+from lakemark.converters import compiler
 from lakemark.ops.doctor import checks_machine
 from lakemark.ops.doctor.facts_machine import machine_facts
 from lakemark.settings import cache, own_files
@@ -100,23 +100,23 @@ def test_a_link_of_ours_leads_to_the_cache_and_one_of_others_does_not(
 
 
 def test_what_is_compiled_is_not_unpickled_from_what_others_may_write(tmp_path, monkeypatch, logs):
-    monkeypatch.setattr(scan_json, "cache_dir", lambda: tmp_path)
-    kept = scan_json._folder()
+    monkeypatch.setattr(compiler, "cache_dir", lambda: tmp_path)
+    kept = compiler._folder()
     assert (mode(kept), mode(kept.parent)) == (0o700, 0o700)
     (kept / "a.nbi").write_text(EVIL)
-    assert scan_json._folder() == kept
+    assert compiler._folder() == kept
     assert (kept / "a.nbi").exists(), "nobody else may have written it"
     kept.chmod(0o777)
-    assert scan_json._folder() == kept
+    assert compiler._folder() == kept
     assert not (kept / "a.nbi").exists()
     assert [(line["event"], line["made_anew"]) for line in logs] == [("cache.refused", True)]
 
 
 def test_what_is_compiled_is_not_kept_where_another_user_is(tmp_path, monkeypatch, logs, others):
-    monkeypatch.setattr(scan_json, "cache_dir", lambda: tmp_path)
-    scan_json._folder()
+    monkeypatch.setattr(compiler, "cache_dir", lambda: tmp_path)
+    compiler._folder()
     others()
-    assert scan_json._folder() is None
+    assert compiler._folder() is None
     assert "belongs to user" in logs[0]["reason"]
     assert "LAKEMARK_CACHE" in logs[0]["hint"]
 

@@ -38,7 +38,7 @@ from lakemark.settings.config import Config
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import OpenClients, ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
-from lakemark.source import fast_path, fetch, offset_ranges
+from lakemark.source import fetch, offset_ranges
 from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state.advance import Results
 from lakemark.state.checkpoint import LOCAL, Checkpoint
@@ -74,7 +74,7 @@ class LocalRunner:
         self._client: dict[str, Any] = {}
         self._checkpoint = self.checkpoint()
         self._kept = threading.local()
-        fast_path.ready()
+        fetch.ready()
 
     def checkpoint(self) -> Checkpoint:
         """See `BatchRunner`."""

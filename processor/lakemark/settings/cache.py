@@ -10,7 +10,7 @@ from lakemark.settings import own_files
 
 CLASSES: Final = "classes"
 COMPILED: Final = "compiled"
-"""Folders of the cache whose files are run: see `class_archive` and `compiled.scan_json`."""
+"""Folders of the cache whose files are run: see `class_archive` and `converters.compiler`."""
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:

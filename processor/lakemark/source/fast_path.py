@@ -10,24 +10,22 @@ needs that goes the general way. And it never reads an older event of a key; the
 where the newest one has a text that might be a placeholder and is none, and may find fault with it.
 """
 
-import shutil
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import structlog
 
+from lakemark.converters import compiler
+from lakemark.converters.compiler import Bytes, Offsets, Whole
 from lakemark.converters.json import envelope, keys, record
-from lakemark.converters.json.compiled import images, scan_events, scan_json
-from lakemark.converters.json.compiled.scan_json import Bytes, Offsets, Whole
+from lakemark.converters.json.compiled import images, scan_events
 from lakemark.model import change_batch, positions
 from lakemark.model import columns as columns_of
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.source import scan_messages
 from lakemark.source.decoder import DecodedRange, StretchPlan
 from lakemark.source.fold import key_columns
 from lakemark.source.record_schema import schema_for
@@ -39,12 +37,6 @@ _CREATE, _DELETE = ord("c"), ord("d")
 _OPS: Final = np.zeros(256, np.int8)
 _OPS[[ord("u"), _CREATE, _DELETE]] = [0, 1, 2]
 _OP_NAMES: Final = pa.array(["u", "c", "d"])
-
-
-log = structlog.get_logger(__name__)
-
-_unusable: Final[list[str]] = []
-"""Why this process cannot run what is compiled."""
 
 
 class _NotPlainError(Exception):
@@ -100,7 +92,9 @@ def decode_range(
         parts: the records of one stretch, as `fetch.SCHEMA` has them; without headers.
         plan: how to decode.
     """
-    if _unusable or {*plan.partial, *plan.fills}.intersection(plan.carried.get(topic, ())):
+    if not compiler.usable() or {*plan.partial, *plan.fills}.intersection(
+        plan.carried.get(topic, ())
+    ):
         return None
     records = pa.Table.from_batches(parts)
     offsets = records.column("offset").to_numpy()
@@ -139,38 +133,7 @@ def decode_range(
     )
 
 
-def ready() -> bool:
-    """Compiles what `decode_range` and `fetch` call, or takes it from the cache: see `scan_json`.
-
-    Returns:
-        False where that cannot be done: the cache is damaged or full. All stretches of this process
-        go the general way then; what the cache had is removed, for the next one.
-    """
-    if _unusable:
-        return False
-    try:
-        _example()
-        whole = scan_json.KEPT and scan_json.KEPT / scan_json.WHOLE
-        if whole and not whole.exists():  # one that is there may be somebody else's
-            whole.touch()
-    except Exception as error:  # noqa: BLE001 - whatever it is, records can be read without
-        _unusable.append(str(error))
-        shutil.rmtree(scan_json.KEPT or "", ignore_errors=True)
-        log.warning(
-            "compiling.failed",
-            error=f"{type(error).__name__}: {error}",
-            folder=str(scan_json.KEPT),
-            hint="changes are applied more slowly; the next start compiles again",
-        )
-    return not _unusable
-
-
-def usable() -> bool:
-    """Whether this process can run what is compiled, as far as it knows: see `ready`."""
-    return not _unusable
-
-
-def _example() -> None:
+def example() -> None:
     """A plain event with columns of every kind.
 
     Raises:
@@ -198,7 +161,6 @@ def _example() -> None:
     schemas = {"s.t": TableSchema("s.t", columns, ("id",))}
     if decode_range("", 0, [batch], StretchPlan(SourceIdentity("", ""), modes, schemas)) is None:
         raise RuntimeError("a plain event is not taken for one")
-    scan_messages.example()
 
 
 def _require(plain: bool | np.bool_) -> None:  # noqa: FBT001 - what was found

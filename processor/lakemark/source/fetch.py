@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
+from lakemark.converters import compiler
 from lakemark.errors import DependencyError, lost
 from lakemark.kafka.client_errors import Admission, refused_settings
 from lakemark.kafka.client_settings import here
@@ -74,6 +75,15 @@ _PASSING: Final = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
+
+
+def ready() -> bool:
+    """Compiles what records are fetched and decoded by, or takes it from the cache: see `compiler`.
+
+    Returns:
+        False where that cannot be done: all records of this process go the general way then.
+    """
+    return compiler.ready(fast_path.example, scan_messages.example)
 
 
 def records(ranges: Sequence[OffsetRange], client: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -209,7 +219,7 @@ def _batch(messages: _Messages, one: OffsetRange) -> tuple[int, pa.RecordBatch]:
         messages: pointers; the first is to a record of the range.
         one: the range.
     """
-    if not fast_path.usable():
+    if not compiler.usable():
         return 1, _listed(messages[:1], one)
     found = np.empty(scan_messages.FOUND, np.int64)
     count = scan_messages.run(messages, one.end, _MOST_BYTES, librdkafka.HEADERS_OF, found)
@@ -258,7 +268,7 @@ def _told(
 
 
 def _release(messages: _Messages) -> None:
-    if fast_path.usable():
+    if compiler.usable():
         scan_messages.release(messages, librdkafka.RELEASE)
         return
     for pointer in messages:

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
-from lakemark.converters.json.compiled.scan_json import Bytes, Offsets, Whole, compiled
+from lakemark.converters.compiler import Bytes, Offsets, Whole, compiled
 
 ERROR, TOPIC, PARTITION, VALUE, VALUE_SIZE, KEY, KEY_SIZE, OFFSET = 0, 8, 16, 24, 32, 40, 48, 56
 _memcpy: Final[Any] = cgutils.raw_memcpy

@@ -26,7 +26,7 @@ import lakemark.spark.jobs
 import lakemark.spark.plan_broadcast
 import lakemark.tasks
 from lakemark.sink.output import writers
-from lakemark.source import fast_path
+from lakemark.source import fetch
 
 MODULES = (
     lakemark.spark.plan_broadcast,
@@ -48,7 +48,7 @@ def main() -> None:
     """Serves Spark's requests for workers until its end closes."""
     _keep_memory()
     pa.set_memory_pool(pa.system_memory_pool())
-    fast_path.ready()
+    fetch.ready()
     gc.collect()
     gc.freeze()
     writers.start(int(os.environ.get(writers.COUNT, "0")))

@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from lakemark import tasks
-from lakemark.converters.json.compiled import scan_json
+from lakemark.converters import compiler
 from lakemark.errors import LakemarkError
 from lakemark.reconcile import operator
 from lakemark.settings import cache
 from lakemark.settings.config import Config
-from lakemark.source import fast_path
+from lakemark.source import fetch
 from lakemark.spark import jars
 from lakemark.spark.class_archive import class_archive
 from lakemark.spark.session import session
@@ -45,13 +45,13 @@ class ArchiveError(LakemarkError):
 def warm() -> tuple[Path, bool]:
     """The archive for this Java and these jars, made if there is none; and whether it was made.
 
-    What lakemark compiles itself is then in the cache, too (`compiled.scan_json`).
+    What lakemark compiles itself is then in the cache, too (`converters.compiler`).
 
     Raises:
         JarError: there is no Java, or a jar cannot be had.
         ArchiveError: there is none afterwards, or it lacks what a pipeline needs.
     """
-    if not fast_path.ready() or scan_json.KEPT is None:
+    if not fetch.ready() or compiler.KEPT is None:
         raise ArchiveError(
             f"what lakemark compiles cannot be kept in {cache.cache_dir()}",
             hint="see that this folder can be written and has 200 MB, or set LAKEMARK_CACHE",

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakemark.converters.compiler import Bytes, Whole
 from lakemark.converters.json.compiled import scan_cells
-from lakemark.converters.json.compiled.scan_json import DIGITS, Bytes, Whole
+from lakemark.converters.json.compiled.scan_json import DIGITS
 from lakemark.converters.json.rows import Layout, layout
 from lakemark.converters.json.values import Codec, nullable
 from lakemark.model.civil import Tally

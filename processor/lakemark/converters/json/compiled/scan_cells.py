@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lakemark.converters.compiler import Bytes, Offsets, Whole, compiled
 from lakemark.converters.json.compiled.scan_json import (
     BACKSLASH,
     CLOSE,
@@ -25,10 +26,6 @@ from lakemark.converters.json.compiled.scan_json import (
     SMALL_T,
     SMALL_U,
     ZERO,
-    Bytes,
-    Offsets,
-    Whole,
-    compiled,
     equals,
     literal,
     name,

@@ -10,17 +10,14 @@ from typing import Final
 
 import numpy as np
 
+from lakemark.converters.compiler import Bytes, Offsets, Whole, compiled
 from lakemark.converters.json.compiled.scan_json import (
     CLOSE,
     COMMA,
     OPEN,
     QUOTE,
     SMALL_N,
-    Bytes,
-    Offsets,
-    Whole,
     bare,
-    compiled,
     differ,
     digits,
     equals,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import lakemark
-from lakemark.converters.json.compiled import scan_json
+from lakemark.converters import compiler
 
 SCRIPT = """
-from lakemark.converters.json.compiled import scan_json
-from lakemark.source import fast_path
-print(scan_json.KEPT, fast_path.ready())
+from lakemark.converters import compiler
+from lakemark.source import fetch
+print(compiler.KEPT, fetch.ready())
 """
 
 
@@ -28,7 +28,7 @@ def kept(place):
 
 
 def files(folder):
-    found = [*folder.rglob("*.nb?"), *folder.rglob(scan_json.WHOLE)]
+    found = [*folder.rglob("*.nb?"), *folder.rglob(compiler.WHOLE)]
     return {file: file.stat().st_mtime_ns for file in found}
 
 
@@ -52,7 +52,7 @@ def test_it_is_compiled_once_for_all_processes_and_again_where_it_is_damaged(tmp
 
 @pytest.mark.slow
 def test_where_nothing_can_be_kept_it_works_all_the_same():
-    beside = Path(scan_json.__file__).parent
+    beside = Path(compiler.__file__).parent
     before = files(beside)
     assert kept("/proc/nowhere") == ("None", True)
     assert files(beside) == before
@@ -63,22 +63,22 @@ def test_a_home_that_is_not_there(monkeypatch, error):
     def nowhere():
         raise error
 
-    monkeypatch.setattr(scan_json, "cache_dir", nowhere)
-    assert scan_json._folder() is None
+    monkeypatch.setattr(compiler, "cache_dir", nowhere)
+    assert compiler._folder() is None
 
 
 def test_what_is_whole_need_not_be_writable(monkeypatch, tmp_path):
-    monkeypatch.setattr(scan_json, "cache_dir", lambda: tmp_path)
-    folder = tmp_path / "compiled" / scan_json.DIGEST
+    monkeypatch.setattr(compiler, "cache_dir", lambda: tmp_path)
+    folder = tmp_path / "compiled" / compiler.DIGEST
     folder.mkdir(parents=True)
 
     def refused(**_):
         raise PermissionError
 
-    monkeypatch.setattr(scan_json, "TemporaryFile", refused)
-    assert scan_json._folder() is None
-    (folder / scan_json.WHOLE).touch()
-    assert scan_json._folder() == folder
+    monkeypatch.setattr(compiler, "TemporaryFile", refused)
+    assert compiler._folder() is None
+    (folder / compiler.WHOLE).touch()
+    assert compiler._folder() == folder
 
 
 def test_the_cache_knows_every_file_that_is_compiled(monkeypatch):
@@ -86,8 +86,8 @@ def test_the_cache_knows_every_file_that_is_compiled(monkeypatch):
     package = Path(lakemark.__file__).parent
     compiled = {p for p in package.rglob("*.py") if "\n@compiled" in p.read_text(encoding="utf-8")}
     assert len(compiled) > 2
-    read, known = Path.read_bytes, scan_json._digest()
+    read, known = Path.read_bytes, compiler._digest()
     for file in compiled:
         with monkeypatch.context() as changed:
             changed.setattr(Path, "read_bytes", lambda p, f=file: read(p) + b" " * (p == f))
-            assert scan_json._digest() != known, f"{file.name} is to be called scan_….py"
+            assert compiler._digest() != known, f"{file.name} is to be called scan_….py"
