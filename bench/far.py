@@ -35,11 +35,11 @@ from bench.ours import ENGINES
 from bench.runs import topic_of
 from lakemark import tasks
 from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
-from lakemark.source.decoder import StretchPlan
 from lakemark.source.fetch import HEADERS
 from stack.object_store import Address, serving
 

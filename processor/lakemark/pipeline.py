@@ -23,6 +23,7 @@ from lakemark import failpoints, plans
 from lakemark.connectors import catalog_policies
 from lakemark.connectors.connector import Connector
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
@@ -38,7 +39,6 @@ from lakemark.sink.delta import chunk_files, rebuild, schema_evolution
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
 from lakemark.source import offset_ranges
-from lakemark.source.decoder import StretchPlan
 from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state import (
     advance,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from lakemark.model.decoding import AppliedPosition
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
@@ -13,7 +14,6 @@ from lakemark.sink import names
 from lakemark.sink.delta.engines import IN_TASKS, engine_for
 from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
 from lakemark.sink.output.publisher import OutputPlan, Row
-from lakemark.source.replay_filter import AppliedPosition
 from lakemark.state import tables
 from lakemark.state.catch_up import TABLES_A_SLOT
 from lakemark.state.tables import STREAMING, PipelineState, StoredPosition, TableState, stale

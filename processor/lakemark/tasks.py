@@ -20,6 +20,7 @@ from lakemark import causes, failpoints
 from lakemark.converters.json import envelopes
 from lakemark.errors import LakemarkError
 from lakemark.model import change_batch, chunk_batch
+from lakemark.model.decoding import REPORT, DecodedRange, Records, Report, StretchPlan
 from lakemark.model.events import Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
@@ -33,8 +34,6 @@ from lakemark.sink.output import dead_letter, publisher
 from lakemark.sink.output.publisher import OutputPlan, RowPublisher
 from lakemark.sink.resolve import Part
 from lakemark.source import changed_keys, decoder, raw_records, record_schema
-from lakemark.source.decoder import DecodedRange, Records, StretchPlan
-from lakemark.source.reports import REPORT, Report
 
 PACKET: Final = "packet"
 STOP: Final = "stop"  # a stretch stops the table: nothing of the batch is applied to it

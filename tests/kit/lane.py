@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemark import tasks
+from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import operator, window
 from lakemark.source.changed_keys import shard_of
-from lakemark.source.decoder import StretchPlan
 from lakemark.source.fetch import SCHEMA
 from lakemark.spark import plan_broadcast
 from tests.kit.golden import samples

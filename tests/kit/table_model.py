@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakemark.model import change_batch, positions
+from lakemark.model.decoding import AppliedPosition, DecodedRange, Records, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import resolve as resolving
@@ -22,8 +23,6 @@ from lakemark.sink.delta import deletion_vectors, deletion_vectors_rows, delta_r
 from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.resolve import Part
 from lakemark.source import decoder
-from lakemark.source.decoder import Records, StretchPlan
-from lakemark.source.replay_filter import AppliedPosition
 from tests.kit.log_model import TABLE, TOPIC, Record, table_schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -203,7 +202,7 @@ class TableTask:
     crashes: float = 0.2
     state: Saved = field(init=False)
     files: dict[int, pa.Table | None] = field(default_factory=dict)
-    stretches: list[decoder.DecodedRange] = field(default_factory=list)
+    stretches: list[DecodedRange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.state = Saved(0, tuple(0 for _ in self.topic), {})

@@ -7,10 +7,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakemark.model import positions
+from lakemark.model.decoding import AppliedPosition, Records, StretchPlan
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source import decoder
-from lakemark.source.replay_filter import AppliedPosition, drop_replays
+from lakemark.source.replay_filter import drop_replays
 from tests.kit.shop import ORDERS, event, schema_of
 
 # Steps of (major, minor); (0, 0) repeats a position, as the rows of one COPY record do.
@@ -135,7 +136,7 @@ def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, res
         key = None if op == "t" else b'{"id":1}'
         log.append((key, event(op, lsn, {"id": 1}, tx=commit, ts=1)))
     emitted = [log[i] for i in _emit(log, restarts)]
-    plan = decoder.StretchPlan(
+    plan = StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={ORDERS: schema_of(ORDERS, id="int4")},
@@ -146,7 +147,7 @@ def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, res
     def read(begin, end, start):
         keys, values = zip(*emitted[begin:end], strict=True)
         offsets, headers = list(range(begin, end)), [None] * (end - begin)
-        records = decoder.Records(*place, offsets, list(keys), list(values), headers)
+        records = Records(*place, offsets, list(keys), list(values), headers)
         return decoder.decode_range(records, replace(plan, high_waters={place: start})).high_water
 
     high = AppliedPosition()

@@ -16,6 +16,7 @@ from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field, f
 from lakemark.converters.json.envelopes import wrapper_schema
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.record import unwrapped
+from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns
@@ -25,7 +26,6 @@ from lakemark.ops.replays import planned
 from lakemark.settings.table_id import pair_of, text_of
 from lakemark.sink.output import output_records
 from lakemark.source import decoder, fast_path, fetch, raw_records
-from lakemark.source.decoder import StretchPlan
 from lakemark.source.record_schema import key_names, schema_of
 from tests.kit.nightly import examples
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.model import positions
+from lakemark.model.decoding import AppliedPosition, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.source import decoder, fast_path, fetch, raw_records
-from lakemark.source.decoder import StretchPlan
-from lakemark.source.replay_filter import AppliedPosition
 from tests.kit.nightly import examples
 
 TABLE, TOPIC = "public.orders", "shop.public.orders"

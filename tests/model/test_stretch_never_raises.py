@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lakemark.errors import TableError
 from lakemark.model import change_batch
+from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
@@ -46,7 +47,7 @@ def test_damaged_records_never_raise(seed, wrapped, known):
         )
         for record in records
     ]
-    plan = decoder.StretchPlan(
+    plan = StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={TABLE: table_schema()} if known else {},
@@ -72,7 +73,7 @@ def test_a_key_that_the_rows_lack_stops_the_table(wrapped):
     shape = Shape(partitions=1, wrapped=wrapped, transactions=3)
     (records,) = Connector(Database(shape, dice).run(), dice).run()
     renamed = [replace(r, key=r.key and r.key.replace(b'"id"', b'"uid"')) for r in records]
-    plan = decoder.StretchPlan(
+    plan = StretchPlan(
         SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: table_schema()}
     )
     done = decoder.decode_range(kafka(renamed, 0, 0), plan)

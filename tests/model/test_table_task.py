@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.model import net_change, positions
+from lakemark.model.decoding import AppliedPosition
 from lakemark.sink import key_changes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.source import decoder
-from lakemark.source.replay_filter import AppliedPosition, Gated
+from lakemark.source.replay_filter import Gated
 from tests.kit.log_model import Database, Shape, shapes
 from tests.kit.log_records import Connector
 from tests.kit.nightly import NIGHTLY, examples

@@ -84,7 +84,7 @@ def test_the_driver_tells_the_tasks_of_a_batch_whether_touches_are_needed(spark,
 def test_packets_pass_through_whatever_the_state(spark, tmp_path):
     """With a schema that was not known when the query started: it is handed over with the plan."""
     from lakemark.model import change_batch
-    from lakemark.source.reports import Report
+    from lakemark.model.decoding import Report
 
     lane = Lane(spark, tmp_path)
     lane.schemas = schemas_of_samples()

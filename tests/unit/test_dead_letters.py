@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from lakemark.model.decoding import DeadLetter
 from lakemark.ops.dead_letters import Count, LetterFilter, by_time, chosen, letter_of, summary
 from lakemark.sink.output import dead_letter
-from lakemark.source.decoder import DeadLetter
 
 TOPIC = "shop.public.orders"
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from lakemark.connectors import catalogs
+from lakemark.model.decoding import DeadLetter
 from lakemark.sink.output import dead_letter
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
-from lakemark.source.decoder import DeadLetter
 from tests.kit.command_line import SMALL, invoke
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 

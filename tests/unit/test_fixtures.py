@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lakemark.model import change_batch
+from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect
@@ -45,14 +46,14 @@ def mirror(name, cut):
     known, records = schemas_of(records), placed(records)
     high_waters, lakes, dead = {}, {}, []
     for batch, part in enumerate((records[:cut], records[cut:])):
-        plan = decoder.StretchPlan(
+        plan = StretchPlan(
             SourceIdentity("", ""),
             HandlingModes(decimal_format="NUMERIC" if name in NUMERIC else "BASE64"),
             schemas=known,
             verified=frozenset(known),
             high_waters=high_waters,
         )
-        raw = decoder.Records(
+        raw = Records(
             TOPIC,
             0,
             [r.offset for r in part],

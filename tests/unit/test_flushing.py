@@ -3,9 +3,9 @@
 import pytest
 
 from lakemark.errors import DependencyError
+from lakemark.model.decoding import DeadLetter
 from lakemark.sink.output import dead_letter
 from lakemark.sink.output.flushing import flushed
-from lakemark.source.decoder import DeadLetter
 
 
 class Producer:

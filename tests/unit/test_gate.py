@@ -3,8 +3,9 @@
 import pytest
 
 from lakemark.model import positions
+from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import Kind
-from lakemark.source.replay_filter import AppliedPosition, drop_replays, first_times
+from lakemark.source.replay_filter import drop_replays, first_times
 
 CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE
 

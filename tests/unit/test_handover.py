@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from lakemark.model.decoding import AppliedPosition, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.source.decoder import StretchPlan
-from lakemark.source.replay_filter import AppliedPosition
 from lakemark.spark import plan_broadcast
 from lakemark.spark.plan_broadcast import QueryContext
 from lakemark.tasks import DecodePlan

@@ -7,6 +7,7 @@ import pytest
 
 from lakemark.converters.json import envelope
 from lakemark.model.columns import UUID
+from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, from_envelope
@@ -22,14 +23,14 @@ TOPIC = "t"
 
 def row_lane(records: list[Golden], schemas: dict[str, TableSchema]) -> set[tuple[str, bytes]]:
     """(table, key) of everything the row lane makes of the records, each by itself: no gate."""
-    plan = decoder.StretchPlan(
+    plan = StretchPlan(
         identity=SourceIdentity("postgresql", "", "public.dbz_signal"),
         modes=HandlingModes(),
         schemas=schemas,
     )
     found = set()
     for r in records:
-        raw = decoder.Records(TOPIC, 0, [0], [r.key], [r.value], [r.headers])
+        raw = Records(TOPIC, 0, [0], [r.key], [r.value], [r.headers])
         for table, packet in decoder.decode_range(raw, plan).packets:
             found |= {(table, key) for key in packet.column("key").to_pylist() if key is not None}
     return found

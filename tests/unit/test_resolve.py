@@ -9,12 +9,12 @@ import pytest
 from lakemark.errors import TableError
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.change_batch import PacketRecord
+from lakemark.model.decoding import AppliedPosition, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
 from lakemark.sink.row_images import RowImages
 from lakemark.source import decoder
-from lakemark.source.replay_filter import AppliedPosition
 from tests.kit.log_model import TABLE, Entry, table_schema
 from tests.kit.log_model import Record as Kafka
 from tests.kit.log_records import key_json, value_json
@@ -46,7 +46,7 @@ def records(*entries):
 
 
 def process(*entries, start=None):
-    plan = decoder.StretchPlan(
+    plan = StretchPlan(
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas={TABLE: table_schema()},

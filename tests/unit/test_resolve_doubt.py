@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from lakemark.model import change_batch
+from lakemark.model.decoding import AppliedPosition, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.resolve import Part, resolve
 from lakemark.source import decoder
-from lakemark.source.replay_filter import AppliedPosition
 from tests.kit.log_model import TABLE, Entry, table_schema
 from tests.kit.table_model import DictLake
 from tests.unit.test_resolve import at, process, records, row
 
 PLACEHOLDER = "__debezium_unavailable_value"
-PLAN = decoder.StretchPlan(
+PLAN = StretchPlan(
     SourceIdentity("postgresql", "shop"),
     HandlingModes(),
     schemas={TABLE: table_schema()},

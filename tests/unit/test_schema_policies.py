@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from lakemark import plans
 from lakemark.errors import TableError
 from lakemark.model import change_batch, positions
+from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings import schema_policy
@@ -89,8 +90,8 @@ def keyed_parts(entries, columns) -> list[Part]:
         headers.append([
             {"key": name, "value": compact({"id": k}).encode()} for name, k in both if k is not None
         ] or None)  # fmt: skip
-    records = decoder.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, headers)  # fmt: skip
-    plan = decoder.StretchPlan(
+    records = Records("shop.public.orders", 0, list(range(len(keys))), keys, values, headers)  # fmt: skip
+    plan = StretchPlan(
         SourceIdentity("postgresql", "shop"), HandlingModes(), schemas={TABLE: schema},
         verified=frozenset({TABLE}),
     )  # fmt: skip
@@ -111,8 +112,8 @@ class Table:
     def put(self, *rows: Row | None, key: tuple[str, ...] = ("id",)) -> None:
         events = [event(self.at + n, row, key) for n, row in enumerate(rows, 1)]
         keys, values = map(list, zip(*events, strict=True))
-        records = decoder.Records("shop.public.orders", 0, list(range(len(keys))), keys, values, [None] * len(keys))  # fmt: skip
-        plan = decoder.StretchPlan(SourceIdentity("postgresql", "shop"), HandlingModes())
+        records = Records("shop.public.orders", 0, list(range(len(keys))), keys, values, [None] * len(keys))  # fmt: skip
+        plan = StretchPlan(SourceIdentity("postgresql", "shop"), HandlingModes())
         done = decoder.decode_range(records, plan)
         assert not done.dead
         assert not done.stopped()

@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 
 from lakemark.connectors.postgres.key_ranges import KeyRange
 from lakemark.model import positions
+from lakemark.model.decoding import DeadLetter
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Header
 from lakemark.reconcile.state import ArmedRun, decode_state
@@ -16,7 +17,6 @@ from lakemark.sink.output.dead_letter import headers
 from lakemark.snapshot.runs import Chunk, TableRun, page_value
 from lakemark.snapshot.runs import Run as SnapshotRun
 from lakemark.source.changed_keys import WindowRow, window_row
-from lakemark.source.decoder import DeadLetter
 from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
 from lakemark.state.tables import TableState
 from tests.kit.golden import samples

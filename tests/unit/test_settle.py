@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from lakemark.model import positions
+from lakemark.model.decoding import REPORT, Report, TableReport
 from lakemark.model.offsets import EARLIEST
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
-from lakemark.source.reports import REPORT, Report, TableReport
 from lakemark.state import advance, tables
 from lakemark.state.tables import LeftOut, PipelineState, StoredPosition, TableState
 

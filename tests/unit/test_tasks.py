@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from lakemark import tasks
 from lakemark.model import change_batch
+from lakemark.model.decoding import Report, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.source import decoder
-from lakemark.source.decoder import StretchPlan
-from lakemark.source.reports import Report
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import DecodePlan
 from tests.kit.memory_pipeline import Broker

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.model import positions
+from lakemark.model.decoding import Records
 from lakemark.sink.output import transaction
 from lakemark.source import raw_records
-from lakemark.source.decoder import Records
 from lakemark.state import data_loss, tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics

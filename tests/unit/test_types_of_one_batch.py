@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
+from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.apply import apply
@@ -62,9 +63,9 @@ def run(path: str, *batches: list[tuple[bytes, bytes]]) -> dict[int, object]:
     for number, events in enumerate(batches):
         keys, values = map(list, zip(*events, strict=True))
         numbers = list(range(len(events)))
-        records = decoder.Records("shop.public.orders", 0, numbers, keys, values, [None] * len(keys))  # fmt: skip
+        records = Records("shop.public.orders", 0, numbers, keys, values, [None] * len(keys))  # fmt: skip
         identity = SourceIdentity("postgresql", "shop")
-        done = decoder.decode_range(records, decoder.StretchPlan(identity, HandlingModes()))
+        done = decoder.decode_range(records, StretchPlan(identity, HandlingModes()))
         assert not done.dead
         assert not done.stopped()
         parts = [Part("p/0", at, packet, digest=at) for at, (_, packet) in enumerate(done.packets)]

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.model import change_batch
+from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.source.decoder import Records, StretchPlan, decode_range
+from lakemark.source.decoder import decode_range
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
 
 SIGNALS = "public.debezium_signal"

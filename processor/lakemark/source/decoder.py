@@ -6,147 +6,34 @@ be decoded becomes a dead letter with its original bytes; nothing here raises on
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
-
-import pyarrow as pa
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from lakemark.converters.json import envelope, keys
 from lakemark.model import change_batch, fills
-from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind, SourceIdentity
+from lakemark.model.decoding import (
+    AppliedPosition,
+    DeadLetter,
+    DecodedRange,
+    Records,
+    StretchPlan,
+    TableReport,
+)
+from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
 from lakemark.model.fills import Fill
-from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.positions import one_transaction
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import plain_of
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.record_schema import key_names, schema_for
-from lakemark.source.replay_filter import AppliedPosition, drop_replays, first_times
-from lakemark.source.reports import TableReport
+from lakemark.source.replay_filter import drop_replays, first_times
 
 NEW_KEY: Final = NEW_KEY_HEADER
 OLD_KEY: Final = OLD_KEY_HEADER
 _BESIDE: Final = frozenset({int(Kind.TRUNCATE), int(Kind.INCREMENTAL)})  # may stand anywhere
 
 TYPE_REASONS: Final = frozenset({"wrong-type", "number-out-of-range"})
-
-
-@dataclass(frozen=True, slots=True)
-class StretchPlan:
-    """What the driver tells every task of a batch; the same for a repeated batch.
-
-    Attributes:
-        identity: which connector's records these must be.
-        modes: the connector's handling modes.
-        schemas: tables known from catalog or file, for records without the schema wrapper.
-        ignorable: columns per table that events may still carry though the catalog, read after
-            them, no longer has them: dropped columns.
-        high_waters: per (topic, partition), as of the start of the batch.
-        epoch: epoch of the positions.
-        max_event_bytes: larger values are dead letters.
-        max_bad_share: share of bad records in a stretch above which the table stops instead.
-        max_bad: number of bad records of one stretch above which the share is looked at.
-        selected: the tables wanted; None = every table.
-        left: tables left out with the topics they came in: a report says if one comes in another.
-        known_keys: key columns of tables that already have rows: there a record without a key is
-            a bad record, not a table without a key.
-        carried: tables by the topics that they came in so far.
-        partial: tables that ever had an unavailable value: it is not tried to read them as plain.
-        verified: tables whose entry in `schemas` was read just now: a value of another type is
-            bad. Of other tables the catalog is read again first (`schema-check`).
-        stopped: tables that do not stream: their events only move the high-waters.
-        stopped_topics: topics all of whose tables are stopped.
-        outputs: whether records of output topics, of whatever pipeline, are events as any.
-        fills: by table, columns that images which are older than they lack, see `fills`.
-        numerics: by table, columns of type numeric, which a record's own schema does not tell.
-    """
-
-    identity: SourceIdentity
-    modes: HandlingModes
-    schemas: dict[str, TableSchema] = field(default_factory=dict)
-    ignorable: dict[str, frozenset[str]] = field(default_factory=dict)
-    high_waters: dict[tuple[str, int], AppliedPosition] = field(default_factory=dict)
-    epoch: int = 0
-    max_event_bytes: int = 4 << 20
-    max_bad_share: float = 0.5
-    max_bad: int = 100
-    selected: Container[str] | None = None
-    left: frozenset[str] = frozenset()
-    known_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    carried: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    partial: frozenset[str] = frozenset()
-    verified: frozenset[str] = frozenset()
-    stopped: frozenset[str] = frozenset()
-    stopped_topics: frozenset[str] = frozenset()
-    outputs: bool = False
-    fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
-    numerics: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A record that can never be decoded: where it stands, why, and its original bytes."""
-
-    topic: str
-    partition: int
-    offset: int
-    reason: str
-    detail: str
-    key: bytes | None
-    value: bytes | None
-    table: str = ""
-
-
-@dataclass(slots=True)
-class DecodedRange:
-    """The outcome of one stretch.
-
-    Attributes:
-        first, last: Kafka offsets of its first and last record.
-        packets: (table, packet); none for tables with `stop` or `unknown_columns` in the report.
-        dead: dead letters to be written before the tables.
-        tables: reports by table id.
-        high_water: the partition's high-water after the stretch.
-        kinds: records by kind, for metrics.
-        regressed: offset of the first regressed event, -1 = none.
-        first_times: source times of a slot's first transactions in it, see
-            `replay_filter.first_times`.
-        applied: indices of the events that count, in log order, by table.
-    """
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-    packets: list[tuple[str, pa.Table]]
-    dead: list[DeadLetter]
-    tables: dict[str, TableReport]
-    high_water: AppliedPosition
-    kinds: dict[int, int]
-    regressed: int = -1
-    first_times: list[int] = field(default_factory=list)
-    applied: dict[str, list[int]] = field(default_factory=dict)
-
-    def stopped(self) -> set[str]:
-        """Tables that cannot go on at something in this stretch."""
-        return {t for t, report in self.tables.items() if report.stop or report.unknown_columns}
-
-
-@dataclass(slots=True)
-class Records:
-    """Raw Kafka records of one topic partition in offset order, column by column.
-
-    `texts` says that all values are known to be UTF-8.
-    """
-
-    topic: str
-    partition: int
-    offsets: list[int]
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    headers: list[list[dict[str, Any]] | None]
-    texts: bool = False
 
 
 def headers(records: Records, plan: StretchPlan) -> Headers:

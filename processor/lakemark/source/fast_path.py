@@ -23,14 +23,12 @@ from lakemark.converters.json import envelope, keys, record
 from lakemark.converters.json.compiled import images, scan_events
 from lakemark.model import change_batch, positions
 from lakemark.model import columns as columns_of
+from lakemark.model.decoding import AppliedPosition, DecodedRange, StretchPlan, TableReport
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.source.decoder import DecodedRange, StretchPlan
 from lakemark.source.fold import key_columns
 from lakemark.source.record_schema import schema_for
-from lakemark.source.replay_filter import AppliedPosition
-from lakemark.source.reports import TableReport
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
 _CREATE, _DELETE = ord("c"), ord("d")

@@ -17,12 +17,12 @@ from lakemark.converters.json import keys, rows
 from lakemark.converters.json.placeholders import stands_in
 from lakemark.converters.json.record import unwrapped
 from lakemark.model import change_batch, net_change, positions
+from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_types import value_fault
 from lakemark.model.net_change import NetChange
 from lakemark.model.schema import TableSchema
-from lakemark.source.replay_filter import AppliedPosition
 
 _CHANGED: Final = (NEW_KEY_HEADER, OLD_KEY_HEADER)
 # `source.snapshot` of a table's last row, of the last table's in the end.

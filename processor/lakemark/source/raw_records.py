@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from lakemark.converters.json import record
 from lakemark.kafka.output_names import ID
+from lakemark.model.decoding import Records
 from lakemark.model.offsets import Offsets
 from lakemark.source import decoder
-from lakemark.source.decoder import Records
 
 
 def by_partition(

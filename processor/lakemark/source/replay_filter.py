@@ -14,25 +14,10 @@ from itertools import islice
 from typing import Final
 
 from lakemark.model import positions
+from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import Kind
 
 _PASSING: Final = frozenset({int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.HEARTBEAT)})
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedPosition:
-    """How far a Kafka partition has come.
-
-    Attributes:
-        position: highest position applied (20 bytes); LOWEST before the first event.
-        source_ts: newest source time seen, microseconds. A true replay was seen before, so its
-            source time is never newer than this one.
-        creates: whether the transaction at `position`, which may go on, has created rows.
-    """
-
-    position: bytes = positions.LOWEST
-    source_ts: int = 0
-    creates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import Final
 import msgspec
 
 from lakemark.model import positions
+from lakemark.model.decoding import REPORT, Report
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import EARLIEST, Offsets
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
-from lakemark.source.reports import REPORT, Report
 from lakemark.state import schema_refresh, selection, tables
 from lakemark.state.tables import PipelineState, StoredPosition, TableState
 

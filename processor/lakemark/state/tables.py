@@ -44,7 +44,7 @@ _APART: Final = "another table had the same name: it has a folder of its own fro
 
 
 class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As `replay_filter.AppliedPosition`: position as hex, newest source time in microseconds."""
+    """As `AppliedPosition`: position as hex, newest source time in microseconds."""
 
     position: str = LOWEST.hex()
     source_ts: int = 0

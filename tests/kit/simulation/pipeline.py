@@ -19,6 +19,7 @@ from lakemark import plans, tasks
 from lakemark.model import change_batch, chunk_batch, fills, positions
 from lakemark.model.change_batch import KeyColumns
 from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.decoding import AppliedPosition, Records, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
@@ -31,8 +32,6 @@ from lakemark.sink.delta.chunk_files import InFile
 from lakemark.sink.resolve import Part
 from lakemark.sink.row_images import RowImages
 from lakemark.source import decoder
-from lakemark.source.decoder import Records, StretchPlan
-from lakemark.source.replay_filter import AppliedPosition
 from lakemark.state import catch_up, new_partitions, tables
 from lakemark.state.tables import StoredPosition, TableState
 from tests.kit.log_model import TABLE, Record, table_schema

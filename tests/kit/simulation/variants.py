@@ -19,6 +19,7 @@ from lakemark import tasks
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.converters.json import envelope
 from lakemark.model import change_batch, chunk_batch, fills, net_change, positions
+from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import Kind
 from lakemark.model.fills import Fill
 from lakemark.reconcile import chunks, key_log, window
@@ -27,7 +28,7 @@ from lakemark.sink import key_changes
 from lakemark.sink import resolve as resolving
 from lakemark.sink.delta import chunk_files
 from lakemark.source import decoder, fold
-from lakemark.source.replay_filter import AppliedPosition, Gated
+from lakemark.source.replay_filter import Gated
 from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, RENAME
 from tests.kit.simulation.connector import TOPIC
 from tests.kit.simulation.coordinator import Coordinator

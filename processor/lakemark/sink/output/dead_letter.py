@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from lakemark.errors import DependencyError
+from lakemark.model.decoding import DeadLetter
 from lakemark.settings.masking import foreign
 from lakemark.sink.output.flushing import flushed
-from lakemark.source.decoder import DeadLetter
 
 # The client's own limit (1 MB by default) must not be the one that counts: the topic's does.
 MAX_BYTES = 100_000_000

@@ -23,10 +23,10 @@ from typing import Final, NamedTuple
 from lakemark.converters.json import rows, splicing
 from lakemark.converters.json.placeholders import may_have_placeholder, stands_in
 from lakemark.kafka.output_names import ID
+from lakemark.model.decoding import Records
 from lakemark.model.events import Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.source.decoder import Records
 
 POSITION: Final = "lakemark.position"
 SOURCE: Final = "lakemark.source"

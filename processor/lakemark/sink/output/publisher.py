@@ -26,6 +26,7 @@ from lakemark.converters.json.rows import decode_rows
 from lakemark.errors import LakemarkError
 from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
+from lakemark.model.decoding import DecodedRange, Records
 from lakemark.model.events import Headers
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns, stored
@@ -38,7 +39,6 @@ from lakemark.sink.output.output_records import Fragments, Message
 from lakemark.sink.output.row_events import Style
 from lakemark.sink.output.transaction import MarkSource, OutputTarget
 from lakemark.source import record_schema
-from lakemark.source.decoder import DecodedRange, Records
 
 ROWS: Final = "rows"
 AT_ONCE: Final = 50_000  # records of one transaction of rows
