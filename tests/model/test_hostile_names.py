@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field, from_catalog
+from lakemark.converters.json.envelope import unwrapped
 from lakemark.converters.json.envelopes import wrapper_schema
 from lakemark.converters.json.keys import canonical_keys
-from lakemark.converters.json.record import unwrapped
 from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lakemark.converters.json import envelope, record
+from lakemark.converters.json import envelope
 from lakemark.model import positions
 from lakemark.model.events import Headers, Kind, SourceIdentity
 from tests.kit.golden import Golden, case, cases, placed, samples
@@ -142,7 +142,7 @@ def test_what_a_wrapped_record_decodes_to_does_not_depend_on_those_before_it():
         good.replace(b'"note":"', '"note":"ä'.encode()),
     ]
     for value in broken:
-        record._wrappers._known.clear()
+        envelope._wrappers._known.clear()
         alone = envelope.decode([value], [b"1"], identity=SHOPS, epoch=1)
         after = envelope.decode([good, good, value], [b"1"] * 3, identity=SHOPS, epoch=1)
         assert after.kind[2] == alone.kind[0]
@@ -158,7 +158,7 @@ def test_the_size_limit_counts_the_wrapper_even_when_the_schema_is_known():
 
 
 def test_wrappers_of_another_form_are_read_but_not_learned():
-    record._wrappers._known.clear()
+    envelope._wrappers._known.clear()
     good = json.loads(samples(wrapped=True)["c_orders_default_identity"].value)
     turned = {"payload": good["payload"], "schema": good["schema"]}
     for value in (json.dumps(good), json.dumps(turned), json.dumps(good | {"more": 1})):
@@ -166,19 +166,19 @@ def test_wrappers_of_another_form_are_read_but_not_learned():
         assert kind == Kind.CHANGE
         assert json.loads(out.schema[0]) == good["schema"]
         assert json.loads(out.after[0]) == good["payload"]["after"]
-    assert record._wrappers._known == []
+    assert envelope._wrappers._known == []
 
 
 def test_the_schema_cache_is_bounded():
     good = samples(wrapped=True)["c_orders_default_identity"].value
-    for n in range(record._Wrappers.LIMIT + 10):
+    for n in range(envelope._Wrappers.LIMIT + 10):
         envelope.decode(
             [good.replace(b'"type":"struct"', b'"type":"struct","n":%d' % n, 1)],
             [None],
             identity=SHOPS,
             epoch=1,
         )
-    assert len(record._wrappers._known) == record._Wrappers.LIMIT
+    assert len(envelope._wrappers._known) == envelope._Wrappers.LIMIT
 
 
 def test_payload_without_schema():

@@ -3,9 +3,10 @@
 A converter reads the bytes; everything behind it has these words.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 NEW_KEY_HEADER: Final = "__debezium.newkey"
 """Of the delete that is the first half of a key change: the key that the row has now."""
@@ -82,3 +83,13 @@ class Headers:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+
+def may_lack(op: str, headers: Sequence[Mapping[str, Any]] | None) -> bool:
+    """Return whether an event's after image may have unavailable values.
+
+    It may after an update, of which the second half of a key change is a create.
+    """
+    if op == "u":
+        return True
+    return op == "c" and any(header["key"] == OLD_KEY_HEADER for header in headers or ())

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakemark.errors import TableError
 from lakemark.model.columns import Column, describe
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.key_types import KEY_NEEDED, KeyFault, type_fault
+from lakemark.model.key import KEY_NEEDED, KeyFault, type_fault
 
 _CONVERTER: Final = "the topic must hold what Debezium's JSON converter writes"
 _DEFAULTS: Final = HandlingModes()

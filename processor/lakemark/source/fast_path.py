@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakemark.converters import compiler
 from lakemark.converters.compiler import Bytes, Offsets, Whole
-from lakemark.converters.json import envelope, keys, record
+from lakemark.converters.json import envelope, keys
 from lakemark.converters.json.compiled import images, scan_events
 from lakemark.model import change_batch, positions
 from lakemark.model import columns as columns_of
@@ -192,10 +192,10 @@ def scanned(values: BinaryColumn) -> tuple[Events, bytes | None]:
     Raises:
         _NotPlainError: there are none, or other records as well.
     """
-    _require(record.are_texts(values.array))
+    _require(envelope.are_texts(values.array))
     (some,) = np.nonzero(np.diff(values.offsets))
     _require(len(some) > 0)
-    wrapper = record.wrapper_of(values.at(int(some[0])))
+    wrapper = envelope.wrapper_of(values.at(int(some[0])))
     if wrapper is None:
         raise _NotPlainError
     size = len(values.array)
@@ -224,7 +224,7 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
         for begin, size in events.who.tolist()
     )
     _require(connector == "postgresql")
-    source = record.Source(
+    source = envelope.Source(
         connector=connector, name=name, snapshot=snapshot, db=db, schema=schema, table=table
     )
     kind, found = envelope.kind_of("u", source, plan.identity)

@@ -14,13 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from lakemark.converters.json import keys, rows
-from lakemark.converters.json.placeholders import stands_in
-from lakemark.converters.json.record import unwrapped
+from lakemark.converters.json.envelope import unwrapped
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.decoding import AppliedPosition
-from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
+from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind, may_lack
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.key_types import value_fault
+from lakemark.model.key import value_fault
 from lakemark.model.net_change import NetChange
 from lakemark.model.schema import TableSchema
 
@@ -153,7 +152,7 @@ class _Fold:
         return partial
 
     def _partial(self, index: int) -> bool:
-        return stands_in(self.heads.op[index], self.raw.headers[index])
+        return may_lack(self.heads.op[index], self.raw.headers[index])
 
     def _keyed(
         self, run: Sequence[int], canonical: Sequence[bytes | None]

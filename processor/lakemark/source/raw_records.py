@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json import record
+from lakemark.converters.json import envelope
 from lakemark.kafka.output_names import ID
 from lakemark.model.decoding import Records
 from lakemark.model.offsets import Offsets
@@ -106,7 +106,7 @@ def of(
         table.column("headers").to_pylist()
         if every_header
         else _key_changes(table.column("headers")),
-        record.are_texts(table.column("value")),
+        envelope.are_texts(table.column("value")),
     )
     if any(map(operator.ge, offsets, islice(offsets, 1, None))):
         return _in_order(records)

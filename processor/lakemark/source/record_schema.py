@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from lakemark.converters.json import keys
-from lakemark.converters.json.record import NULL, unwrapped
+from lakemark.converters.json.envelope import NULL, unwrapped
 from lakemark.errors import LakemarkError, TableError
 from lakemark.model.events import Headers, Kind
 from lakemark.model.handling_modes import HandlingModes

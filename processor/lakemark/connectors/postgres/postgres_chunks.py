@@ -44,8 +44,7 @@ from lakemark.errors import DependencyError, TableError
 from lakemark.model.civil import Tally
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.key import canonical_from_columns
-from lakemark.model.key_types import KEY_NEEDED, KeyFault, value_fault
+from lakemark.model.key import KEY_NEEDED, KeyFault, canonical_from_columns, value_fault
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import pair_of
 

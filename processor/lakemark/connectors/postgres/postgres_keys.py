@@ -30,7 +30,7 @@ from lakemark.connectors.postgres.postgres_session import Session, translated
 from lakemark.errors import RefusedError, TableError
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.key_types import OUT_OF_RANGE
+from lakemark.model.key import OUT_OF_RANGE
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import pair_of
 

@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.converters.json import json_texts as j
-from lakemark.converters.json.record import unwrapped
+from lakemark.converters.json.envelope import unwrapped
 
 CONNECTOR: Final = "postgresql"
 _NOT_OF_THE_LOG: Final = ("txId", "lsn", "xmin", "origin", "origin_lsn")

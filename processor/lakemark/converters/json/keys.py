@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import msgspec
 
-from lakemark.converters.json.record import unwrapped
+from lakemark.converters.json.envelope import unwrapped
 from lakemark.converters.json.rows import decode_rows
 from lakemark.converters.json.values import OUT_OF_RANGE
 from lakemark.model.columns import Column

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lakemark.converters.json import rows, splicing
-from lakemark.converters.json.placeholders import may_have_placeholder, stands_in
+from lakemark.converters.json.rows import may_have_placeholder
 from lakemark.kafka.output_names import ID
 from lakemark.model.decoding import Records
-from lakemark.model.events import Headers, Kind
+from lakemark.model.events import Headers, Kind, may_lack
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
@@ -159,7 +159,7 @@ def _lacking(
     groups: dict[int, tuple[TableSchema, list[int]]] = {}
     for at in indices:
         after = heads.after[at]
-        if after is None or not stands_in(heads.op[at], records.headers[at]):
+        if after is None or not may_lack(heads.op[at], records.headers[at]):
             continue
         schema = schema_of(at)
         if schema is None:

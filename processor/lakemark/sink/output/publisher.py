@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.converters.json import keys
-from lakemark.converters.json.record import unwrapped
+from lakemark.converters.json.envelope import unwrapped
 from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows
 from lakemark.errors import LakemarkError

@@ -1,6 +1,6 @@
 """Plain change events, compiled: where their parts are, and which one of each key is the newest.
 
-What is read is a part of what `json.record` reads, and everything that is read is what that would
+What is read is a part of what `json.envelope` reads, and everything that is read is what that would
 say: events c, u and d of one table, each of their fields once and of its type, of a transaction
 with a last commit before it. Whatever else comes makes the functions say so (-1), and the records
 go the general way. See `scan_json`.
