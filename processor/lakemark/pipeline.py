@@ -22,6 +22,7 @@ import structlog
 from lakemark import failpoints, plans
 from lakemark.connectors import catalog_policies
 from lakemark.connectors.connector import Connector
+from lakemark.converters.registry import JSON
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
@@ -97,6 +98,7 @@ class Pipeline:
         seen_columns: columns of tables that the newest look at the catalog has found.
         numerics: columns of type numeric by table, as it has found them.
         pace: when the next batch begins.
+        converter: the name in `converters.registry` of what reads and writes the records.
     """
 
     runner: BatchRunner
@@ -121,6 +123,7 @@ class Pipeline:
     numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
     pace: Trigger = field(default_factory=Trigger)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
+    converter: str = JSON
     forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
@@ -381,6 +384,7 @@ class Pipeline:
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
                 outputs=config.source.topics is not None,
                 fills={t: tuple(s.fills) for t, s in state.tables.items() if s.fills},
+                converter=self.converter,
             ),
             shards=config.stream.shards,
             slots=slots,
@@ -396,6 +400,7 @@ class Pipeline:
                 schemas={**self.schemas, **self.read_schemas()},
                 topic_ids=self._topic_ids(state) if config.output else {},
                 wrapped=self.connector.wraps,
+                converter=self.converter,
             ),
         )
         lake = plans.lake_plan(

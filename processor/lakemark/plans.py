@@ -114,6 +114,7 @@ def output_plan(
     schemas: Mapping[str, TableSchema],
     topic_ids: Mapping[str, str],
     wrapped: bool,
+    converter: str,
 ) -> OutputPlan | None:
     """What the tasks must know of the output topics; None without them.
 
@@ -124,6 +125,7 @@ def output_plan(
         schemas: tables known from the catalog.
         topic_ids: ids of the change topics.
         wrapped: whether keys or values are known to carry their schemas.
+        converter: the name of what reads and writes the records.
     """
     output = config.output
     if output is None:
@@ -151,6 +153,7 @@ def output_plan(
             for name, entry in state.tables.items()
         },
         options=config.lake.options(),
+        converter=converter,
     )
 
 

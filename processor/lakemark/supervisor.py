@@ -24,6 +24,7 @@ from lakemark.backoff import Backoff
 from lakemark.causes import cause
 from lakemark.connectors import connector as connectors
 from lakemark.connectors.catalogs import catalog_of
+from lakemark.converters.registry import converter_named
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.kafka import brokers, records
 from lakemark.model.handling_modes import HandlingModes
@@ -247,6 +248,7 @@ class Supervisor:
             config=config,
             connector=connector,
             identity=connector.identity,
+            converter=converter_named(connector.settings),
             modes=modes,
             checkpoint=checkpoint,
             catalog=catalog,

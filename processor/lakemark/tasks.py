@@ -17,7 +17,9 @@ import msgspec
 import pyarrow as pa
 
 from lakemark import causes, failpoints
+from lakemark.converters import record_schema
 from lakemark.converters.json import envelopes
+from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import LakemarkError
 from lakemark.model import change_batch, chunk_batch
 from lakemark.model.decoding import REPORT, DecodedRange, Records, Report, StretchPlan
@@ -33,7 +35,7 @@ from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
 from lakemark.sink.output import dead_letter, publisher
 from lakemark.sink.output.publisher import OutputPlan, RowPublisher
 from lakemark.sink.resolve import Part
-from lakemark.source import changed_keys, decoder, raw_records, record_schema
+from lakemark.source import changed_keys, decoder, raw_records
 
 PACKET: Final = "packet"
 STOP: Final = "stop"  # a stretch stops the table: nothing of the batch is applied to it
@@ -134,6 +136,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
         DependencyError: they could not be written.
     """
     decoding, output = plan.stretch, plan.output and plan.output.told(plan.kafka)
+    converter = CONVERTERS[decoding.converter]
     for topic, partition, parts in raw_records.by_partition(batches):
         quick = None if output or plan.armed else _plain(topic, partition, parts, decoding, plan)
         if quick is not None:
@@ -144,7 +147,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
         whole = raw_records.of(topic, partition, parts, every_header=output is not None)
         for epoch, records in raw_records.by_epoch(whole, plan.epochs):
             now = replace(decoding, epoch=epoch)
-            heads = decoder.headers(records, now)
+            heads = converter.headers(records, now)
             if not now.outputs and raw_records.told_by_lakemark(parts):
                 heads.kind[:] = [int(Kind.OUTPUT)] * len(heads)
             done = decoder.decode_range(records, now, heads)
@@ -170,14 +173,13 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
 def _plain(
     topic: str, partition: int, parts: list[pa.RecordBatch], decoding: StretchPlan, plan: DecodePlan
 ) -> DecodedRange | None:
-    """The stretch, if all its records are plain events: see `source.fast_path`."""
-    from lakemark.source import fast_path  # noqa: PLC0415 - workers have it already, others need it not
-
+    """The stretch, if its converter has a faster way for it: see `Converter.plain_range`."""
     ends = [int(part.column("offset")[at].as_py()) for part, at in ((parts[0], 0), (parts[-1], -1))]
     epoch = raw_records.epoch_of(topic, partition, (ends[0], ends[1]), plan.epochs)
     if epoch is None or not raw_records.without_headers(parts):
         return None
-    return fast_path.decode_range(topic, partition, parts, replace(decoding, epoch=epoch))
+    converter = CONVERTERS[decoding.converter]
+    return converter.plain_range(topic, partition, parts, replace(decoding, epoch=epoch))
 
 
 def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:
@@ -270,10 +272,11 @@ def _packets(
 
 def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
     """What the shards must know of a stretch: never raises, a bad record is a dead letter."""
+    converter = CONVERTERS[plan.stretch.converter]
     canonical = record_schema.canonical(
-        heads, records.keys, schemas=plan.stretch.schemas, numerics=plan.stretch.numerics
+        converter, heads, records.keys, schemas=plan.stretch.schemas, numerics=plan.stretch.numerics
     )
-    packed = changed_keys.pack_touches(heads, canonical, shards=plan.shards)
+    packed = changed_keys.pack_touches(converter, heads, canonical, shards=plan.shards)
     source, first = f"{records.topic}/{records.partition}", records.offsets[0]
     rows: list[_Row] = [
         (shard, changed_keys.TOUCHES_KIND, "", source, first, 0, blob)

@@ -70,12 +70,12 @@ def deletes_touch_nothing(patch: Patch) -> None:
     """The row of a key that is gone comes back."""
     real = changed_keys.pack_touches
 
-    def pack(heads: Any, keys: Any, *, shards: int) -> Any:
+    def pack(converter: Any, heads: Any, keys: Any, *, shards: int) -> Any:
         kinds = [
             int(Kind.TOMBSTONE) if op == "d" else kind
             for op, kind in zip(heads.op, heads.kind, strict=True)
         ]
-        return real(replace(heads, kind=kinds), keys, shards=shards)
+        return real(converter, replace(heads, kind=kinds), keys, shards=shards)
 
     patch.setattr(changed_keys, "pack_touches", pack)
 

@@ -16,6 +16,8 @@ from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field, f
 from lakemark.converters.json.envelope import unwrapped
 from lakemark.converters.json.envelopes import wrapper_schema
 from lakemark.converters.json.keys import canonical_keys
+from lakemark.converters.record_schema import schema_of
+from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
@@ -25,8 +27,7 @@ from lakemark.ops.dead_letters import Letter
 from lakemark.ops.replays import planned
 from lakemark.settings.table_id import pair_of, text_of
 from lakemark.sink.output import output_records
-from lakemark.source import decoder, fast_path, fetch, raw_records
-from lakemark.source.record_schema import key_names, schema_of
+from lakemark.source import decoder, fetch, raw_records
 from tests.kit.nightly import examples
 
 MODES = HandlingModes()
@@ -132,7 +133,7 @@ def decoded(records, plan):
     quick = (
         None
         if any(more and more[0] for *_, more in records)
-        else fast_path.decode_range("t", 0, parts, plan)
+        else CONVERTERS[JSON].plain_range("t", 0, parts, plan)
     )
     if quick is not None:
         assert rows_of(quick) == found
@@ -178,6 +179,7 @@ def test_whatever_the_columns_are_called(made, data):
         rows[canonical(schema, row)] = None if op == "d" else row
     known = {} if with_schemas == "both" else {table: schema}
     found = schema_of(
+        CONVERTERS[JSON],
         table,
         raw_schema=packed(wrapped(envelope_fields(fields), {})["schema"])
         if with_schemas in ("both", "value") else None,
@@ -226,11 +228,16 @@ def test_a_key_that_looks_like_a_wrapper(names, kind):
             (packed(wrapped(fields, named)), packed(wrapped(fields, 0)["schema"])),
         ):
             assert unwrapped(raw) == (own, packed(named))
-            assert key_names(raw) == names
+            assert CONVERTERS[JSON].key_names(raw) == names
             assert wrapper_schema(raw) == own
             assert canonical_keys([raw], schema) == [key]
             letter = Letter("1", "wrong-type", "", table, "t", 0, 0, key=raw)
-            assert planned([letter], {table: schema}, prefix="shop").refused == []
+            assert (
+                planned(
+                    [letter], {table: schema}, prefix="shop", converter=CONVERTERS[JSON]
+                ).refused
+                == []
+            )
             gone = event(table, "d", None, 8)  # REPLICA IDENTITY NOTHING: its key alone names it
             assert decoded(
                 [(raw, packed(gone))], StretchPlan(IDENTITY, MODES, {table: schema})
@@ -329,6 +336,7 @@ def test_an_update_that_shows_the_old_value_has_the_new_one(before, stands):
     records = raw_records.of("t", 0, [batch([(packed({"id": "k"}), packed(value))])])
     heads = decoder.headers(records, StretchPlan(IDENTITY, MODES))
     spliced = output_records.resolved(
+        CONVERTERS[JSON],
         records, heads, [0], schema_of=lambda _: NAMED, modes=MODES,
         known=lambda first: {key: {"v": b'"kept"'} for key in first},
     )  # fmt: skip

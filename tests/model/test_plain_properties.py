@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model import positions
 from lakemark.model.decoding import AppliedPosition, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.source import decoder, fast_path, fetch, raw_records
+from lakemark.source import decoder, fetch, raw_records
 from tests.kit.nightly import examples
 
 TABLE, TOPIC = "public.orders", "shop.public.orders"
@@ -63,7 +64,7 @@ def batch(records, first=100):
 def both(parts, plan=PLAN):
     """What the compiled way says, and the general one."""
     parts = parts if isinstance(parts, list) else [parts]
-    quick = fast_path.decode_range(TOPIC, 0, parts, plan)
+    quick = CONVERTERS[JSON].plain_range(TOPIC, 0, parts, plan)
     return quick, decoder.decode_range(raw_records.of(TOPIC, 0, parts), plan)
 
 
@@ -363,7 +364,7 @@ def test_keys_that_are_made_to_meet_do_not_hold_it_up():
 
 def test_records_out_of_order_or_of_another_type_are_for_the_general_way():
     whole = batch([ONE, TWO])
-    assert fast_path.decode_range(TOPIC, 0, [whole.slice(1), whole.slice(0, 1)], PLAN) is None
+    assert CONVERTERS[JSON].plain_range(TOPIC, 0, [whole.slice(1), whole.slice(0, 1)], PLAN) is None
     large = whole.set_column(4, "value", whole.column("value").cast(pa.large_binary()))
-    assert fast_path.decode_range(TOPIC, 0, [large], PLAN) is None
-    assert fast_path.decode_range(TOPIC, 0, [whole.slice(0, 0)], PLAN) is None
+    assert CONVERTERS[JSON].plain_range(TOPIC, 0, [large], PLAN) is None
+    assert CONVERTERS[JSON].plain_range(TOPIC, 0, [whole.slice(0, 0)], PLAN) is None

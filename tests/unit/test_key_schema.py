@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from lakemark.converters import record_schema
 from lakemark.converters.json import envelope
+from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model.columns import UUID
 from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, from_envelope
-from lakemark.source import decoder, record_schema
+from lakemark.source import decoder
 from tests.kit.golden import Golden, case, cases, placed, samples
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, Shop
@@ -41,7 +43,7 @@ def reconcile_lane(
 ) -> set[tuple[str, bytes]]:
     raw_keys = [r.key for r in records]
     heads = envelope.decode([r.value for r in records], raw_keys, identity=identity, epoch=0)
-    keys = record_schema.canonical(heads, raw_keys, schemas=schemas)
+    keys = record_schema.canonical(CONVERTERS[JSON], heads, raw_keys, schemas=schemas)
     return {(heads.table[i], key) for i, key in enumerate(keys) if key is not None}
 
 
@@ -83,7 +85,7 @@ def test_other_projects_changes_all_have_a_key(name):
         [r.value for r in records], [r.key for r in records], identity=IDENTITY, epoch=0
     )
     raw_keys = [r.key for r in records]
-    keys = record_schema.canonical(heads, raw_keys, schemas={})
+    keys = record_schema.canonical(CONVERTERS[JSON], heads, raw_keys, schemas={})
     for at, kind in enumerate(heads.kind):
         assert (keys[at] is not None) == (kind == Kind.CHANGE)
 
@@ -111,14 +113,21 @@ def test_the_record_says_which_columns_its_key_has():
     schemas = {"public.composite": schema}
     for key, expected in ((b'{"b":"k","a":1}', ("b", "a")), (b'{"b":"k"}', ("b",))):
         found = record_schema.schema_of(
-            "public.composite", raw_schema=None, raw_key=key, schemas=schemas
+            CONVERTERS[JSON], "public.composite", raw_schema=None, raw_key=key, schemas=schemas
         )
         assert found.key == expected
     same = record_schema.schema_of(
-        "public.composite", raw_schema=None, raw_key=b'{"a":1,"b":"k"}', schemas=schemas
+        CONVERTERS[JSON],
+        "public.composite",
+        raw_schema=None,
+        raw_key=b'{"a":1,"b":"k"}',
+        schemas=schemas,
     )
     assert same is schema
-    assert record_schema.schema_of("x", raw_schema=b"{]", raw_key=None, schemas={}) is None
+    assert (
+        record_schema.schema_of(CONVERTERS[JSON], "x", raw_schema=b"{]", raw_key=None, schemas={})
+        is None
+    )
 
 
 ROW = {
@@ -151,7 +160,9 @@ def test_numerics_that_only_the_catalog_knows_are_told_by_their_names(tmp_path):
     assert row == ("NaN", "-Infinity", "NAN")
     heads = envelope.decode([value], [key], identity=SourceIdentity("postgresql", "shop"), epoch=0)
     for numerics, expected in (({}, b'["NAN"]'), (shop.pipeline.numerics(), b'["NaN"]')):
-        assert record_schema.canonical(heads, [key], schemas={}, numerics=numerics) == [expected]
+        assert record_schema.canonical(
+            CONVERTERS[JSON], heads, [key], schemas={}, numerics=numerics
+        ) == [expected]
 
 
 def test_only_texts_become_numerics():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.ops import replays
@@ -37,7 +38,7 @@ def letter(key, *, table="", topic=f"shop.{ORDERS}", offset=1):
 
 
 def planned(*letters):
-    return replays.planned(letters, SCHEMAS, prefix="shop")
+    return replays.planned(letters, SCHEMAS, prefix="shop", converter=CONVERTERS[JSON])
 
 
 def keys(replay):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.converters.json import envelope
+from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model import positions
 from lakemark.model.events import Headers, Kind, SourceIdentity
 from lakemark.source import changed_keys
@@ -60,7 +61,7 @@ RECORDS = st.lists(
 def test_round_trip(records, shards):
     heads = heads_of([(Kind.CHANGE, table, op, at(n)) for table, _, op, n in records])
     keys = [key for _, key, *_ in records]
-    packed = changed_keys.pack_touches(heads, keys, shards=shards)
+    packed = changed_keys.pack_touches(CONVERTERS[JSON], heads, keys, shards=shards)
     expected: dict[int, list[tuple]] = {}
     for table, key, op, n in records:
         if key is not None:
@@ -80,13 +81,13 @@ def test_round_trip(records, shards):
 def test_reads_tombstones_and_bad_records_are_no_touches():
     kinds = [k for k in Kind if k not in {Kind.CHANGE, Kind.TRUNCATE, Kind.OWN_SNAPSHOT}]
     heads = heads_of([(k, "public.a", "r", at(5)) for k in kinds])
-    packed = changed_keys.pack_touches(heads, [b"[1]"] * len(kinds), shards=2)
+    packed = changed_keys.pack_touches(CONVERTERS[JSON], heads, [b"[1]"] * len(kinds), shards=2)
     assert packed == changed_keys.Packed({}, None)
 
 
 def test_only_inserts_and_deletes_are_barriers():
     heads = heads_of([(Kind.CHANGE, "t", op, at(i)) for i, op in enumerate("cud")])
-    rows = unpacked(changed_keys.pack_touches(heads, [b"[1]"] * 3, shards=1))
+    rows = unpacked(changed_keys.pack_touches(CONVERTERS[JSON], heads, [b"[1]"] * 3, shards=1))
     assert [row[3] for _, row in rows] == [True, False, True]
 
 
@@ -99,7 +100,9 @@ def test_truncates_and_own_snapshots_go_to_every_shard_once_per_table():
         (Kind.OWN_SNAPSHOT, "public.a", "r", positions.pack(1, 0, 3)),
         (Kind.OWN_SNAPSHOT, "public.b", "r", positions.pack(1, 0, 3)),
     ]
-    packed = changed_keys.pack_touches(heads_of(rows), [None] * 3 + [b"[1]"] * 3, shards=2)
+    packed = changed_keys.pack_touches(
+        CONVERTERS[JSON], heads_of(rows), [None] * 3 + [b"[1]"] * 3, shards=2
+    )
     assert packed.touches == {}
     assert changed_keys.unpack_marks(packed.marks) == [
         changed_keys.ShardMark(changed_keys.TRUNCATE, "public.a", at(9)),
@@ -116,7 +119,7 @@ def test_samples():
         [r.value for r in records], [r.key for r in records], identity=SHOP, epoch=1
     )
     keys = [r.key for r in records]
-    packed = changed_keys.pack_touches(heads, keys, shards=3)
+    packed = changed_keys.pack_touches(CONVERTERS[JSON], heads, keys, shards=3)
     rows = [row for _, row in unpacked(packed)]
     keyed = [n for n in table if n.startswith(("c_", "u_", "d_", "pk_")) and "nopk" not in n]
     assert len(rows) == len(keyed)
@@ -138,16 +141,16 @@ def test_window_rows_count_with_op_c_only():
         value = row.value.replace(b'"op":"c"', b'"op":"%s"' % op.encode())
         heads = envelope.decode([value], [row.key], identity=SHOP, epoch=1)
         assert heads.kind == [Kind.SIGNAL]
-        packed = changed_keys.pack_touches(heads, [row.key], shards=1)
+        packed = changed_keys.pack_touches(CONVERTERS[JSON], heads, [row.key], shards=1)
         assert (packed.marks is not None) == expected
         assert packed.touches == {}
 
 
 def test_window_row_columns_go_by_place():
     image = b'{"uuid":"x-open","kind":"snapshot-window-open","payload":"{}"}'
-    assert changed_keys.window_row(image) == changed_keys.WindowRow(
-        "x-open", "snapshot-window-open", "{}"
-    )
+    assert changed_keys.window_row(
+        CONVERTERS[JSON].first_cells(image, 3)
+    ) == changed_keys.WindowRow("x-open", "snapshot-window-open", "{}")
     for other in (
         b"",
         b"5",
@@ -156,4 +159,4 @@ def test_window_row_columns_go_by_place():
         b'{"id":"a","type":"log","data":"{}"}',
         b'{"a":5,"b":6}',
     ):
-        assert changed_keys.window_row(other) is None
+        assert changed_keys.window_row(CONVERTERS[JSON].first_cells(other, 3)) is None

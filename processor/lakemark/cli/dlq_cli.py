@@ -186,6 +186,7 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
         PipelineError: no database is configured.
         DependencyError: Connect or the database is away.
     """
+    from lakemark.converters.registry import CONVERTERS, converter_named  # noqa: PLC0415
     from lakemark.ops import replays  # noqa: PLC0415
 
     if not letters:
@@ -206,7 +207,8 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
     modes = HandlingModes.from_connector(connector.settings)
     known: dict[str, Any] = catalog_of(config, modes, connector).read(None)
     schemas = {name: schema for name, schema in known.items() if name in connector.tables}
-    return replays.planned(letters, schemas, prefix=connector.topic_prefix)
+    converter = CONVERTERS[converter_named(connector.settings)]
+    return replays.planned(letters, schemas, prefix=connector.topic_prefix, converter=converter)
 
 
 def _begin(since: str | None) -> datetime | None:

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from lakemark.model import net_change
 from lakemark.model.net_change import NetChange
+from lakemark.model.schema import TableSchema
 
 NET: Final = 0
 LEAVE: Final = 1
@@ -276,6 +277,12 @@ def key_columns(packets_of: Iterable[pa.Table]) -> KeyColumns:
     """The columns of the key that the first packet with rows names."""
     found = (key_columns_of(packet) for packet in packets_of)
     return next((key for key in found if key.names), KeyColumns())
+
+
+def key_columns_by(schema: TableSchema) -> KeyColumns:
+    """The columns of the key, as a table's schema has them."""
+    padded = frozenset(c.name for c in schema.columns if c.padded)
+    return KeyColumns(schema.key, padded.intersection(schema.key))
 
 
 def records_of(packet: pa.Table, at: np.ndarray, *, offset: int) -> list[PacketRecord]:

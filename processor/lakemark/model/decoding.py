@@ -43,7 +43,7 @@ class StretchPlan:
     Attributes:
         identity: which connector's records these must be.
         modes: the connector's handling modes.
-        schemas: tables known from catalog or file, for records without the schema wrapper.
+        schemas: tables known from catalog or file, for records that bring no schema.
         ignorable: columns per table that events may still carry though the catalog, read after
             them, no longer has them: dropped columns.
         high_waters: per (topic, partition), as of the start of the batch.
@@ -64,6 +64,7 @@ class StretchPlan:
         outputs: whether records of output topics, of whatever pipeline, are events as any.
         fills: by table, columns that images which are older than they lack, see `fills`.
         numerics: by table, columns of type numeric, which a record's own schema does not tell.
+        converter: the name in `converters.registry` of what reads the records.
     """
 
     identity: SourceIdentity
@@ -86,13 +87,15 @@ class StretchPlan:
     outputs: bool = False
     fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
     numerics: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    converter: str = "json"
 
 
 @dataclass(slots=True)
 class Records:
     """Raw Kafka records of one topic partition in offset order, column by column.
 
-    `texts` says that all values are known to be UTF-8.
+    `column`, where it is there, has the values as they came, perhaps with others: for whoever finds
+    out something of all of them at once.
     """
 
     topic: str
@@ -101,7 +104,7 @@ class Records:
     keys: list[bytes | None]
     values: list[bytes | None]
     headers: list[list[dict[str, Any]] | None]
-    texts: bool = False
+    column: pa.ChunkedArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

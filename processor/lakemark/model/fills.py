@@ -93,14 +93,14 @@ def packed(cell: pa.Array) -> str:
 
 
 def shapes(
-    images: Mapping[int, bytes | None], schema: TableSchema, fills: Sequence[Fill]
+    columns: Mapping[int, frozenset[str]], schema: TableSchema, fills: Sequence[Fill]
 ) -> Iterator[tuple[list[int], TableSchema, list[Fill]]]:
     """Neighbouring records whose images have the same columns, each group with its schema.
 
     For records that carry no schema of their own: what an image lacks says which one it had.
 
     Args:
-        images: raw JSON by the records' indices, in their order.
+        columns: those that the images have, by the records' indices, in their order.
         schema: of the newest records.
         fills: the columns that older images lack.
 
@@ -110,8 +110,7 @@ def shapes(
     known = [one for one in fills if one.column in schema.by_name]
     group: list[int] = []
     shape: Collection[str] = ()
-    for index, image in images.items():
-        names = _members(image)
+    for index, names in columns.items():
         if group and names != shape:
             yield group, *_older(schema, known, shape)
             group = []
@@ -119,13 +118,6 @@ def shapes(
         shape = names
     if group:
         yield group, *_older(schema, known, shape)
-
-
-def _members(image: bytes | None) -> frozenset[str]:
-    try:
-        return frozenset(msgspec.json.decode(image or b"{}", type=dict[str, msgspec.Raw]))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return frozenset()  # whoever reads the image says what is wrong with it
 
 
 def _older(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lakemark.connectors.postgres.key_ranges import key_texts
-from lakemark.converters.json.keys import canonical_keys
+from lakemark.converters.converter import Converter
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
 from lakemark.model.schema import TableSchema
@@ -67,7 +67,11 @@ class Replay:
 
 
 def planned(
-    letters: Iterable[Letter], schemas: Mapping[str, TableSchema], *, prefix: str
+    letters: Iterable[Letter],
+    schemas: Mapping[str, TableSchema],
+    *,
+    prefix: str,
+    converter: Converter,
 ) -> Replay:
     """Sorts letters into rows to be read again, by table, and letters that cannot be replayed.
 
@@ -75,6 +79,7 @@ def planned(
         letters: each once.
         schemas: the tables that the connector captures, as the catalog knows them now.
         prefix: the connector's ``topic.prefix``.
+        converter: reads the letters' keys.
     """
     by_topic = {f"{prefix}.{topic_safe(plain_of(table))}": table for table in schemas}
     by_table: dict[str, list[Letter]] = {}
@@ -90,15 +95,21 @@ def planned(
                 _no_rows(letter, table, known=schema is not None) for letter in found
             )
         else:
-            _sort(found, schema, table, replay)
+            _sort(found, schema, table, replay, converter)
     return replay
 
 
-def _sort(letters: Sequence[Letter], schema: TableSchema, table: str, replay: Replay) -> None:
+def _sort(
+    letters: Sequence[Letter],
+    schema: TableSchema,
+    table: str,
+    replay: Replay,
+    converter: Converter,
+) -> None:
     """Letters of a table that has a key: into the replay."""
     entry = Rereading(table)
     columns = [schema.column(name) for name in schema.key]
-    canonical = canonical_keys([letter.key for letter in letters], schema)
+    canonical = converter.canonical_keys([letter.key for letter in letters], schema)
     for letter, key in zip(letters, canonical, strict=True):
         text = None if key is None else _text(key, columns)
         if text is None:

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from lakemark.converters.converter import Converter
 from lakemark.model import positions
 from lakemark.model.events import Headers, Kind
 
@@ -40,6 +41,9 @@ WINDOW: Final = "window"
 OWN_SNAPSHOT: Final = "own-snapshot"
 BLIND: Final = "blind"
 
+WINDOW_COLUMNS: Final = 3  # id, type, data
+_WINDOW_TYPES: Final = frozenset({"snapshot-window-open", "snapshot-window-close"})
+
 
 class ShardMark(msgspec.Struct, frozen=True, array_like=True):
     """Something that concerns every shard.
@@ -50,7 +54,7 @@ class ShardMark(msgspec.Struct, frozen=True, array_like=True):
             be read: a chunk with `lo` below it cannot be reconciled).
         table: ``schema.table``; of a WINDOW the signal table.
         position: of a WINDOW its own; otherwise the newest of its kind and table in the batch.
-        data: of a WINDOW the row image, raw JSON.
+        data: of a WINDOW its `WindowRow` as JSON.
     """
 
     kind: str
@@ -85,10 +89,13 @@ def shard_of(table: str, key: bytes, shards: int) -> int:
     return crc32(key, crc32(table.encode() + b"\0")) % shards
 
 
-def pack_touches(heads: Headers, keys: Sequence[bytes | None], *, shards: int) -> Packed:
+def pack_touches(
+    converter: Converter, heads: Headers, keys: Sequence[bytes | None], *, shards: int
+) -> Packed:
     """Packs decoded records, in any number of topics and partitions.
 
     Args:
+        converter: reads the records.
         heads: headers of the records.
         keys: their canonical keys; None where there is none or it cannot be read.
         shards: number of shards, fixed when the checkpoint is created.
@@ -99,7 +106,7 @@ def pack_touches(heads: Headers, keys: Sequence[bytes | None], *, shards: int) -
     rows = [at for at, kind in enumerate(heads.kind) if kind == change and keys[at] is not None]
     return Packed(
         touches=_touches(heads, keys, rows, shards) if rows else {},
-        marks=_marks(heads, keys) if len(rows) < len(heads) else None,
+        marks=_marks(converter, heads, keys) if len(rows) < len(heads) else None,
     )
 
 
@@ -149,7 +156,7 @@ def unpack_touches(blob: bytes) -> pa.RecordBatch:
     return pa.ipc.open_stream(blob).read_next_batch()
 
 
-def _marks(heads: Headers, keys: Sequence[bytes | None]) -> bytes | None:
+def _marks(converter: Converter, heads: Headers, keys: Sequence[bytes | None]) -> bytes | None:
     """Marks of the records that are no touches, at most one per kind and table, windows apart."""
     newest: dict[tuple[str, str], ShardMark] = {}
     windows: list[ShardMark] = []
@@ -162,7 +169,7 @@ def _marks(heads: Headers, keys: Sequence[bytes | None]) -> bytes | None:
             name = OWN_SNAPSHOT
         else:
             if kind == Kind.SIGNAL and heads.op[at] == "c":
-                windows += _window(heads, at)
+                windows += _window(converter, heads, at)
             continue
         mark = ShardMark(name, heads.table[at], heads.position[at])
         before = newest.get((name, mark.table))
@@ -172,26 +179,22 @@ def _marks(heads: Headers, keys: Sequence[bytes | None]) -> bytes | None:
     return msgspec.msgpack.encode(marks) if marks else None
 
 
-def _window(heads: Headers, at: int) -> list[ShardMark]:
+def _window(converter: Converter, heads: Headers, at: int) -> list[ShardMark]:
     """The mark of a signal-table insert if it is an open or close row."""
-    row = window_row(heads.after[at] or b"")
+    row = window_row(converter.first_cells(heads.after[at] or b"", WINDOW_COLUMNS))
     if row is None:
         return []
     return [ShardMark(WINDOW, heads.table[at], heads.position[at], msgspec.json.encode(row))]
 
 
-def window_row(image: bytes) -> WindowRow | None:
-    """An open or close row from a row image; None for any other signal.
+def window_row(cells: Sequence[Any]) -> WindowRow | None:
+    """An open or close row from a row's first columns; None for any other signal.
 
     Columns are taken by place, as Debezium does: they may have other names than id, type, data, and
     there may be more of them, of any type.
     """
-    try:
-        cells = list(msgspec.json.decode(image, type=dict[str, Any]).values())[:3]
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    texts = [cell for cell in cells if isinstance(cell, str)]
-    if len(texts) != 3 or texts[1] not in {"snapshot-window-open", "snapshot-window-close"}:  # noqa: PLR2004
+    texts = [cell for cell in cells[:WINDOW_COLUMNS] if isinstance(cell, str)]
+    if len(texts) != WINDOW_COLUMNS or texts[1] not in _WINDOW_TYPES:
         return None
     return WindowRow(*texts)
 

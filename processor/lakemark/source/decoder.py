@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from lakemark.converters.json import envelope, keys
+from lakemark.converters.converter import OUT_OF_RANGE, WRONG_TYPE
+from lakemark.converters.record_schema import schema_for
+from lakemark.converters.registry import CONVERTERS
 from lakemark.model import change_batch, fills
 from lakemark.model.decoding import (
     AppliedPosition,
@@ -20,32 +22,22 @@ from lakemark.model.decoding import (
     StretchPlan,
     TableReport,
 )
-from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind
+from lakemark.model.events import Headers, Kind
 from lakemark.model.fills import Fill
 from lakemark.model.positions import one_transaction
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import plain_of
 from lakemark.source.fold import Folded, Raw, fold
-from lakemark.source.record_schema import key_names, schema_for
 from lakemark.source.replay_filter import drop_replays, first_times
 
-NEW_KEY: Final = NEW_KEY_HEADER
-OLD_KEY: Final = OLD_KEY_HEADER
 _BESIDE: Final = frozenset({int(Kind.TRUNCATE), int(Kind.INCREMENTAL)})  # may stand anywhere
 
-TYPE_REASONS: Final = frozenset({"wrong-type", "number-out-of-range"})
+TYPE_REASONS: Final = frozenset({WRONG_TYPE, OUT_OF_RANGE})
 
 
 def headers(records: Records, plan: StretchPlan) -> Headers:
     """The headers of a stretch. Never raises."""
-    return envelope.decode(
-        records.values,
-        records.keys,
-        identity=plan.identity,
-        epoch=plan.epoch,
-        max_bytes=plan.max_event_bytes,
-        texts=records.texts,
-    )
+    return CONVERTERS[plan.converter].headers(records, plan)
 
 
 def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = None) -> DecodedRange:
@@ -132,7 +124,8 @@ class _Work:
     ) -> None:
         self.records = records
         self.heads = heads
-        self.raw = Raw(heads, records.keys, records.headers, since)
+        self.converter = CONVERTERS[plan.converter]
+        self.raw = Raw(self.converter, heads, records.keys, records.headers, since)
         self.plan = plan
         self.out = out
 
@@ -197,12 +190,16 @@ class _Work:
         alike: dict[tuple[bytes | None, tuple[str, ...]], list[int]] = {}
         for index in indices:
             if raw := self.records.keys[index]:  # who wrote a bad record may have any keys
-                alike.setdefault((self.heads.schema[index], key_names(raw)), []).append(index)
+                alike.setdefault(
+                    (self.heads.schema[index], self.converter.key_names(raw)), []
+                ).append(index)
         found: list[tuple[int, bytes]] = []
         for run in alike.values():
             schema = self._schema(table, run)
             if isinstance(schema, TableSchema):
-                read = keys.canonical_keys([self.records.keys[index] for index in run], schema)
+                read = self.converter.canonical_keys(
+                    [self.records.keys[index] for index in run], schema
+                )
                 found += [(at, key) for at, key in zip(run, read, strict=True) if key is not None]
         return [(key, self.heads.position[index]) for index, key in sorted(found)]
 
@@ -263,8 +260,8 @@ class _Work:
             schema = self._schema(table, run)
             young = self.plan.fills.get(table) if heads.schema[run[0]] is None else None
             if isinstance(schema, TableSchema) and young:
-                images = {i: heads.after[i] or heads.before[i] for i in run}
-                for alike, older, odd in fills.shapes(images, schema, young):
+                columns = {i: self._columns(i) for i in run}
+                for alike, older, odd in fills.shapes(columns, schema, young):
                     self._add(table, report, fold(alike, self.raw, older, self.plan.modes))
                     self._doubt(table, report, alike, odd)
             elif isinstance(schema, TableSchema):
@@ -272,6 +269,10 @@ class _Work:
             else:
                 report.stop = schema
                 return
+
+    def _columns(self, index: int) -> frozenset[str]:
+        """The columns of an event's image."""
+        return self.converter.columns_of(self.heads.after[index] or self.heads.before[index])
 
     def _doubt(self, table: str, report: TableReport, run: list[int], odd: Sequence[Fill]) -> None:
         """Rows of which nobody knows what older images lack are read again."""
@@ -282,6 +283,7 @@ class _Work:
     def _schema(self, table: str, run: list[int]) -> TableSchema | tuple[str, str]:
         """The schema of a run, or the code and reason to stop its table."""
         return schema_for(
+            self.converter,
             table,
             raw_schema=self.heads.schema[run[0]],
             raw_key=next((key for i in run if (key := self.records.keys[i])), None),

@@ -18,11 +18,12 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.converters import compiler
+from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import DependencyError, lost
 from lakemark.kafka.client_errors import Admission, refused_settings
 from lakemark.kafka.client_settings import here
 from lakemark.settings.masking import foreign
-from lakemark.source import fast_path, librdkafka, scan_messages
+from lakemark.source import librdkafka, scan_messages
 from lakemark.source.offset_ranges import OffsetRange
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -83,7 +84,9 @@ def ready() -> bool:
     Returns:
         False where that cannot be done: all records of this process go the general way then.
     """
-    return compiler.ready(fast_path.example, scan_messages.example)
+    return compiler.ready(
+        *(converter.prepare for converter in CONVERTERS.values()), scan_messages.example
+    )
 
 
 def records(ranges: Sequence[OffsetRange], client: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:

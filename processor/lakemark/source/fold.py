@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from lakemark.converters.json import keys, rows
-from lakemark.converters.json.envelope import unwrapped
+from lakemark.converters.converter import Converter, Rows, whole
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER, Headers, Kind, may_lack
@@ -32,9 +31,11 @@ _LAST: Final = frozenset({"last_in_data_collection", "last"})
 class Raw:
     """One stretch's records as they came, column by column, with their decoded headers.
 
-    `since`: where earlier stretches came to, perhaps the middle of a transaction.
+    `converter`: of the records. `since`: where earlier stretches came to, perhaps the middle of a
+    transaction.
     """
 
+    converter: Converter
     heads: Headers
     keys: Sequence[bytes | None]
     headers: Sequence[list[dict[str, Any]] | None]
@@ -77,12 +78,6 @@ def fold(run: Sequence[int], raw: Raw, schema: TableSchema, modes: HandlingModes
     return work.out
 
 
-def key_columns(schema: TableSchema) -> change_batch.KeyColumns:
-    """The columns of a table's key."""
-    padded = frozenset(c.name for c in schema.columns if c.padded)
-    return change_batch.KeyColumns(schema.key, padded.intersection(schema.key))
-
-
 def _gather(
     run: Iterable[int], named: Iterable[bytes], wanted: Container[bytes]
 ) -> dict[bytes, list[int]]:
@@ -99,6 +94,7 @@ class _Fold:
 
     def __init__(self, raw: Raw, schema: TableSchema, modes: HandlingModes) -> None:
         self.raw = raw
+        self.converter = raw.converter
         self.heads = raw.heads
         self.schema = schema
         self.modes = modes
@@ -107,7 +103,7 @@ class _Fold:
         self.old_keys: dict[int, bytes] = {}
 
     def run(self, run: Sequence[int]) -> None:
-        canonical = keys.canonical_keys([self.raw.keys[i] for i in run], self.schema)
+        canonical = self.converter.canonical_keys([self.raw.keys[i] for i in run], self.schema)
         if None in canonical:
             run, canonical = self._keyed(run, canonical)
         named = [key for key in canonical if key is not None]
@@ -130,11 +126,10 @@ class _Fold:
 
     def _lacking(self, last: dict[bytes, int]) -> set[bytes]:
         """Keys whose newest event may have unavailable values, by a look at its bytes."""
-        probe, images = rows.may_have_placeholder(self.schema, self.modes), self.heads.after
         partial = {key: index for key, index in last.items() if self._partial(index)}
-        if not probe(b"\n".join(filter(None, map(images.__getitem__, partial.values())))):
-            return set()
-        return {key for key, i in partial.items() if (image := images[i]) and probe(image)}
+        images = [self.heads.after[index] or b"" for index in partial.values()]
+        found = self.converter.suspects(images, self.schema, self.modes)
+        return {key for number, key in enumerate(partial) if number in found} if found else set()
 
     def _lacking_images(self, order: Sequence[int]) -> set[int]:
         """Which of the events may have unavailable values, by their place in `order`."""
@@ -147,8 +142,8 @@ class _Fold:
         ]
         if shown:
             places, afters, befores = zip(*shown, strict=True)
-            whole = rows.whole(afters, befores, self.schema, self.modes)
-            partial -= {places[number] for number in whole}
+            shown_whole = whole(self.converter, afters, befores, self.schema, self.modes)
+            partial -= {places[number] for number in shown_whole}
         return partial
 
     def _partial(self, index: int) -> bool:
@@ -159,7 +154,9 @@ class _Fold:
     ) -> tuple[list[int], list[bytes | None]]:
         """The records whose key can be read; the others are bad."""
         for index, key in zip(run, canonical, strict=True):
-            if key is None and (beyond := keys.out_of_range(self.raw.keys[index], self.schema)):
+            if key is None and (
+                beyond := self.converter.out_of_range(self.raw.keys[index], self.schema)
+            ):
                 fault = value_fault(beyond)
                 self.out.stop = fault.code, fault.reason
             elif key is None:
@@ -236,20 +233,20 @@ class _Fold:
         found = False
         for header in headers:
             if header["key"] in _CHANGED:
-                (key,) = keys.canonical_keys([header["value"]], self.schema)
+                (key,) = self.converter.canonical_keys([header["value"]], self.schema)
                 if key is not None:
                     of = self.new_keys if header["key"] == NEW_KEY_HEADER else self.old_keys
                     of[index] = key
                     found = True
         return found
 
-    def _decode(self, images: Sequence[bytes], partial: Collection[int] = ()) -> rows.Rows:
-        decoded = rows.decode_rows(images, self.schema, self.modes, partial=partial)
+    def _decode(self, images: Sequence[bytes], partial: Collection[int] = ()) -> Rows:
+        decoded = self.converter.rows(images, self.schema, self.modes, partial=partial)
         self.out.clamped += decoded.clamped
         self.out.unknown |= decoded.unknown
         return decoded
 
-    def _keyless(self, decoded: rows.Rows) -> set[int]:
+    def _keyless(self, decoded: Rows) -> set[int]:
         """Rows without a value in some key column: partial before images."""
         found: set[int] = set()
         for name in self.schema.key:
@@ -258,7 +255,7 @@ class _Fold:
                 found.update(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)))
         return found
 
-    def _whole(self, decoded: rows.Rows, deletes: Sequence[int]) -> set[int]:
+    def _whole(self, decoded: Rows, deletes: Sequence[int]) -> set[int]:
         """Which of the deletes' rows have a value outside the key: REPLICA IDENTITY is FULL."""
         at = pa.array(deletes, pa.int64())
         found: set[int] = set()
@@ -276,7 +273,7 @@ class _Fold:
 
     def _key_image(self, index: int) -> bytes:
         """The record's key, which holds the key's columns."""
-        return unwrapped(self.raw.keys[index] or b"null")[1]
+        return self.converter.key_image(self.raw.keys[index])
 
     def _newest(self, last: dict[bytes, int], forced: Container[bytes]) -> set[bytes]:
         """Packs keys whose newest event says everything; those where it does not come back."""
@@ -297,7 +294,7 @@ class _Fold:
                 force=pa.array([names[at] in forced for at in keep]),
                 rows=images.take(pa.array(keep, pa.int64())) if doubtful else images,
                 table=self.schema.table,
-                key_columns=key_columns(self.schema),
+                key_columns=change_batch.key_columns_by(self.schema),
             )
             self.out.packets.append(packet)
         return {names[at] for at in doubtful}
@@ -328,7 +325,7 @@ class _Fold:
                     self._event(log, index, at, frozenset(decoded.unavailable[at] or ()))
             log.close()
         if items:
-            table, columns = self.schema.table, key_columns(self.schema)
+            table, columns = self.schema.table, change_batch.key_columns_by(self.schema)
             self.out.packets.append(
                 change_batch.build(items, decoded.columns, table=table, key_columns=columns)
             )

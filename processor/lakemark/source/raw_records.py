@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json import envelope
 from lakemark.kafka.output_names import ID
 from lakemark.model.decoding import Records
+from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER
 from lakemark.model.offsets import Offsets
-from lakemark.source import decoder
 
 
 def by_partition(
@@ -106,7 +105,7 @@ def of(
         table.column("headers").to_pylist()
         if every_header
         else _key_changes(table.column("headers")),
-        envelope.are_texts(table.column("value")),
+        table.column("value"),
     )
     if any(map(operator.ge, offsets, islice(offsets, 1, None))):
         return _in_order(records)
@@ -131,7 +130,7 @@ def _in_order(records: Records) -> Records:
         [records.keys[i] for i in order],
         [records.values[i] for i in order],
         [records.headers[i] for i in order],
-        records.texts,
+        records.column,
     )
 
 
@@ -143,7 +142,7 @@ def without_headers(parts: Sequence[pa.RecordBatch]) -> bool:
 def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
     """Only the two key-change headers, and only where there are any: most records have neither."""
     found: list[list[dict[str, Any]] | None] = [None] * len(headers)
-    wanted = pa.array([decoder.NEW_KEY, decoder.OLD_KEY])
+    wanted = pa.array([NEW_KEY_HEADER, OLD_KEY_HEADER])
     start = 0
     for chunk in headers.chunks:
         flat = pc.list_flatten(chunk)

@@ -7,13 +7,14 @@ from typing import Final, cast
 
 import msgspec
 
-from lakemark.converters.json.envelope import unwrapped
+from lakemark.converters.converter import OUT_OF_RANGE
+from lakemark.converters.json.envelope import NULL, unwrapped
 from lakemark.converters.json.rows import decode_rows
-from lakemark.converters.json.values import OUT_OF_RANGE
+from lakemark.errors import LakemarkError
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import WHOLE, canonical_from_columns, is_moment
-from lakemark.model.schema import TableSchema, from_connect
+from lakemark.model.schema import TableSchema, from_connect, from_envelope
 
 _MODES: Final = HandlingModes()
 _SAFE_DIGITS: Final = {8: 2, 16: 4, 32: 9, 64: 18}  # digits that always fit
@@ -154,3 +155,34 @@ def _one(key: bytes, schema: TableSchema | None) -> bytes | None:
     if not scalars or not all(s is None or isinstance(s, int | str) for s in scalars):
         return None
     return _encode(scalars)
+
+
+@lru_cache(maxsize=1024)
+def table_schema(table: str, raw: bytes, raw_key: bytes | None) -> TableSchema | None:
+    """Return the schema that a wrapped value and `key_schema` tell; None if they cannot be read."""
+    try:
+        value = msgspec.json.decode(raw)
+        key = msgspec.json.decode(raw_key) if raw_key else None
+        return from_envelope(table, value, key)
+    except (LakemarkError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def key_schema(raw: bytes | None) -> bytes | None:
+    """Return the schema of a wrapped key; of a plain one, its columns' names."""
+    if raw is None:
+        return None
+    schema, payload = unwrapped(raw)
+    if schema is None or payload == NULL:
+        names = [{"field": name} for name in key_names(raw)]
+        return msgspec.json.encode({"type": "struct", "fields": names})
+    return schema
+
+
+def key_names(raw: bytes) -> tuple[str, ...]:
+    """Return the columns that a record's key has, in its order; none if it cannot be read."""
+    try:
+        key = msgspec.json.decode(unwrapped(raw)[1])
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(key) if isinstance(key, dict) else ()

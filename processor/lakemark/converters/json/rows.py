@@ -17,7 +17,6 @@ placeholder, as a map or as JSON text.
 import base64
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
@@ -27,7 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json.values import OUT_OF_RANGE, WRONG_TYPE, Codec, codec, nullable
+from lakemark.converters.converter import OUT_OF_RANGE, WRONG_TYPE, Rows
+from lakemark.converters.json.values import Codec, codec, nullable
 from lakemark.model.civil import Tally
 from lakemark.model.columns import BITS, ENUM, JSON, UUID, Column, speakable
 from lakemark.model.handling_modes import HandlingModes
@@ -35,27 +35,6 @@ from lakemark.model.schema import TableSchema
 
 _MAX_UNKNOWN: Final = 1000  # names; a hostile topic must not fill the memory with them
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-@dataclass(slots=True)
-class Rows:
-    """Decoded row images, in the order given.
-
-    Attributes:
-        columns: one child per schema column, canonical types; null where an image lacks the
-            column, has null or has an unavailable value; bad rows are null as a whole.
-        unavailable: per row the columns whose value is Debezium's placeholder, in the order of
-            the schema, or None.
-        bad: (row, reason code, message) of rows that cannot be read, in order.
-        unknown: names in images that the schema lacks: a column has appeared.
-        clamped: values clamped to what Delta can hold: infinities, years before 1 or after 9999.
-    """
-
-    columns: pa.StructArray
-    unavailable: list[tuple[str, ...] | None]
-    bad: list[tuple[int, str, str]] = field(default_factory=list)
-    unknown: set[str] = field(default_factory=set)
-    clamped: int = 0
 
 
 def decode_rows(
@@ -77,32 +56,6 @@ def decode_rows(
         exact: no moment is clamped, as `moments` says: these are keys.
     """
     return _Decoding(layout(schema, modes), Tally(exact=exact), partial).run(images)
-
-
-def whole(
-    afters: Sequence[bytes],
-    befores: Sequence[bytes],
-    schema: TableSchema,
-    modes: HandlingModes,
-) -> set[int]:
-    """Return the updates whose after images have every value, by number.
-
-    Where the before image shows the old value (REPLICA IDENTITY FULL), the connector takes it for
-    an unchanged one: what looks like a placeholder is the new value then. Never raises.
-
-    Args:
-        afters: raw after images of updates.
-        befores: their before images.
-        schema: as `decode_rows`.
-        modes: as `decode_rows`.
-    """
-    lacking = decode_rows(afters, schema, modes, partial=range(len(afters))).unavailable
-    old = decode_rows(befores, schema, modes).columns
-    return {
-        at
-        for at, names in enumerate(lacking)
-        if all(old.field(name)[at].is_valid for name in names or ())
-    }
 
 
 class Layout:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemark.converters.converter import OUT_OF_RANGE, WRONG_TYPE
 from lakemark.converters.json import moments
 from lakemark.converters.json.numerals import EXACT, decimals_from_bytes, fitting, plain
 from lakemark.model import columns as c
@@ -25,8 +26,6 @@ from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import plain_decimal
 
-WRONG_TYPE: Final = "wrong-type"
-OUT_OF_RANGE: Final = "number-out-of-range"
 _SPECIAL: Final = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _BLOCK: Final = 512  # rows that one odd value makes slow

@@ -20,8 +20,8 @@ rows that miss an event, nobody knows; such a placeholder passes as it came.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from lakemark.converters.json import rows, splicing
-from lakemark.converters.json.rows import may_have_placeholder
+from lakemark.converters.converter import Converter, whole
+from lakemark.converters.json import splicing
 from lakemark.kafka.output_names import ID
 from lakemark.model.decoding import Records
 from lakemark.model.events import Headers, Kind, may_lack
@@ -96,6 +96,7 @@ def messages(
 
 
 def resolved(
+    converter: Converter,
     records: Records,
     heads: Headers,
     indices: Sequence[int],
@@ -107,6 +108,7 @@ def resolved(
     """The values of events with TOAST placeholders that can be put in, by index.
 
     Args:
+        converter: reads the records.
         records: as `messages`.
         heads: as `messages`.
         indices: as `messages`.
@@ -114,7 +116,7 @@ def resolved(
         modes: the connector's settings.
         known: asked once, of the keys concerned.
     """
-    lacking = _lacking(records, heads, indices, schema_of, modes)
+    lacking = _lacking(converter, records, heads, indices, schema_of=schema_of, modes=modes)
     if not lacking:
         return {}
     wanted = {records.keys[at] for at in lacking}
@@ -148,38 +150,32 @@ def resolved(
 
 
 def _lacking(
+    converter: Converter,
     records: Records,
     heads: Headers,
     indices: Iterable[int],
+    *,
     schema_of: Callable[[int], TableSchema | None],
     modes: HandlingModes,
 ) -> dict[int, frozenset[str]]:
     """The columns that the events with any placeholder lack."""
-    probes: dict[int, Callable[[bytes], bool]] = {}
     groups: dict[int, tuple[TableSchema, list[int]]] = {}
     for at in indices:
-        after = heads.after[at]
-        if after is None or not may_lack(heads.op[at], records.headers[at]):
-            continue
-        schema = schema_of(at)
-        if schema is None:
-            continue
-        probe = probes.get(id(schema))
-        if probe is None:
-            probe = probes[id(schema)] = may_have_placeholder(schema, modes)
-        if probe(after):
-            groups.setdefault(id(schema), (schema, []))[1].append(at)
+        if heads.after[at] is not None and may_lack(heads.op[at], records.headers[at]):
+            schema = schema_of(at)
+            if schema is not None:
+                groups.setdefault(id(schema), (schema, []))[1].append(at)
     found: dict[int, frozenset[str]] = {}
-    for schema, places in groups.values():
-        images = [after for at in places if (after := heads.after[at]) is not None]
+    for schema, events in groups.values():
+        suspects = converter.suspects([heads.after[at] or b"" for at in events], schema, modes)
+        places = [at for number, at in enumerate(events) if number in suspects]
         shown = [at for at in places if heads.before[at] is not None]
-        whole = rows.whole(
-            [heads.after[at] or b"" for at in shown], [heads.before[at] or b"" for at in shown],
-            schema, modes,
-        )  # fmt: skip
-        known = {shown[number] for number in whole}
+        afters = [heads.after[at] or b"" for at in shown]
+        befores = [heads.before[at] or b"" for at in shown]
+        known = {shown[n] for n in whole(converter, afters, befores, schema, modes)}
         partial = {number for number, at in enumerate(places) if at not in known}
-        unavailable = rows.decode_rows(images, schema, modes, partial=partial).unavailable
+        images = [heads.after[at] or b"" for at in places]
+        unavailable = converter.rows(images, schema, modes, partial=partial).unavailable
         found |= {
             at: frozenset(names) for at, names in zip(places, unavailable, strict=True) if names
         }

@@ -19,10 +19,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json import keys
-from lakemark.converters.json.envelope import unwrapped
+from lakemark.converters import record_schema
+from lakemark.converters.converter import Converter
 from lakemark.converters.json.rendering import Rendering
-from lakemark.converters.json.rows import decode_rows
+from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import LakemarkError
 from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
@@ -38,7 +38,6 @@ from lakemark.sink.output import output_records, row_events, transaction, writer
 from lakemark.sink.output.output_records import Fragments, Message
 from lakemark.sink.output.row_events import Style
 from lakemark.sink.output.transaction import MarkSource, OutputTarget
-from lakemark.source import record_schema
 
 ROWS: Final = "rows"
 AT_ONCE: Final = 50_000  # records of one transaction of rows
@@ -74,6 +73,7 @@ class OutputPlan:
         rows: by table.
         options: storage options of the lake.
         client: librdkafka settings.
+        converter: the name in `converters.registry` of what reads and writes the records.
     """
 
     pipeline: str
@@ -91,6 +91,7 @@ class OutputPlan:
     rows: Mapping[str, Row] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    converter: str = "json"
 
     def told(self, client: Mapping[str, Any]) -> "OutputPlan":
         """The plan with Kafka's settings, which do not travel with it."""
@@ -153,7 +154,13 @@ def _events(known: "_Known", indices: Sequence[int], *, resolve: bool) -> list[M
         indices = [i for i in indices if not positions.below_truncate(heads.position[i], floor)]
     if resolve:
         values = output_records.resolved(
-            records, heads, indices, schema_of=known.schema, modes=known.modes, known=known.rows
+            known.converter,
+            records,
+            heads,
+            indices,
+            schema_of=known.schema,
+            modes=known.modes,
+            known=known.rows,
         )
     return output_records.messages(
         records, heads, indices, pipeline=known.plan.pipeline, values=values
@@ -179,11 +186,17 @@ class _Known:
     _of: dict[bytes | None, TableSchema | None] = field(default_factory=dict)
     _newest: TableSchema | None = None
 
+    @property
+    def converter(self) -> Converter:
+        """What reads the events."""
+        return CONVERTERS[self.plan.converter]
+
     def schema(self, at: int) -> TableSchema | None:
         """The schema of an event."""
         raw = self.heads.schema[at]
         if raw not in self._of:
             self._of[raw] = record_schema.schema_of(
+                self.converter,
                 self.table,
                 raw_schema=raw,
                 raw_key=self.records.keys[at],
@@ -199,7 +212,7 @@ class _Known:
         if row is None or schema is None or row.stale is None:
             return {}
         raw = list(first)
-        named = keys.canonical_keys(raw, schema)
+        named = self.converter.canonical_keys(raw, schema)
         kinds = [schema.column(name).type for name in schema.key]
         by_name = {
             stored(name, kinds): key
@@ -208,10 +221,8 @@ class _Known:
         }
         columns = [schema.column(name) for name in schema.key]
         narrow = TableSchema(self.table, tuple(columns), schema.key)
-        wanted = decode_rows(
-            [unwrapped(key)[1] for key in by_name.values()],
-            narrow, self.modes,
-        ).columns  # fmt: skip
+        images = [self.converter.key_image(key) for key in by_name.values()]
+        wanted = self.converter.rows(images, narrow, self.modes).columns
         asked = pa.Table.from_struct_array(wanted)
         found = delta_rs.read_rows(row.path, asked, storage_options=self.plan.options)
         if not found.num_rows or CDC not in found.column_names:

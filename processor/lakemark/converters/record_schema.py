@@ -6,18 +6,14 @@ not meet its chunk row; so they ask here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
-
-from lakemark.converters.json import keys
-from lakemark.converters.json.envelope import NULL, unwrapped
-from lakemark.errors import LakemarkError, TableError
+from lakemark.converters.converter import Converter
+from lakemark.errors import TableError
 from lakemark.model.events import Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.schema import TableSchema, from_envelope
+from lakemark.model.schema import TableSchema
 
 Numerics = Mapping[str, frozenset[str]]
 """Columns of type numeric, by table."""
@@ -25,6 +21,7 @@ NO_NUMERICS: Final[Numerics] = MappingProxyType({})
 
 
 def schema_of(
+    converter: Converter,
     table: str,
     *,
     raw_schema: bytes | None,
@@ -35,17 +32,18 @@ def schema_of(
     """The schema of a table's records: their own, else the one known of the table.
 
     Args:
+        converter: reads the records.
         table: id of the table.
-        raw_schema: schema of the value's wrapper; None for plain records.
+        raw_schema: the schema that the record brings (`Headers.schema`); None without.
         raw_key: key of one of the records: it says which columns the key has.
         schemas: tables known from catalog or file.
         numerics: columns of type numeric, which a record's own schema does not tell.
 
     Returns:
-        None if nobody knows it, or the wrapper's schema cannot be read.
+        None if nobody knows it, or the schema that the record brings cannot be read.
     """
     if raw_schema is not None:
-        schema = _wrapped(table, raw_schema, _key_schema(raw_key))
+        schema = converter.schema_of(table, raw_schema, raw_key)
         known = schemas.get(table)  # only a catalog knows which columns are char(n)
         if schema is None:
             return None
@@ -53,13 +51,14 @@ def schema_of(
         return noted.with_numerics(numerics.get(table, ()))
     schema = schemas.get(table)
     if schema is not None and raw_key is not None:
-        names = key_names(raw_key)
+        names = converter.key_names(raw_key)
         if names and names != schema.key:
             schema = replace(schema, key=names)
     return None if schema is None else schema.with_numerics(numerics.get(table, ()))
 
 
 def schema_for(
+    converter: Converter,
     table: str,
     *,
     raw_schema: bytes | None,
@@ -72,8 +71,9 @@ def schema_for(
     """The schema of a table's records (`schema_of`), or the code and reason to stop the table.
 
     Args:
+        converter: reads the records.
         table: id of the table.
-        raw_schema: schema of the values' wrapper, which they share; None for plain records.
+        raw_schema: the schema that the records bring, which they share; None without.
         raw_key: one of their keys; None if none has any.
         schemas: tables known from catalog or file.
         keyed: whether the table has rows that are told apart by a key: a record without one is bad.
@@ -82,7 +82,12 @@ def schema_for(
     """
     try:
         schema = schema_of(
-            table, raw_schema=raw_schema, raw_key=raw_key, schemas=schemas, numerics=numerics
+            converter,
+            table,
+            raw_schema=raw_schema,
+            raw_key=raw_key,
+            schemas=schemas,
+            numerics=numerics,
         )
     except TableError as error:
         return error.code, error.message
@@ -107,6 +112,7 @@ def schema_for(
 
 
 def canonical(
+    converter: Converter,
     heads: Headers,
     raw_keys: Sequence[bytes | None],
     *,
@@ -116,6 +122,7 @@ def canonical(
     """Canonical keys of the change events among decoded records; None elsewhere. Never raises.
 
     Args:
+        converter: reads the records.
         heads: headers of the records.
         raw_keys: their Kafka keys.
         schemas: tables known from catalog or file.
@@ -133,38 +140,13 @@ def canonical(
         found = [raw_keys[at] for at in places]
         first = next((key for key in found if key), None)
         schema = schema_of(
-            table, raw_schema=raw_schema, raw_key=first, schemas=schemas, numerics=numerics
+            converter,
+            table,
+            raw_schema=raw_schema,
+            raw_key=first,
+            schemas=schemas,
+            numerics=numerics,
         )
-        for at, key in zip(places, keys.canonical_keys(found, schema), strict=True):
+        for at, key in zip(places, converter.canonical_keys(found, schema), strict=True):
             out[at] = key
     return out
-
-
-@lru_cache(maxsize=1024)
-def _wrapped(table: str, raw: bytes, raw_key: bytes | None) -> TableSchema | None:
-    try:
-        value = msgspec.json.decode(raw)
-        key = msgspec.json.decode(raw_key) if raw_key else None
-        return from_envelope(table, value, key)
-    except (LakemarkError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return None
-
-
-def _key_schema(raw: bytes | None) -> bytes | None:
-    """Schema of a wrapped key; of a plain one, its columns' names."""
-    if raw is None:
-        return None
-    schema, payload = unwrapped(raw)
-    if schema is None or payload == NULL:
-        names = [{"field": name} for name in key_names(raw)]
-        return msgspec.json.encode({"type": "struct", "fields": names})
-    return schema
-
-
-def key_names(raw: bytes) -> tuple[str, ...]:
-    """The columns that a record's key has, in its order; none if it cannot be read."""
-    try:
-        key = msgspec.json.decode(unwrapped(raw)[1])
-    except (ValueError, RecursionError):
-        return ()
-    return tuple(key) if isinstance(key, dict) else ()

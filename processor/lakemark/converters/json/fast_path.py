@@ -19,16 +19,16 @@ import pyarrow as pa
 
 from lakemark.converters import compiler
 from lakemark.converters.compiler import Bytes, Offsets, Whole
+from lakemark.converters.converter import Converter
 from lakemark.converters.json import envelope, keys
 from lakemark.converters.json.compiled import images, scan_events
+from lakemark.converters.record_schema import schema_for
 from lakemark.model import change_batch, positions
 from lakemark.model import columns as columns_of
 from lakemark.model.decoding import AppliedPosition, DecodedRange, StretchPlan, TableReport
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.source.fold import key_columns
-from lakemark.source.record_schema import schema_for
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
 _CREATE, _DELETE = ord("c"), ord("d")
@@ -80,11 +80,16 @@ class Events(NamedTuple):
 
 
 def decode_range(
-    topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: StretchPlan
+    converter: Converter,
+    topic: str,
+    partition: int,
+    parts: Sequence[pa.RecordBatch],
+    plan: StretchPlan,
 ) -> DecodedRange | None:
     """What `decoder.decode_range` says of the same records; None where they are not all plain.
 
     Args:
+        converter: that of JSON.
         topic: theirs.
         partition: theirs.
         parts: the records of one stretch, as `fetch.SCHEMA` has them; without headers.
@@ -108,6 +113,7 @@ def decode_range(
         _require((names.offsets[events.rows] < names.offsets[events.rows + 1]).all())
         raw_key = names.at(int(events.rows[0]))
         schema = schema_for(
+            converter,
             table,
             raw_schema=raw_schema,
             raw_key=raw_key,
@@ -131,7 +137,7 @@ def decode_range(
     )
 
 
-def example() -> None:
+def example(converter: Converter) -> None:
     """A plain event with columns of every kind.
 
     Raises:
@@ -157,7 +163,10 @@ def example() -> None:
     })  # fmt: skip
     modes = HandlingModes(decimal_format="NUMERIC")
     schemas = {"s.t": TableSchema("s.t", columns, ("id",))}
-    if decode_range("", 0, [batch], StretchPlan(SourceIdentity("", ""), modes, schemas)) is None:
+    if (
+        decode_range(converter, "", 0, [batch], StretchPlan(SourceIdentity("", ""), modes, schemas))
+        is None
+    ):
         raise RuntimeError("a plain event is not taken for one")
 
 
@@ -298,6 +307,6 @@ def _packet(
         force=pa.array(np.zeros(len(last), dtype=bool)),
         rows=typed[0],
         table=schema.table,
-        key_columns=key_columns(schema),
+        key_columns=change_batch.key_columns_by(schema),
     )
     return packet, typed[1]

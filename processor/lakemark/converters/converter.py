@@ -1,0 +1,185 @@
+"""What reads the records of a connector, whatever form they have on Kafka.
+
+A `Converter` is one form. What stands behind it knows keys in their canonical form (`model.key`),
+typed rows in Arrow, and images, schemas and keys as bytes that only the converter reads. Its tests
+inherit `ConverterContract` of `tests/kit/converter_contract.py`; `registry` has all converters.
+
+Nothing here ever raises because of what a record is: who wrote it may have written any bytes. A
+converter has no state that matters; one object serves all tables and partitions of a process.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from lakemark.model.columns import Column
+from lakemark.model.decoding import DecodedRange, Records, StretchPlan
+from lakemark.model.events import Headers
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
+
+WRONG_TYPE: Final = "wrong-type"
+OUT_OF_RANGE: Final = "number-out-of-range"
+
+
+@dataclass(slots=True)
+class Rows:
+    """Decoded row images, in the order given.
+
+    Attributes:
+        columns: one child per schema column, canonical types; null where an image lacks the
+            column, has null or has an unavailable value; bad rows are null as a whole.
+        unavailable: per row the columns whose value is Debezium's placeholder, in the order of
+            the schema, or None.
+        bad: (row, reason code, message) of rows that cannot be read, in order. The code is
+            `WRONG_TYPE` or `OUT_OF_RANGE`; the message has no cell's value.
+        unknown: names in images that the schema lacks: a column has appeared.
+        clamped: values clamped to what Delta can hold: infinities, years before 1 or after 9999.
+    """
+
+    columns: pa.StructArray
+    unavailable: list[tuple[str, ...] | None]
+    bad: list[tuple[int, str, str]] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+    clamped: int = 0
+
+
+class Converter(Protocol):
+    """One form of records: how they are read."""
+
+    java_classes: frozenset[str]
+    """What a connector calls it: classes of Kafka Connect's `value.converter`."""
+
+    def headers(self, records: Records, plan: StretchPlan) -> Headers:
+        """Return what each record is, one entry a record, in their order.
+
+        The images that come out can be given to `rows`, whatever they hold; a record that is none
+        of this connector's, or has no position, is BAD and says why.
+
+        Args:
+            records: of one partition.
+            plan: `identity`, `epoch` and `max_event_bytes` of it count.
+        """
+
+    def schema_of(self, table: str, schema: bytes, key: bytes | None) -> TableSchema | None:
+        """Return the schema that records bring with them; None if it cannot be read.
+
+        Args:
+            table: id of the table.
+            schema: what `Headers.schema` has of them.
+            key: the raw key of one of them, which says which columns the table's key has.
+
+        Raises:
+            TableError: the schema can be read, and no table can have it.
+        """
+
+    def key_names(self, key: bytes) -> tuple[str, ...]:
+        """Return the columns that a raw key has, in its order; none if it cannot be read."""
+
+    def canonical_keys(
+        self, keys: Sequence[bytes | None], schema: TableSchema | None
+    ) -> list[bytes | None]:
+        """Return the canonical keys (`model.key`) of raw keys, or of values of key-change headers.
+
+        Args:
+            keys: as they came. One that brings its schema is read by it.
+            schema: gives order and types of the others. Without it such a key must consist of
+                whole numbers, texts, booleans and nulls, taken in the order they have.
+
+        Returns:
+            One a key; None for no key, and for one that cannot be read or lacks a column.
+        """
+
+    def out_of_range(self, key: bytes | None, schema: TableSchema) -> Column | None:
+        """Return the column of a raw key whose date or timestamp the lake cannot hold.
+
+        Args:
+            key: one that `canonical_keys` gives nothing for.
+            schema: as there.
+        """
+
+    def key_image(self, key: bytes | None) -> bytes:
+        """Return a raw key as an image: a row that has only the key's columns."""
+
+    def columns_of(self, image: bytes | None) -> frozenset[str]:
+        """Return the names of the columns that an image has; none if it cannot be read."""
+
+    def first_cells(self, image: bytes, count: int) -> list[Any]:
+        """Return the values of an image's first columns; none if it cannot be read.
+
+        Tables of signals are read so: their columns may have any names.
+        """
+
+    def rows(
+        self,
+        images: Sequence[bytes],
+        schema: TableSchema,
+        modes: HandlingModes,
+        *,
+        partial: Collection[int] = (),
+    ) -> Rows:
+        """Return typed columns of images.
+
+        Args:
+            images: together below 2 GiB (Arrow's limit for one string column).
+            schema: the table's schema; its columns are the result's children.
+            modes: the connector's settings.
+            partial: numbers of the images that may have unavailable values: see
+                `events.may_lack`. In others a placeholder is a value as any.
+        """
+
+    def suspects(
+        self, images: Sequence[bytes], schema: TableSchema, modes: HandlingModes
+    ) -> set[int]:
+        """Return the numbers of the images that may have an unavailable value, by a cheap look.
+
+        There may be too many of them, but never too few.
+        """
+
+    def plain_range(
+        self, topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: StretchPlan
+    ) -> DecodedRange | None:
+        """Return what `decoder.decode_range` says of records, found faster; None if it cannot.
+
+        Two things may differ: `applied` may be missing, and faults of events of which a newer one
+        of the same key follows.
+
+        Args:
+            topic: theirs.
+            partition: theirs.
+            parts: the records of one stretch, as `fetch.SCHEMA` has them; without headers.
+            plan: how to decode.
+        """
+
+    def prepare(self) -> None:
+        """Call once what takes long the first time, see `compiler`; raise if it does not work."""
+
+
+def whole(
+    converter: Converter,
+    afters: Sequence[bytes],
+    befores: Sequence[bytes],
+    schema: TableSchema,
+    modes: HandlingModes,
+) -> set[int]:
+    """Return the updates whose after images have every value, by number.
+
+    Where the before image shows the old value (REPLICA IDENTITY FULL), the connector takes it for
+    an unchanged one: what looks like a placeholder is the new value then. Never raises.
+
+    Args:
+        converter: reads the images.
+        afters: after images of updates.
+        befores: their before images.
+        schema: as `Converter.rows`.
+        modes: as `Converter.rows`.
+    """
+    lacking = converter.rows(afters, schema, modes, partial=range(len(afters))).unavailable
+    old = converter.rows(befores, schema, modes).columns
+    return {
+        at
+        for at, names in enumerate(lacking)
+        if all(old.field(name)[at].is_valid for name in names or ())
+    }

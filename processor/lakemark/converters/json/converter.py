@@ -1,0 +1,104 @@
+"""Connect's JSON converter, as a `Converter`: where each of its questions is answered."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from lakemark.converters.converter import Rows
+from lakemark.converters.json import envelope, keys
+from lakemark.converters.json.keys import canonical_keys
+from lakemark.converters.json.rows import decode_rows, may_have_placeholder
+from lakemark.model.columns import Column
+from lakemark.model.decoding import DecodedRange, Records, StretchPlan
+from lakemark.model.events import Headers
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
+
+
+class JsonConverter:
+    """See `Converter`. Images are the raw JSON of rows, schemas that of ``schema``."""
+
+    java_classes = frozenset({"org.apache.kafka.connect.json.JsonConverter"})
+
+    def headers(self, records: Records, plan: StretchPlan) -> Headers:
+        """See `Converter`; positions are those of `envelope.positions_of`."""
+        return envelope.decode(
+            records.values,
+            records.keys,
+            identity=plan.identity,
+            epoch=plan.epoch,
+            max_bytes=plan.max_event_bytes,
+            texts=records.column is not None and envelope.are_texts(records.column),
+        )
+
+    def schema_of(self, table: str, schema: bytes, key: bytes | None) -> TableSchema | None:
+        """See `Converter`."""
+        return keys.table_schema(table, schema, keys.key_schema(key))
+
+    def key_names(self, key: bytes) -> tuple[str, ...]:
+        """See `Converter`."""
+        return keys.key_names(key)
+
+    def canonical_keys(
+        self, keys: Sequence[bytes | None], schema: TableSchema | None
+    ) -> list[bytes | None]:
+        """See `Converter`."""
+        return canonical_keys(keys, schema)
+
+    def out_of_range(self, key: bytes | None, schema: TableSchema) -> Column | None:
+        """See `Converter`."""
+        return keys.out_of_range(key, schema)
+
+    def key_image(self, key: bytes | None) -> bytes:
+        """See `Converter`."""
+        return envelope.unwrapped(key or envelope.NULL)[1]
+
+    def columns_of(self, image: bytes | None) -> frozenset[str]:
+        """See `Converter`."""
+        try:
+            return frozenset(msgspec.json.decode(image or b"{}", type=dict[str, msgspec.Raw]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return frozenset()  # whoever reads the image says what is wrong with it
+
+    def first_cells(self, image: bytes, count: int) -> list[Any]:
+        """See `Converter`."""
+        try:
+            return list(msgspec.json.decode(image, type=dict[str, Any]).values())[:count]
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return []
+
+    def rows(
+        self,
+        images: Sequence[bytes],
+        schema: TableSchema,
+        modes: HandlingModes,
+        *,
+        partial: Collection[int] = (),
+    ) -> Rows:
+        """See `Converter`."""
+        return decode_rows(images, schema, modes, partial=partial)
+
+    def suspects(
+        self, images: Sequence[bytes], schema: TableSchema, modes: HandlingModes
+    ) -> set[int]:
+        """See `Converter`."""
+        probe = may_have_placeholder(schema, modes)
+        if not probe(b"\n".join(images)):
+            return set()
+        return {number for number, image in enumerate(images) if image and probe(image)}
+
+    def plain_range(
+        self, topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: StretchPlan
+    ) -> DecodedRange | None:
+        """See `Converter`: `fast_path` has it."""
+        from lakemark.converters.json import fast_path  # noqa: PLC0415 - workers have it already, others need it not
+
+        return fast_path.decode_range(self, topic, partition, parts, plan)
+
+    def prepare(self) -> None:
+        """See `Converter`."""
+        from lakemark.converters.json import fast_path  # noqa: PLC0415 - see above
+
+        fast_path.example(self)
