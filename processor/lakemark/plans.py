@@ -136,11 +136,10 @@ def output_plan(
         control=config.topics.control,
         query=query,
         batch=state.batch,
-        wrapped=wrapped or bool(state.wrappers),
+        wrapped=wrapped or bool(state.learnt_tables),
         resolve=output.resolve_unavailable,
         max_bytes=config.dead_letters.max_record_bytes,
-        sample=state.sample,
-        wrappers=state.wrappers,
+        learnt=state.learnt,
         key_schemas={t: _key_of(schema) for t, schema in schemas.items() if schema.key},
         topic_ids=topic_ids,
         rows={

@@ -338,7 +338,7 @@ class Supervisor:
                 storage_options=config.lake.options(),
             ),
             pipeline.checkpoint.check_owner,
-            lambda table: table in self.state.wrappers,
+            lambda table: table in self.state.learnt_tables,
             catalog.has_seen,
         )
         pipeline.read_schemas = lambda: world.schemas

@@ -8,7 +8,6 @@ the `BatchPlan`; what the driver needs comes back as small reports.
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from zlib import crc32
@@ -18,12 +17,11 @@ import pyarrow as pa
 
 from lakemark import causes, failpoints
 from lakemark.converters import record_schema
-from lakemark.converters.json import envelopes
 from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import LakemarkError
 from lakemark.model import change_batch, chunk_batch
 from lakemark.model.decoding import REPORT, DecodedRange, Records, Report, StretchPlan
-from lakemark.model.events import Headers, Kind
+from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.reconcile.outputs import SURVIVORS
@@ -142,7 +140,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
         if quick is not None:
             failpoints.reach(failpoints.AFTER_DECODE)
             decoding = _after(decoding, quick)
-            yield _rows(_packets(quick, plan, b"", {}))
+            yield _rows(_packets(quick, plan, NOTHING_LEARNT))
             continue
         whole = raw_records.of(topic, partition, parts, every_header=output is not None)
         for epoch, records in raw_records.by_epoch(whole, plan.epochs):
@@ -164,8 +162,8 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
                 )
             failpoints.reach(failpoints.AFTER_DECODE)
             decoding = _after(decoding, done)
-            seen = _seen(records, heads, output)
-            yield _rows(_packets(done, plan, *seen))
+            learnt = converter.learn(records, heads) if output is not None else NOTHING_LEARNT
+            yield _rows(_packets(done, plan, learnt))
             if plan.armed:
                 yield _rows(_touches(records, heads, plan))
 
@@ -188,60 +186,18 @@ def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:
     return replace(decoding, high_waters=waters)
 
 
-def _told(
-    found: Sequence[tuple[str, pa.Table]],
-    output: OutputPlan,
-    sample: bytes,
-    wrappers: Mapping[str, tuple[bytes, bytes]],
-) -> list[tuple[str, pa.Table]]:
-    """The first packets of all bring what rows' records need: the state does not know it yet."""
-    return [
-        (
-            table,
-            change_batch.with_metadata(
-                packet,
-                sample=b"" if output.sample else sample,
-                wrapper=None if table in output.wrappers else wrappers.get(table),
-            ),
-        )
-        for table, packet in found
-    ]
-
-
 _Row = tuple[int, str, str, str, int, int, bytes]
 
 
-def _seen(
-    records: Records, heads: Headers, output: OutputPlan | None
-) -> tuple[bytes, dict[str, tuple[bytes, bytes]]]:
-    """How the connector writes: an event without its images, and the wrappers' schemas."""
-    if output is None:
-        return b"", {}
-    wrappers: dict[str, tuple[bytes, bytes]] = {}
-    # Also of tables that do not stream: it may be what they wait for.
-    newest_of = {t: i for i, t in enumerate(heads.table) if t and records.keys[i]}
-    for table, at in newest_of.items():
-        with suppress(ValueError):  # its key cannot be read: another one will do
-            key = envelopes.wrapper_schema(records.keys[at] or b"{}")
-            if key or heads.schema[at]:
-                wrappers[table] = key or b"", heads.schema[at] or b""
-    shown = (Kind.CHANGE, Kind.SIGNAL)
-    newest = next((i for i in reversed(range(len(heads))) if heads.kind[i] in shown), None)
-    value = records.values[newest] if newest is not None else None
-    shown_by = b""
-    if value is not None:
-        with suppress(ValueError):  # of another connector: its rows cannot be read either
-            shown_by = envelopes.sample(value)
-    return shown_by, wrappers
-
-
-def _packets(
-    done: DecodedRange, plan: DecodePlan, sample: bytes, wrappers: dict[str, tuple[bytes, bytes]]
-) -> list[_Row]:
+def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]:
     source = f"{done.topic}/{done.partition}"
     shard = crc32(source.encode()) % plan.shards  # any: the operator lets them pass
-    if plan.output is not None:
-        done.packets = _told(done.packets, plan.output, sample, wrappers)
+    if plan.output is not None:  # the state does not know it before the batch is applied
+        news = learnt.beyond(plan.output.learnt)
+        done.packets = [
+            (table, change_batch.with_metadata(packet, learnt=news.of(table)))
+            for table, packet in done.packets
+        ]
     order = done.first << 20  # packets of one stretch keep their order: at most one per record
     rows: list[_Row] = [
         (shard, PACKET, table, source, order + at, plan.slot(table), change_batch.encode(packet))
@@ -263,8 +219,7 @@ def _packets(
         len(done.dead),
         done.regressed,
         done.high_water.creates,
-        sample,
-        wrappers,
+        learnt,
         done.first_times,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lakemark import tasks
 from lakemark.converters.json.envelopes import sample
 from lakemark.model import change_batch, positions
+from lakemark.model.events import Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import chunks as deciding
 from lakemark.reconcile import key_log
@@ -100,7 +101,7 @@ def test_rows_that_come_again_in_another_order_are_written_once(dies, seed, at_o
         publish = Publishing(
             OutputPlan(
                 "shop", "clean", "control", "q", 1,
-                sample=sample(event("u", 9, {"id": 1, "v": "a"})),
+                learnt=Learnt(sample(event("u", 9, {"id": 1, "v": "a"}))),
                 key_schemas={ORDERS: schema_of(ORDERS, id="int8")},
                 rows={ORDERS: publisher.Row(place.path)},
             ),

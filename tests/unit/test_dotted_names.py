@@ -8,12 +8,14 @@ from deltalake import DeltaTable
 
 from lakemark.connectors.connector import TableChoice
 from lakemark.connectors.postgres import postgres
+from lakemark.converters.registry import CONVERTERS, JSON
+from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.table_id import text_of
 from lakemark.sink import names
 from lakemark.sink.output import transaction
 from lakemark.snapshot.signals import matching
-from lakemark.source import decoder, fast_path
+from lakemark.source import decoder
 from lakemark.state import tables
 from tests.kit.connector_settings import parse
 from tests.kit.memory_pipeline import Broker
@@ -94,10 +96,10 @@ def test_their_events_go_to_the_topic_that_their_plain_names_share(tmp_path, mon
 def test_the_fast_path_and_the_general_one_name_it_alike(shop, name):
     put(shop, name, 10, 1)
     (batch,) = shop.broker.read({}, {TOPIC: {0: 1}})
-    plan = decoder.StretchPlan(shop.pipeline.identity, HandlingModes(), schemas=shop.schemas)
-    quick = fast_path.decode_range(TOPIC, 0, [batch], plan)
+    plan = StretchPlan(shop.pipeline.identity, HandlingModes(), schemas=shop.schemas)
+    quick = CONVERTERS[JSON].plain_range(TOPIC, 0, [batch], plan)
     found = batch.to_pydict()
-    records = decoder.Records(TOPIC, 0, found["offset"], found["key"], found["value"], [None])
+    records = Records(TOPIC, 0, found["offset"], found["key"], found["value"], [None])
     general = decoder.decode_range(records, plan)
     assert quick is not None
     assert set(quick.tables) == set(general.tables) == {TEXTS[name]}

@@ -7,7 +7,9 @@ import pytest
 
 from lakemark import tasks
 from lakemark.converters.json.envelopes import sample
+from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.model.events import Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import outputs
 from lakemark.sink.output import row_events, transaction
@@ -194,7 +196,11 @@ def test_rows_of_a_chunk_are_reads_its_absent_keys_deletes_and_its_fills_nothing
     )
     shown_by = sample(event("u", 9, {"id": 1, "v": 1, "big": "a"}))
     found = list(
-        row_events.of_chunk(chunk, SCHEMA, Style("shop", ORDERS, shown_by, HandlingModes()))
+        row_events.of_chunk(
+            chunk,
+            SCHEMA,
+            Style("shop", ORDERS, CONVERTERS[JSON], HandlingModes(), Learnt(shown_by)),
+        )
     )
     said = [(json.loads(m.key)["id"], json.loads(m.value or b"null")) for m in found]
     assert [(key, value and value["op"]) for key, value in said] == [

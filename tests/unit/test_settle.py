@@ -1,10 +1,14 @@
 """What a batch's reports, outcomes and decided chunks make of the tables."""
 
+import base64
+import json
+
 import msgspec
 import pytest
 
 from lakemark.model import positions
 from lakemark.model.decoding import REPORT, Report, TableReport
+from lakemark.model.events import Learnt
 from lakemark.model.offsets import EARLIEST
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
@@ -182,12 +186,16 @@ def test_a_table_left_out_is_back_with_its_events_in_another_topic():
 
 
 def test_how_the_connector_writes_is_kept_until_it_shows_it_again():
-    before = PipelineState(sample=b"old", wrappers={T: (b"k", b"v")})
-    for sample, kept in ((b"", b"old"), (b"new", b"new")):
-        state = tables.decode(tables.encode(before))
-        found = [report(sample=sample, wrappers={OTHER: (b"", b"")})]
+    before = PipelineState()
+    before.learn(Learnt(b"old", {T: (b"k", b"v")}))
+    stored = tables.encode(before)
+    assert json.loads(stored)["sample"] == base64.b64encode(b"old").decode(), "as versions before"
+    assert json.loads(stored)["wrappers"] == {T: ["aw==", "dg=="]}
+    for event, kept in ((b"", b"old"), (b"new", b"new")):
+        state = tables.decode(stored)
+        found = [report(learnt=Learnt(event, {OTHER: (b"", b"")}))]
         advance.settle(state, before, {}, found, [], catalog=False)
-        assert (state.sample, state.wrappers) == (kept, {T: (b"k", b"v"), OTHER: (b"", b"")})
+        assert state.learnt == Learnt(kept, {T: (b"k", b"v"), OTHER: (b"", b"")})
 
 
 def test_records_whose_key_cannot_be_read_ask_for_a_snapshot_keys_for_rereads():

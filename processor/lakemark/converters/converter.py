@@ -1,4 +1,4 @@
-"""What reads the records of a connector, whatever form they have on Kafka.
+"""What reads the records of a connector, and writes others like them, whatever form they have.
 
 A `Converter` is one form. What stands behind it knows keys in their canonical form (`model.key`),
 typed rows in Arrow, and images, schemas and keys as bytes that only the converter reads. Its tests
@@ -8,15 +8,16 @@ Nothing here ever raises because of what a record is: who wrote it may have writ
 converter has no state that matters; one object serves all tables and partitions of a process.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from lakemark.errors import TableError
 from lakemark.model.columns import Column
 from lakemark.model.decoding import DecodedRange, Records, StretchPlan
-from lakemark.model.events import Headers
+from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
@@ -46,8 +47,23 @@ class Rows:
     clamped: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and where in the stream rows were read.
+
+    Attributes:
+        position: see `positions`.
+        read_ns: nanoseconds since the epoch at which the rows were read.
+        written_ns: at which their records are written.
+    """
+
+    position: bytes
+    read_ns: int
+    written_ns: int
+
+
 class Converter(Protocol):
-    """One form of records: how they are read."""
+    """One form of records: how they are read, and how others like them are written."""
 
     java_classes: frozenset[str]
     """What a connector calls it: classes of Kafka Connect's `value.converter`."""
@@ -155,6 +171,97 @@ class Converter(Protocol):
 
     def prepare(self) -> None:
         """Call once what takes long the first time, see `compiler`; raise if it does not work."""
+
+    def learn(self, records: Records, heads: Headers) -> Learnt:
+        """Return what events show of how their connector writes, for `writer`.
+
+        Args:
+            records: of one partition.
+            heads: what `headers` says of them.
+        """
+
+    def learnt_key(self, table: str, learnt: Learnt) -> TableSchema | None:
+        """Return the columns of a table's key, where what has been learnt tells them."""
+
+    def writer(
+        self,
+        table: str,
+        schema: TableSchema,
+        modes: HandlingModes,
+        *,
+        learnt: Learnt,
+        wrapped: bool,
+    ) -> "RecordWriter":
+        """Return what writes rows of a table as its connector would have.
+
+        Args:
+            table: id of the table.
+            schema: of the rows.
+            modes: the connector's settings.
+            learnt: what its events have shown.
+            wrapped: whether keys or values of the connector carry their schemas.
+
+        Raises:
+            TableError: `output-not-ready`: they have not shown enough yet, see `not_ready`.
+        """
+
+    def cells(self, image: bytes) -> Mapping[str, bytes]:
+        """Return the values of an image as they are written, by column.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+
+    def cells_of(
+        self, columns: Mapping[str, pa.Array], schema: TableSchema, modes: HandlingModes
+    ) -> Mapping[str, list[bytes]]:
+        """Return how typed values are written, by column.
+
+        Args:
+            columns: some of the schema's columns.
+            schema: of the table.
+            modes: the connector's settings.
+        """
+
+    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+        """Return a change event with other values in its after image, all else as it was.
+
+        Args:
+            value: of the record.
+            cells: by column, as `cells` or `cells_of` have them.
+
+        Raises:
+            ValueError: this is no change event, or the image is null or lacks one of the columns.
+        """
+
+
+class RecordWriter(Protocol):
+    """Writes rows of one table as records of its connector: Debezium's reads, and deletes."""
+
+    def reads(self, rows: pa.StructArray, moment: Moment) -> tuple[list[bytes], list[bytes]]:
+        """Return keys and values of rows that are there, as an incremental snapshot writes them.
+
+        Args:
+            rows: a child for every column, of its canonical type.
+            moment: where and when they were read.
+        """
+
+    def removals(self, keys: pa.StructArray, moment: Moment) -> tuple[list[bytes], list[bytes]]:
+        """Return keys and values of deletes of rows that are known to be gone.
+
+        Args:
+            keys: a child for each column of the key; others do not matter.
+            moment: as `reads`.
+        """
+
+
+def not_ready(message: str) -> TableError:
+    """Nothing has shown yet how the connector writes what is to be written."""
+    return TableError(
+        message,
+        code="output-not-ready",
+        hint="change a row of the table in the database, then: lakemark table resume TABLE",
+    )
 
 
 def whole(

@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.model import net_change
+from lakemark.model.events import NOTHING_LEARNT, Learnt
 from lakemark.model.net_change import NetChange
 from lakemark.model.schema import TableSchema
 
@@ -162,22 +163,18 @@ def build_simple(
 
 
 def with_metadata(
-    packet: pa.Table,
-    *,
-    schema: bytes | None = None,
-    sample: bytes = b"",
-    wrapper: tuple[bytes, bytes] | None = None,
+    packet: pa.Table, *, schema: bytes | None = None, learnt: Learnt = NOTHING_LEARNT
 ) -> pa.Table:
     """The packet with what its rows' records in an output topic need, where that is not known yet.
 
     Args:
         packet: which.
         schema: the source's, that a chunk's rows were read with, as JSON.
-        sample: an event of the connector, without images.
-        wrapper: schemas of the table's wrapped keys and values; one that is plain has none.
+        learnt: what events have shown of how the packet's table is written.
     """
-    more = {b"lakemark.sample": sample, b"lakemark.schema": schema or b""}
-    more |= dict(zip((b"lakemark.wrapped.key", b"lakemark.wrapped"), wrapper or (), strict=False))
+    more = {b"lakemark.sample": learnt.event, b"lakemark.schema": schema or b""}
+    for form in learnt.tables.values():
+        more |= dict(zip((b"lakemark.wrapped.key", b"lakemark.wrapped"), form, strict=True))
     given = {name: value for name, value in more.items() if value}
     return packet.replace_schema_metadata({**(packet.schema.metadata or {}), **given})
 
@@ -187,15 +184,10 @@ def schema_of(packet: pa.Table) -> bytes | None:
     return metadata_of(packet, b"lakemark.schema") or None
 
 
-def sample_of(packet: pa.Table) -> bytes:
-    """An event of the connector, empty if it was not told."""
-    return metadata_of(packet, b"lakemark.sample")
-
-
-def wrapper_of(packet: pa.Table) -> tuple[bytes, bytes] | None:
-    """The schemas of wrapped keys and values, None if they were not told."""
-    wrapper = metadata_of(packet, b"lakemark.wrapped.key"), metadata_of(packet, b"lakemark.wrapped")
-    return wrapper if any(wrapper) else None
+def learnt_of(packet: pa.Table, table: str) -> Learnt:
+    """What the packet was told of how its table's records are written."""
+    form = metadata_of(packet, b"lakemark.wrapped.key"), metadata_of(packet, b"lakemark.wrapped")
+    return Learnt(metadata_of(packet, b"lakemark.sample"), {table: form} if any(form) else {})
 
 
 def metadata_of(packet: pa.Table, name: bytes) -> bytes:

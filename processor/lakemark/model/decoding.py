@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.model import positions
-from lakemark.model.events import SourceIdentity
+from lakemark.model.events import NOTHING_LEARNT, Learnt, SourceIdentity
 from lakemark.model.fills import Fill
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -184,8 +184,7 @@ class DecodedRange:
 class Report(msgspec.Struct):
     """What a stretch tells the driver: `DecodedRange` without its packets.
 
-    For the output topics also `sample`, an event without images, and `wrappers`, the schemas of
-    wrapped keys and values by table.
+    For the output topics also what its events have shown.
     """
 
     topic: str
@@ -199,6 +198,5 @@ class Report(msgspec.Struct):
     dead: int
     regressed: int = -1
     creates: bool = False
-    sample: bytes = b""
-    wrappers: dict[str, tuple[bytes, bytes]] = {}
+    learnt: Learnt = NOTHING_LEARNT
     first_times: list[int] = []

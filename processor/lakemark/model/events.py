@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+import msgspec
+
 NEW_KEY_HEADER: Final = "__debezium.newkey"
 """Of the delete that is the first half of a key change: the key that the row has now."""
 OLD_KEY_HEADER: Final = "__debezium.oldkey"
@@ -93,3 +95,34 @@ def may_lack(op: str, headers: Sequence[Mapping[str, Any]] | None) -> bool:
     if op == "u":
         return True
     return op == "c" and any(header["key"] == OLD_KEY_HEADER for header in headers or ())
+
+
+class Learnt(msgspec.Struct, frozen=True):
+    """What events have shown of how their connector writes; only their converter reads the bytes.
+
+    For whoever writes records as the connector does. It is kept with the state.
+
+    Attributes:
+        event: how events of any table are; empty = none has come.
+        tables: how keys and how values of a table are, of tables that have shown anything.
+    """
+
+    event: bytes = b""
+    tables: dict[str, tuple[bytes, bytes]] = {}
+
+    def of(self, table: str) -> "Learnt":
+        """What concerns one table."""
+        form = self.tables.get(table)
+        return Learnt(self.event, {} if form is None else {table: form})
+
+    def beyond(self, known: "Learnt") -> "Learnt":
+        """What is not known yet."""
+        tables = {table: form for table, form in self.tables.items() if table not in known.tables}
+        return Learnt(b"" if known.event else self.event, tables)
+
+    def joined(self, newer: "Learnt") -> "Learnt":
+        """Both; the newer one where both have something."""
+        return Learnt(newer.event or self.event, {**self.tables, **newer.tables})
+
+
+NOTHING_LEARNT: Final = Learnt()

@@ -222,8 +222,7 @@ def _count(
     start: Offsets,
 ) -> None:
     """Counts what the report says of its tables; events that are read again count then."""
-    state.sample = report.sample or state.sample
-    state.wrappers |= report.wrappers
+    state.learn(report.learnt)
     for table, found in report.tables.items():
         if not table or table in state.left:
             continue

@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from lakemark.errors import StateVersionError
+from lakemark.model.events import Learnt
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.offsets import Offsets
 from lakemark.model.positions import LOWEST
@@ -174,8 +175,7 @@ class PipelineState(msgspec.Struct):
         regressed: offset of the first event that fell below its partition's high-water although
             its source time was newer: where the next epoch would begin.
         runs: snapshot runs that are armed: only then are touches packed.
-        sample, wrappers: an event of the connector without images, and by table the schemas of
-            wrapped keys and values, empty for plain ones; kept for the output topics only.
+        learnt_event, learnt_tables: see `learnt`; stored under the names that they had first.
         begun: source time of the first transaction of the connector's slot, 0 = not known.
         begun_after: by topic, the batch after which it began again, at offsets of other records.
         output_prefixes: of the output topics that were ever written: they are read by nobody here.
@@ -193,13 +193,25 @@ class PipelineState(msgspec.Struct):
     epochs: list[Offsets] = msgspec.field(default_factory=list)
     regressed: Offsets = msgspec.field(default_factory=dict)
     runs: set[str] = msgspec.field(default_factory=set)
-    sample: bytes = b""
-    wrappers: dict[str, tuple[bytes, bytes]] = msgspec.field(default_factory=dict)
+    learnt_event: bytes = msgspec.field(default=b"", name="sample")
+    learnt_tables: dict[str, tuple[bytes, bytes]] = msgspec.field(
+        default_factory=dict, name="wrappers"
+    )
     begun: int = 0
     begun_after: dict[str, int] = msgspec.field(default_factory=dict)
     output_prefixes: list[str] = msgspec.field(default_factory=list)
     left: dict[str, LeftOut] = msgspec.field(default_factory=dict)
     left_offsets: Offsets = msgspec.field(default_factory=dict)
+
+    @property
+    def learnt(self) -> Learnt:
+        """What events have shown of how the connector writes; kept for the output topics only."""
+        return Learnt(self.learnt_event, self.learnt_tables)
+
+    def learn(self, more: Learnt) -> None:
+        """Keeps what has been learnt since."""
+        learnt = self.learnt.joined(more)
+        self.learnt_event, self.learnt_tables = learnt.event, learnt.tables
 
     def entries(self) -> Iterator[TableState]:
         """Of all tables, those left out too."""
@@ -283,7 +295,8 @@ def _give_texts(state: PipelineState, old: old_names.OldNames) -> None:
             resnapshot(other, _APART, state.batch)
     state.left = {old.texts(name)[0]: left for name, left in state.left.items()}
     state.ignorable = {old.texts(name)[0]: gone for name, gone in state.ignorable.items()}
-    state.wrappers = {old.texts(name)[0]: found for name, found in state.wrappers.items()}
+    forms = state.learnt_tables.items()
+    state.learnt_tables = {old.texts(name)[0]: form for name, form in forms}
 
 
 def stop(

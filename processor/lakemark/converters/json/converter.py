@@ -1,18 +1,20 @@
 """Connect's JSON converter, as a `Converter`: where each of its questions is answered."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from lakemark.converters.converter import Rows
-from lakemark.converters.json import envelope, keys
+from lakemark.converters.converter import RecordWriter, Rows
+from lakemark.converters.json import envelope, keys, record_writer, splicing
 from lakemark.converters.json.keys import canonical_keys
+from lakemark.converters.json.record_writer import JsonRecordWriter
+from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows, may_have_placeholder
 from lakemark.model.columns import Column
 from lakemark.model.decoding import DecodedRange, Records, StretchPlan
-from lakemark.model.events import Headers
+from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
@@ -102,3 +104,41 @@ class JsonConverter:
         from lakemark.converters.json import fast_path  # noqa: PLC0415 - see above
 
         fast_path.example(self)
+
+    def learn(self, records: Records, heads: Headers) -> Learnt:
+        """See `Converter`."""
+        return record_writer.learn(records, heads)
+
+    def learnt_key(self, table: str, learnt: Learnt) -> TableSchema | None:
+        """See `Converter`."""
+        return record_writer.learnt_key(table, learnt)
+
+    def writer(
+        self,
+        table: str,
+        schema: TableSchema,
+        modes: HandlingModes,
+        *,
+        learnt: Learnt,
+        wrapped: bool,
+    ) -> RecordWriter:
+        """See `Converter`."""
+        return JsonRecordWriter(table, schema, modes, learnt=learnt, wrapped=wrapped)
+
+    def cells(self, image: bytes) -> Mapping[str, bytes]:
+        """See `Converter`."""
+        found = splicing.members(image, 0)
+        return {name: image[member.start : member.end] for name, member in found.items()}
+
+    def cells_of(
+        self, columns: Mapping[str, pa.Array], schema: TableSchema, modes: HandlingModes
+    ) -> Mapping[str, list[bytes]]:
+        """See `Converter`."""
+        rendering = Rendering(schema, modes)
+        return {
+            name: rendering.fragments(name, values).to_pylist() for name, values in columns.items()
+        }
+
+    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+        """See `Converter`."""
+        return splicing.spliced(value, after=cells)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lakemark.converters.converter import Converter, whole
-from lakemark.converters.json import splicing
 from lakemark.kafka.output_names import ID
 from lakemark.model.decoding import Records
 from lakemark.model.events import Headers, Kind, may_lack
@@ -34,10 +33,10 @@ TOMBSTONE: Final = "/tombstone"
 
 FORWARDED: Final = frozenset({int(Kind.CHANGE), int(Kind.OWN_SNAPSHOT)})
 
-Fragments = Mapping[str, bytes]
-"""JSON texts by column."""
+Cells = Mapping[str, bytes]
+"""Values as they are written, by column: see `Converter.cells`."""
 
-Known = Callable[[Mapping[bytes, bytes]], Mapping[bytes, Fragments]]
+Known = Callable[[Mapping[bytes, bytes]], Mapping[bytes, Cells]]
 """From raw record keys, each with the position of its first event in the stretch, to what the
 table knew of their rows before."""
 
@@ -142,10 +141,10 @@ def resolved(
         unknown = lacking.get(at, frozenset())
         given = {name: row[name] for name in unknown if name in row}
         if given:
-            values[at] = splicing.spliced(value, after=given)
-        for member in splicing.members(after, 0).values():
-            if member.name not in unknown:
-                row[member.name] = after[member.start : member.end]
+            values[at] = converter.with_cells(value, given)
+        row.update(
+            (name, cell) for name, cell in converter.cells(after).items() if name not in unknown
+        )
     return values
 
 

@@ -15,27 +15,25 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.converters import record_schema
-from lakemark.converters.converter import Converter
-from lakemark.converters.json.rendering import Rendering
+from lakemark.converters.converter import Converter, not_ready
 from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import LakemarkError
 from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
 from lakemark.model.decoding import DecodedRange, Records
-from lakemark.model.events import Headers
+from lakemark.model.events import NOTHING_LEARNT, Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns, stored
-from lakemark.model.schema import TableSchema, from_envelope
+from lakemark.model.schema import TableSchema
 from lakemark.settings.masking import foreign
 from lakemark.sink.delta import delta_rs
 from lakemark.sink.names import CDC
 from lakemark.sink.output import output_records, row_events, transaction, writers
-from lakemark.sink.output.output_records import Fragments, Message
+from lakemark.sink.output.output_records import Cells, Message
 from lakemark.sink.output.row_events import Style
 from lakemark.sink.output.transaction import MarkSource, OutputTarget
 
@@ -66,8 +64,7 @@ class OutputPlan:
         wrapped: whether records carry their schemas.
         resolve: whether TOAST values are put in.
         max_bytes: of a record, where topics are made.
-        sample: a real event of the connector, see `envelopes.sample`; empty = none came yet.
-        wrappers: schemas of wrapped keys and values by table, empty for the one that is plain.
+        learnt: what the connector's events have shown of how it writes.
         key_schemas: key columns by table.
         topic_ids: of the change topics.
         rows: by table.
@@ -84,8 +81,7 @@ class OutputPlan:
     wrapped: bool = False
     resolve: bool = True
     max_bytes: int = 5 << 20
-    sample: bytes = b""
-    wrappers: Mapping[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    learnt: Learnt = NOTHING_LEARNT
     key_schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, Row] = field(default_factory=dict)
@@ -206,7 +202,7 @@ class _Known:
         self._newest = self._of[raw] or self._newest
         return self._of[raw]
 
-    def rows(self, first: Mapping[bytes, bytes]) -> Mapping[bytes, Fragments]:
+    def rows(self, first: Mapping[bytes, bytes]) -> Mapping[bytes, Cells]:
         """Values of the rows as the batch before left them; see `output_records.Known`."""
         row, schema = self.plan.rows.get(self.table), self._newest
         if row is None or schema is None or row.stale is None:
@@ -230,28 +226,29 @@ class _Known:
         names = canonical_from_columns(
             [_whole(found.column(c.name)) for c in columns], columns
         ).to_pylist()
-        return self._fragments(found, schema, [by_name.get(name) for name in names], first)
+        return self._cells(found, schema, [by_name.get(name) for name in names], first)
 
-    def _fragments(
+    def _cells(
         self,
         found: pa.Table,
         schema: TableSchema,
         raw: Sequence[bytes | None],
         first: Mapping[bytes, bytes],
-    ) -> Mapping[bytes, Fragments]:
-        rendering = Rendering(schema, self.modes)
+    ) -> Mapping[bytes, Cells]:
+        columns = {
+            column.name: _whole(found.column(column.name))
+            for column in schema.columns
+            if found.schema.get_field_index(column.name) >= 0
+            and found.column(column.name).type == column.type
+        }
         cdc = found.column(CDC).to_pylist()
         given: dict[bytes, dict[str, bytes]] = {}
-        for column in schema.columns:
-            at = found.schema.get_field_index(column.name)
-            if at < 0 or found.column(at).type != column.type:
-                continue
-            texts = rendering.fragments(column.name, _whole(found.column(at))).to_pylist()
-            for key, row, text in zip(raw, cdc, texts, strict=True):
+        for name, cells in self.converter.cells_of(columns, schema, self.modes).items():
+            for key, row, cell in zip(raw, cdc, cells, strict=True):
                 if key is None or row.get("deleted") or row["position"] > first[key]:
                     continue
-                if column.name not in (row["unavailable"] or ()):
-                    given.setdefault(key, {})[column.name] = text
+                if name not in (row["unavailable"] or ()):
+                    given.setdefault(key, {})[name] = cell
         return given
 
 
@@ -326,14 +323,16 @@ class RowPublisher:
                 yield from row_events.of_chunk(packet, schema, style)
 
     def _style(self) -> Style:
-        plan = self.plan
+        """How the rows are written, by what the state knows, else by what the packets bring."""
+        plan, learnt = self.plan, NOTHING_LEARNT
+        for packet in reversed(self.parts):
+            learnt = learnt.joined(change_batch.learnt_of(packet, self.table))
         return Style(
             plan.pipeline,
             self.table,
-            plan.sample or next(filter(None, map(change_batch.sample_of, self.parts)), b""),
+            CONVERTERS[plan.converter],
             self.modes,
-            plan.wrappers.get(self.table)
-            or next(filter(None, map(change_batch.wrapper_of, self.parts)), None),
+            learnt.joined(plan.learnt.of(self.table)),
             plan.wrapped,
             time.time_ns(),
         )
@@ -373,12 +372,10 @@ class RowPublisher:
             TableError: `output-not-ready`: nobody knows how its keys are written.
         """
         known = self.plan.key_schemas.get(self.table)
-        if known is None and style.wrapper is not None and all(style.wrapper):
-            key, value = map(msgspec.json.decode, style.wrapper)
-            whole = from_envelope(self.table, value, key)
-            known = TableSchema(self.table, tuple(map(whole.column, whole.key)), whole.key)
+        if known is None:
+            known = style.converter.learnt_key(self.table, style.learnt)
         if known is None and self.table in self.plan.rows:
-            raise row_events.not_ready(f"how keys of {self.table} are written is not known")
+            raise not_ready(f"how keys of {self.table} are written is not known")
         return known
 
 

@@ -9,20 +9,17 @@ have, and rows that a truncate or a sweep removes, are deletes, each with its to
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.converters.json.envelopes import EnvelopeTemplate, Reading, wrapped_keys
-from lakemark.converters.json.rendering import Rendering, default_texts
-from lakemark.errors import TableError
+from lakemark.converters.converter import Converter, Moment, RecordWriter
 from lakemark.kafka.output_names import ID
 from lakemark.model import change_batch, net_change, positions
+from lakemark.model.events import NOTHING_LEARNT, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.settings.table_id import pair_of
 from lakemark.sink.names import CDC
 from lakemark.sink.output.output_records import POSITION, TOMBSTONE, Message, identity
 
@@ -37,19 +34,18 @@ class Style:
     Attributes:
         pipeline: its name, part of the ids.
         table: ``schema.table``.
-        template: a real event of the connector, see `envelopes.sample`; empty = none is known.
+        converter: writes the records.
         modes: the connector's settings.
-        wrapper: schemas of the table's wrapped keys and values, empty for the one that is plain;
-            None = not known, or both are.
-        wrapped: whether keys or values carry their schemas.
+        learnt: what the connector's events have shown of how it writes.
+        wrapped: whether keys or values are known to carry their schemas.
         written_ns: when the records are written.
     """
 
     pipeline: str
     table: str
-    template: bytes
+    converter: Converter
     modes: HandlingModes
-    wrapper: tuple[bytes, bytes] | None = None
+    learnt: Learnt = NOTHING_LEARNT
     wrapped: bool = False
     written_ns: int = 0
 
@@ -63,7 +59,7 @@ def of_chunk(packet: pa.Table, schema: TableSchema, style: Style) -> Iterator[Me
         style: how they are written.
 
     Raises:
-        TableError: see `_writing`.
+        TableError: see `_writer`.
     """
     net = packet.filter(pc.equal(packet.column("record"), change_batch.NET))
     for action in (net_change.UPSERT, net_change.DELETE):
@@ -72,8 +68,8 @@ def of_chunk(packet: pa.Table, schema: TableSchema, style: Style) -> Iterator[Me
             position, read = rows.column("position")[0].as_py(), rows.column("source_ts")[0]
             images = pa.concat_arrays(rows.column("row").chunks)
             gone = action == net_change.DELETE
-            writing = _writing(schema, style)
-            yield from writing.records(images, position, read.as_py(), gone=gone)
+            writer = _writer(schema, style)
+            yield from _messages(writer, style, images, position, read_us=read.as_py(), gone=gone)
 
 
 def of_completed(rows: pa.Table, schema: TableSchema, style: Style) -> Iterator[Message]:
@@ -85,9 +81,9 @@ def of_completed(rows: pa.Table, schema: TableSchema, style: Style) -> Iterator[
         style: how they are written.
 
     Raises:
-        TableError: see `_writing`.
+        TableError: see `_writer`.
     """
-    writing, cdc = _writing(schema, style), rows.column(CDC).to_pylist()
+    writer, cdc = _writer(schema, style), rows.column(CDC).to_pylist()
     try:
         columns = rows.select(list(schema.by_name)).cast(schema.arrow())
     except pa.ArrowInvalid:
@@ -98,7 +94,8 @@ def of_completed(rows: pa.Table, schema: TableSchema, style: Style) -> Iterator[
         image = pa.concat_arrays(images.slice(number, 1).chunks)
         read = cdc[number]["source_ts"]
         read_us = (read - _EPOCH) // timedelta(microseconds=1) if read is not None else 0
-        yield from writing.records(image, cdc[number]["position"], read_us, gone=False)
+        position = cdc[number]["position"]
+        yield from _messages(writer, style, image, position, read_us=read_us, gone=False)
 
 
 def of_removed(
@@ -113,11 +110,12 @@ def of_removed(
         position: of the truncate.
 
     Raises:
-        TableError: see `_writing`.
+        TableError: see `_writer`.
     """
     if len(keys):
         read = style.written_ns // 1000
-        yield from _writing(schema, style).records(keys, position, read, gone=True)
+        writer = _writer(schema, style)
+        yield from _messages(writer, style, keys, position, read_us=read, gone=True)
 
 
 def born_below(packets_of: Sequence[pa.Table], truncate: bytes) -> tuple[set[bytes], set[bytes]]:
@@ -143,61 +141,28 @@ def born_below(packets_of: Sequence[pa.Table], truncate: bytes) -> tuple[set[byt
     return below - above, above
 
 
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    style: Style
-    rendering: Rendering
-    template: EnvelopeTemplate
-
-    def records(
-        self, rows: pa.StructArray, position: bytes, read_us: int, *, gone: bool
-    ) -> Iterator[Message]:
-        style = self.style
-        key_schema, value_schema = (schema or None for schema in style.wrapper or (b"", b""))
-        schema, name = pair_of(style.table)
-        last_commit, lsn = positions.sequence_of(position)
-        reading = Reading(schema, name, read_us * 1000, style.written_ns, last_commit, lsn)
-        rendered = self.rendering.keys(rows)
-        keys = rendered.objects if rendered is not None else pa.array([], pa.binary())
+def _messages(
+    writer: RecordWriter,
+    style: Style,
+    rows: pa.StructArray,
+    position: bytes,
+    *,
+    read_us: int,
+    gone: bool,
+) -> Iterator[Message]:
+    moment = Moment(position, read_us * 1000, style.written_ns)
+    keys, values = writer.removals(rows, moment) if gone else writer.reads(rows, moment)
+    shown = position.hex().encode()
+    for key, value in zip(keys, values, strict=True):
+        named = identity(style.pipeline, position, key)
+        yield Message(0, key, value, [(ID, f"{named}/r".encode()), (POSITION, shown)])
         if gone:
-            values = self.template.removals(keys, reading, wrapper_schema=value_schema)
-        else:
-            images = self.rendering.images(rows).objects
-            values = self.template.values(images, reading, wrapper_schema=value_schema)
-        if key_schema is not None:
-            keys = wrapped_keys(keys, key_schema)
-        shown = position.hex().encode()
-        for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
-            named = identity(style.pipeline, position, key)
-            yield Message(0, key, value, [(ID, f"{named}/r".encode()), (POSITION, shown)])
-            if gone:
-                tombstone = f"{named}/r{TOMBSTONE}".encode()
-                yield Message(0, key, None, [(ID, tombstone), (POSITION, shown)])
+            tombstone = f"{named}/r{TOMBSTONE}".encode()
+            yield Message(0, key, None, [(ID, tombstone), (POSITION, shown)])
 
 
-def _writing(schema: TableSchema, style: Style) -> _Writing:
-    """Raises TableError `output-not-ready`: no event of the connector has said how it writes."""
-    if not style.template:
-        raise not_ready(f"no event of the connector has come yet that {style.table}'s rows follow")
-    if style.wrapped and style.wrapper is None:
-        raise not_ready(f"the schemas that records of {style.table} carry are not known yet")
-    defaults: dict[str, bytes] = {}
-    if style.wrapper is not None and style.wrapper[1]:
-        defaults = default_texts(style.wrapper[1])
-    return _Writing(
-        style, Rendering(schema, style.modes, defaults=defaults), _template(style.template)
+def _writer(schema: TableSchema, style: Style) -> RecordWriter:
+    """Raises TableError `output-not-ready`: see `Converter.writer`."""
+    return style.converter.writer(
+        style.table, schema, style.modes, learnt=style.learnt, wrapped=style.wrapped
     )
-
-
-def not_ready(message: str) -> TableError:
-    """Nothing has shown yet how the connector writes what is to be written."""
-    return TableError(
-        message,
-        code="output-not-ready",
-        hint="change a row of the table in the database, then: lakemark table resume TABLE",
-    )
-
-
-@lru_cache(maxsize=8)
-def _template(value: bytes) -> EnvelopeTemplate:
-    return EnvelopeTemplate(value)
