@@ -1,4 +1,4 @@
-"""What ``lakemark validate`` finds offline beyond the form of the settings."""
+"""The checks of ``lakemark validate`` beyond the form of the settings, all of them offline."""
 
 from collections.abc import Iterator
 

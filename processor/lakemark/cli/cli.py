@@ -495,7 +495,7 @@ def _control(
 
 
 def _progress_of(table: str, config: Config) -> bytes:
-    """What the pipeline says of a table; of one that it has not seen a command would do nothing."""
+    """Return what the pipeline says of a table; for one not seen yet a command would do nothing."""
     _known_form(table, config)
     from lakemark.kafka.records import read_compacted  # noqa: PLC0415
     from lakemark.state import control  # noqa: PLC0415

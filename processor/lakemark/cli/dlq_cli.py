@@ -180,7 +180,7 @@ def _letters(config: Config, wanted: LetterFilter) -> Iterator[Letter]:
 
 
 def _planned(config: Config, letters: list[Letter]) -> "Replay":
-    """What a replay of these comes to, by the connector's tables as the database has them now.
+    """Return what a replay of these comes to, by the connector's tables as they are now.
 
     Raises:
         PipelineError: no database is configured.

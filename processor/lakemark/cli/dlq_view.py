@@ -1,4 +1,4 @@
-"""How dead letters look: tables and lines for people, JSON for programs.
+"""The look of dead letters: tables and lines for people, JSON for programs.
 
 `show_letters` shows no cell value; `show_letter` shows the record, as it is asked to. What a record
 holds is never passed to a terminal as it is: control characters are escaped.
@@ -111,7 +111,7 @@ def readable(data: bytes) -> str:
 
 
 def show_plan(console: Console, replay: "Replay", *, as_json: bool) -> None:
-    """What a replay would do."""
+    """Print what a replay would do."""
     if as_json:
         show_replay(replay, [])
         return
@@ -136,7 +136,7 @@ def show_refused(console: Console, refused: Sequence["Refused"]) -> None:
 
 
 def show_run(console: Console, table: str, rows: int, run: "FollowedRun") -> None:
-    """What has become of one signal of a replay."""
+    """Print what has become of one signal of a replay."""
     show_line(
         console, f"{table}: {_many(rows, 'row')} {'is' if rows == 1 else 'are'} to be read again"
     )

@@ -1,4 +1,4 @@
-"""What `lakemark doctor` prints: a line a finding, what mends it below; or JSON."""
+"""The output of `lakemark doctor`: a line a finding, what mends it below; or JSON."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -45,7 +45,7 @@ OutputOption = Annotated[OutputForm, typer.Option("--output", "-o", help="table 
 
 
 def set_debug(*, on: bool) -> None:
-    """Whether errors come with their traceback."""
+    """Set whether errors come with their traceback."""
     global _debug  # noqa: PLW0603 (one process, one command)
     _debug = on
 

@@ -1,4 +1,4 @@
-"""What `lakemark plan` prints: what would be done, part by part, and what stands in its way."""
+"""The output of `lakemark plan`: what would be done, part by part, and what stands in its way."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""How answers and errors look: panels and tables on a terminal, plain lines elsewhere."""
+"""The look of answers and errors: panels and tables on a terminal, plain lines elsewhere."""
 
 import platform
 import re
@@ -103,7 +103,7 @@ def show_problems(
 
 
 def show_error(console: Console, error: LakemarkError, *, hide: Hide) -> None:
-    """What happened, whether it is retried, what to do."""
+    """Print what happened, whether it is retried, what to do."""
     lines = [hide(error.message)]
     if error.hint:
         lines.append(hide(f"    → {error.hint}"))
@@ -130,7 +130,7 @@ def _say(console: Console, title: str, lines: Sequence[str], *, colour: str) -> 
 
 
 def show_summary(console: Console, config: Config) -> None:
-    """What a valid configuration means."""
+    """Print what a valid configuration means."""
     source = config.source
     if source.connect:
         place = f"the connector {source.connect.connector} (Connect is asked by `lakemark run`)"

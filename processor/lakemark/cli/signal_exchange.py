@@ -39,7 +39,7 @@ class Request:
 
     @property
     def is_run(self) -> bool:
-        """Whether it asks for a run."""
+        """True if it asks for a run."""
         return self.kind == "execute-snapshot"
 
     def check(self, pipeline: str) -> None:

@@ -1,4 +1,4 @@
-"""How runs look: bars on a terminal, lines elsewhere, JSON for programs."""
+"""The look of runs: bars on a terminal, lines elsewhere, JSON for programs."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -62,7 +62,7 @@ class Bars:
 
 
 def numbers(scan: Scan) -> str:
-    """How far a table has come, in one line."""
+    """Return how far a table has come, in one line."""
     total = "?" if scan.total_chunks is None else f"{scan.total_chunks:,}"
     parts = [f"{scan.chunks:,}/{total} chunks"]
     if scan.total_chunks:
@@ -82,7 +82,7 @@ def numbers(scan: Scan) -> str:
 
 
 def show_outcome(console: Console, run: FollowedRun, *, is_run: bool, as_json: bool) -> None:
-    """What came of a signal: its newest notification, and what can be done next."""
+    """Print what came of a signal: its newest notification, and what can be done next."""
     if as_json and run.last is not None:
         show_json(_data(run.last))
         return

@@ -1,4 +1,4 @@
-"""How `lakemark status` looks: once, again and again, or as JSON."""
+"""The look of `lakemark status`: once, again and again, or as JSON."""
 
 import sys
 import time
@@ -65,7 +65,7 @@ REREADS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Screen:
-    """What stands above the table, its rows, what stands below; no text holds a secret."""
+    """The text above the table, its rows, the text below; no text holds a secret."""
 
     head: list[str]
     rows: list[tuple[str, ...]]
@@ -190,7 +190,7 @@ def _word(seen: Overview, topic: str) -> str:
 
 
 def _of_source(now: Status) -> Iterator[str]:
-    """Why no changes come to Kafka: all below is out of date then."""
+    """Yield why no changes come to Kafka: all below is out of date then."""
     for problem in now.source.problems if now.source else ():
         since = _age(problem.since_ms, now.now_ms)
         yield f"source: {problem.reason} ({problem.code}, seen first {since})"
@@ -267,7 +267,7 @@ def _of_pipeline(seen: Overview) -> Iterator[str]:
 
 
 def _of_tables(tables: tuple[TableNow, ...]) -> Iterator[str]:
-    """What a reader has to know or to do; what is the same for several tables is said once."""
+    """Yield what a reader has to know or to do; what several tables have in common is said once."""
     groups: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for table in tables:
         for text, hint in _notes(table):
@@ -281,7 +281,7 @@ def _of_tables(tables: tuple[TableNow, ...]) -> Iterator[str]:
 
 
 def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
-    """What is to be known of one table, and what to do."""
+    """Yield what is to be known of one table, and what to do."""
     if table.reason:
         again = "it is retried" if table.retried else "it is not retried"
         stands = table.state in {PAUSED, DROPPED}

@@ -60,12 +60,12 @@ _OF_TOPIC: Final = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
-"""What a broker that answers may say of a topic."""
+"""The errors of a topic that come from a broker that answers."""
 _LONGER_S: Final = 1.0
 """A request ends by itself before we stop to wait: one that is answered while its client ends may
 end the whole process."""
 LOOK_S: Final = 0.1
-"""How often a client that waits for its first answer is polled."""
+"""The time between two polls of a client that waits for its first answer."""
 _log = structlog.get_logger("lakemark.kafka")
 
 
@@ -275,7 +275,7 @@ class Cluster:
         return found
 
     def permitted(self, topics: Iterable[str]) -> dict[str, frozenset[str] | None]:
-        """What we may do with each topic, as ``read``, ``describe_configs``; nothing is tried.
+        """Return what we may do with each topic, as ``read``, ``describe_configs``; try nothing.
 
         Returns:
             a topic that does not exist is left out; one that may not even be described (whether
@@ -288,7 +288,7 @@ class Cluster:
         }
 
     def permitted_with_groups(self, groups: Iterable[str]) -> dict[str, frozenset[str] | None]:
-        """What we may do with each consumer group; None where the broker does not say."""
+        """Return what we may do with each consumer group; None where the broker does not say."""
         names = list(dict.fromkeys(groups))
         found: dict[str, frozenset[str] | None] = {}
         if not names:

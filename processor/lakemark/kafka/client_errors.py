@@ -1,4 +1,4 @@
-"""What becomes of the errors that a client of Kafka meets: which of ours they are.
+"""The errors that a client of Kafka meets, as errors of ours.
 
     what the client says                      error
     ----------------------------------------  ----------------------------------------------------
@@ -43,7 +43,7 @@ log = structlog.get_logger("lakemark.kafka")
 
 
 def not_let_in(error: KafkaError) -> LoginRefused:
-    """What it means that the brokers do not accept our credentials or certificate."""
+    """Return the error for brokers that do not accept our credentials or certificate."""
     message = f"the brokers do not let us in: {masking.foreign(error.str())}"
     hint = "check kafka.security against the brokers"
     return LoginRefused(Mistake("kafka.security", message, hint), code="kafka-refused")
@@ -91,7 +91,7 @@ class LastError:
     def explain(
         self, config: Config, error: KafkaError, *, met: bool
     ) -> DependencyError | LoginRefused:
-        """What it means that a request failed.
+        """Return the error for a request that failed.
 
         Args:
             config: says which brokers.
@@ -104,7 +104,7 @@ class LastError:
 
     @property
     def reason(self) -> str:
-        """What it met last, without the client's own state; empty if that was nothing."""
+        """The last error of the client, without its own state; empty if there was none."""
         return _STATE.sub("", self.error.str()) if self.error else ""
 
 

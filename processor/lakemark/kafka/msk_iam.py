@@ -31,5 +31,5 @@ class MskIamToken:
 
 
 def is_installed() -> bool:
-    """Whether the signer is there."""
+    """Say whether the signer is there."""
     return importlib.util.find_spec(SIGNER) is not None

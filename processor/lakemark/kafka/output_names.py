@@ -23,7 +23,7 @@ def topic_of(prefix: str, table: str) -> str:
 
 
 def groups_of(pipeline: str) -> str:
-    """What the names of all consumer groups with marks begin with, and transactional ids too."""
+    """Return what the names of all consumer groups with marks and transactional ids begin with."""
     return f"{pipeline}.output."
 
 

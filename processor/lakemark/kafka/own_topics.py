@@ -118,7 +118,7 @@ def _in_words(operation: str) -> str:
 def unusable(
     config: Config, counts: Mapping[str, int], settings: Mapping[str, Mapping[str, str]]
 ) -> Iterator[tuple[str, Mistake]]:
-    """What cannot work about our topics that exist: the topic, and the problem with the command.
+    """Yield what cannot work about our topics that exist: the topic, the problem and the command.
 
     Args:
         config: ours.

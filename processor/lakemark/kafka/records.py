@@ -150,7 +150,7 @@ def read_all(config: Config, topic: str, *, since_ms: int | None = None) -> Iter
 def _since(
     config: Config, waiting: Mapping[tuple[str, int], int], since_ms: int
 ) -> list[TopicPartition]:
-    """Where each partition's first record of that time or later stands; the others are left out."""
+    """Return the offset of each partition's first record of that time or later; omit the others."""
     consumer = Consumer(_reader(config))
     asked = [TopicPartition(t, p, since_ms) for t, p in waiting]
     try:
@@ -170,7 +170,7 @@ def _reader(config: Config) -> dict[str, Any]:
 
 
 def passes(error: KafkaError) -> bool:
-    """Whether reading goes on by itself, or the end was reached."""
+    """Say whether reading goes on by itself, or the end was reached."""
     passing = (KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001
     return bool(error.retriable()) or error.code() in passing
 

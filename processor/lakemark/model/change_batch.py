@@ -191,7 +191,7 @@ def learnt_of(packet: pa.Table, table: str) -> Learnt:
 
 
 def metadata_of(packet: pa.Table, name: bytes) -> bytes:
-    """What the packet was told under a name; empty without."""
+    """Return what the packet was told under a name; empty without."""
     return bytes((packet.schema.metadata or {}).get(name, b""))
 
 

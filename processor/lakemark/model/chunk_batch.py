@@ -253,7 +253,7 @@ class Filed:
     parts: Sequence[tuple[bytes, bytes]]
 
     def places(self) -> npt.NDArray[np.int64]:
-        """Which rows of the file they are."""
+        """Return the numbers that the rows have in the file."""
         found: npt.NDArray[np.int64] = self._column(AT).to_numpy().astype(np.int64)
         return found
 

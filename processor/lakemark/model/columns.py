@@ -21,7 +21,7 @@ SPECIAL_NUMBERS: Final[Mapping[str, str]] = {
     "POSITIVE_INFINITY": "Infinity",
     "NEGATIVE_INFINITY": "-Infinity",
 }
-"""What Debezium writes where numerics are texts, and the database's own text."""
+"""The texts that Debezium writes where numerics are texts, and the database's own."""
 USUAL_DIGITS: Final = 6  # of a second's fraction, where a type says nothing else
 MAX_PRECISION: Final = 38  # of an Arrow decimal128 and of a Delta decimal
 TIMESTAMP: Final = pa.timestamp("us")
@@ -108,7 +108,7 @@ class Column:
 
     @property
     def is_numeric_text(self) -> bool:
-        """Whether values are numbers of the database as text: decimal.handling.mode is string.
+        """True if values are numbers of the database as text: decimal.handling.mode is string.
 
         False also where nobody says so: the database's type must be known.
         """
@@ -205,7 +205,7 @@ _KEY_TYPES: Final = (pa.string(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def speakable(name: str) -> bool:
-    """Whether msgspec takes the name as a renamed member (no quote, backslash, control)."""
+    """Say whether msgspec takes the name as a renamed member (no quote, backslash, control)."""
     return not any(c in '"\\' or c < " " for c in name)
 
 

@@ -1,4 +1,4 @@
-"""What a changed source table asks of its target table."""
+"""The changes of a target table that a changed source table asks for."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Evolution:
 
 
 def compare(target: pa.Schema, source: pa.Schema) -> Evolution:
-    """What the target table needs to hold rows of `source`.
+    """Return what the target table needs to hold rows of `source`.
 
     A column that only the target has is fine (it becomes null), and so is one whose target type
     holds every value of the source's. Names are compared exactly, except that two names which
@@ -91,7 +91,7 @@ def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def way_on(table: str, path: str) -> str:
-    """What a person does about a change of types that no table can follow.
+    """Say what a person does about a change of types that no table can follow.
 
     The events with both types stay in the log, so that going on from where the table stopped would
     meet them again: they are skipped, and a snapshot brings what they held.

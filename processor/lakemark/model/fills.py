@@ -32,7 +32,7 @@ _NAME: Final = "value"
 
 
 class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What rows have in a column that are older than it.
+    """The value that rows have in a column that is younger than they are.
 
     Attributes:
         column: the source's name of it.
@@ -64,16 +64,16 @@ class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
         return column.combine_chunks()
 
     def lacks(self, names: Collection[str]) -> bool:
-        """Whether images with these columns are older than the column, and it is known by which."""
+        """Say whether images with these columns are older than it, and it is known by which."""
         is_told = not self.source or self.source in names
         return self.column not in names and is_told and {*names} <= {*self.known}
 
     def doubts(self, names: Collection[str]) -> bool:
-        """Whether nobody knows what older images with these columns have in it."""
+        """Say whether nobody knows what older images with these columns have in it."""
         return self.column not in names and not self.lacks(names)
 
     def is_sound(self) -> bool:
-        """Whether it says what it must; control records may hold anything."""
+        """Say whether it has all that it must; control records may hold anything."""
         if not self.column or not self.known or bool(self.value) == bool(self.source):
             return False
         try:

@@ -1,4 +1,4 @@
-"""What a check of `lakemark doctor` found.
+"""The findings of the checks of `lakemark doctor`.
 
 verdict   sign   meaning
 -------   ----   -------------------------------------------------------------------
@@ -18,7 +18,7 @@ from lakemark.settings.layers import InvalidConfig, Mistake
 
 
 class Verdict(StrEnum):
-    """How grave a finding is; the table is in the module's docstring."""
+    """The gravity of a finding; the table is in the module's docstring."""
 
     OK = "ok"
     WARNING = "warning"
@@ -86,7 +86,7 @@ def unchecked(checks: Iterable[str], why: str) -> list[Finding]:
 
 
 def clock(whose: str, skew_s: float | None) -> Finding:
-    """Whether another machine's clock agrees with ours.
+    """Return the finding about another machine's clock: whether it agrees with ours.
 
     Args:
         whose: the machine, such as ``database``.

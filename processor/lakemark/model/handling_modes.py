@@ -41,7 +41,7 @@ SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HandlingModes:
-    """How the connector writes values, with Debezium's own words and defaults.
+    """The way in which the connector writes values, with Debezium's own words and defaults.
 
     Attributes:
         decimal: decimal.handling.mode.

@@ -36,7 +36,7 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class NetChange:
-    """What a stretch of one key's log does to its row.
+    """The effect of a stretch of one key's log on its row.
 
     Attributes:
         action: UPSERT, DELETE or INSERT.

@@ -9,7 +9,7 @@ Offsets = dict[str, dict[int, int]]
 
 
 def has_passed(offsets: Offsets, ends: Offsets) -> bool:
-    """Whether a stream that has come to `offsets` has read all that ended at `ends`."""
+    """Say whether a stream that has come to `offsets` has read all that ended at `ends`."""
     return all(
         offsets.get(topic, {}).get(partition, 0) >= end
         for topic, partitions in ends.items()

@@ -59,7 +59,7 @@ def epoch_of(position: bytes) -> bytes:
 
 
 def one_transaction(before: bytes, after: bytes) -> bool:
-    """Whether two positions may be of one transaction: equal majors, or a slot's first one."""
+    """Say whether two positions may be of one transaction: equal majors, or a slot's first one."""
     one, other = unpack(before), unpack(after)
     return one[:2] == other[:2] or (_is_first(*one[1:]) and _is_first(*other[1:]))
 
@@ -71,24 +71,24 @@ def sequence_of(position: bytes) -> tuple[int | None, int]:
 
 
 def _is_first(major: int, minor: int) -> bool:
-    """Whether an event is of a slot's first transaction."""
+    """Say whether an event is of a slot's first transaction."""
     return not major & 7 and minor == major + 1
 
 
 def which_first(found: Sequence[bytes]) -> list[int]:
-    """Which of many stream positions are of a slot's first transaction."""
+    """Return the indexes of the stream positions that are of a slot's first transaction."""
     minors = np.frombuffer(b"".join(found), np.uint8)[WIDTH - 1 :: WIDTH]
     odd = np.flatnonzero(minors & 1)  # LSNs are even
     return [at for at in odd.tolist() if _is_first(*unpack(found[at])[1:])]
 
 
 def is_own_snapshot(position: bytes) -> bool:
-    """Whether a row of the connector's own snapshot has this position (major 0)."""
+    """Say whether a row of the connector's own snapshot has this position (major 0)."""
     return position[4:12] == bytes(8)
 
 
 def is_of_stream(position: bytes) -> bool:
-    """Whether an event of the stream has this position: not LOWEST, and of no snapshot."""
+    """Say whether an event of the stream has this position: not LOWEST, and of no snapshot."""
     return position != LOWEST and not is_own_snapshot(position)
 
 
@@ -104,7 +104,7 @@ def outside_stream(position: bytes) -> bytes:
 
 
 def taken_before(own_snapshot: bytes, position: bytes) -> bool:
-    """Whether the connector's own snapshot was taken before an event; if in doubt it was not.
+    """Say whether the connector's own snapshot was taken before an event; if in doubt it was not.
 
     Its LSN was sampled outside the stream, at or before the moment that its rows show: so it is
     compared with the event's own LSN, and equal says nothing.
@@ -113,7 +113,7 @@ def taken_before(own_snapshot: bytes, position: bytes) -> bool:
 
 
 def below_truncate(position: bytes, truncate: bytes) -> bool:
-    """Whether a truncate at `truncate` removes a row at `position`.
+    """Say whether a truncate at `truncate` removes a row at `position`.
 
     A row of the connector's own snapshot carries an LSN sampled outside the stream, so only that
     LSN is compared with the truncate's own: where the log ended then is where the next record
@@ -136,7 +136,7 @@ def parts_of(column: pa.FixedSizeBinaryArray) -> npt.NDArray[np.void]:
 
 
 def which_above(parts: npt.NDArray[np.void], bound: bytes) -> npt.NDArray[np.bool_]:
-    """Which of many positions (`parts_of`) are above a bound."""
+    """Say of each of many positions (`parts_of`) whether it is above a bound."""
     epoch, major, minor = unpack(bound)
     later = (parts["major"] > major) | ((parts["major"] == major) & (parts["minor"] > minor))
     above: npt.NDArray[np.bool_] = (parts["epoch"] > epoch) | ((parts["epoch"] == epoch) & later)

@@ -130,7 +130,7 @@ _NO_NOTES: Final[dict[str, Any]] = {"padded": False, "modifier": None, "source_t
 
 
 def _notes(column: Column) -> dict[str, Any]:
-    """What takes no part in a column's equality."""
+    """Return the attributes that take no part in a column's equality."""
     return {name: getattr(column, name) for name in _NO_NOTES}
 
 

@@ -1,4 +1,4 @@
-"""Which topics and tables a configuration names."""
+"""The topics and tables that a configuration names."""
 
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the configuration names.
+    """The topics and tables that the configuration names.
 
     Attributes:
         topic: whether the change topic of this name is read.
@@ -19,5 +19,5 @@ class Wanted:
     captured: Callable[[str], bool]
 
     def table(self, name: str, topics: Collection[str]) -> bool:
-        """Whether anything is to come of a table whose events came in these topics."""
+        """Say whether anything is to come of a table whose events came in these topics."""
         return name in self.tables and (not topics or any(map(self.topic, topics)))

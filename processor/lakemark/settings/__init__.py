@@ -1,1 +1,1 @@
-"""How settings are read: layers, units, mistakes."""
+"""The settings and their reading: layers, units, mistakes."""

@@ -1,4 +1,4 @@
-"""Where lakemark keeps what it fetches and makes, on this machine's disk."""
+"""The folder on this machine's disk for what lakemark fetches and makes."""
 
 import os
 from collections.abc import Iterator, Mapping

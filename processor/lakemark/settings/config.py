@@ -78,7 +78,7 @@ class KafkaConfig(Section):
 
 
 class ConnectConfig(Section):
-    """Where Kafka Connect answers, and which connector is ours."""
+    """The address of Kafka Connect, and the name of our connector."""
 
     url: HttpUrl = Field(description="REST address of a worker")
     connector: str = Field(min_length=1, description="name of the connector")
@@ -94,7 +94,7 @@ class ConnectConfig(Section):
 
 
 class SourceConfig(Section):
-    """Which connector, and which of its tables."""
+    """The connector, and those of its tables that are read."""
 
     connect: ConnectConfig | None = None
     connector_file: ExistingFile | None = Field(
@@ -135,7 +135,7 @@ class DatabaseConfig(Section):
 
 
 class SchemaChangesConfig(Section):
-    """What the tables do when the schema of their source changes."""
+    """The tables' answer to a change of their source's schema."""
 
     behavior: Behavior = Field(
         "lenient", description="what is done: see the page on schema changes"
@@ -147,7 +147,7 @@ class SchemaChangesConfig(Section):
 
 
 class TableSchemaChangesConfig(Section):
-    """What differs for one table."""
+    """The settings of one table, instead of those of all."""
 
     behavior: Behavior | None = Field(None, description="instead of lake.schema_changes.behavior")
     include: list[Kind] | None = Field(None, description="instead of lake.schema_changes.include")
@@ -155,7 +155,7 @@ class TableSchemaChangesConfig(Section):
 
 
 class TableConfig(Section):
-    """What differs for one table."""
+    """The settings of one table, instead of those of all."""
 
     path: Location | None = Field(None, description="folder of its own")
     deletes: Deletes | None = Field(None, description="instead of lake.deletes")
@@ -174,7 +174,7 @@ class LakeConfig(Section):
     tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
 
     def deletes_of(self, table: str) -> Deletes:
-        """Whether this table keeps deleted rows, marked (soft), or not (hard)."""
+        """Say whether this table keeps deleted rows, marked (soft), or not (hard)."""
         own = self.tables.get(table)
         return (own and own.deletes) or self.deletes
 
@@ -184,7 +184,7 @@ class LakeConfig(Section):
         return (own and own.engine) or self.engine
 
     def policy_of(self, table: str) -> SchemaPolicy:
-        """What this table does when the schema of its source changes."""
+        """Return what this table does when the schema of its source changes."""
         of_all, entry = self.schema_changes, self.tables.get(table)
         own = entry.schema_changes if entry else TableSchemaChangesConfig()
         return SchemaPolicy.of(
@@ -210,7 +210,7 @@ class OutputConfig(Section):
 
 
 class SnapshotConfig(Section):
-    """How tables are read while the log goes on."""
+    """The reading of tables while the log goes on."""
 
     chunk_rows: int = Field(
         100_000, ge=1, le=10_000_000, description="rows of a chunk, fewer where rows are wide"
@@ -254,7 +254,7 @@ class StreamConfig(Section):
 
 
 class DeadLettersConfig(Section):
-    """When bad records stop being exceptions, and the table stops instead.
+    """The number of bad records that are no longer exceptions: the table stops instead.
 
     It stops when one partition's part of a batch has more than `max_per_batch` bad records and
     they are more than `max_share` of it.
@@ -358,7 +358,7 @@ class Config(Section):
         return (*dict.fromkeys(_files_of(self)), *([key] if key else []))
 
     def masks(self) -> Masks:
-        """What takes the secrets out of other programs' text."""
+        """Return what takes the secrets out of other programs' text."""
         shown = [value for _, value, secret in leaves(self) if not secret]
         return Masks(self.secrets(), shown)
 
@@ -396,7 +396,7 @@ def _files_of(section: BaseModel | Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _cautions(config: Config) -> Iterator[Mistake]:
-    """What can be started like this but should be known."""
+    """Yield what can be started like this but should be known."""
     if config.output and config.source.connect is None:
         yield Mistake(
             "output",

@@ -27,7 +27,7 @@ class Template:
 
     @property
     def has_files(self) -> bool:
-        """Whether any part is a file's."""
+        """True if any part is a file's."""
         return any(isinstance(part, Path) for part in self.parts)
 
     def read(self) -> str:
@@ -49,7 +49,7 @@ class Template:
 
 
 def content(file: Path) -> str:
-    """What a file holds, without the newlines at its end.
+    """Return what a file holds, without the newlines at its end.
 
     Raises:
         OSError: it cannot be read.

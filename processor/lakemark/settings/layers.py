@@ -1,4 +1,4 @@
-"""Where settings come from: the YAML file with its line numbers, then the environment.
+"""The sources of settings: the YAML file with its line numbers, then the environment.
 
 The environment wins over the file. `${env:NAME}` and `${file:path}` are replaced in both. Nothing
 here raises for a mistake of the user: every mistake becomes a `Mistake`, so that all of them are
@@ -344,7 +344,7 @@ def _placeholder(
     layers: Layers,
     files: list[Path],
 ) -> str:
-    """What a placeholder stands for; a file that was read is added to `files`."""
+    """Return what a placeholder stands for; a file that was read is added to `files`."""
     if match[0] == "$${":
         return "${"
     scheme, _, argument = match[1].partition(":")

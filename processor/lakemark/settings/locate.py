@@ -1,4 +1,4 @@
-"""Where the configuration file is looked for."""
+"""The places where the configuration file is looked for."""
 
 import os
 from pathlib import Path

@@ -32,7 +32,7 @@ SECRET_KEY: Final = re.compile(
     r"|keystore\.key|key[._-]pem",
     re.IGNORECASE,
 )
-"""What the name of a secret sounds like, in the settings of other programs."""
+"""The words in names of secrets, in the settings of other programs."""
 
 EXPLAINS: Final = frozenset(
     {"error", "hint", "mend", "message", "note", "reason", "resnapshot", "why"}
@@ -116,7 +116,7 @@ def _hide_value(named: re.Match[str]) -> str:
 
 
 class _Process:
-    """What this process knows: the newest configuration's."""
+    """The secrets that this process knows: the newest configuration's."""
 
     made: Callable[[], Masks] = staticmethod(lambda: Masks(()))
     masks: Masks | None = None
@@ -135,7 +135,7 @@ def _masks() -> Masks:
 
 
 def foreign(text: object) -> str:
-    """What another program says, such as its error, without this process's secrets."""
+    """Return what another program says, such as its error, without this process's secrets."""
     return _masks().foreign(str(text))
 
 

@@ -16,7 +16,7 @@ _SHOWN: Final = 60
 
 
 def shape_of(model: type[BaseModel], path: SettingPath) -> Shape:
-    """What kind of setting the path is: one value, a list, a free map, a section or unknown."""
+    """Return the kind of a setting: one value, a list, a free map, a section or unknown."""
     kind: Any = model
     for part in path:
         kind = _bare(kind)

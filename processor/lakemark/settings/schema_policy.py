@@ -1,4 +1,4 @@
-"""What a Delta table does about a change of its source's schema: the policies, as one table; pure.
+"""The policies, as one table: what a Delta table does about a change of its source's schema; pure.
 
 outcome   means
 --------  ------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ REFUSED: Final = "schema-change-refused"
 
 
 class Outcome(StrEnum):
-    """What is done; the table is in the module's docstring."""
+    """The answer to a change; the table is in the module's docstring."""
 
     FOLLOW = "follow"
     LEAVE = "leave"

@@ -1,4 +1,4 @@
-"""What all sections of settings share."""
+"""The model that all sections of settings share."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,4 +1,4 @@
-"""How clients prove who they are to Kafka: passwords, certificates, tokens."""
+"""The ways in which clients prove who they are to Kafka: passwords, certificates, tokens."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
@@ -31,7 +31,7 @@ _MAY_HAVE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class SecurityConfig(Section):
-    """How clients prove who they are to Kafka; written once, given to the Java client and ours."""
+    """Proof of who the clients are, for Kafka; written once, given to the Java client and ours."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="how the brokers are spoken to"
@@ -70,7 +70,7 @@ class SecurityConfig(Section):
 
     @property
     def is_sasl(self) -> bool:
-        """Whether clients say who they are by SASL."""
+        """True if clients say who they are by SASL."""
         return self.security_protocol.startswith("SASL")
 
     @model_validator(mode="after")

@@ -236,12 +236,12 @@ def host_port(address: str) -> tuple[str, int]:
 
 
 def is_header_text(text: str) -> bool:
-    """Whether a header of HTTP can hold the text as it is."""
+    """Say whether a header of HTTP can hold the text as it is."""
     return text == text.strip() and not any(unicodedata.category(c) == "Cc" for c in text)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
+    """Say whether only this machine reaches the address."""
     if host.lower() == "localhost":
         return True
     try:
