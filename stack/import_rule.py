@@ -1,7 +1,8 @@
 """Who may import whom inside lakemark, checked by parsing the sources.
 
 1. A folder (or a file at the top) imports only what stands before it in `ORDER`.
-2. Folders of one kind (`KINDS`) never import each other: a new one touches no other.
+2. Folders of one kind (`KINDS`) never import each other: a new one touches no other. Where the kind
+   has a registry (`REGISTRIES`), nothing else imports them either.
 3. No module imports itself through others, whatever folder it is in.
 4. A library stands only where `LIBRARIES` has it.
 5. Only `EDGES` reach a library that talks to something outside; all other modules are pure.
@@ -24,6 +25,9 @@ ORDER: Final = (
 )
 
 KINDS: Final = ("converters", "connectors")
+
+REGISTRIES: Final[Mapping[str, str]] = {"converters": "converters.registry"}
+"""Of kinds whose folders nobody else knows: the module that does, so that a new one is a line."""
 
 LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "pyspark": (
@@ -187,8 +191,11 @@ def _kinds(ours: Imports) -> Iterator[str]:
         for target in sorted(ours[name]):
             other, _, there = target.partition(".")
             inside = "." in rest and "." in there
-            if kind in KINDS and other == kind and inside and group(rest) != group(there):
+            own = kind == other and "." in rest and group(rest) == group(there)
+            if kind in KINDS and other == kind and inside and not own:
                 yield f"{name} imports {target}: one of {kind} does not know another"
+            elif "." in there and not own and name != REGISTRIES.get(other, name):
+                yield f"{name} imports {target}: only {REGISTRIES[other]} knows those"
 
 
 def _cycles(ours: Imports) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakemark.connectors.connector import parse
+from lakemark.converters.registry import JSON
 from lakemark.errors import LakemarkError
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
@@ -158,7 +159,7 @@ class World:
     """A pipeline over a broker, batch by batch.
 
     With a `signal_table` its connector reads one, too, and it has shards. `attempts`: how often
-    every stage runs, see `MemoryRunner`.
+    every stage runs, see `MemoryRunner`. `converter`: the name of what reads its records.
     """
 
     root: Path
@@ -171,6 +172,7 @@ class World:
     records: list[dict[str, Any]] = field(default_factory=list)
     signal_table: str | None = None
     attempts: int = 2
+    converter: str = JSON
 
     def __post_init__(self) -> None:
         self.config = Config.model_validate(
@@ -229,6 +231,7 @@ class World:
             identity=SourceIdentity("postgresql", "shop", self.signal_table),
             modes=HandlingModes(),
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
+            converter=self.converter,
             catalog=self.catalog,
             librdkafka=MOCK if self.signal_table else {},
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},

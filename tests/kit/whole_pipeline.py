@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.converters.registry import JSON
 from lakemark.sink import names
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, KeyedRows
@@ -62,7 +63,13 @@ class World(FakeWorld):
     """
 
     def __init__(
-        self, root: Path, rows: dict[str, dict[int, str]], settings: Settings = SETTINGS
+        self,
+        root: Path,
+        rows: dict[str, dict[int, str]],
+        settings: Settings = SETTINGS,
+        *,
+        broker: Broker | None = None,
+        converter: str = JSON,
     ) -> None:
         super().__init__(settings)
         self.rows = {ORDERS: {}, ITEMS: {}, **rows}
@@ -70,7 +77,14 @@ class World(FakeWorld):
         schemas = {table: schema_of(table, id="int8", v="text") for table in self.rows}
         schemas[SIGNALS] = schema_of(SIGNALS, id="text", type="text", data="text")
         shards = {"stream": {"shards": settings.shards}}
-        self.lake = Shop(root, Broker(), schemas, sections=shards, signal_table=SIGNALS)
+        self.lake = Shop(
+            root,
+            broker or Broker(),
+            schemas,
+            sections=shards,
+            signal_table=SIGNALS,
+            converter=converter,
+        )
         self.log_end = self._last = 1000
         self._anew = False
 

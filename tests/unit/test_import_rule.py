@@ -57,6 +57,21 @@ def test_one_connector_does_not_know_another_but_what_they_share(tmp_path):
     assert found.startswith("connectors.mysql.types imports connectors.postgres.cells: one of ")
 
 
+@pytest.mark.parametrize("name", ["source__fold", "converters__record_schema"])
+def test_only_the_registry_knows_a_converter(tmp_path, name):
+    known = "from lakemark.converters.json.keys import x"
+    made = package(
+        tmp_path,
+        converters__json__converter=known,
+        converters__json__keys="",
+        converters__registry=known,
+        **{name: known},
+    )
+    (found,) = violations(made)
+    where = name.replace("__", ".")
+    assert found == f"{where} imports converters.json.keys: only converters.registry knows those"
+
+
 def test_a_pure_module_that_reaches_the_outside_through_another_is_found(tmp_path):
     made = package(
         tmp_path,
