@@ -4,10 +4,11 @@
 2. Folders of one kind (`KINDS`) never import each other: a new one touches no other. Where the kind
    has a registry (`REGISTRIES`), nothing else imports them either.
 3. No module imports itself through others, whatever folder it is in.
-4. A library stands only where `LIBRARIES` has it.
-5. Only `EDGES` reach a library that talks to something outside; all other modules are pure.
+4. A folder in `SEALED` is imported by one module alone, which has what is there by name.
+5. A library stands only where `LIBRARIES` has it.
+6. Only `EDGES` reach a library that talks to something outside; all other modules are pure.
 
-Imports inside functions count. Those for the type checker alone count too, but not for 3 and 5.
+Imports inside functions count. Those for the type checker alone count too, but not for 3 and 6.
 """
 
 import ast
@@ -28,6 +29,8 @@ KINDS: Final = ("converters", "connectors")
 
 REGISTRIES: Final[Mapping[str, str]] = {"converters": "converters.registry"}
 """Of kinds whose folders nobody else knows: the module that does, so that a new one is a line."""
+SEALED: Final[Mapping[str, str]] = {"sink.delta": "sink.formats"}
+"""Folders behind a seam, each with the registry that imports it."""
 
 LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "pyspark": (
@@ -40,9 +43,7 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "delta": ("spark",),
     "psycopg": ("connectors.postgres", "snapshot.chunk_task", "snapshot.adapters"),
     "sqlglot": ("connectors.postgres",),
-    "deltalake": (
-        *("sink.delta", "ops.stored_state", "ops.plan.facts_lake", "ops.doctor.facts_machine"),
-    ),
+    "deltalake": (*("sink.delta", "ops.stored_state", "ops.doctor.facts_machine"),),
     "obstore": ("sink.delta",),
     "confluent_kafka": (
         *("kafka", "source.fetch", "source.librdkafka", "sink.output"),
@@ -77,14 +78,14 @@ EDGES: Final[Mapping[str, str]] = {
     ),
     "source": "fetch librdkafka",
     "reconcile": "operator",
-    "sink": "apply lake_plan",
+    "sink": "apply formats",
     "sink.delta": (
-        "chunk_files commits data_files deletion_vectors deletion_vectors_rows delta_rs failures "
-        "incomplete_rows log_table maintenance object_client pending rebuild schema_evolution "
-        "spark_merge spark_merge_driver staging table_actions table_log table_sinks table_store"
+        "chunk_files commits data_files deletion_vectors deletion_vectors_rows delta_format "
+        "delta_rs failures log_table maintenance object_client pending rebuild schema_evolution "
+        "spark_merge spark_merge_driver staging table_actions table_log table_reader table_store"
     ),
     "sink.output": "dead_letter flushing publisher transaction writers",
-    "state": "advance checkpoint connector_drift control ownership policies recovery takeover",
+    "state": "checkpoint connector_drift control ownership policies recovery takeover",
     "snapshot": "adapters chunk_task coordinator snapshots table_cut",
     "runners": "batch_runner local_runner stopping",
     "spark": "daemon hadoop_files jobs plan_broadcast query session spark_runner topics warm",
@@ -106,6 +107,7 @@ def violations(package: Path = PACKAGE) -> list[str]:
     return [
         *_order(typed),
         *_kinds(typed),
+        *_sealed(typed),
         *_cycles(ours),
         *_libraries(libraries),
         *_edges(ours, libraries),
@@ -198,6 +200,19 @@ def _kinds(ours: Imports) -> Iterator[str]:
                 yield f"{name} imports {target}: only {REGISTRIES[other]} knows those"
 
 
+def _sealed(ours: Imports) -> Iterator[str]:
+    for name in sorted(ours):
+        for folder, registry in SEALED.items():
+            if name == registry or _is_in(name, folder):
+                continue
+            for target in sorted(t for t in ours[name] if _is_in(t, folder)):
+                yield f"{name} imports {target}: only {registry} may import what is in {folder}"
+
+
+def _is_in(name: str, place: str) -> bool:
+    return name == place or name.startswith(f"{place}.")
+
+
 def _cycles(ours: Imports) -> Iterator[str]:
     for name in ours:
         if name in (found := reached(name, ours)):
@@ -209,7 +224,7 @@ def _libraries(libraries: Imports) -> Iterator[str]:
     for name in sorted(libraries):
         for library in sorted(libraries[name] & set(LIBRARIES)):
             places = LIBRARIES[library]
-            if not any(name == place or name.startswith(f"{place}.") for place in places):
+            if not any(_is_in(name, place) for place in places):
                 yield f"{name} imports {library}: only {', '.join(places)} may"
 
 

@@ -24,6 +24,7 @@ from lakemark.connectors import catalog_policies
 from lakemark.connectors.connector import Connector
 from lakemark.converters.registry import JSON
 from lakemark.errors import DependencyError, LakemarkError
+from lakemark.model.chunk_batch import FILE_MISSING
 from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.fills import UNSEEN, Fill
@@ -36,9 +37,10 @@ from lakemark.runners.batch_runner import BatchRunner, Query
 from lakemark.runners.graceful_stop import GracefulStop
 from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
-from lakemark.sink.delta import chunk_files, rebuild, schema_evolution
+from lakemark.sink import formats
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
+from lakemark.sink.table_format import TableFormat
 from lakemark.source import offset_ranges
 from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state import (
@@ -99,6 +101,7 @@ class Pipeline:
         numerics: columns of type numeric by table, as it has found them.
         pace: when the next batch begins.
         converter: the name in `converters.registry` of what reads and writes the records.
+        lake: the format of the tables.
     """
 
     runner: BatchRunner
@@ -129,8 +132,10 @@ class Pipeline:
     failure: BaseException | None = None
     draining: GracefulStop = field(default_factory=GracefulStop)
     refresh: Refresh = field(init=False)
+    lake: TableFormat = field(init=False)
 
     def __post_init__(self) -> None:
+        self.lake = formats.format_of(self.config.lake)
         self.refresh = Refresh(self.catalog, self.schemas, self.forms)
 
     def start(self, *, armed: bool, once: bool) -> Query:
@@ -239,10 +244,12 @@ class Pipeline:
         state.control = max(before.control, end)
         records = self.controls(before.control, end)
         tables.end_fills(state, partial(plans.passed, before))
-        budget = FillBudget()
+        budget, can_fill = FillBudget(), partial(plans.can_fill, self.config)
 
         def carry(some: Sequence[dict[str, Any]]) -> None:
-            control_records.carry_out(some, state, before=before, start=start, refresh=self.refresh)
+            control_records.carry_out(
+                some, state, before=before, start=start, refresh=self.refresh, can_fill=can_fill
+            )
             self._fill(state, budget)
 
         left = control_records.guarded(
@@ -290,7 +297,7 @@ class Pipeline:
     def _replace_table(self, state: PipelineState, name: str) -> None:
         entry, options = state.tables[name], self.config.lake.options()
         path = folder_of(self.config.lake, name)
-        done = rebuild.replace(path, entry.rebuild, table=name, storage_options=options)
+        done = self.lake.replace(path, entry.rebuild, table=name, options=options)
         if done is not None:
             log.info("table.rebuilt", table=name, rows=done.rows, reason=entry.rebuild_why)
             entry.rows, entry.bytes = done.rows, done.bytes
@@ -299,7 +306,7 @@ class Pipeline:
             log.warning("table.rebuild_lost", table=name, rebuild=entry.rebuild)
             tables.lost_rebuild(state, entry)
         else:  # the source has no row
-            rebuild.empty(path, entry.rebuild, storage_options=options)
+            self.lake.empty(path, entry.rebuild, options=options)
 
     def _fill(self, state: PipelineState, budget: FillBudget) -> None:
         """Older rows get what they have in new columns, before any row that brings these itself.
@@ -321,12 +328,12 @@ class Pipeline:
             return False
         query, columns = self.checkpoint.query_id(), [one.column for one in due]
         try:
-            done = schema_evolution.fill(
+            done = self.lake.fill(
                 folder_of(self.config.lake, table),
                 due,
                 app_id=f"{query}/{table}/fill/{batch}",
                 table=table,
-                storage_options=self.config.lake.options(),
+                options=self.config.lake.options(),
                 engine=plans.engine_of(self.config, table, entry),
             )
         except LakemarkError as error:
@@ -344,7 +351,7 @@ class Pipeline:
     def _discarded(self, table: str, name: str) -> bool:
         path = folder_of(self.config.lake, table)
         try:
-            rebuild.discard(path, name, storage_options=self.config.lake.options())
+            self.lake.discard(path, name, options=self.config.lake.options())
         except Exception as error:  # noqa: BLE001 - it is tried again with the next batch
             log.debug("rebuild.not_discarded", table=table, reason=str(error))
             return False
@@ -476,7 +483,7 @@ class Pipeline:
         Raises:
             DependencyError: no table at all could be written: the whole batch is tried again.
         """
-        away = [one for one in failed if one.code not in {chunk_files.MISSING, UNSEEN}]
+        away = [one for one in failed if one.code not in {FILE_MISSING, UNSEEN}]
         entries = state.tables.values()
         waiting = [e.state == tables.ERRORED and e.retried and e.code != UNSEEN for e in entries]
         if away and all(waiting):

@@ -10,16 +10,12 @@ from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
 from lakemark.settings.schema_policy import FOLLOWS
-from lakemark.sink import names
-from lakemark.sink.delta.engines import IN_TASKS, engine_for
+from lakemark.sink import formats, names
 from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
 from lakemark.sink.output.publisher import OutputPlan, Row
 from lakemark.state import tables
 from lakemark.state.catch_up import TABLES_A_SLOT
 from lakemark.state.tables import STREAMING, PipelineState, StoredPosition, TableState, stale
-
-# delta-rs rewrites the files that a batch touches, in one task: about 8 s and 3 GB for 10 million
-# rows (0.7 GB) with keys everywhere. Beyond this size Spark's MERGE with deletion vectors wins.
 
 NOBODY: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
 Waters = dict[tuple[str, int], AppliedPosition]
@@ -75,6 +71,7 @@ def lake_plan(
         },
         new_table=NewTable(config),
         options=config.lake.options(),
+        format=config.lake.format,
         stopped=state.not_streaming() if step == STREAM else frozenset(),
         begins=TABLES_A_SLOT if step == STREAM and _others_wait(state) else None,
     )
@@ -90,10 +87,13 @@ def _seen(
 def can_fill(config: Config, table: str, entry: TableState) -> bool:
     """Whether older rows of a table can get values without being read again.
 
-    Not where an output topic tells of rows: they would be in no event there.
+    Not where an output topic tells of rows: they would be in no event there. Nor where the driver
+    merges: such tables are large, and reading them again keeps nobody waiting.
     """
-    is_written_here = engine_of(config, table, entry) in IN_TASKS
-    return config.output is None and is_written_here and tables.can_fill(entry)
+    if config.output is not None or not entry.engine or not tables.can_fill(entry):
+        return False
+    merges = formats.format_of(config.lake).merges_in_tasks
+    return merges(entry.engine) and merges(engine_of(config, table, entry))
 
 
 def passed(state: PipelineState, entry: TableState) -> bytes | None:
@@ -153,6 +153,7 @@ def output_plan(
         },
         options=config.lake.options(),
         converter=converter,
+        format=config.lake.format,
     )
 
 
@@ -178,9 +179,9 @@ class NewTable:
 
 
 def engine_of(config: Config, table: str, entry: TableState | None) -> str:
-    """The write engine of a table; see `engines.engine_for`."""
+    """The write engine of a table; see `TableFormat.engine_for`."""
     now, size = (None, 0) if entry is None else (entry.engine, entry.bytes)
-    return engine_for(config.lake.engine_of(table), now, size)
+    return formats.format_of(config.lake).engine_for(config.lake.engine_of(table), now, size)
 
 
 def waters_of(found: dict[str, dict[int, StoredPosition]]) -> Waters:

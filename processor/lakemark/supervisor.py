@@ -40,8 +40,6 @@ from lakemark.runners.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesEr
 from lakemark.runners.stopping import Stop
 from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
-from lakemark.sink.delta.chunk_files import ChunkFileWriter
-from lakemark.sink.delta.incomplete_rows import partial_keys
 from lakemark.sink.names import folder_of
 from lakemark.snapshot import notifications, snapshots
 from lakemark.snapshot.adapters import Adapters
@@ -313,7 +311,7 @@ class Supervisor:
             yield
             return
         config, query = self.config, pipeline.checkpoint.query_id
-        chunk_files = ChunkFileWriter.of(config)
+        lake = pipeline.lake
         settings = Settings(
             pipeline=config.name,
             shards=config.stream.shards,
@@ -331,12 +329,12 @@ class Supervisor:
             pipeline.runner,
             config,
             pipeline.connector,
-            ReadSettings(config, pipeline.modes, pipeline.connector.settings, chunk_files),
-            lambda table, key: partial_keys(
-                folder_of(config.lake, table, self._rebuild_of(table)),
-                key,
-                storage_options=config.lake.options(),
+            ReadSettings(
+                config, pipeline.modes, pipeline.connector.settings, lake.chunk_files(config)
             ),
+            lambda table, key: lake.reader_of(
+                folder_of(config.lake, table, self._rebuild_of(table)), config.lake.options()
+            ).incomplete_keys(key),
             pipeline.checkpoint.check_owner,
             lambda table: table in self.state.learnt_tables,
             catalog.has_seen,

@@ -26,9 +26,7 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.settings.masking import foreign
-from lakemark.sink import apply
-from lakemark.sink.delta import table_store
-from lakemark.sink.delta.failures import told
+from lakemark.sink import apply, formats
 from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
 from lakemark.sink.output import dead_letter, publisher
 from lakemark.sink.output.publisher import OutputPlan, RowPublisher
@@ -298,8 +296,7 @@ def merge(
         found = parts[table]
         rows = publish.of(table, survivors.get(table, []), found) if publish else None
         said.append((OUTCOME, msgspec.msgpack.encode(_apply(table, found, plan, rows))))
-    with told("the lake"):
-        table_store.settle()
+    formats.format_named(plan.format).settle()
     kinds, blobs = [kind for kind, _ in said], [blob for _, blob in said]
     yield pa.RecordBatch.from_arrays(
         [pa.array(kinds, pa.string()), pa.array(blobs, pa.binary())], schema=RESULT

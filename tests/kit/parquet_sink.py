@@ -1,7 +1,8 @@
-"""A second `TableSink`, small and slow: plain Parquet, a file for each version of a table.
+"""A second `TableFormat`, small and slow: plain Parquet, a file for each version of a table.
 
 Nothing outside of `sink/delta` may know that tables are Delta's: `tests/unit/test_parquet_sink.py`
-runs the contract of all sinks on this one, and whole batches of the pipeline.
+runs the contract of all formats on this one, and whole batches of the pipeline. It has one engine,
+no files of chunks, no rebuilds and no fills: a format may leave them out.
 
 A version is ``v<number>.json``, put in place when its rows are written: its file of rows, what is
 recorded, and the source table. The rules of a merge are those of `write_sets.Model`, row by row.
@@ -11,13 +12,17 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemark.model import change_batch
+from lakemark.converters.json import keys
+from lakemark.errors import TableError
+from lakemark.model import change_batch, positions
+from lakemark.model.columns import Column
 from lakemark.model.evolution import Evolution
+from lakemark.settings.config import Config
 from lakemark.sink import schema_changes
 from lakemark.sink.names import (
     ACTION,
@@ -34,6 +39,8 @@ from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSize
 from lakemark.sink.versions import batch_of
 from lakemark.sink.write_set import prepare
 from tests.kit.write_sets import Change, Model, Row
+
+PARQUET: Final = "parquet"
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ class ParquetSink:
     query: str = "q"
     pending: Beside = field(init=False)
     opened: ParquetVersion | None = None
+    engine = PARQUET
     merges = True
 
     def __post_init__(self) -> None:
@@ -196,10 +204,10 @@ class ParquetSink:
         assert not files
         found = newest(self.path)
         assert found is not None
-        prepare(write_set, found.schema(), key=key)  # refuses what every sink refuses
         if not write_set.num_rows:
             size = found.size()
             return MergeResult(rows=size.rows, files=size.files, bytes=size.bytes)
+        prepare(write_set, found.schema(), key=key)  # refuses what every sink refuses
         changes = [_change(row) for row in write_set.to_pylist()]
         return self._changed(
             lambda model: model.apply(changes), key, deletes=deletes, app_id=app_id, version=version
@@ -254,6 +262,94 @@ class ParquetSink:
         half.write_text(json.dumps({**said, "file": f"rows-{number}.parquet"}))
         half.replace(folder / f"v{number}.json")
         self.open()
+
+
+@dataclass(frozen=True)
+class ParquetReader:
+    """See `TableReader`."""
+
+    path: str
+
+    def rows(self) -> pa.Table | None:
+        """All rows that are not marked deleted."""
+        found = newest(self.path)
+        if found is None:
+            return None
+        rows = _by_source(found.rows())
+        dead = [bool(cdc.get("deleted")) for cdc in rows.column(CDC).to_pylist()]
+        return rows.filter(pa.array([not one for one in dead], pa.bool_()))
+
+    def columns(self) -> Collection[str] | None:
+        rows = self.rows()
+        return None if rows is None else {*rows.column_names} - {CDC}
+
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        there = newest(self.path) is not None
+        return ParquetSink(self.path).read_rows(keys) if there else keys.slice(0, 0)
+
+    def keys_below(self, position: bytes, *, key: Sequence[str]) -> pa.Table:
+        rows = self.rows()
+        if rows is None:
+            return pa.table({name: pa.nulls(0) for name in key})
+        of = [cdc["position"] for cdc in rows.column(CDC).to_pylist()]
+        below = [positions.below_truncate(one, position) for one in of]
+        return rows.filter(pa.array(below, pa.bool_())).select(list(key))
+
+    def incomplete_keys(self, key: Sequence[Column]) -> list[bytes]:
+        rows = self.rows()
+        if rows is None:
+            return []
+        lacking = [bool(cdc["unavailable"]) for cdc in rows.column(CDC).to_pylist()]
+        rows = rows.filter(pa.array(lacking, pa.bool_()))
+        columns = [rows.column(column.name).combine_chunks() for column in key]
+        return [one for one in keys.canonical_from_columns(columns, list(key)).to_pylist() if one]
+
+
+class ParquetFormat:
+    """See `TableFormat`."""
+
+    def engine_for(self, chosen: str, now: str | None, size: int) -> str:
+        return PARQUET
+
+    def merges_in_tasks(self, engine: str) -> bool:
+        return engine == PARQUET
+
+    def sink_of(
+        self,
+        path: str,
+        engine: str,
+        options: dict[str, str],
+        *,
+        query: str,
+    ) -> ParquetSink:
+        assert engine in {PARQUET, ""}
+        return ParquetSink(path, query)
+
+    def reader_of(self, path: str, options: dict[str, str]) -> ParquetReader:
+        return ParquetReader(path)
+
+    def finish(self, *_: Any) -> NoReturn:
+        raise AssertionError("it merges in the task")
+
+    def settle(self) -> None:
+        """All is durable enough for a test."""
+
+    def chunk_files(self, config: Config) -> None:
+        """Rows of chunks come as all others do."""
+
+    def can_replace(self, path: str, options: dict[str, str]) -> bool:
+        return False
+
+    def replace(self, path: str, *_: Any, **__: Any) -> NoReturn:
+        raise TableError(f"{path} cannot be replaced", code="lake-refused")
+
+    empty = replace
+
+    def discard(self, path: str, name: str, *, options: dict[str, str]) -> None:
+        """There is nothing of a rebuild."""
+
+    def fill(self, *_: Any, **__: Any) -> bool:
+        return False
 
 
 def _by_source(rows: pa.Table) -> pa.Table:

@@ -1,4 +1,7 @@
-"""What every `TableSink` promises. The test module of one inherits `SinkContract`.
+"""What every `TableSink` promises, and a `TableFormat` besides.
+
+The test module of a format inherits `FormatContract` for each of its engines that merge in tasks;
+that of an engine which needs more, `SinkContract`.
 
 Starting an engine may be slow, so each test asks as many questions as it can in one merge: one key
 per question, all answered at once.
@@ -9,13 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lakemark.errors import TableError
+from lakemark.model.columns import Column
 from lakemark.model.evolution import Evolution
+from lakemark.model.fills import Fill, packed
+from lakemark.sink.names import rebuild_path
+from lakemark.sink.table_format import TableFormat
 from lakemark.sink.table_sink import MergeResult, TableSink
 from lakemark.sink.versions import version_of
 from tests.kit.write_sets import (
@@ -64,11 +72,12 @@ class Engine(Protocol):
 class SinkEngine:
     """A `TableSink` as the contract calls it: one for each call, as for each batch."""
 
-    sink_of: Callable[[str], TableSink]
+    made_by: TableFormat
+    name: str
     read: Callable[[str], pa.Table]
 
     def _opened(self, path: str) -> TableSink:
-        sink = self.sink_of(path)
+        sink = self.made_by.sink_of(path, self.name, {}, query="q")
         sink.open()
         return sink
 
@@ -418,6 +427,119 @@ class SinkContract:
         scribe.merge(delete(row("gone"), at(2)), upsert(row("new"), at(2)))
         found = {r["id"]: bool(r["_cdc"]["deleted"]) for r in engine.read(scribe.path).to_pylist()}
         assert found == {"kept": False, "gone": True, "new": False}
+
+
+ID: Final = [Column("id", pa.string())]
+NEW: Final = Fill("w", at(9).hex(), tuple(COLUMNS), packed(pa.array([11], pa.int64())))
+
+
+class FormatContract(SinkContract):
+    """Inherit, and give the format, the engine's name and what reads a table."""
+
+    made_by: ClassVar[TableFormat]
+    name: ClassVar[str]
+
+    @abstractmethod
+    def read(self, path: str) -> pa.Table:
+        """The whole table under its own column names."""
+
+    @pytest.fixture
+    def engine(self) -> SinkEngine:
+        return SinkEngine(self.made_by, self.name, self.read)
+
+    def test_which_engine_a_table_has(self, tmp_path) -> None:
+        sink = self.made_by.sink_of(str(tmp_path / "t"), self.name, {}, query="q")
+        assert sink.engine == self.name
+        assert sink.merges
+        assert self.made_by.merges_in_tasks(self.name)
+        assert not self.made_by.merges_in_tasks("")
+        usual = self.made_by.engine_for("auto", None, 0)
+        assert self.made_by.sink_of("nowhere", "", {}, query="q").engine == usual
+
+    def test_there_is_no_table(self, tmp_path) -> None:
+        path = str(tmp_path / "none")
+        reader = self.made_by.reader_of(path, {})
+        assert reader.columns() is None
+        assert reader.incomplete_keys(ID) == []
+        assert reader.keys_below(at(9), key=["id"]).num_rows == 0
+        found = reader.read_rows(pa.table({"id": ["x"]}))
+        assert (found.num_rows, found.column_names) == (0, ["id"])
+        assert not self.made_by.fill(
+            path, [NEW], app_id="f", table="", options={}, engine=self.name
+        )
+        self.made_by.settle()
+
+    @pytest.mark.parametrize("deletes", ["hard"])
+    def test_what_a_reader_finds(self, scribe: Scribe) -> None:
+        scribe.merge(
+            upsert(row("old", "o", 1), at(3)),
+            upsert(row("half", None, 2), at(4), unavailable=("a",)),
+            upsert(row("gone", None, 3), at(4), unavailable=("a",)),
+            upsert(row("new", "n", 4), at(7)),
+        )
+        scribe.merge(delete(row("gone"), at(5)))
+        self.made_by.settle()
+        reader = self.made_by.reader_of(scribe.path, {})
+        assert set(reader.columns() or ()) == set(COLUMNS)
+        assert reader.incomplete_keys(ID) == [b'["half"]']
+        assert sorted(reader.keys_below(at(6), key=["id"]).column("id").to_pylist()) == [
+            "half", "old",
+        ]  # fmt: skip
+        found = reader.read_rows(pa.table({"id": ["new", "half", "never"]})).to_pylist()
+        by_id = {one["id"]: one for one in found}
+        assert {name: one["b"] for name, one in by_id.items()} == {"new": 4, "half": 2}
+        assert by_id["new"]["_cdc"]["position"] == at(7)
+        gone = scribe.engine.truncate(
+            scribe.path, at(6), deletes=scribe.model.deletes, app_id="q/t/cut", version=9
+        )
+        assert gone.deleted or gone.updated == 2
+        assert reader.keys_below(at(6), key=["id"]).num_rows == 0, "it reads what is there now"
+
+    @pytest.mark.parametrize("deletes", ["hard"])
+    def test_a_batch_with_a_sweep_alone_does_not_say_what_the_key_is(self, scribe: Scribe) -> None:
+        scribe.merge(upsert(row("x"), at(1)))
+        more = {"key": (), "deletes": "hard", "app_id": "q/t/stream", "version": 7}
+        done = scribe.engine.merge(scribe.path, write_set([], COLUMNS), **more)
+        assert (done.skipped, done.rows) == (False, 1)
+        scribe.check()
+
+    def test_a_table_takes_the_place_of_another_or_none_does(self, engine, tmp_path) -> None:
+        made_by, path, name = self.made_by, str(tmp_path / "t"), "rebuild-a-1"
+        old = self.scribe_of(engine, path, COLUMNS, ("id",))
+        old.merge(upsert(row("old"), at(1)))
+        more = {"table": "", "options": {}}
+        if not made_by.can_replace(path, {}):
+            with pytest.raises(TableError):
+                made_by.replace(path, name, **more)
+            return
+        assert made_by.replace(path, name, **more) is None, "there is no other yet"
+        new = self.scribe_of(engine, rebuild_path(path, name), COLUMNS, ("id",))
+        new.merge(upsert(row("new", "n", 5), at(2)), upsert(row("more"), at(2)))
+        for _ in range(2):
+            done = made_by.replace(path, name, **more)
+            assert done is not None
+            assert done.rows == 2
+            assert set(engine.read(path).column("id").to_pylist()) == {"new", "more"}
+        made_by.discard(path, name, options={})
+        assert set(engine.read(path).column("id").to_pylist()) == {"new", "more"}
+        assert made_by.reader_of(rebuild_path(path, name), {}).columns() is None
+        made_by.empty(path, "rebuild-a-2", options={})
+        assert engine.read(path).num_rows == 0
+
+    def test_older_rows_get_a_column_once_or_nothing_is_done(self, engine, tmp_path) -> None:
+        scribe = self.scribe_of(engine, tmp_path / "t", COLUMNS, ("id",))
+        scribe.merge(upsert(row("x"), at(1)), upsert(row("y"), at(2)))
+        before = engine.read(scribe.path)
+        more = {"app_id": "q/t/fill/1", "table": "", "options": {}, "engine": self.name}
+        done = self.made_by.fill(scribe.path, [NEW], **more)
+        assert self.made_by.fill(scribe.path, [NEW], **more) == done
+        after = engine.read(scribe.path)
+        if not done:
+            assert after.sort_by("id").equals(before.sort_by("id"))
+            return
+        assert after.column("w").to_pylist() == [11, 11]
+        assert pc.all(pc.is_in(after.column("id"), before.column("id"))).as_py()
+        assert not self.made_by.fill(scribe.path, [NEW], **{**more, "app_id": "q/t/fill/2"})
 
 
 def _instant(year: int, *rest: int) -> datetime:

@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.converters.registry import JSON
-from lakemark.sink import names
+from lakemark.sink import formats, names
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, KeyedRows
 from lakemark.snapshot.coordinator import Coordinator
@@ -59,8 +58,10 @@ class World(FakeWorld):
     Attributes:
         rows: what the database has: `v` by table and key.
         log_end: where its log ends.
-        lake: the stream, its topics and its tables.
+        lake: the stream, its topics and its tables; a `shop`.
     """
+
+    shop: ClassVar[type[Shop]] = Shop
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class World(FakeWorld):
         schemas = {table: schema_of(table, id="int8", v="text") for table in self.rows}
         schemas[SIGNALS] = schema_of(SIGNALS, id="text", type="text", data="text")
         shards = {"stream": {"shards": settings.shards}}
-        self.lake = Shop(
+        self.lake = self.shop(
             root,
             broker or Broker(),
             schemas,
@@ -110,7 +111,9 @@ class World(FakeWorld):
 
     def lacking(self, table: str) -> list[int]:
         """Keys of rows whose `v` the stream could not know."""
-        if not DeltaTable.is_deltatable(names.table_path(self.lake.config.lake.path, table)):
+        lake = self.lake.config.lake
+        path = names.folder_of(lake, table)
+        if formats.format_of(lake).reader_of(path, lake.options()).columns() is None:
             return []
         return [k for k, row in self.lake.rows(table).items() if row["_cdc"]["unavailable"]]
 

@@ -15,9 +15,9 @@ from lakemark.connectors.connector import parse
 from lakemark.ops.catalog_watch import has_to_wait, records
 from lakemark.settings.config import Config
 from lakemark.settings.schema_policy import BEHAVIORS, SchemaPolicy
-from lakemark.sink.delta import delta_rs, rebuild
+from lakemark.sink.delta import delta_rs
 from lakemark.sink.names import folder_of
-from lakemark.state.policies import Policies
+from lakemark.state.policies import Policies, can_rebuild
 from lakemark.state.tables import CATCHING_UP, ERRORED, PAUSED, PipelineState, TableState
 from tests.kit.catalog_looks import CONFIG, SETTINGS, T, U, facts, source, state
 from tests.kit.write_sets import table_schema
@@ -221,7 +221,7 @@ def test_a_refusal_is_said_even_if_something_else_was_said_just_now():
 )
 def test_when_a_table_can_be_made_anew_by_itself(changes, expected):
     config = Config.model_validate({**CONFIG.model_dump(exclude_unset=True), **changes})
-    assert rebuild.is_automatic(config, CAPTURES, T) is expected
+    assert can_rebuild(config, CAPTURES, T) is expected
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_when_a_table_can_be_made_anew_by_itself(changes, expected):
 )
 def test_a_table_of_which_no_snapshot_can_be_taken_is_not_made_anew(settings, expected):
     connector = parse({**CAPTURES.settings, **settings}, config=CONFIG)
-    assert rebuild.is_automatic(CONFIG, connector, T) is expected
+    assert can_rebuild(CONFIG, connector, T) is expected
 
 
 @pytest.mark.parametrize(

@@ -9,22 +9,20 @@ from lakemark.errors import DependencyError, TableError
 from lakemark.settings.table_id import text_of
 from lakemark.sink import names
 from lakemark.sink.delta import delta_rs, failures, maintenance, merge_sql, schema_evolution
+from lakemark.sink.delta.delta_format import DeltaFormat
 from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.delta.maintenance import Policy
-from lakemark.sink.delta.table_sinks import sink_of
 from lakemark.sink.write_set import TargetColumn
 from tests.kit.delta_table import merged, refusals
-from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, SinkEngine, row
+from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, FormatContract, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
 
-class TestDelta(SinkContract):
-    @pytest.fixture
-    def engine(self):
-        return SinkEngine(
-            lambda path: sink_of(path, TASK_MERGE, {}, query="q"),
-            lambda path: DeltaTable(path).to_pyarrow_table(),
-        )
+class TestDelta(FormatContract):
+    made_by, name = DeltaFormat(), TASK_MERGE
+
+    def read(self, path):
+        return DeltaTable(path).to_pyarrow_table()
 
 
 def merge(path: str, *changes, version: int = 1):

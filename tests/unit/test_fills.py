@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from lakemark import plans
 from lakemark.errors import DependencyError
 from lakemark.model import change_batch, fills, positions
 from lakemark.model.fills import UNSEEN, Fill, packed
@@ -524,10 +525,13 @@ WHOLE = {"complete": BY_SNAPSHOT, "engine": "task-merge"}
         ({"state": ERRORED, "code": "schema-incompatible"}, False),
     ],
 )
-def test_which_tables_get_values_and_which_are_read_again(entry, can):
+def test_which_tables_get_values_and_which_are_read_again(shop, entry, can):
     state = PipelineState(batch=4, tables={ORDERS: TableState(**{**WHOLE, **entry})})
     record = {"type": "table-fill", "table": ORDERS, "fills": [msgspec.to_builtins(fill())]}
-    control_records.carry_out([record], state, before=state, start={}, refresh=None)
+    can_fill = partial(plans.can_fill, shop.config)
+    control_records.carry_out(
+        [record], state, before=state, start={}, refresh=None, can_fill=can_fill
+    )
     after = state.tables[ORDERS]
     assert [one.batch for one in after.fills] == [4] * can
     assert bool(after.resnapshot) == (not can or "resnapshot" in entry)

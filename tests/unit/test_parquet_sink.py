@@ -2,21 +2,29 @@
 
 import pytest
 
-from lakemark.sink import apply
+from lakemark import plans
+from lakemark.settings.config import LakeConfig
+from lakemark.sink import formats
 from lakemark.sink.names import table_path
+from lakemark.sink.output import transaction
+from lakemark.state.tables import TableState
 from tests.kit.memory_pipeline import Broker, DiedError
-from tests.kit.parquet_sink import ParquetSink, _by_source, newest
+from tests.kit.memory_topics import MemoryTopics
+from tests.kit.parquet_sink import PARQUET, ParquetFormat, _by_source, newest
 from tests.kit.shop import ORDERS, Shop, schema_of
-from tests.kit.sink_contract import SinkContract, SinkEngine
+from tests.kit.sink_contract import FormatContract
+from tests.kit.whole_pipeline import Change, World
+from tests.unit.test_outputs import CLEAN, PLACEHOLDER, consume
 
 
-class TestParquet(SinkContract):
-    @pytest.fixture
-    def engine(self):
-        return SinkEngine(ParquetSink, lambda path: newest(path).rows())
+class TestParquet(FormatContract):
+    made_by, name = ParquetFormat(), PARQUET
+
+    def read(self, path):
+        return newest(path).rows()
 
 
-class ParquetShop(Shop):
+class Parquet:
     """A shop whose tables are Parquet."""
 
     def rows(self, table=ORDERS):
@@ -24,12 +32,30 @@ class ParquetShop(Shop):
         return {row.pop("id"): row for row in _by_source(found.rows()).to_pylist()}
 
 
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    def sink_of(path, engine, options, *, query):
-        return ParquetSink(path, query)
+class ParquetShop(Parquet, Shop): ...
 
-    monkeypatch.setattr(apply, "sink_of", sink_of)
+
+class ParquetWorld(World):
+    """Stream and snapshots, over tables that are Parquet."""
+
+    shop = ParquetShop
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    """The format is there by its name, and the lake is said to have it."""
+    monkeypatch.setitem(formats.FORMATS, PARQUET, ParquetFormat)
+    monkeypatch.setattr(LakeConfig, "format", PARQUET)
+
+
+@pytest.fixture(autouse=True)
+def _without_delta(monkeypatch):
+    """Whoever asks for Delta by its name fails."""
+    monkeypatch.delitem(formats.FORMATS, "delta")
+
+
+@pytest.fixture
+def shop(tmp_path):
     return ParquetShop(tmp_path, Broker(), {ORDERS: schema_of(ORDERS, id="int8", v="text")})
 
 
@@ -76,3 +102,50 @@ def test_a_crash_between_commit_and_state_repeats_nothing(shop):
     shop.again()
     assert shop.values() == {1: "a"}
     assert newest(table_path(shop.config.lake.path, ORDERS)).number == before
+
+
+def test_a_snapshot_brings_rows_without_files(tmp_path):
+    """Rows that nobody told of, and one whose column no event has."""
+    world = ParquetWorld(tmp_path, {ORDERS: {key: f"o{key}" for key in range(4)}})
+    world.commit(Change("u", ORDERS, 2, "long", told={"v": PLACEHOLDER}))
+    world.execute("r1", ORDERS)
+    world.go(until=lambda: len(world.reads) >= 2)
+    world.commit(Change("u", ORDERS, 3, "later"), Change("d", ORDERS, 0))
+    world.go(until=lambda: world.ended("r1"))
+    world.go(2.0)
+    assert not world.wrong
+    assert world.run_state("r1") == "completed"
+    assert world.lake.values() == {1: "o1", 2: "long", 3: "later"}
+    assert not world.lacking(ORDERS)
+    assert world.table(ORDERS).engine == PARQUET
+
+
+def test_output_topics_hear_of_values_and_of_rows_that_only_the_table_knows(tmp_path, monkeypatch):
+    out = MemoryTopics()
+    monkeypatch.setattr(transaction, "write", out.write)
+    schemas = {ORDERS: schema_of(ORDERS, id="int4", v="int4", big="text")}
+    sections = {"output": {"topic_prefix": "clean"}}
+    shop = ParquetShop(tmp_path, Broker(), schemas, sections=sections)
+    for key in range(3):
+        shop.put("c", 10 + key, key, v=1, big=f"text {key}")
+    shop.run()
+    shop.put("u", 20, 1, v=2, big=PLACEHOLDER)
+    shop.run()
+    assert consume(out) == {0: (1, "text 0"), 1: (2, "text 1"), 2: (1, "text 2")}
+    shop.put("t", 30, 0)
+    shop.put("c", 31, 9, v=9, big="new")
+    shop.run()
+    assert consume(out) == {9: (9, "new")}
+    assert {key for key, _, value in out.events(CLEAN) if value and value["op"] == "d"} == {0, 1, 2}
+    assert shop.values(column="big") == {9: "new"}
+
+
+def test_older_rows_are_read_again_where_the_format_gives_them_nothing(shop):
+    for key in range(2):
+        shop.put("c", 10 + key, key, v="a")
+    shop.run()
+    entry = shop.state.tables[ORDERS]
+    entry.complete = "snapshot"
+    assert plans.can_fill(shop.config, ORDERS, entry)
+    assert not plans.can_fill(shop.config, ORDERS, TableState(complete="snapshot"))
+    assert plans.engine_of(shop.config, ORDERS, entry) == PARQUET

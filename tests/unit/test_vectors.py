@@ -22,14 +22,14 @@ from lakemark.sink.delta import (
     object_client,
     table_log,
 )
+from lakemark.sink.delta.delta_format import DeltaFormat
 from lakemark.sink.delta.engines import DELETION_VECTORS, SPARK_MERGE
-from lakemark.sink.delta.table_sinks import sink_of
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.lake_plan import LakePlan, TablePlan
 from tests.kit.delta_table import actions, content, merged, numbered, refusals, values, vector_files
 from tests.kit.delta_table import merge_vectors as merge
 from tests.kit.log_model import TABLE, Entry
-from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, SinkContract, SinkEngine
+from tests.kit.sink_contract import COLUMNS, KEY_TYPES, KEY_VALUES, FormatContract
 from tests.kit.sink_contract import row as of
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 from tests.unit.test_resolve import parts, row
@@ -37,10 +37,11 @@ from tests.unit.test_resolve import parts, row
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-class TestVectors(SinkContract):
-    @pytest.fixture
-    def engine(self):
-        return SinkEngine(lambda path: sink_of(path, DELETION_VECTORS, {}, query="q"), content)
+class TestVectors(FormatContract):
+    made_by, name = DeltaFormat(), DELETION_VECTORS
+
+    def read(self, path):
+        return content(path)
 
 
 # -- what is written -----------------------------------------------------------------------------

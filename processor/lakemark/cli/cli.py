@@ -336,11 +336,11 @@ def _require_rebuildable(table: str, config: Config) -> None:
     Raises:
         PipelineError: `no-database`, `lake-refused`.
     """
-    from lakemark.sink.delta.table_store import TableStore  # noqa: PLC0415
+    from lakemark.sink import formats  # noqa: PLC0415
     from lakemark.sink.names import folder_of  # noqa: PLC0415
 
     path = folder_of(config.lake, table)
-    if not TableStore(path, config.lake.options()).is_conditional:
+    if not formats.format_of(config.lake).can_replace(path, config.lake.options()):
         raise PipelineError(
             f"{table} cannot be rebuilt: commits to {path} have no condition of their own",
             code="lake-refused",

@@ -21,6 +21,8 @@ from lakemark.model.change_batch import KeyColumns
 Mask = npt.NDArray[np.bool_]
 
 AT: Final = "at"
+FILE_MISSING: Final = "chunk-file-missing"
+"""Code of the error where a chunk's file is gone before its table had it."""
 _OF_FILES: Final = frozenset({b"lakemark.file", b"lakemark.columns"})
 _SETTLED: Final = b"chunk\0"  # an Arrow stream begins with 0xffffffff
 

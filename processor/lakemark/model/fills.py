@@ -2,7 +2,7 @@
 
 `ADD COLUMN … DEFAULT` gives every row that is there a value, and RENAME COLUMN gives all values
 another name; neither writes a row, so neither is in the log. Older rows of the table's copy get the
-value in one commit (`delta.schema_evolution.fill`), before the first row that brings the column
+value in one commit (`TableFormat.fill`), before the first row that brings the column
 itself. From then on an image says by its columns from which side of the change it is, whatever
 order partitions
 and batches come in: one without the column gets the value, one that has it, null included, keeps

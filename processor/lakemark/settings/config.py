@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
@@ -56,6 +56,8 @@ from lakemark.settings.units import (
     show_duration,
 )
 
+DELTA: Final = "delta"
+"""The format of tables."""
 Deletes = Literal["hard", "soft"]
 Engine = Literal["auto", "task-merge", "deletion-vectors", "spark-merge"]
 
@@ -172,6 +174,11 @@ class LakeConfig(Section):
     engine: Engine = Field("auto", description="how rows are written: see the page on tables")
     schema_changes: SchemaChangesConfig = SchemaChangesConfig()
     tables: dict[TableId, TableConfig] = Field({}, description="what differs, by schema.table")
+
+    @property
+    def format(self) -> str:
+        """Format of all tables, a name of `sink.formats`: there is one so far."""
+        return DELTA
 
     def deletes_of(self, table: str) -> Deletes:
         """Say whether this table keeps deleted rows, marked (soft), or not (hard)."""

@@ -36,9 +36,8 @@ from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch, chunk_batch, fills
 from lakemark.model.evolution import TypesError, joined, way_on
 from lakemark.model.fills import Fill
-from lakemark.sink import key_ends, schema_changes, versions
+from lakemark.sink import formats, key_ends, schema_changes, versions
 from lakemark.sink import resolve as resolving
-from lakemark.sink.delta.table_sinks import sink_of
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.sink.names import CDC, OWN
 from lakemark.sink.resolve import Part, Resolution, resolve
@@ -182,11 +181,12 @@ class _Work:
         own = plan.tables.get(table) or plan.new_table(table)
         parts = schema_changes.without_truncates(parts, own.policy)
         key = change_batch.key_columns(part.packet for part in parts).names
-        outcome = TableOutcome(table, key=list(key), engine=own.engine, step=plan.step)
+        made_by = formats.format_named(plan.format)
+        sink = made_by.sink_of(own.path, own.engine, plan.options, query=plan.query)
+        outcome = TableOutcome(table, key=list(key), engine=sink.engine, step=plan.step)
         outcome.truncate = _truncate(parts, own.floor)
         outcome.key_ends = key_ends.key_ends(_keys(parts), _key_types(parts, key))
         outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
-        sink = sink_of(own.path, own.engine, plan.options, query=plan.query)
         if own.pending_over >= 0:
             sink.pending.remove(own.pending_over, own.pending_over_step)
         waiting = sink.pending.load(own.pending, own.pending_step) if own.pending >= 0 else None

@@ -1,7 +1,7 @@
 """What a merge task is told of the lake and of each table, and what it says of a table afterwards.
 
 The driver makes the plans (`plans.lake_plan`), the task applies a batch by them (`apply`), and the
-driver finishes what is left to it (`spark_merge_driver`). The next state follows from outcomes
+driver finishes what is left to it (`TableFormat.finish`). The next state follows from outcomes
 (`advance`).
 """
 
@@ -14,9 +14,8 @@ import msgspec
 
 from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill
+from lakemark.settings.config import DELTA
 from lakemark.settings.schema_policy import FOLLOWS, SchemaPolicy
-from lakemark.sink.delta.engines import TASK_MERGE
-from lakemark.sink.delta.staging import StagedPart
 from lakemark.sink.table_sink import MergeResult
 
 STREAM: Final = "stream"
@@ -29,6 +28,7 @@ class TablePlan:
     """What the driver knows of a table: see `tables.TableState`.
 
     Attributes:
+        engine: that writes it; empty = the one that small tables have.
         settled: position that every partition of the table has passed.
         horizon: highest close row of the chunks that earlier batches applied.
         partial: whether any event of the table so far lacked a column.
@@ -45,7 +45,7 @@ class TablePlan:
 
     path: str
     deletes: str = "hard"
-    engine: str = TASK_MERGE
+    engine: str = ""
     floor: bytes | None = None
     pending: int = -1
     pending_step: str = STREAM
@@ -77,7 +77,8 @@ class LakePlan:
         new_table: the plan of a table not seen before.
         stopped: tables that do not stream: chunks of theirs are not applied.
         begins: so many tables of a merge task may begin in this step; None = all.
-        options: storage options of delta-rs.
+        options: storage options of the lake.
+        format: name of the tables' format, see `formats`.
     """
 
     query: str
@@ -88,6 +89,7 @@ class LakePlan:
     options: dict[str, str] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
     begins: int | None = None
+    format: str = DELTA
 
     def is_new(self, table: str) -> bool:
         """Return whether no earlier batch of the query has had the table in hand."""
@@ -118,7 +120,8 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         put_off: nothing was done: more tables begin than the batch has time for.
         unfinished: the driver does the rest, see `TableSink.merges`.
         needs: Arrow schema (IPC) that the driver must make the table fit first.
-        staged: write set that waits for the driver's MERGE.
+        engine: that has written it; empty = nothing was written.
+        staged: the write set that waits for the driver, see `TableSink.stage`; empty = none.
         committed_ms: when rows of it were committed, in milliseconds since the epoch; 0 = none.
         key_ends: what the ends of its key columns' ranges stand for in this batch.
         recorded_as: last part of the app id under which the batch is recorded; empty = it is not,
@@ -138,6 +141,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     put_off: bool = False
     unfinished: bool = False
     needs: bytes = b""
+    staged: bytes = b""
     key: list[str] = msgspec.field(default_factory=list)
     made: bool = False
     rows_before: int = 0
@@ -153,8 +157,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     lost: bool = False
     seconds: float = 0.0
     changes: list[str] = msgspec.field(default_factory=list)
-    engine: str = TASK_MERGE
-    staged: StagedPart | None = None
+    engine: str = ""
     committed_ms: int = 0
     key_ends: list[str] = msgspec.field(default_factory=list)
     recorded_as: str = ""

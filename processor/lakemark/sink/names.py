@@ -134,7 +134,7 @@ def folder_of(lake: LakeConfig, table: str, rebuild: str = "") -> str:
 
 
 def rebuild_path(path: str, name: str) -> str:
-    """Where a table is made anew that will replace the one at a path, see `delta.rebuild`."""
+    """Where a table is made anew that will replace the one at a path, see `TableFormat.replace`."""
     return f"{path.rstrip('/')}/{OWN_FOLDER}/{name}"
 
 

@@ -87,7 +87,7 @@ class TableVersion(Protocol):
 
 
 class Pending(Protocol):
-    """Halves of key changes that wait beside the table, see `delta.pending`."""
+    """Halves of key changes that wait beside the table."""
 
     def save(self, packet: pa.Table, batch: int, step: str) -> None:
         """Keeps the halves that a step of a batch leaves."""
@@ -105,6 +105,10 @@ class TableSink(Protocol):
     All raise `TableError` where this table cannot go on, and `DependencyError` where the lake is
     away: the same call again later does the same.
     """
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine that writes it."""
 
     @property
     def merges(self) -> bool:
@@ -177,8 +181,8 @@ class TableSink(Protocol):
     ) -> MergeResult:
         """Apply a write set, and the rows in files of `place`, in one commit."""
 
-    def stage(self, write_set: pa.Table, *, key: Sequence[str], app_id: str, version: int) -> Any:
-        """Keep a write set beside the table for the driver, see `merges`."""
+    def stage(self, write_set: pa.Table, *, key: Sequence[str], app_id: str, version: int) -> bytes:
+        """Keep a write set beside the table for the driver (`merges`); return what it must know."""
 
     def maintain(self, merged: MergeResult, *, key: Sequence[str]) -> None:
         """Join small files and remove old ones, where that is due: changes no row."""

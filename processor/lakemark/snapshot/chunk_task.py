@@ -15,14 +15,13 @@ never be read under its number.
 
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import psycopg
-import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.connectors.postgres.key_ranges import Boundary, Condition, KeyRange, halves
@@ -42,9 +41,9 @@ from lakemark.connectors.refusals import Refusal, refusals
 from lakemark.errors import ConfigError, LakemarkError, TableError
 from lakemark.kafka import records
 from lakemark.kafka.client_errors import away
-from lakemark.model.chunk_batch import ChunkFile
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, DatabaseConfig
+from lakemark.sink.table_format import WriteFile
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkError, ChunkPart, ChunkResult, ChunkSpec, KeyedRows
 
@@ -61,26 +60,6 @@ _INDIVISIBLE: Final = (
     "unique index: take another surrogate-key, or the primary key"
 )
 _REPORT: Final = "this is a defect of lakemark: please report it with the log of the worker"
-
-
-class WriteFile(Protocol):
-    """Writes rows to a data file beside their table; see `delta.chunk_files`."""
-
-    def wanted(self, table: str) -> bool:
-        """Whether rows of a table go to files."""
-
-    def __call__(
-        self,
-        table: str,
-        rows: pa.Table,
-        *,
-        key: Sequence[str],
-        position: bytes,
-        source_ts: int,
-        run: str,
-        rebuild: str,
-    ) -> ChunkFile | None:
-        """Writes them; None if a key is there twice. Raises DependencyError, TableError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ import lakemark.reconcile.operator
 import lakemark.spark.jobs
 import lakemark.spark.plan_broadcast
 import lakemark.tasks
+from lakemark.settings.config import DELTA
+from lakemark.sink import formats
 from lakemark.sink.output import writers
 from lakemark.source import fetch
 
@@ -49,6 +51,7 @@ def main() -> None:
     _keep_memory()
     pa.set_memory_pool(pa.system_memory_pool())
     fetch.ready()
+    formats.format_named(DELTA)
     gc.collect()
     gc.freeze()
     writers.start(int(os.environ.get(writers.COUNT, "0")))

@@ -17,7 +17,7 @@ from lakemark.model.schema import TableSchema
 from lakemark.runners.batch_runner import Batches, OtherStagesError
 from lakemark.runners.graceful_stop import QueryStoppedError
 from lakemark.settings.config import Config
-from lakemark.sink.delta import spark_merge_driver
+from lakemark.sink import formats
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
@@ -155,7 +155,7 @@ class SparkRunner:
 
     def finish(self, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
         """See `BatchRunner`."""
-        spark_merge_driver.finish(self._spark, own, outcome, plan)
+        formats.format_named(plan.format).finish(self._spark, own, outcome, plan)
 
     def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
         """See `BatchRunner`."""

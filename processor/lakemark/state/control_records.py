@@ -131,6 +131,7 @@ def carry_out(
     before: PipelineState,
     start: Offsets,
     refresh: Refresh,
+    can_fill: Callable[[str, TableState], bool] = lambda _, entry: tables.can_fill(entry),
 ) -> None:
     """Does what the records ask for, one after the other.
 
@@ -140,6 +141,7 @@ def carry_out(
         before: the state before the batch.
         start: Kafka offsets at which the batch began.
         refresh: told of tables that go on: the catalog may be asked about them again.
+        can_fill: whether older rows of a table can get values, see `plans.can_fill`.
     """
     for record, more in _usable(records):
         kind, named = record.get("type"), record.get("table", "")
@@ -171,7 +173,7 @@ def carry_out(
         elif kind == "table-rebuild" and table:
             _rebuild(state, record, more, refresh, start=start, before=before)
         elif kind == "table-fill" and table:
-            _fill(state, table, more)
+            _fill(state, table, more, can_fill)
         elif kind == "new-epoch":
             tables.new_epoch(state, start)
             log.warning("pipeline.new_epoch", epoch=len(state.epochs))
@@ -205,10 +207,15 @@ def _doubt(state: PipelineState, table: str, more: _More) -> None:
         state.ignorable.pop(table, None)  # the catalog says whether they are gone still
 
 
-def _fill(state: PipelineState, table: str, more: _More) -> None:
+def _fill(
+    state: PipelineState,
+    table: str,
+    more: _More,
+    can_fill: Callable[[str, TableState], bool],
+) -> None:
     """What older rows have in columns; where the table cannot get it any more, it is read again."""
     entry = state.tables.get(table)
-    if entry is None or not more.fills or not tables.can_fill(entry):
+    if entry is None or not more.fills or not can_fill(table, entry):
         _doubt(state, table, more)
     elif not all(fill.is_sound() for fill in more.fills):
         log.warning("control.unusable", type="table-fill", table=table)

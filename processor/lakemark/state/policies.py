@@ -3,18 +3,16 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-import pyarrow as pa
-
 from lakemark.connectors.catalog_changes import Action, Difference, SourceKeys
 from lakemark.connectors.catalog_facts import SourceFacts
 from lakemark.connectors.catalog_policies import CODES, KINDS, judged, outcome_of
 from lakemark.connectors.connector import Connector
+from lakemark.connectors.refusals import refusals
 from lakemark.errors import LakemarkError
 from lakemark.settings.config import Config
 from lakemark.settings.schema_policy import FOLLOWS, Kind, Outcome, SchemaPolicy, way_on
-from lakemark.sink.delta import rebuild
-from lakemark.sink.delta.commits import open_table
-from lakemark.sink.names import folder_of, sources_of
+from lakemark.sink import formats
+from lakemark.sink.names import folder_of
 from lakemark.state.tables import PipelineState
 
 
@@ -33,6 +31,22 @@ def readable(now: SourceFacts, keys: SourceKeys) -> set[str]:
         if facts.published and not facts.row_filter and is_whole and has_key:
             found.add(name)
     return found
+
+
+def can_rebuild(config: Config, connector: Connector, table: str) -> bool:
+    """Return whether a table that cannot follow its source can be made anew unasked.
+
+    It takes a database, snapshots that nobody has to ask for and nothing speaks against, and a
+    store in which one commit replaces the table. Rows that the table keeps and the source does not,
+    and deletes of an output topic, would be lost: nobody gives them up unasked.
+    """
+    by_itself = config.database is not None and config.snapshot.incomplete == "auto"
+    refused = connector.signal_table is None or refusals(connector.settings, table)
+    loses = config.lake.deletes_of(table) == "soft" or config.output is not None
+    if not by_itself or refused or loses:
+        return False
+    made_by = formats.format_of(config.lake)
+    return made_by.can_replace(folder_of(config.lake, table), config.lake.options())
 
 
 class Policies:
@@ -57,11 +71,10 @@ class Policies:
             is_made = self._is_made(name) and kind not in CODES.values()
             return FOLLOWS if is_made else self._config.lake.policy_of(name)
 
-        def can_rebuild(name: str) -> bool:
-            is_automatic = rebuild.is_automatic(self._config, self._connector, name)
-            return name in self.readable and is_automatic
+        def is_automatic(name: str) -> bool:
+            return name in self.readable and can_rebuild(self._config, self._connector, name)
 
-        return outcome_of(policy_of, can_rebuild)(table, kind)
+        return outcome_of(policy_of, is_automatic)(table, kind)
 
     def judged(self, changes: Iterable[Difference]) -> list[Difference]:
         """Differences of the catalog as the policies have them."""
@@ -93,9 +106,8 @@ class Policies:
         """Whether a table of the lake has a column, or may get it; yes if nobody knows."""
         lake = self._config.lake
         try:
-            opened = open_table(folder_of(lake, table), lake.options())
+            reader = formats.format_of(lake).reader_of(folder_of(lake, table), lake.options())
+            columns = reader.columns()
         except LakemarkError:
             return True
-        if opened is None:
-            return True
-        return column in sources_of(pa.schema(opened.schema().to_arrow())).values()
+        return columns is None or column in columns

@@ -28,7 +28,6 @@ from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.offsets import Offsets
 from lakemark.model.positions import LOWEST
 from lakemark.settings.table_id import text_of
-from lakemark.sink.delta.engines import IN_TASKS
 from lakemark.state import old_names
 
 FORMAT: Final = 4
@@ -98,7 +97,7 @@ class TableState(msgspec.Struct, omit_defaults=True):
             its own, BY_SNAPSHOT, or BEFORE: a version of lakemark that did not note it; empty =
             nothing yet.
         rebuild: name of the rebuild under way; empty = none. All that comes goes to the new table,
-            see `delta.rebuild`.
+            see `TableFormat.replace`.
         rebuild_why: what it is for.
         rebuild_old: the table that is rebuilt.
         rebuild_over: names of those of which nothing is needed any more once this is durable.
@@ -572,12 +571,11 @@ def runs(entry: TableState) -> bool:
 def can_fill(entry: TableState) -> bool:
     """Whether a table's rows can get values that no event tells, instead of being read again.
 
-    Not one that a person or an error has stopped, nor one that is to be read again anyway. Those
-    of Spark's engine are large: reading them again keeps nobody waiting.
+    Not one that a person or an error has stopped, nor one that is to be read again anyway; see
+    also `plans.can_fill`.
     """
     is_whole = bool(entry.complete) and not entry.resnapshot and not entry.rebuild
-    is_small = entry.engine in IN_TASKS and entry.bytes <= FILL_BYTES
-    return runs(entry) and is_whole and is_small
+    return runs(entry) and is_whole and entry.bytes <= FILL_BYTES
 
 
 def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]) -> None:

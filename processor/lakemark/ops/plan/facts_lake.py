@@ -1,11 +1,10 @@
-"""Asks Delta tables what would become of them, with the very rules of the sink; read only."""
+"""Asks tables of the lake what would become of them, by the very rules of the sink; reads only."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from lakemark import plans
 from lakemark.connectors.catalog_policies import CODES
@@ -15,12 +14,12 @@ from lakemark.model.schema import TableSchema
 from lakemark.ops.plan.planned import Action, Target
 from lakemark.settings.config import Config
 from lakemark.settings.schema_policy import FOLLOWS, Outcome, SchemaPolicy
-from lakemark.sink import schema_changes
+from lakemark.sink import formats, schema_changes
 from lakemark.sink.apply import require_key
-from lakemark.sink.delta import commits, rebuild, schema_evolution
-from lakemark.sink.delta.engines import IN_TASKS
-from lakemark.sink.names import CDC, folder_of, sources_of
+from lakemark.sink.names import CDC, folder_of
 from lakemark.sink.row_images import cdc_type
+from lakemark.sink.table_sink import TableSink
+from lakemark.state.policies import can_rebuild
 from lakemark.state.tables import PAUSED, PipelineState, TableState
 
 _AT_ONCE: Final = 8  # an object store answers one log in tens of milliseconds
@@ -36,7 +35,7 @@ def targets(
     tables: Mapping[str, TableSchema | None],
     state: PipelineState | None,
 ) -> dict[str, Target]:
-    """What becomes of the Delta table of each source table.
+    """What becomes of the table of each source table.
 
     A lake that does not answer makes a target that stops, with the reason.
 
@@ -62,7 +61,7 @@ def target(
     schema: TableSchema | None,
     entry: TableState,
 ) -> Target:
-    """What becomes of one Delta table, or of the one that a rebuild makes.
+    """What becomes of one table, or of the one that a rebuild makes.
 
     It never raises what the sink raises: that stands in it.
     """
@@ -71,17 +70,19 @@ def target(
     try:
         if schema is not None:
             _require_kept(schema)
-        opened = commits.open_table(path, config.lake.options())
-        if opened is None:
+        made_by = formats.format_of(config.lake)
+        sink = made_by.sink_of(path, engine, config.lake.options(), query="")
+        sink.open()
+        if sink.opened is None:
             return Target(path, "create", engine)
-        if engine in IN_TASKS:
-            commits.existing(path, config.lake.options(), opened, engine=engine)
+        if sink.merges:
+            sink.require_writable()
         if schema is None:
             return Target(path, "follow", engine)
         require_key(table, path, entry.key, schema.key)
         policy = FOLLOWS if entry.rebuild else config.lake.policy_of(table)
         deletes = config.lake.deletes_of(table)
-        return _fitted(opened, path, schema, policy, deletes=deletes, engine=engine)
+        return _fitted(sink, path, schema, policy, deletes=deletes, engine=engine)
     except LakemarkError as error:
         if entry.state != PAUSED and _is_rebuilt(config, connector, table, error.code):
             return Target(path, "rebuild", engine, (), (), error.code, error.message)
@@ -89,7 +90,7 @@ def target(
 
 
 def _require_kept(schema: TableSchema) -> None:
-    """Refuses a table that no Delta table can be kept of.
+    """Refuses a source table whose rows cannot be kept.
 
     Raises:
         TableError: `no-key`, `key-type`, `column-name-taken` …
@@ -106,12 +107,12 @@ def _is_rebuilt(config: Config, connector: Connector, table: str, code: str) -> 
     kind = CODES.get(code)
     if kind is None:
         return False
-    policy, can = config.lake.policy_of(table), rebuild.is_automatic(config, connector, table)
+    policy, can = config.lake.policy_of(table), can_rebuild(config, connector, table)
     return policy.outcome(kind, can_rebuild=can) is Outcome.REBUILD
 
 
 def _fitted(
-    opened: DeltaTable,
+    sink: TableSink,
     path: str,
     schema: TableSchema,
     policy: SchemaPolicy,
@@ -120,9 +121,9 @@ def _fitted(
     engine: str,
 ) -> Target:
     rows = schema.arrow().append(pa.field(CDC, cdc_type(deletes=deletes)))
-    whole = schema_evolution.plan(opened, path, rows, schema.table)
+    whole = sink.plan(rows, schema.table)
     rows = schema_changes.followed(rows, whole, policy, schema.table)
-    needed = schema_evolution.plan(opened, path, rows, schema.table)
+    needed = sink.plan(rows, schema.table)
     added = tuple(f"{needed.sources[f.name]} {f.type}" for f in needed.added)
     added += tuple(f"{CDC}.{f.name} {f.type}" for f in needed.members)
     widened = tuple(f"{needed.sources[n]} {was} to {kind}" for n, was, kind in needed.widened)
@@ -131,7 +132,6 @@ def _fitted(
     kinds = {whole.sources[n]: (was, kind) for n, was, kind in whole.widened}
     kept = [(n, *kinds[n]) for n in kinds if rows.field(n).type == kinds[n][0]]
     left_out += tuple(f"{name} {kind} (it stays {was})" for name, was, kind in kept)
-    has = sources_of(pa.schema(opened.schema().to_arrow())).values()
-    dropped = tuple(sorted({*has} - {*schema.by_name}))
+    dropped = tuple(sorted({*sink.columns()} - {*schema.by_name}))
     action: Action = "alter" if added or widened else "keep"
     return Target(path, action, engine, added, widened, left_out=left_out, dropped=dropped)

@@ -22,7 +22,7 @@ from deltalake import Schema
 
 from lakemark.errors import TableError
 from lakemark.model import chunk_batch, positions
-from lakemark.model.chunk_batch import AT, ChunkFile, Filed
+from lakemark.model.chunk_batch import AT, FILE_MISSING, ChunkFile, Filed
 from lakemark.settings.config import Config, LakeConfig
 from lakemark.sink.delta import key_index
 from lakemark.sink.delta.data_files import (
@@ -45,7 +45,6 @@ from lakemark.sink.write_set import key_cells
 Load = Callable[[ChunkFile, Places], pa.StructArray]
 """Rows of a file by number, sorted, under the source's names."""
 
-MISSING: Final = "chunk-file-missing"
 _MOST: Final = 0.5  # share of a file's rows that are read from it: above, all are
 
 
@@ -152,14 +151,14 @@ def present(file: ChunkFile) -> Iterator[None]:
     """A file that turns out to be missing is an error of its own.
 
     Raises:
-        TableError: `MISSING`.
+        TableError: `chunk-file-missing`.
     """
     try:
         yield
     except FileNotFoundError as error:
         raise TableError(
             f"the file {file.path} with rows of a chunk is gone",
-            code=MISSING,
+            code=FILE_MISSING,
             hint="the chunk is read again; let nothing but lakemark delete files of the table",
             retried=True,
         ) from error
@@ -224,7 +223,7 @@ def placed(
         fills: whether rows that lost can fill anything.
 
     Raises:
-        TableError: `MISSING`.
+        TableError: `chunk-file-missing`.
         DependencyError: the lake does not answer.
     """
     if not any(part.filed for part in parts):

@@ -19,24 +19,21 @@ any other change.
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 from deltalake import DeltaTable
 
 from lakemark import failpoints
-from lakemark.connectors.connector import Connector
-from lakemark.connectors.refusals import refusals
 from lakemark.errors import TableError
-from lakemark.settings.config import Config
 from lakemark.sink.delta import roaring, table_actions, table_log, table_store
 from lakemark.sink.delta.commits import Options, open_table, retried
 from lakemark.sink.delta.engines import ENGINE
 from lakemark.sink.delta.failures import Conflict, told
 from lakemark.sink.delta.table_log import Action, DataFile, TableFiles, vector_id
 from lakemark.sink.delta.table_store import TableStore
-from lakemark.sink.names import OWN_FOLDER, folder_of, rebuild_path
+from lakemark.sink.names import OWN_FOLDER, rebuild_path
+from lakemark.sink.table_format import Replaced
 
 log = structlog.get_logger(__name__)
 
@@ -53,33 +50,6 @@ _KEPT: Final = frozenset(
         "delta.targetFileSize",
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """What a rebuild has brought.
-
-    Attributes:
-        rows: live rows of the table now; -1 if its log does not say.
-        bytes: bytes of its data files.
-    """
-
-    rows: int
-    bytes: int
-
-
-def is_automatic(config: Config, connector: Connector, table: str) -> bool:
-    """Whether a table that cannot follow its source can be made anew without being asked.
-
-    It takes a database, snapshots that nobody has to ask for and nothing speaks against, and a
-    store in which one commit replaces the table. Rows that the table keeps and the source does not,
-    and deletes of an output topic, would be lost: nobody gives them up unasked.
-    """
-    store = TableStore(folder_of(config.lake, table), config.lake.options())
-    by_itself = config.database is not None and config.snapshot.incomplete == "auto"
-    refused = connector.signal_table is None or refusals(connector.settings, table)
-    loses = config.lake.deletes_of(table) == "soft" or config.output is not None
-    return by_itself and not refused and not loses and store.is_conditional
 
 
 def replace(

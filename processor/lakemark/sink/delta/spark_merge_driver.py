@@ -1,11 +1,13 @@
 """The driver's half of a batch for tables of the Spark MERGE engine."""
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lakemark import failpoints
 from lakemark.sink.delta import spark_merge
 from lakemark.sink.delta.failures import busy
+from lakemark.sink.delta.staging import StagedPart
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 
 
@@ -44,11 +46,11 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
         )
         outcome.truncated(gone)
         outcome.rows, outcome.bytes = gone.rows, gone.bytes
-    if outcome.staged is not None:
+    if outcome.staged:
         done = spark_merge.merge(
             spark,
             own.path,
-            [outcome.staged],
+            [msgspec.msgpack.decode(outcome.staged, type=StagedPart)],
             deletes=own.deletes,
             app_id=plan.app_id(outcome.table),
             version=outcome.version,

@@ -29,13 +29,15 @@ from lakemark.model.events import NOTHING_LEARNT, Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns, stored
 from lakemark.model.schema import TableSchema
+from lakemark.settings.config import DELTA
 from lakemark.settings.masking import foreign
-from lakemark.sink.delta import delta_rs
+from lakemark.sink import formats
 from lakemark.sink.names import CDC
 from lakemark.sink.output import output_records, row_events, transaction, writers
 from lakemark.sink.output.output_records import Cells, Message
 from lakemark.sink.output.row_events import Style
 from lakemark.sink.output.transaction import MarkSource, OutputTarget
+from lakemark.sink.table_format import TableReader
 
 ROWS: Final = "rows"
 AT_ONCE: Final = 50_000  # records of one transaction of rows
@@ -69,6 +71,7 @@ class OutputPlan:
         topic_ids: of the change topics.
         rows: by table.
         options: storage options of the lake.
+        format: name of its tables' format.
         client: librdkafka settings.
         converter: the name in `converters.registry` of what reads and writes the records.
     """
@@ -86,12 +89,17 @@ class OutputPlan:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, Row] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
+    format: str = DELTA
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
     converter: str = "json"
 
     def told(self, client: Mapping[str, Any]) -> "OutputPlan":
         """The plan with Kafka's settings, which do not travel with it."""
         return replace(self, client=client)
+
+    def reader_of(self, row: Row) -> TableReader:
+        """What reads a table of the lake."""
+        return formats.format_named(self.format).reader_of(row.path, self.options)
 
     def target(self, table: str, like: str = "") -> OutputTarget:
         """Where a table's records go."""
@@ -220,7 +228,7 @@ class _Known:
         images = [self.converter.key_image(key) for key in by_name.values()]
         wanted = self.converter.rows(images, narrow, self.modes).columns
         asked = pa.Table.from_struct_array(wanted)
-        found = delta_rs.read_rows(row.path, asked, storage_options=self.plan.options)
+        found = self.plan.reader_of(row).read_rows(asked)
         if not found.num_rows or CDC not in found.column_names:
             return {}
         names = canonical_from_columns(
@@ -349,9 +357,7 @@ class RowPublisher:
         born = [part for packet in self.parts if (part := _born(packet, below, narrow))]
         found = [_keyed(part, narrow) for part in born]
         if row is not None:
-            lake = delta_rs.keys_below(
-                row.path, truncate, key=narrow.key, storage_options=self.plan.options
-            )
+            lake = self.plan.reader_of(row).keys_below(truncate, key=narrow.key)
             found.append(_keyed(lake.cast(narrow.arrow()), narrow, without=found))
         every = pa.concat_tables(found) if found else None
         if every is None or not every.num_rows:

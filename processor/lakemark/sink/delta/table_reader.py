@@ -1,0 +1,64 @@
+"""A Delta table as a `TableReader`: each question opens the newest version, by delta-rs."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from lakemark.model.columns import Column
+from lakemark.model.key import canonical_from_columns
+from lakemark.sink.delta import delta_rs
+from lakemark.sink.delta.commits import open_table
+from lakemark.sink.delta.failures import told
+from lakemark.sink.names import CDC, sources_of
+
+MOST: Final = 100_000  # keys; more than that is a table that needs a snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaReader:
+    """See `TableReader`.
+
+    Attributes:
+        path: folder of the table.
+        options: of delta-rs.
+    """
+
+    path: str
+    options: dict[str, str]
+
+    def columns(self) -> Collection[str] | None:
+        """Return the source names of its columns."""
+        table = open_table(self.path, self.options)
+        if table is None:
+            return None
+        return sources_of(pa.schema(table.schema().to_arrow())).values()
+
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys."""
+        return delta_rs.read_rows(self.path, keys, storage_options=self.options)
+
+    def keys_below(self, position: bytes, *, key: Sequence[str]) -> pa.Table:
+        """Return the keys of the rows that a truncate at a position removes."""
+        return delta_rs.keys_below(self.path, position, key=key, storage_options=self.options)
+
+    def incomplete_keys(self, key: Sequence[Column]) -> list[bytes]:
+        """Return canonical keys of rows with unavailable columns; reads that column and the key."""
+        table = open_table(self.path, self.options)
+        if table is None:
+            return []
+        schema = pa.schema(table.schema().to_arrow())
+        by_source = {source: name for name, source in sources_of(schema).items()}
+        names = [by_source[column.name] for column in key]
+        with told(self.path):
+            rows = pa.table(
+                table.scan(columns=[*names, CDC], predicate=f"{CDC}['unavailable'] is not null")
+            )
+        if "deleted" in {field.name for field in schema.field(CDC).type}:
+            alive = [not row["deleted"] for row in rows.column(CDC).to_pylist()]
+            rows = rows.filter(pa.array(alive, pa.bool_()))
+        rows = rows.slice(0, MOST).cast(pa.schema([schema.field(n) for n in (*names, CDC)]))
+        columns = [rows.column(name).combine_chunks() for name in names]
+        found = canonical_from_columns(columns, list(key)).to_pylist()
+        return [name for name in found if name is not None]

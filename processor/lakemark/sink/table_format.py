@@ -1,0 +1,210 @@
+"""What the pipeline needs of a format of tables as a whole; one table of it is a `TableSink`.
+
+A format is made by its name (`formats`), which is what travels to the tasks. It keeps nothing of a
+batch, and is for any number of threads.
+
+Its engines are ways of writing a table, by name. Which one a table has is asked for or follows from
+the table's size; a batch ends in the task (`merges_in_tasks`), or the driver does the rest of it
+(`finish`). What else a format may leave out, it says: it has no files of chunks, so rows of
+snapshots come as all others do (`chunk_files`), it cannot give a table another's place
+(`can_replace`), or older rows no new columns (`fill`), so that they are read again.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.columns import Column
+from lakemark.model.fills import Fill
+from lakemark.settings.config import Config
+from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
+from lakemark.sink.table_sink import TableSink
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a rebuild has brought.
+
+    Attributes:
+        rows: live rows of the table now; -1 if its log does not say.
+        bytes: bytes of its data files.
+    """
+
+    rows: int
+    bytes: int
+
+
+class TableReader(Protocol):
+    """A table as it is at each question, whichever engine writes it.
+
+    All raise `DependencyError` where the lake is away, and `TableError` where the folder holds
+    something else than such a table.
+    """
+
+    def columns(self) -> Collection[str] | None:
+        """Return the source names of its columns; None without a table."""
+
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys, and `_cdc`, under the source's names, in no order.
+
+        Args:
+            keys: the key columns under the source's names.
+
+        Returns:
+            Without a table: no rows, and `_cdc` is missing.
+        """
+
+    def keys_below(self, position: bytes, *, key: Sequence[str]) -> pa.Table:
+        """Return the keys of the rows that a truncate at a position removes or marks deleted.
+
+        Args:
+            position: of the truncate.
+            key: source names of the key's columns: those of the result.
+        """
+
+    def incomplete_keys(self, key: Sequence[Column]) -> list[bytes]:
+        """Return canonical keys of rows with unavailable columns, 100,000 at most, in no order.
+
+        Args:
+            key: columns of the key under the source's names, in key order.
+        """
+
+
+class WriteFile(Protocol):
+    """Writes rows of chunks to data files that their tables may have as they are; picklable."""
+
+    def wanted(self, table: str) -> bool:
+        """Whether rows of a table go to files."""
+
+    def __call__(
+        self,
+        table: str,
+        rows: pa.Table,
+        *,
+        key: Sequence[str],
+        position: bytes,
+        source_ts: int,
+        run: str,
+        rebuild: str,
+    ) -> ChunkFile | None:
+        """Writes them; None if a key is there twice. Raises DependencyError, TableError."""
+
+
+class TableFormat(Protocol):
+    """A format of tables."""
+
+    def engine_for(self, chosen: str, now: str | None, size: int) -> str:
+        """Return the engine of a table: as set, else by its size.
+
+        Never one that cannot write what the table has.
+
+        Args:
+            chosen: by the configuration; `auto` leaves it to the format.
+            now: that it has; None for a table that is not known.
+            size: bytes of its data files.
+        """
+
+    def merges_in_tasks(self, engine: str) -> bool:
+        """Return whether an engine needs nobody but the task, see `TableSink.merges`."""
+
+    def sink_of(self, path: str, engine: str, options: dict[str, str], *, query: str) -> TableSink:
+        """Return the sink of one table.
+
+        Args:
+            path: the table's folder.
+            engine: one of its engines; empty = the one that small tables have.
+            options: storage options of the lake.
+            query: id of the streaming query, which names what waits beside the table.
+        """
+
+    def reader_of(self, path: str, options: dict[str, str]) -> TableReader:
+        """Return what reads one table."""
+
+    def finish(self, spark: Any, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
+        """Do what a task has left to the driver: make the table fit, or truncate and merge.
+
+        Exactly once per (app id, version), like `apply`; fills in the outcome.
+
+        Args:
+            spark: the session.
+            own: the table's plan.
+            outcome: as the task left it.
+            plan: of the batch.
+
+        Raises:
+            TableError: this table cannot go on.
+            DependencyError: the lake is away; the batch is tried again.
+        """
+
+    def settle(self) -> None:
+        """Make durable what this process has written, at the end of a task.
+
+        Raises:
+            DependencyError: the lake does not answer or refuses.
+        """
+
+    def chunk_files(self, config: Config) -> WriteFile | None:
+        """Return what writes rows of chunks to files; None where rows of no table go to any."""
+
+    def can_replace(self, path: str, options: dict[str, str]) -> bool:
+        """Return whether one commit can give the table in a folder another one's place."""
+
+    def replace(
+        self, path: str, name: str, *, table: str, options: dict[str, str]
+    ) -> Replaced | None:
+        """Bring a table that was made anew into its place; done again it changes nothing.
+
+        Args:
+            path: folder of the table; the new one is in `names.rebuild_path`.
+            name: of the rebuild; none is used twice for a table.
+            table: ``schema.table`` of the source.
+            options: storage options of the lake.
+
+        Returns:
+            None if there is no new table; nothing was done.
+
+        Raises:
+            TableError: it cannot be done, see `can_replace`.
+            DependencyError: the lake does not answer or refuses; the same call later goes on.
+        """
+
+    def empty(self, path: str, name: str, *, options: dict[str, str]) -> None:
+        """Take all rows out of a table whose source has none; raises as `replace`."""
+
+    def discard(self, path: str, name: str, *, options: dict[str, str]) -> None:
+        """Delete all that a rebuild has written beside its table.
+
+        Raises:
+            DependencyError: the lake does not answer or refuses.
+        """
+
+    def fill(
+        self,
+        path: str,
+        fills: Sequence[Fill],
+        *,
+        app_id: str,
+        table: str,
+        options: dict[str, str],
+        engine: str,
+    ) -> bool:
+        """Add columns with what the rows that are there have in them, in one commit.
+
+        Args:
+            path: folder of the table.
+            fills: the columns.
+            app_id: under which it is recorded: done again it changes nothing.
+            table: ``schema.table`` of the source.
+            options: storage options of the lake.
+            engine: of the table, one that merges in tasks.
+
+        Returns:
+            False if that cannot be done, and nothing was: its rows are to be read again.
+
+        Raises:
+            TableError: this table cannot be changed.
+            DependencyError: the lake is away.
+        """
