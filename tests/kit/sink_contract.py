@@ -469,7 +469,7 @@ class FormatContract(SinkContract):
         )
         self.made_by.settle()
 
-    @pytest.mark.parametrize("deletes", ["hard"])
+    @pytest.mark.parametrize("deletes", ["hard", "soft"])
     def test_what_a_reader_finds(self, scribe: Scribe) -> None:
         scribe.merge(
             upsert(row("old", "o", 1), at(3)),

@@ -55,10 +55,12 @@ class DeltaReader:
             rows = pa.table(
                 table.scan(columns=[*names, CDC], predicate=f"{CDC}['unavailable'] is not null")
             )
+        # Texts are scanned as views, which Arrow does not filter.
+        rows = rows.cast(pa.schema([schema.field(name) for name in (*names, CDC)]))
         if "deleted" in {field.name for field in schema.field(CDC).type}:
             alive = [not row["deleted"] for row in rows.column(CDC).to_pylist()]
             rows = rows.filter(pa.array(alive, pa.bool_()))
-        rows = rows.slice(0, MOST).cast(pa.schema([schema.field(n) for n in (*names, CDC)]))
+        rows = rows.slice(0, MOST)
         columns = [rows.column(name).combine_chunks() for name in names]
         found = canonical_from_columns(columns, list(key)).to_pylist()
         return [name for name in found if name is not None]
