@@ -27,6 +27,7 @@ from lakemark.connectors.catalogs import catalog_of
 from lakemark.converters.registry import converter_named
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.kafka import brokers, records
+from lakemark.model.control import Wake, encode
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops import feeds, settings_record
 from lakemark.ops.board import Board
@@ -429,9 +430,9 @@ class Supervisor:
 
     def _wake(self) -> None:
         """A control record makes a batch where the source is silent."""
-        record = {"type": "wake", "id": str(uuid.uuid4()), "ts_ms": int(time.time() * 1000)}
+        record = Wake(id=str(uuid.uuid4()), ts_ms=int(time.time() * 1000))
         topic = self.config.topics.control
-        records.publish(self.config, topic, [(b"_pipeline", json.dumps(record).encode())])
+        records.publish(self.config, topic, [(b"_pipeline", encode(record))])
 
     def _verdict(self) -> int:
         errored = {t: s for t, s in self.state.tables.items() if s.state == ERRORED}

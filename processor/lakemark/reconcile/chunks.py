@@ -21,13 +21,14 @@ A key of an explicit list that the database does not have comes as a delete, and
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.model import chunk_batch, net_change, positions
+from lakemark.model.control import Whole
 from lakemark.reconcile import key_log
 
 # Why an attempt is void: its chunk is read again.
@@ -36,10 +37,6 @@ FORGOTTEN: Final = "window-forgotten"
 OVERLAP: Final = "overlapping-run"
 OWN_SNAPSHOT: Final = "own-snapshot"
 RESTARTED: Final = "server-restarted"
-
-
-Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""What fits into a state."""
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -26,9 +26,19 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from lakemark.model import change_batch, positions
+from lakemark.model import change_batch, control, positions
+from lakemark.model.control import (
+    AttemptsBegin,
+    ChunkComplete,
+    ChunkVoid,
+    Fence,
+    Record,
+    RunEnd,
+    RunStart,
+    Sweep,
+)
 from lakemark.reconcile import chunks, key_log
-from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled, Whole
+from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled
 from lakemark.reconcile.outputs import (
     RESTART,
     SETTLED,
@@ -58,25 +68,6 @@ MARKS: Final = changed_keys.MARKS_KIND
 CHUNK: Final = "chunk"
 FOLDED: Final = frozenset({TOUCHES, MARKS, CHUNK, CONTROL})
 """Kinds of rows that a shard takes; it lets others pass."""
-
-RUN_START: Final = "run-start"
-RUN_END: Final = "run-end"
-MANIFEST: Final = "chunk"
-VOID: Final = "void"
-ATTEMPTS: Final = "attempts"
-FENCE: Final = "fence"
-SWEEP: Final = "sweep"
-
-
-class _Control(msgspec.Struct):
-    type: str = ""
-    run: str = ""
-    tables: list[str] = []
-    mode: str = TABLE_MODE
-    windows: str = ""
-    table: str = ""
-    attempt: Whole = 0
-    position: str = ""
 
 
 class _WindowData(msgspec.Struct, rename="camel"):
@@ -153,16 +144,13 @@ def _mark_order(mark: ShardMark) -> tuple[bytes, str, str, bytes]:
     return mark.position, mark.kind, mark.table, mark.data
 
 
-def arm(runs: set[str], record: object) -> None:
-    """Notes in `runs` which run a decoded control record arms or disarms, as `fold` does."""
-    try:
-        control = msgspec.convert(record, type=_Control)
-    except msgspec.ValidationError:
-        return
-    if control.type == RUN_START and control.run:
-        runs.add(control.run)
-    elif control.type == RUN_END:
-        runs.discard(control.run)
+def arm(runs: set[str], record: Record) -> None:
+    """Notes in `runs` which run a control record arms or disarms, as `fold` does."""
+    match record:
+        case RunStart(run=run) if run:
+            runs.add(run)
+        case RunEnd(run=run):
+            runs.discard(run)
 
 
 def touched(state: bytes | None) -> pa.RecordBatch:
@@ -178,35 +166,31 @@ def _control(now: ShardState, records: Iterable[bytes], shard: int) -> list[Outp
     """Arms, disarms, closes. Records of other types are for others, unreadable ones for nobody."""
     outputs: list[Output] = []
     for blob in records:
-        try:
-            record = msgspec.json.decode(blob, type=_Control)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            continue
-        if record.type == RUN_START and record.run:
-            _arm(now, record)
-        elif record.type == RUN_END and now.runs.pop(record.run, None) is not None:
-            _drop_tables(now)
-        elif record.type == MANIFEST:
-            _manifest(now, blob)
-        elif record.type == VOID:
-            _close(now, record.attempt)
-        elif record.type == ATTEMPTS:
-            _close_below(now, record.attempt)
-        elif record.type == FENCE:
-            now.fence = max(now.fence, _position(record.position))
-        elif record.type == SWEEP and shard == 0:
-            outputs += _sweep(now, record)
+        match control.decode(blob):
+            case RunStart(run=run) as record if run:
+                _arm(now, record)
+            case RunEnd(run=run):
+                if now.runs.pop(run, None) is not None:
+                    _drop_tables(now)
+            case ChunkComplete() as record:
+                _manifest(now, record)
+            case ChunkVoid(attempt=attempt):
+                _close(now, attempt)
+            case AttemptsBegin(attempt=attempt):
+                _close_below(now, attempt)
+            case Fence(position=position):
+                now.fence = max(now.fence, _position(position))
+            case Sweep() as record if shard == 0:
+                outputs += _sweep(now, record)
     return outputs
 
 
-def _arm(now: ShardState, record: _Control) -> None:
+def _arm(now: ShardState, record: RunStart) -> None:
     if not now.runs:
-        now.closed = Closed(below=record.attempt)
-    tables = sorted(set(record.tables))
-    run = now.runs.setdefault(
-        record.run, ArmedRun(tables, record.mode, record.windows or record.run)
-    )
-    run.mode = record.mode  # output topics may have been configured meanwhile, or taken out
+        now.closed = Closed(below=record.attempt or 0)
+    tables, mode = sorted(set(record.tables)), record.mode or TABLE_MODE
+    run = now.runs.setdefault(record.run, ArmedRun(tables, mode, record.windows or record.run))
+    run.mode = mode  # output topics may have been configured meanwhile, or taken out
 
 
 def _position(text: str) -> bytes:
@@ -217,7 +201,7 @@ def _position(text: str) -> bytes:
     return position if len(position) == positions.WIDTH else positions.LOWEST
 
 
-def _sweep(now: ShardState, record: _Control) -> list[Output]:
+def _sweep(now: ShardState, record: Sweep) -> list[Output]:
     """A truncate below which nothing of the source is: a run has written every row since."""
     run, position = now.runs.get(record.run), _position(record.position)
     if run is None or record.table not in run.tables or position == positions.LOWEST:
@@ -235,11 +219,18 @@ def _sweep(now: ShardState, record: _Control) -> list[Output]:
     ]
 
 
-def _manifest(now: ShardState, blob: bytes) -> None:
-    try:
-        manifest = msgspec.json.decode(blob, type=Manifest)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return
+def _manifest(now: ShardState, record: ChunkComplete) -> None:
+    manifest = Manifest(
+        record.run,
+        record.table,
+        record.chunk,
+        record.attempt,
+        record.parts,
+        record.lo,
+        record.hi,
+        record.server_start or "",
+        record.timeline or 0,
+    )
     attempt = _attempt(now, manifest)
     if attempt is not None:
         attempt.manifest = manifest

@@ -3,12 +3,12 @@
 The driver reads them by offset, so that a repeated batch reads the same ones.
 """
 
-import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import structlog
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
@@ -16,6 +16,7 @@ from lakemark.errors import DependencyError, PipelineError
 from lakemark.kafka import brokers, records
 from lakemark.kafka.client_errors import away
 from lakemark.kafka.client_settings import by_offset
+from lakemark.model.control import Record, converted, encode
 from lakemark.settings.config import Config
 from lakemark.state import control_records, data_loss
 
@@ -40,11 +41,9 @@ def write(
         DependencyError: the brokers are away; nothing was written, or the same can be again.
     """
     require(config, config.topics.control)
-    made = str(uuid.uuid4())
-    record = {"type": kind, "table": table, "id": made, "ts_ms": time.time_ns() // 1_000_000}
-    said = [(table.encode(), json.dumps(record | dict(more or {})).encode())]
-    records.publish(config, config.topics.control, said)
-    return made
+    record = _made(kind, table, more or {})
+    records.publish(config, config.topics.control, [(table.encode(), encode(record))])
+    return record.id
 
 
 def say(config: Config, said: Sequence[tuple[str, str, Mapping[str, object]]]) -> None:
@@ -53,15 +52,7 @@ def say(config: Config, said: Sequence[tuple[str, str, Mapping[str, object]]]) -
     Raises:
         DependencyError: the brokers are away; the same can be said again.
     """
-    now = time.time_ns() // 1_000_000
-    values = [
-        (
-            table.encode(),
-            {"type": kind, "table": table, "id": str(uuid.uuid4()), "ts_ms": now, **more},
-        )
-        for kind, table, more in said
-    ]
-    found = [(key, json.dumps(value).encode()) for key, value in values]
+    found = [(table.encode(), encode(_made(kind, table, more))) for kind, table, more in said]
     records.publish(config, config.topics.control, found)
 
 
@@ -71,14 +62,23 @@ def resnapshot(config: Config, tables: Iterable[str], reason: str) -> None:
     Raises:
         DependencyError: the brokers are away; the same can be said again.
     """
-    now = time.time_ns() // 1_000_000
-    said = [
-        {"type": data_loss.RESNAPSHOT, "table": table, "id": str(uuid.uuid4()), "ts_ms": now}
-        for table in tables
-    ]
-    found = [(str(r["table"]).encode(), json.dumps(r | {"reason": reason}).encode()) for r in said]
-    if found:
-        records.publish(config, config.topics.control, found)
+    said = [(data_loss.RESNAPSHOT, table, {"reason": reason}) for table in tables]
+    if said:
+        say(config, said)
+
+
+def _made(kind: str, table: str, more: Mapping[str, object]) -> Record:
+    """A new record; a field that its type does not have is a mistake of ours.
+
+    Raises:
+        msgspec.ValidationError: another mistake of ours.
+    """
+    made = {"id": str(uuid.uuid4()), "ts_ms": time.time_ns() // 1_000_000}
+    record = converted({"type": kind, "table": table, **made, **more})
+    lost = more.keys() - msgspec.to_builtins(record).keys()
+    if lost:
+        raise msgspec.ValidationError(f"{kind} has no {', '.join(sorted(lost))}")
+    return record
 
 
 def require(config: Config, *topics: str) -> None:

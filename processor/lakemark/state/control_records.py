@@ -1,4 +1,4 @@
-"""What a batch's control records do to the tables' states; they are written and read in `control`.
+"""What a batch's control records do to the tables' states; see `model.control`.
 
     type                does
     ------------------  -----------------------------------------------------------------------
@@ -23,37 +23,29 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from lakemark.model.fills import Fill
+from lakemark.model import control
+from lakemark.model.control import (
+    NewEpoch,
+    Record,
+    TableFill,
+    TablePause,
+    TableRead,
+    TableRebuild,
+    TableResnapshot,
+    TableResume,
+    TableSkip,
+    TableStop,
+)
 from lakemark.model.offsets import Offsets
 from lakemark.reconcile import window
-from lakemark.state import data_loss, handling, tables
+from lakemark.state import handling, tables
 from lakemark.state.handling import Mark
 from lakemark.state.schema_refresh import Refresh
 from lakemark.state.tables import PAUSED, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 
-COMMANDS: Final = frozenset(
-    {
-        *("table-pause", "table-resume", "table-stop", "table-skip", "table-read"),
-        *(data_loss.RESNAPSHOT, "table-rebuild", "table-fill", "new-epoch"),
-    }
-)
 _SHOWN: Final = 500  # characters of a reason that are kept
-
-
-class _More(msgspec.Struct):
-    """The fields of a command beside `type` and `table`."""
-
-    id: str = ""
-    until: int = -1
-    keys: list[str] | None = None
-    cancel: bool = False
-    automatic: bool = False
-    code: str = ""
-    reason: str | None = None
-    hint: str = ""
-    fills: list[Fill] = []
 
 
 def decoded(value: bytes | None) -> dict[str, Any] | None:
@@ -107,21 +99,20 @@ def guarded(
     return left
 
 
-def _usable(records: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], _More]]:
-    """The records whose fields are of the right types, with those of commands."""
+def _usable(records: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """The records of types that are known, whose fields are of the right types."""
     for record in records:
         try:
-            more = msgspec.convert(record, type=_More) if is_command(record) else _More()
+            yield control.converted(record)
         except msgspec.ValidationError:
-            log.warning("control.unusable", type=record.get("type"))
-        else:
-            yield record, more
+            if is_command(record):
+                log.warning("control.unusable", type=record.get("type"))
 
 
-def is_command(record: dict[str, Any]) -> bool:
+def is_command(record: Mapping[str, Any]) -> bool:
     """Whether a record asks for something of the tables; the others are of snapshots."""
     kind = record.get("type")
-    return isinstance(kind, str) and kind in COMMANDS
+    return isinstance(kind, str) and kind in control.COMMANDS
 
 
 def carry_out(
@@ -143,98 +134,103 @@ def carry_out(
         refresh: told of tables that go on: the catalog may be asked about them again.
         can_fill: whether older rows of a table can get values, see `plans.can_fill`.
     """
-    for record, more in _usable(records):
-        kind, named = record.get("type"), record.get("table", "")
-        table = named if isinstance(named, str) else ""
-        entry = state.tables.get(table)
-        if kind == "table-pause" and entry is not None:
-            tables.stop(
-                state,
-                table,
-                to=tables.PAUSED,
-                start=start,
-                before=before,
-                code="paused",
-                reason="paused by a control record",
-                hint=f"lakemark table resume {table}",
-            )
-        elif kind == "table-pause":
-            log.warning("table.not_paused", table=table)
-        elif kind == "table-stop" and table and more.code:
-            _stop(state, table, more, start=start, before=before)
-        elif kind == "table-resume" and _is_meant(entry, more) and tables.resume(state, table):
-            refresh.again(table)
-        elif kind == "table-skip":
-            _skip(state, table, record.get("offsets"), refresh)
-        elif kind == "table-read" and table:
-            _read(state, table, more, said="until" in record)
-        elif kind == data_loss.RESNAPSHOT and table:
-            _doubt(state, table, more)
-        elif kind == "table-rebuild" and table:
-            _rebuild(state, record, more, refresh, start=start, before=before)
-        elif kind == "table-fill" and table:
-            _fill(state, table, more, can_fill)
-        elif kind == "new-epoch":
-            tables.new_epoch(state, start)
-            log.warning("pipeline.new_epoch", epoch=len(state.epochs))
-        else:
-            window.arm(state.runs, record)
+    for record in _usable(records):
+        match record:
+            case TablePause(table=table):
+                _pause(state, table, start=start, before=before)
+            case TableStop(table=table, code=code) if table and code:
+                _stop(state, record, start=start, before=before)
+            case TableResume(table=table):
+                if _is_meant(state.tables.get(table), record.code) and tables.resume(state, table):
+                    refresh.again(table)
+            case TableSkip():
+                _skip(state, record, refresh)
+            case TableRead(table=table) if table:
+                _read(state, record)
+            case TableResnapshot(table=table) if table:
+                _doubt(state, table, record.reason)
+            case TableRebuild(table=table) if table:
+                _rebuild(state, record, refresh, start=start, before=before)
+            case TableFill(table=table) if table:
+                _fill(state, record, can_fill)
+            case NewEpoch():
+                tables.new_epoch(state, start)
+                log.warning("pipeline.new_epoch", epoch=len(state.epochs))
+            case _:
+                window.arm(state.runs, record)
 
 
-def _is_meant(entry: TableState | None, more: _More) -> bool:
+def _pause(state: PipelineState, table: str, *, start: Offsets, before: PipelineState) -> None:
+    if table not in state.tables:
+        log.warning("table.not_paused", table=table)
+        return
+    tables.stop(
+        state,
+        table,
+        to=tables.PAUSED,
+        start=start,
+        before=before,
+        code="paused",
+        reason="paused by a control record",
+        hint=f"lakemark table resume {table}",
+    )
+
+
+def _is_meant(entry: TableState | None, code: str | None) -> bool:
     """Whether a command that names a code finds the table stopped for it still."""
-    if not more.code:
+    if not code:
         return True
-    return entry is not None and entry.state == tables.ERRORED and entry.code == more.code
+    return entry is not None and entry.state == tables.ERRORED and entry.code == code
 
 
-def _runs(entry: TableState | None, more: _More) -> bool:
+def _runs(entry: TableState | None, code: str | None) -> bool:
     """Whether a table may be made anew without a person's word."""
-    if more.code:
-        return _is_meant(entry, more)
+    if code:
+        return _is_meant(entry, code)
     return entry is not None and tables.runs(entry)
 
 
-def _doubt(state: PipelineState, table: str, more: _More) -> None:
+def _doubt(state: PipelineState, table: str, reason: str | None) -> None:
     """Any row may be wrong; of a table of which nothing came yet, if a run may be reading it."""
     left = state.left.get(table)
     entry = left.entry if left else state.tables.get(table)
     if entry is None and state.runs:
         entry = state.tables[table] = TableState(since_batch=state.batch)
     if entry is not None:
-        why = more.reason or "events of it may be missing"
+        why = reason or "events of it may be missing"
         tables.resnapshot(entry, why[:_SHOWN], state.batch)
         state.ignorable.pop(table, None)  # the catalog says whether they are gone still
 
 
 def _fill(
     state: PipelineState,
-    table: str,
-    more: _More,
+    record: TableFill,
     can_fill: Callable[[str, TableState], bool],
 ) -> None:
     """What older rows have in columns; where the table cannot get it any more, it is read again."""
+    table, fills = record.table, record.fills
     entry = state.tables.get(table)
-    if entry is None or not more.fills or not can_fill(table, entry):
-        _doubt(state, table, more)
-    elif not all(fill.is_sound() for fill in more.fills):
+    if entry is None or not fills or not can_fill(table, entry):
+        _doubt(state, table, record.reason)
+    elif not all(fill.is_sound() for fill in fills):
         log.warning("control.unusable", type="table-fill", table=table)
-        _doubt(state, table, more)
+        _doubt(state, table, record.reason)
     else:
-        entry.fills += [msgspec.structs.replace(f, batch=state.batch) for f in more.fills]
+        entry.fills += [msgspec.structs.replace(f, batch=state.batch) for f in fills]
 
 
 def make_up_for(record: Mapping[str, Any], state: PipelineState) -> None:
     """What a command that is left out was to mend is mended by reading the table again."""
     table = record.get("table")
     if record.get("type") == "table-fill" and isinstance(table, str):
-        _doubt(state, table, _More(reason="older rows lack columns"))
+        _doubt(state, table, "older rows lack columns")
 
 
 def _stop(
-    state: PipelineState, table: str, more: _More, *, start: Offsets, before: PipelineState
+    state: PipelineState, record: TableStop, *, start: Offsets, before: PipelineState
 ) -> None:
     """Something about the source stops a table. A person's word stays, and so do those left out."""
+    table, reason = record.table, record.reason or ""
     entry = state.tables.get(table)
     if table in state.left or (entry is not None and entry.state == PAUSED):
         return
@@ -244,51 +240,54 @@ def _stop(
         to=tables.ERRORED,
         start=start,
         before=before,
-        code=more.code,
-        reason=(more.reason or "")[:_SHOWN],
-        hint=more.hint[:_SHOWN],
+        code=record.code,
+        reason=reason[:_SHOWN],
+        hint=(record.hint or "")[:_SHOWN],
     )
-    log.error("table.stopped", table=table, code=more.code, reason=more.reason, hint=more.hint)
+    log.error(
+        "table.stopped", table=table, code=record.code, reason=record.reason, hint=record.hint or ""
+    )
 
 
-def _skip(state: PipelineState, table: str, upto: object, refresh: Refresh) -> None:
-    if tables.skip(state, table, upto=upto):
-        refresh.again(table)
+def _skip(state: PipelineState, record: TableSkip, refresh: Refresh) -> None:
+    if tables.skip(state, record.table, upto=record.offsets):
+        refresh.again(record.table)
     else:
-        log.warning("table.not_skipped", table=table)
+        log.warning("table.not_skipped", table=record.table)
 
 
 def _rebuild(
     state: PipelineState,
-    record: Mapping[str, Any],
-    more: _More,
+    record: TableRebuild,
     refresh: Refresh,
     *,
     start: Offsets,
     before: PipelineState,
 ) -> None:
-    table, why = record["table"], (more.reason or "a command asked for it")[:_SHOWN]
-    upto = record.get("offsets")
-    if more.automatic and not _runs(state.tables.get(table), more):
-        if not more.code:  # what a look saw that asks for it is older than a person's word
-            _doubt(state, table, more)
-    elif more.cancel:
+    table, why = record.table, (record.reason or "a command asked for it")[:_SHOWN]
+    upto = record.offsets
+    if record.automatic and not _runs(state.tables.get(table), record.code):
+        if not record.code:  # what a look saw that asks for it is older than a person's word
+            _doubt(state, table, record.reason)
+    elif record.cancel:
         done = tables.cancel_rebuild(state, table)
         log.info("table.rebuild_cancelled" if done else "table.not_rebuilt", table=table)
-    elif tables.rebuild(state, table, more.id, why, start=start, before=before, upto=upto):
+    elif tables.rebuild(state, table, record.id, why, start=start, before=before, upto=upto):
         refresh.again(table)
         log.info("table.rebuild", table=table, reason=why)
     else:
         log.warning("table.not_rebuilt", table=table)
 
 
-def _read(state: PipelineState, table: str, more: _More, *, said: bool) -> None:
+def _read(state: PipelineState, record: TableRead) -> None:
     """Rows were read again; a table of which all were, and that has none, is known from then on."""
+    table, keys = record.table, record.keys
+    until = -1 if record.until is None else record.until
     entry = state.tables.get(table)
-    if entry is None and more.keys is None and said and table not in state.left:
+    if entry is None and keys is None and record.until is not None and table not in state.left:
         entry = state.tables[table] = TableState(since_batch=state.batch)
     if entry is not None:
-        tables.reread(entry, until=more.until, keys=more.keys)
+        tables.reread(entry, until=until, keys=keys)
 
 
 def first_state(

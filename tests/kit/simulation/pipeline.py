@@ -8,6 +8,7 @@ state of the batch. It may die anywhere, and the same batch comes again from the
 import copy
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from lakemark import plans, tasks
 from lakemark.model import change_batch, chunk_batch, fills, positions
 from lakemark.model.change_batch import KeyColumns
 from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.control import converted
 from lakemark.model.decoding import AppliedPosition, Records, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.fills import UNSEEN, Fill
@@ -183,7 +185,8 @@ class Pipeline:
         control = self.control[state.control : ends.control]
         armed = bool(runs)
         for record in control:
-            window.arm(runs, record)
+            with suppress(msgspec.ValidationError):
+                window.arm(runs, converted(record))
             armed = armed or bool(runs)
         stopped = state.stopped is not None or bool(self._added(ends))
         said = [f for r in control if r["type"] == "table-fill" for f in r["fills"]]
