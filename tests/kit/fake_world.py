@@ -14,6 +14,7 @@ from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot, Watermark
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
+from lakemark.model.control import ControlRecord, encode
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
@@ -258,10 +259,10 @@ class FakeWorld:
                 self.progress[key] = value
         self._pass("save")
 
-    def control(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def control(self, records: Sequence[ControlRecord]) -> None:
         for record in records:
             self._pass("control")
-            self.stream.write(json.loads(json.dumps(record)), alive=self._alive())
+            self.stream.write(json.loads(encode(record)), alive=self._alive())
         self._pass("control")
 
     def notify(self, notifications: Sequence[Notification]) -> None:

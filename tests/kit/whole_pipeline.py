@@ -17,6 +17,7 @@ import pyarrow as pa
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.converters.registry import JSON
+from lakemark.model.control import ControlRecord, encode
 from lakemark.sink import formats, names
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, KeyedRows
@@ -160,11 +161,11 @@ class World(FakeWorld):
 
     # -- topics, lake and reader ----------------------------------------------------------------
 
-    def control(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def control(self, records: Sequence[ControlRecord]) -> None:
         for record in records:
             self._pass("control")
-            self.controls.append(record)
-            self.lake.records.append(json.loads(json.dumps(record)))
+            self.controls.append(said := json.loads(encode(record)))
+            self.lake.records.append(said)
         self._pass("control")
 
     def partial_keys(self, table: str) -> tuple[str, ...]:

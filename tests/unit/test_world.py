@@ -8,6 +8,7 @@ import pytest
 from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
 from lakemark.kafka import records
+from lakemark.model.control import RunEnd
 from lakemark.snapshot import adapters
 from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.notifications import Subject, started
@@ -68,7 +69,7 @@ def everything(ours):
     note = started(Subject("r1", "shop", (ORDERS,)), ts_ms=1)
     return [
         lambda: ours.save({b"_run/r1": b"{}"}),
-        lambda: ours.control([{"type": "run-end", "run": "r1"}]),
+        lambda: ours.control([RunEnd(run="r1")]),
         lambda: ours.notify([note]),
     ]
 

@@ -7,6 +7,7 @@ import pytest
 
 from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
+from lakemark.model.control import RunStart
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.snapshot import adapters
 from lakemark.snapshot.adapters import Adapters
@@ -107,7 +108,7 @@ def test_a_step_that_outlives_its_query_says_nothing_beside_the_next(shop, monke
     ours = Adapters(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
     ours.save({b"_a": b"1"})
     ours.close()
-    for say in (lambda: ours.save({b"_a": b"2"}), lambda: ours.control([{"type": "run-start"}])):
+    for say in (lambda: ours.save({b"_a": b"2"}), lambda: ours.control([RunStart(run="r1")])):
         with pytest.raises(DependencyError):
             say()
     assert len(written) == 1

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import psycopg
@@ -35,6 +35,7 @@ from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.client_errors import Admission
 from lakemark.kafka.client_settings import by_offset
 from lakemark.model.columns import Column
+from lakemark.model.control import ControlRecord, encode
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
 from lakemark.snapshot import table_cut
@@ -140,10 +141,10 @@ class Adapters:
         """See `Ports`."""
         self._publish(self.config.topics.progress, list(records_.items()))
 
-    def control(self, records_: Sequence[Mapping[str, Any]]) -> None:
+    def control(self, records_: Sequence[ControlRecord]) -> None:
         """See `Ports`."""
         now = self.now_ms()
-        values = [msgspec.json.encode({**record, "ts_ms": now}) for record in records_]
+        values = [encode(msgspec.structs.replace(record, ts_ms=now)) for record in records_]
         self._publish(self.config.topics.control, [(b"_snapshot", value) for value in values])
 
     def notify(self, notifications: Sequence[Notification]) -> None:

@@ -16,6 +16,7 @@ import structlog
 
 from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.errors import LakemarkError
+from lakemark.model.control import ChunkComplete
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_splitter import ChunkSplitter
 from lakemark.snapshot.chunks import (
@@ -247,15 +248,14 @@ class ChunkScheduler:
             attempt.at_ms = self.ports.now_ms()
             server = result.snapshot.server
             self.store.say(
-                {
-                    "type": "chunk",
+                ChunkComplete(
                     **place_of(attempt),
-                    "parts": {str(shard): n for shard, n in result.parts.items()},
-                    "lo": attempt.lo,
-                    "hi": attempt.hi,
-                    "server_start": server.start,
-                    "timeline": server.timeline,
-                }
+                    parts={str(shard): n for shard, n in result.parts.items()},
+                    lo=attempt.lo,
+                    hi=attempt.hi,
+                    server_start=server.start,
+                    timeline=server.timeline,
+                )
             )
 
     def settled(self, number: int, shard: int, *, rows: int, lo: str, void: str) -> None:

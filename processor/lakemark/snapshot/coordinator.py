@@ -23,6 +23,7 @@ import structlog
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.errors import ConfigError, LakemarkError
+from lakemark.model.control import AttemptsBegin
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_scheduler import ChunkScheduler
 from lakemark.snapshot.chunk_splitter import ChunkSplitter
@@ -81,7 +82,7 @@ class Coordinator:
         life = int(kept.get(COORDINATOR_KEY, b"0")) + 1
         self.ports.save({COORDINATOR_KEY: str(life).encode()})
         self.state.next_attempt = life << 32
-        self.store.say({"type": "attempts", "attempt": self.state.next_attempt})
+        self.store.say(AttemptsBegin(attempt=self.state.next_attempt))
         self.signals.take_up(kept)
         pages = {key for key in kept if key.startswith(PAGE_PREFIX)}
         for run, chunks in runs.loaded(kept):

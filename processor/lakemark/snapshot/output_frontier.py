@@ -19,6 +19,7 @@ import structlog
 
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model import positions
+from lakemark.model.control import Fence
 from lakemark.model.offsets import has_passed
 from lakemark.snapshot.ports import Committed, Ports
 from lakemark.snapshot.run_store import RunStore
@@ -105,7 +106,7 @@ class OutputFrontier:
     def _say(self, position: bytes, now: float) -> None:
         if position > self.said:
             self.said, self._since, self.trouble = position, now, None
-            self.store.say({"type": "fence", "position": position.hex()})
+            self.store.say(Fence(position=position.hex()))
 
     def _passed(self) -> bytes:
         """The position that every partition of all tables under runs has passed."""

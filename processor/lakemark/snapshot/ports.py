@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
 from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
+from lakemark.model.control import ControlRecord
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
@@ -92,7 +93,7 @@ class Ports(Protocol):
     def save(self, records: Mapping[bytes, bytes | None]) -> None:
         """Keeps progress; None removes. Returns when it is acknowledged."""
 
-    def control(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def control(self, records: Sequence[ControlRecord]) -> None:
         """Writes control records, in order. Returns when they are acknowledged."""
 
     def notify(self, notifications: Sequence[Notification]) -> None:

@@ -10,13 +10,15 @@ Each is done again until it is acknowledged. After a crash 1 follows from what w
 from the runs that are kept: so no run is armed that is not known.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 import structlog
 
 from lakemark.errors import LakemarkError
+from lakemark.model.control import ChunkVoid, ControlRecord, RunEnd, RunStart, Sweep, TableRead
+from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs
 from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject
@@ -52,9 +54,9 @@ class RunStore:
         self.place = b""
         self._kept_place = b""
         self._others: dict[bytes, bytes | None] = {}
-        self._controls: list[Mapping[str, Any]] = []
+        self._controls: list[ControlRecord] = []
         self._notes: list[Notification] = []
-        self._arming: list[Mapping[str, Any]] = []
+        self._arming: list[ControlRecord] = []
         self._disarmed: set[str] = set()
         self._dirty: dict[bytes, Run] = {}
         self._pages: dict[bytes, tuple[Run, TableRun, int]] = {}
@@ -80,14 +82,13 @@ class RunStore:
         """Arms the shards; saying it again changes nothing."""
         tables = [table.table for table in run.tables]
         self._arming.append(
-            {
-                "type": "run-start",
-                "run": run.id,
-                "tables": tables,
-                "windows": self.state.settings.windows,
-                "attempt": self.state.next_attempt,
-                "mode": "order" if self.state.settings.ordered else "table",
-            }
+            RunStart(
+                run=run.id,
+                tables=tables,
+                windows=self.state.settings.windows,
+                attempt=self.state.next_attempt,
+                mode=ORDER_MODE if self.state.settings.ordered else TABLE_MODE,
+            )
         )
 
     def arm(self) -> None:
@@ -154,7 +155,7 @@ class RunStore:
         self.state.attempts.pop(attempt.number, None)
         self.release(attempt)
         log.info("snapshot.chunk_void", reason=reason, **place_of(attempt))
-        self.say({"type": "void", **place_of(attempt), "reason": reason})
+        self.say(ChunkVoid(**place_of(attempt), reason=reason))
 
     def release(self, attempt: ChunkAttempt) -> None:
         """The attempt is over: its chunk has none."""
@@ -178,13 +179,16 @@ class RunStore:
     def sweep(self, run: Run, table: TableRun) -> None:
         """Rows below the lowest open row that the table's chunks used are gone from the source."""
         self.changed(run)
-        place = {"run": run.id, "table": table.table}
-        self.say({"type": "sweep", **place, "position": table.first_lo})
+        self.say(Sweep(run=run.id, table=table.table, position=table.first_lo))
 
     def unsweep(self, run: Run, table: TableRun) -> None:
         """A sweep that has not been said yet is not: the table is read again."""
-        mine = {"type": "sweep", "run": run.id, "table": table.table}.items()
-        self._controls = [one for one in self._controls if not mine <= one.items()]
+
+        def is_mine(record: ControlRecord) -> bool:
+            mine = run.id, table.table
+            return isinstance(record, Sweep) and (record.run, record.table) == mine
+
+        self._controls = [one for one in self._controls if not is_mine(one)]
 
     def finish(self, run: Run, table: TableRun, *, swept: bool) -> None:
         """A table is done: what had been asked for up to its reading is answered.
@@ -192,17 +196,16 @@ class RunStore:
         Without a sweep there may be ghosts: only keys that were read are answered.
         """
         table.state = runs.DONE
-        read = {"type": "table-read", "table": table.table}
         keys = set(table.reread)
         if swept:
-            self.say({**read, "until": table.armed})
+            self.say(TableRead(table=table.table, until=table.armed))
         elif table.whole:
             now = self.state.stream.tables.get(table.table)
             asked = (now.reread if now else None) or {}
             keys |= {key for key, batch in asked.items() if batch <= table.armed}
         if keys:
             until = max(table.armed, table.repaired)
-            self.say({**read, "until": until, "keys": sorted(keys)})
+            self.say(TableRead(table=table.table, until=until, keys=sorted(keys)))
         self.changed(run)
         self.forget(run, table)
         self._scanned(run, table)
@@ -238,7 +241,7 @@ class RunStore:
 
     # -- what is said ---------------------------------------------------------------------------
 
-    def say(self, record: Mapping[str, Any]) -> None:
+    def say(self, record: ControlRecord) -> None:
         """A control record is to be written, after those before."""
         self._controls.append(record)
 
@@ -255,7 +258,7 @@ class RunStore:
 
     def _disarm(self, name: str) -> None:
         self._disarmed.add(name)
-        self._arming.append({"type": "run-end", "run": name})
+        self._arming.append(RunEnd(run=name))
 
     # -- what is kept ---------------------------------------------------------------------------
 
@@ -425,7 +428,7 @@ class RunStore:
         return Subject(run.id, self.state.settings.pipeline, run.names())
 
 
-def place_of(attempt: ChunkAttempt) -> dict[str, object]:
+def place_of(attempt: ChunkAttempt) -> dict[str, Any]:
     """Return which attempt at which chunk it is, as control records have it."""
     return {
         "run": attempt.run.id,
