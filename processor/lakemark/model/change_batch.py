@@ -185,7 +185,7 @@ def schema_of(packet: pa.Table) -> bytes | None:
 
 
 def learnt_of(packet: pa.Table, table: str) -> Learnt:
-    """What the packet was told of how its table's records are written."""
+    """Return what the packet was told of how its table's records are written."""
     form = metadata_of(packet, b"lakemark.wrapped.key"), metadata_of(packet, b"lakemark.wrapped")
     return Learnt(metadata_of(packet, b"lakemark.sample"), {table: form} if any(form) else {})
 

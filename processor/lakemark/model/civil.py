@@ -140,7 +140,7 @@ def bounds(kind: pa.DataType) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Tally:
-    """How values that Delta cannot hold are read.
+    """A count of how values that Delta cannot hold are read.
 
     Attributes:
         clamped: how many were clamped to what it can hold.

@@ -14,7 +14,7 @@ import msgspec
 from lakemark.model.fills import Fill
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""What fits into a state."""
+"""A number that fits into a state."""
 
 
 class ControlRecord(

@@ -22,7 +22,7 @@ REPORT: Final = "report"  # kind of a row of a batch's results
 
 @dataclass(frozen=True, slots=True)
 class AppliedPosition:
-    """How far a Kafka partition has come.
+    """The progress of a Kafka partition.
 
     Attributes:
         position: highest position applied (20 bytes); LOWEST before the first event.
@@ -38,7 +38,7 @@ class AppliedPosition:
 
 @dataclass(frozen=True, slots=True)
 class StretchPlan:
-    """What the driver tells every task of a batch; the same for a repeated batch.
+    """The plan that the driver gives every task of a batch; the same for a repeated batch.
 
     Attributes:
         identity: which connector's records these must be.
@@ -123,7 +123,7 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class TableReport:
-    """What a stretch held of one table.
+    """The contents of a stretch for one table.
 
     Attributes:
         bad: records that cannot be decoded.
@@ -182,7 +182,7 @@ class DecodedRange:
 
 
 class Report(msgspec.Struct):
-    """What a stretch tells the driver: `DecodedRange` without its packets.
+    """A stretch for the driver: `DecodedRange` without its packets.
 
     For the output topics also what its events have shown.
     """

@@ -17,7 +17,7 @@ OLD_KEY_HEADER: Final = "__debezium.oldkey"
 
 
 class Kind(IntEnum):
-    """What a record is. Only CHANGE, OWN_SNAPSHOT, INCREMENTAL and TRUNCATE concern tables."""
+    """The kind of a record. Only CHANGE, OWN_SNAPSHOT, INCREMENTAL and TRUNCATE concern tables."""
 
     CHANGE = 0  # op c, u or d
     OWN_SNAPSHOT = 1  # op r, source.snapshot neither false nor incremental
@@ -36,7 +36,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """Which connector the records must come from.
+    """The connector that records must come from.
 
     Attributes:
         connector: `source.connector`, e.g. ``postgresql``; empty accepts any.
@@ -98,7 +98,7 @@ def may_lack(op: str, headers: Sequence[Mapping[str, Any]] | None) -> bool:
 
 
 class Learnt(msgspec.Struct, frozen=True):
-    """What events have shown of how their connector writes; only their converter reads the bytes.
+    """Knowledge from events of how their connector writes; only their converter reads the bytes.
 
     For whoever writes records as the connector does. It is kept with the state.
 
@@ -111,12 +111,12 @@ class Learnt(msgspec.Struct, frozen=True):
     tables: dict[str, tuple[bytes, bytes]] = {}
 
     def of(self, table: str) -> "Learnt":
-        """What concerns one table."""
+        """Return what concerns one table."""
         form = self.tables.get(table)
         return Learnt(self.event, {} if form is None else {table: form})
 
     def beyond(self, known: "Learnt") -> "Learnt":
-        """What is not known yet."""
+        """Return what is not known yet."""
         tables = {table: form for table, form in self.tables.items() if table not in known.tables}
         return Learnt(b"" if known.event else self.event, tables)
 

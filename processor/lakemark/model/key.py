@@ -232,7 +232,7 @@ _SAY_TYPE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KeyFault:
-    """Why rows of a table cannot be told apart by its key.
+    """A reason why rows of a table cannot be told apart by its key.
 
     Attributes:
         code: ``no-key`` where there is none in its rows, ``key-type`` where a type is in the way.
