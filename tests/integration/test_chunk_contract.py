@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from lakemark.connectors.postgres.key_ranges import key_texts
+from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.connectors.postgres.postgres_chunks import RowsOfSnapshot, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_keys import absent_keys
 from lakemark.connectors.postgres.postgres_session import connect

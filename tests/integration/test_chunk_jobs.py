@@ -11,11 +11,12 @@ from functools import partial
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lakemark.connectors.postgres.key_ranges import Condition, KeyRange, halves, key_texts
+from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.connectors.postgres.postgres import read_schemas
 from lakemark.kafka import brokers
 from lakemark.model import chunk_batch
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import Condition, KeyRange, halves
 from lakemark.settings.config import Config
 from lakemark.snapshot import chunk_task, chunks, table_cut
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk

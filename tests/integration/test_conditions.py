@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.conditions import rebuilt
-from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.connectors.postgres.postgres_chunks import boundaries, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_session import Session, connect
 from lakemark.errors import RefusedError
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import Condition
 from lakemark.settings.config import DatabaseConfig
 from tests.kit.servers import servers
 

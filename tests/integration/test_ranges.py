@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.key_ranges import (
-    Condition,
-    KeyRange,
-    halves,
-    key_texts,
-    keys_condition,
-    range_condition,
-    ranges,
-)
+from lakemark.connectors.postgres.key_sql import key_texts, keys_condition, range_condition
 from lakemark.connectors.postgres.postgres_chunks import (
     boundaries,
     middle,
@@ -28,6 +20,7 @@ from lakemark.connectors.postgres.postgres_session import connect
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.errors import DependencyError, TableError
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import Condition, KeyRange, halves, ranges
 from stack.local import Database
 from tests.kit.reader import DEFAULTS, config, whole
 
@@ -193,7 +186,7 @@ def test_numbers_that_are_none_are_keys_and_boundaries(source: Database, mode):
 
 @pytest.mark.parametrize("most", [2_000_000, 3_000])
 def test_a_large_table_is_sampled(source: Database, monkeypatch, most):
-    monkeypatch.setattr("lakemark.connectors.postgres.key_ranges._MOST_SAMPLED", most)
+    monkeypatch.setattr("lakemark.connectors.postgres.key_sql._MOST_SAMPLED", most)
     source.execute("CREATE TABLE t (a int, b int, pad text, PRIMARY KEY (a, b))")
     source.execute(
         "INSERT INTO t SELECT i / 100, i, repeat('x', 60) FROM generate_series(1, 250000) i"

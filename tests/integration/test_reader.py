@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from lakemark.connectors.postgres import postgres_chunks
-from lakemark.connectors.postgres.key_ranges import Condition, KeyRange, key_texts, ranges
+from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.connectors.postgres.postgres import read_schemas
 from lakemark.connectors.postgres.postgres_chunks import boundaries, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_copy import copied
@@ -17,6 +17,7 @@ from lakemark.connectors.postgres.postgres_session import connect, current_snaps
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.errors import DependencyError, TableError
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import Condition, KeyRange, ranges
 from lakemark.settings.config import DatabaseConfig
 from stack import every_type
 from stack.compare import _PINNED, _key, _lake_values, _source_rows

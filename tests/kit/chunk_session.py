@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import Condition
 from lakemark.settings.config import load
 from lakemark.snapshot import table_cut
 from lakemark.snapshot.chunk_task import ReadSettings

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
 from lakemark.connectors.postgres.postgres_windows import OpenWindow
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot, Watermark
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
 from lakemark.model.control import ControlRecord, encode
+from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.connectors.postgres.column_sql import cell
-from lakemark.connectors.postgres.key_ranges import key_texts
+from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _typed
 from lakemark.converters.json.keys import canonical_keys, out_of_range
 from lakemark.errors import TableError

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError, TableError
+from lakemark.model.key_ranges import Condition
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import signals
 from lakemark.snapshot.fields import PrimaryKey

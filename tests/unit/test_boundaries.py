@@ -7,25 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.key_ranges import (
-    WHOLE,
-    Condition,
+from lakemark.connectors.postgres.key_sql import (
     KeyPart,
-    KeyRange,
     Sampling,
     all_of,
     estimated_rows,
-    fitting_rows,
-    halves,
     key_texts,
     keys_condition,
     range_condition,
-    ranges,
     sampling,
 )
 from lakemark.errors import TableError
 from lakemark.model.columns import TIMESTAMP, TIMESTAMP_UTC, Column
 from lakemark.model.key import canonical_from_columns
+from lakemark.model.key_ranges import WHOLE, Condition, KeyRange, fitting_rows, halves, ranges
 
 ID = KeyPart("id", "integer")
 NAME = KeyPart("na%me", "text")

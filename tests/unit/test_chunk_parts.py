@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
 from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.errors import TableError
 from lakemark.model import change_batch, chunk_batch, net_change, positions
 from lakemark.model.chunk_batch import ChunkFile
 from lakemark.model.columns import Column
+from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkError, ChunkResult, ChunkSpec, KeyedRows

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.condition_text import MAX_DEPTH, MAX_LENGTH, MAX_LITERALS
 from lakemark.connectors.postgres.conditions import check, rebuilt
-from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.errors import RefusedError
+from lakemark.model.key_ranges import Condition
 
 TYPES = {
     "id": "integer",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakemark.connectors.postgres.key_ranges import WHOLE
 from lakemark.errors import DependencyError, TableError
+from lakemark.model.key_ranges import WHOLE
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import TOO_LARGE, ChunkError
 from lakemark.snapshot.run_tracker import FollowedRun, newest_of_runs, then

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from lakemark.connectors.postgres.key_ranges import KeyRange
+from lakemark.model.key_ranges import KeyRange
 from lakemark.snapshot import notifications, runs, signals
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.run_tracker import FollowedRun

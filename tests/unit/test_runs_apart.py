@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.key_ranges import CUT_TIMEOUT
 from lakemark.errors import DependencyError
+from lakemark.model.key_ranges import CUT_TIMEOUT
 from lakemark.snapshot import chunk_splitter, runs, signal_validation
 from lakemark.snapshot.chunks import ChunkError
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, FakeWorld, with_settings

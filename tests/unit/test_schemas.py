@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from lakemark.connectors.postgres.key_ranges import KeyRange
 from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model import positions
 from lakemark.model.decoding import DeadLetter
+from lakemark.model.key_ranges import KeyRange
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Header
 from lakemark.reconcile.state import ArmedRun, decode_state

@@ -4,14 +4,14 @@ A change event cannot be applied late: the position gate drops what is older tha
 applied. So the row of its key is read again from the database, by a signal with `keys`.
 
 Pure: the letters and the catalog's schemas are arguments. Keys go the way of all keys: record key →
-canonical key (`keys`) → texts that the database compares (`postgres.key_ranges`).
+canonical key (`keys`) → texts that the database compares (`postgres.key_sql`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lakemark.connectors.postgres.key_ranges import key_texts
+from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.converters.converter import Converter
 from lakemark.errors import TableError
 from lakemark.model.columns import Column

@@ -18,7 +18,7 @@ from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector, TableChoice
 from lakemark.connectors.connector import read as read_connector
 from lakemark.connectors.postgres import postgres_windows
-from lakemark.connectors.postgres.key_ranges import Condition, KeyRange, key_texts
+from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.connectors.postgres.postgres import read_schemas
 from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
 from lakemark.connectors.postgres.postgres_session import (
@@ -36,6 +36,7 @@ from lakemark.kafka.client_errors import Admission
 from lakemark.kafka.client_settings import by_offset
 from lakemark.model.columns import Column
 from lakemark.model.control import ControlRecord, encode
+from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
 from lakemark.snapshot import table_cut

@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
-from lakemark.connectors.postgres.key_ranges import CUT_TIMEOUT, Condition, KeyRange
 from lakemark.errors import LakemarkError
+from lakemark.model.key_ranges import CUT_TIMEOUT, Condition, KeyRange
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
 from lakemark.snapshot.ports import Cut, Ports

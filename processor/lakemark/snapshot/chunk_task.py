@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from confluent_kafka import KafkaError, KafkaException
 
-from lakemark.connectors.postgres.key_ranges import Boundary, Condition, KeyRange, halves
 from lakemark.connectors.postgres.postgres_chunks import (
     OpenTable,
     RowsOfSnapshot,
@@ -42,6 +41,7 @@ from lakemark.errors import ConfigError, LakemarkError, TableError
 from lakemark.kafka import records
 from lakemark.kafka.client_errors import away
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import Boundary, Condition, KeyRange, halves
 from lakemark.settings.config import Config, DatabaseConfig
 from lakemark.sink.table_format import WriteFile
 from lakemark.snapshot import chunks

@@ -18,18 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemark.connectors.postgres.key_ranges import (
-    CUT_TIMEOUT,
-    WHOLE,
-    Boundary,
-    Condition,
-    KeyRange,
-)
 from lakemark.connectors.postgres.visibility import Snapshot, Watermark
 from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch, chunk_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.key_ranges import CUT_TIMEOUT, WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
 
 MAX_PART_BYTES: Final = 900_000
@@ -83,7 +77,7 @@ class ChunkSpec:
         attempt: of this read; unique and increasing over all reads of the pipeline.
         span: which keys.
         condition: only rows for which it holds.
-        keys: only these keys, as `key_ranges.key_texts` gives them; those that the table does not
+        keys: only these keys, as `key_sql.key_texts` gives them; those that the table does not
             have become deletes. None for all keys.
         surrogate: column that spans are of; None = the key.
         shards: number of shards, fixed with the checkpoint.

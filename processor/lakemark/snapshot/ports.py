@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from lakemark.connectors.postgres.key_ranges import Condition, KeyRange
 from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.model.control import ControlRecord
+from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec

@@ -31,8 +31,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakemark.connectors.postgres.key_ranges import WHOLE, KeyRange
 from lakemark.errors import StateVersionError
+from lakemark.model.key_ranges import WHOLE, KeyRange
 from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
 
 ARMING: Final = "arming"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from lakemark.connectors.postgres.key_ranges import Condition
 from lakemark.errors import LakemarkError, RefusedError, nearest
+from lakemark.model.key_ranges import Condition
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import is_of_a_table
 from lakemark.snapshot.fields import PrimaryKey, Scalar

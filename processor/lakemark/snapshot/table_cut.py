@@ -2,14 +2,7 @@
 
 from dataclasses import dataclass
 
-from lakemark.connectors.postgres.key_ranges import (
-    WHOLE,
-    Condition,
-    KeyRange,
-    all_of,
-    range_condition,
-    ranges,
-)
+from lakemark.connectors.postgres.key_sql import all_of, range_condition
 from lakemark.connectors.postgres.postgres import read_schemas
 from lakemark.connectors.postgres.postgres_chunks import (
     boundaries,
@@ -20,6 +13,7 @@ from lakemark.connectors.postgres.postgres_chunks import (
 from lakemark.connectors.postgres.postgres_session import BRIEFLY, connect
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import TableError
+from lakemark.model.key_ranges import WHOLE, Condition, KeyRange, ranges
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunk_task import ReadSettings, refused
 

@@ -30,8 +30,9 @@ from typing import Final
 from sqlglot import exp
 
 from lakemark.connectors.postgres.condition_text import HINT, bad, not_allowed, too_deep, tree
-from lakemark.connectors.postgres.key_ranges import Condition, escaped
+from lakemark.connectors.postgres.key_sql import escaped
 from lakemark.errors import RefusedError, cut, nearest
+from lakemark.model.key_ranges import Condition
 from lakemark.settings.table_id import pair_of
 
 _MAX_TREE: Final = 100  # operators in a row, such as a + b + c; AND and OR do not count

@@ -21,17 +21,11 @@ import pyarrow.csv as pa_csv
 
 from lakemark.connectors.postgres.catalog import CatalogColumn
 from lakemark.connectors.postgres.column_sql import Cell, cell, exact, quoted, selected
-from lakemark.connectors.postgres.key_ranges import (
-    CUT_TIMEOUT,
-    WHOLE,
-    Boundary,
-    Condition,
+from lakemark.connectors.postgres.key_sql import (
     KeyPart,
-    KeyRange,
     all_of,
     escaped,
     estimated_rows,
-    fitting_rows,
     keys_condition,
     range_condition,
     sampling,
@@ -45,6 +39,14 @@ from lakemark.model.civil import Tally
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import KEY_NEEDED, KeyFault, canonical_from_columns, value_fault
+from lakemark.model.key_ranges import (
+    CUT_TIMEOUT,
+    WHOLE,
+    Boundary,
+    Condition,
+    KeyRange,
+    fitting_rows,
+)
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import pair_of
 

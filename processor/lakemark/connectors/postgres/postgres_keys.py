@@ -8,15 +8,7 @@ import pyarrow.compute as pc
 from psycopg import errors
 
 from lakemark.connectors.postgres.column_sql import exact
-from lakemark.connectors.postgres.key_ranges import (
-    WHOLE,
-    Boundary,
-    Condition,
-    KeyRange,
-    escaped,
-    keys_query,
-    range_condition,
-)
+from lakemark.connectors.postgres.key_sql import escaped, keys_query, range_condition
 from lakemark.connectors.postgres.postgres import schemas_of
 from lakemark.connectors.postgres.postgres_chunks import (
     PARTS,
@@ -31,6 +23,7 @@ from lakemark.errors import RefusedError, TableError
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import OUT_OF_RANGE
+from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import pair_of
 

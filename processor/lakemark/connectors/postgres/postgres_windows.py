@@ -23,7 +23,7 @@ import msgspec
 from psycopg import errors
 
 from lakemark.connectors.postgres.column_sql import quoted
-from lakemark.connectors.postgres.key_ranges import escaped
+from lakemark.connectors.postgres.key_sql import escaped
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import (
     Session,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from lakemark.connectors.postgres.key_ranges import estimated_rows
+from lakemark.connectors.postgres.key_sql import estimated_rows
 from lakemark.connectors.postgres.postgres_session import connect, translated
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.table_id import pair_of

@@ -20,9 +20,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from lakemark.connectors.postgres.key_ranges import fitting_rows
 from lakemark.kafka.output_names import topic_of, topic_settings
 from lakemark.kafka.own_topics import allow_command, topic_plan, unusable
+from lakemark.model.key_ranges import fitting_rows
 from lakemark.ops import lag
 from lakemark.ops.settings_record import Change
 from lakemark.settings.config import Config

@@ -1,20 +1,12 @@
-"""Ranges of keys: what one chunk reads, as SQL that the database itself compares.
+"""PostgreSQL: keys, and ranges and lists of them, as SQL that the database itself compares.
 
-Pure. A boundary is the text of a key as PostgreSQL writes it, one text a key column. It is opaque:
-nothing here orders, parses or rounds it. The database compares it with the columns by their own
-types and collations, as ``(a, b) > (x, y)``.
-
-Ranges that `ranges` makes of any boundaries in the database's order cover every possible key
-exactly once, also keys that are inserted later: the first and last range are open, and the end of
-one is the beginning of the next. Whether the boundaries split the rows evenly is a matter of speed
-alone.
+Pure. The texts of a boundary are cast to the columns' types: ``(a, b) > (x, y)``.
 """
 
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -24,10 +16,7 @@ from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.errors import TableError
 from lakemark.model import civil
 from lakemark.model.columns import SPECIAL_NUMBERS, TIMESTAMP, TIMESTAMP_UTC, Column
-
-CUT_TIMEOUT: Final = "cut-timeout"  # of looking for boundaries
-
-Boundary = tuple[str, ...]
+from lakemark.model.key_ranges import Boundary, Condition, KeyRange
 
 # Rows of one block have similar keys, so the number of blocks decides: with so many a chunk, chunks
 # differ by about a quarter from what was asked.
@@ -72,48 +61,6 @@ class KeyPart:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
-    """The keys after one boundary, up to and with another; None is open.
-
-    Attributes:
-        after: the greatest key that is not in the range.
-        upto: the greatest key that may be in the range.
-    """
-
-    after: Boundary | None = None
-    upto: Boundary | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        """JSON-ready; `from_data` gives an equal range back."""
-        return {
-            "after": None if self.after is None else list(self.after),
-            "upto": None if self.upto is None else list(self.upto),
-        }
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> "KeyRange":
-        """The range that `to_data` described."""
-        after, upto = data["after"], data["upto"]
-        return cls(None if after is None else tuple(after), None if upto is None else tuple(upto))
-
-
-WHOLE: Final = KeyRange()
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A boolean SQL expression over a table's columns.
-
-    Attributes:
-        sql: the expression, ``%s`` for each parameter and ``%%`` for a percent sign.
-        parameters: their values, in order. They are bound, never pasted.
-    """
-
-    sql: str
-    parameters: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Sampling:
     """How boundaries are found.
 
@@ -139,19 +86,6 @@ def estimated_rows(counted: float, pages: float, blocks: float) -> float:
     return blocks * (counted / pages if counted and pages else _ROWS_PER_BLOCK)
 
 
-def fitting_rows(wanted: int, *, rows: float, size: float, most: int) -> int:
-    """Rows that a chunk should have, at least 1: fewer than wanted where the rows are wide.
-
-    Args:
-        wanted: as configured or asked for.
-        rows: about how many the table has.
-        size: bytes of the table, TOAST included.
-        most: bytes that a chunk may have; half of them are aimed at, since sizes are estimates.
-    """
-    fitting = int(rows * most / 2 / size) if size else wanted
-    return max(1, min(wanted, fitting))
-
-
 def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:
     """How to find the boundaries of chunks of about so many rows.
 
@@ -171,30 +105,6 @@ def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:
     percent = min(percent, _MOST_PERCENT, 100.0 * _MOST_BLOCKS / max(1, blocks))
     keep = min(1.0, _MOST_SAMPLED / (rows * percent / 100.0))
     return Sampling(percent, keep, max(1, round(chunk_rows * keep * percent / 100.0)))
-
-
-def ranges(boundaries: Sequence[Boundary], *, within: KeyRange = WHOLE) -> list[KeyRange]:
-    """The ranges between boundaries that are in the database's order; at least one range.
-
-    Args:
-        boundaries: inside the range `within`.
-        within: what the ranges cover together.
-    """
-    distinct = [one for one in dict.fromkeys(boundaries) if one != within.upto]
-    ends: list[Boundary | None] = [within.after, *distinct, within.upto]
-    return [KeyRange(after, upto) for after, upto in pairwise(ends)]
-
-
-def halves(span: KeyRange, middle: Boundary | None) -> list[KeyRange]:
-    """The two halves of a range, or the range itself when it has no middle.
-
-    Args:
-        span: the range.
-        middle: a key in it other than its last, None if it has no two keys.
-    """
-    if middle is None or middle in (span.after, span.upto):
-        return [span]
-    return [KeyRange(span.after, middle), KeyRange(middle, span.upto)]
 
 
 def range_condition(parts: Sequence[KeyPart], span: KeyRange) -> Condition:
