@@ -86,7 +86,7 @@ EDGES: Final[Mapping[str, str]] = {
     ),
     "sink.output": "dead_letter flushing publisher transaction writers",
     "state": "checkpoint connector_drift control ownership policies recovery takeover",
-    "snapshot": "adapters chunk_task coordinator snapshots table_cut",
+    "snapshot": "adapters chunk_task snapshots table_cut",
     "runners": "batch_runner local_runner stopping",
     "spark": "daemon hadoop_files jobs plan_broadcast query session spark_runner topics warm",
     "ops": "catalog_watch feeds overview served source_watch stored_state",

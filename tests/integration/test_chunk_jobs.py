@@ -141,7 +141,7 @@ def test_a_chunk_s_rows_are_in_the_parts_that_the_result_counts(
     assert before <= source_ts <= after
     assert result.fingerprint == table_cut.fingerprint(settings, TABLE)
     assert result.fingerprint == table_cut.cut(settings, TABLE, 100).fingerprint
-    assert result.snapshot.server.timeline == 1
+    assert result.proof.server.timeline == 1
     assert result.bytes > 400
     assert 0 < result.read_seconds < result.seconds
 

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from lakemark.connectors.database import OpenWindow, Watermark
 from lakemark.connectors.postgres.postgres_chunks import open_table
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import connect
-from lakemark.connectors.postgres.postgres_windows import OpenWindow, write_window
-from lakemark.connectors.postgres.visibility import Watermark
+from lakemark.connectors.postgres.postgres_windows import write_window
 from lakemark.errors import ConfigError
 from lakemark.model.handling_modes import HandlingModes
 from stack.local import ROOT, Database

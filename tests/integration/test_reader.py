@@ -248,10 +248,10 @@ def test_a_chunk_sees_one_moment_and_proves_it(source: Database):
                 " WHERE application_name LIKE 'lakemark%'"
             )
         later = current_snapshot(session)
-    assert seen.startswith(f"{chunk.snapshot.xmin}:{chunk.snapshot.xmax}:")
-    assert chunk.snapshot.server.start >= start.isoformat(timespec="microseconds") + "Z"
-    assert chunk.snapshot.server.timeline == 1
-    assert later.xmin > chunk.snapshot.xmin
+    assert seen.startswith(f"{chunk.proof.xmin}:{chunk.proof.xmax}:")
+    assert chunk.proof.server.start >= start.isoformat(timespec="microseconds") + "Z"
+    assert chunk.proof.server.timeline == 1
+    assert later.xmin > chunk.proof.xmin
     assert shown == [("lakemark snapshot", "idle in transaction")]
 
 

@@ -234,10 +234,10 @@ def test_a_snapshot_of_debeziums_own_beside_ours(pipeline: Running, snapshots: S
 
 def opened_at(event: dict[str, Any]) -> bytes:
     """The position of a window's chunks: its row's, or where the log ended if that is before it."""
-    source, wal = event["source"], json.loads(event["after"]["data"])["wal"]
+    source, bound = event["source"], json.loads(event["after"]["data"])["bound"]
     place = positions.postgres(source["sequence"], source["lsn"])
     assert place is not None
-    return positions.pack(0, *min(place, (wal, wal)))
+    return min(positions.pack(0, *place), positions.of_epoch(0, bytes.fromhex(bound)))
 
 
 def events(database: Database, table: str) -> list[dict[str, Any]]:

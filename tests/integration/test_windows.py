@@ -11,15 +11,11 @@ import jsonschema
 import psycopg
 import pytest
 
+from lakemark.connectors.database import OpenWindow, Watermark, visible
 from lakemark.connectors.postgres.postgres_chunks import boundaries, open_table, read_chunk
 from lakemark.connectors.postgres.postgres_session import connect, current_snapshot
-from lakemark.connectors.postgres.postgres_windows import (
-    OpenWindow,
-    blocker,
-    require_published,
-    write_window,
-)
-from lakemark.connectors.postgres.visibility import Snapshot, Watermark, visible
+from lakemark.connectors.postgres.postgres_windows import blocker, require_published, write_window
+from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.errors import ConfigError
 from stack.local import ROOT, Database
 from stack.processes import wait_for
@@ -72,7 +68,7 @@ def test_window_rows_and_the_transaction_that_is_waited_for(source: Database):
     for id_, type_, data in source.execute("SELECT id, type, data FROM debezium_signal"):
         jsonschema.validate({"id": id_, "type": type_, "data": data}, schema)
         jsonschema.validate(found := json.loads(data), schema["$defs"]["data"])
-        assert found.keys() == {"run", "oldest", "serverStart", "timeline", "wal"}
+        assert found.keys() == {"run", "oldest", "server", "bound"}
         assert found["run"] == (ODD if id_.startswith(str(first.uuid)) else "r")
     rows = source.execute("SELECT id, type FROM debezium_signal ORDER BY xmin::text::int, type")
     assert rows == [
@@ -105,10 +101,10 @@ def test_a_crash_of_one_backend_begins_another_life_of_the_server(source: Databa
         closed = write_window(session, SIGNAL, closes=first, opens=None)
         assert closed.server != chunk.server
         assert visible(current_snapshot(session), [opened]) is None
-    rows = source.execute("SELECT type, data::json ->> 'serverStart' FROM debezium_signal")
+    rows = source.execute("SELECT type, data::json ->> 'server' FROM debezium_signal")
     assert dict(rows) == {
-        "snapshot-window-open": chunk.server.start,
-        "snapshot-window-close": closed.server.start,
+        "snapshot-window-open": chunk.life,
+        "snapshot-window-close": closed.life,
     }
 
 

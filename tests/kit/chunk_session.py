@@ -63,7 +63,7 @@ def main(file: str, table: str) -> dict:
             results = list(pool.map(lambda n: read(n[0], span=n[1]), enumerate(cut.spans)))
         found["rows"] = [r.rows for r in results]
         found["errors"] = [r.error.code for r in results if r.error]
-        found["snapshots"] = all(r.snapshot.server.timeline == 1 for r in results)
+        found["snapshots"] = all(r.proof.server.timeline == 1 for r in results)
 
         dead = Deadly(config, settings.modes, {}, marker=str(Path(file).with_name("marker")))
         lost = jobs.read(

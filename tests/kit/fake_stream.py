@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lakemark.connectors.postgres.postgres_windows import OpenWindow
+from lakemark.connectors.database import OpenWindow
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.ports import Stream, StreamedTable

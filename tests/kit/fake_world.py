@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from lakemark.connectors.postgres.postgres_windows import OpenWindow
-from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot, Watermark
+from lakemark.connectors.database import OpenWindow, Watermark
+from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
 from lakemark.model.control import ControlRecord, encode
 from lakemark.model.key_ranges import Condition, KeyRange
@@ -333,9 +333,9 @@ class FakeWorld:
             raise self.connect
         return self.connect
 
-    def blocker(self, snapshot: Snapshot) -> Blocker:
+    def blocker(self, proof: Snapshot) -> str:
         self._pass("blocker")
-        return Blocker(snapshot.xmin, 7, "psql", None, "idle in transaction")
+        return str(Blocker(proof.xmin, 7, "psql", None, "idle in transaction"))
 
     # -- elsewhere ------------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class FakeWorld:
             attempt=spec.attempt,
             rows=len(keys),
             parts={0: 1},
-            snapshot=self.database.snapshot(),
+            proof=self.database.snapshot(),
             fingerprint=self.database.fingerprints[spec.table],
             bytes=self.bytes,
             bad_rows=self.inexact[0],

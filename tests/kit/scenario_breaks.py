@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.connectors.database import Watermark
+from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.model import net_change, positions
 from lakemark.model.events import Kind
 from lakemark.reconcile import chunks, key_log, window

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from lakemark.connectors.postgres.visibility import Server, Snapshot, Watermark
+from lakemark.connectors.database import Watermark
+from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.model import change_batch, chunk_batch, net_change, positions
 from lakemark.reconcile import window
 from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
@@ -276,7 +277,7 @@ class Play:
         self._say(
             type=window.MANIFEST, run=reading.run, table=TABLE, chunk=reading.chunk,
             attempt=attempt.number, parts=attempt.counts, lo=low, hi=uuid(reading.hi),
-            server_start=SERVER.start, timeline=SERVER.timeline,
+            server=str(SERVER),
         )  # fmt: skip
 
     def _read_again(self) -> None:
@@ -401,8 +402,7 @@ def uuid(label: str) -> str:
 def _change(entry: Entry, oldest: str) -> dict[str, Any]:
     if isinstance(entry, Marker):
         data = {
-            "run": WINDOWS, "oldest": uuid(oldest), "serverStart": SERVER.start,
-            "timeline": SERVER.timeline,
+            "run": WINDOWS, "oldest": uuid(oldest), "server": str(SERVER),
         }  # fmt: skip
         name, text = uuid(entry.window), msgspec.json.encode(data).decode()
         return {"op": "c", "signal": (f"{name}-{entry.end}", f"snapshot-window-{entry.end}", text)}

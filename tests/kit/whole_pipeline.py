@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lakemark.connectors.postgres.postgres_windows import OpenWindow
-from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.connectors.database import OpenWindow, Watermark
+from lakemark.connectors.postgres.visibility import Snapshot, bound_of
 from lakemark.converters.registry import JSON
 from lakemark.model.control import ControlRecord, encode
 from lakemark.sink import formats, names
@@ -147,17 +147,21 @@ class World(FakeWorld):
     def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
         """As `postgres_windows.write_window`."""
         self._pass("tick")
-        wal, server, rows = STEP * self.log_end, self.database.server, []
+        bound, server, rows = bound_of(STEP * self.log_end), self.database.server, []
         for kind, one in (("close", closes), ("open", opens)):
             if one is not None:
-                data = {"run": one.run, "oldest": str(one.oldest), "wal": wal}
-                data |= {"serverStart": server.start, "timeline": server.timeline}
+                data = {
+                    "run": one.run,
+                    "oldest": str(one.oldest),
+                    "server": str(server),
+                    "bound": bound.hex(),
+                }
                 told = {"type": f"snapshot-window-{kind}", "data": json.dumps(data)}
                 rows.append(Change("c", SIGNALS, f"{one.uuid}-{kind}", told=told))
         self._log(*rows)
         self.database.end(self.database.begin())
         seen = self.database.snapshot()
-        return seen if opens is None else Watermark(str(opens.uuid), seen, wal)
+        return seen if opens is None else Watermark(str(opens.uuid), seen, bound)
 
     # -- topics, lake and reader ----------------------------------------------------------------
 
@@ -193,7 +197,7 @@ class World(FakeWorld):
             counts[shard] += 1
         return ChunkResult(
             attempt=spec.attempt, rows=len(keys), absent=gone.rows.num_rows if gone else 0,
-            parts=counts, snapshot=self.database.snapshot(),
+            parts=counts, proof=self.database.snapshot(),
             fingerprint=self.database.fingerprints[spec.table], bytes=self.bytes,
         )  # fmt: skip
 

@@ -231,7 +231,7 @@ def test_what_is_asked_and_answered_survives_the_way_to_a_worker_and_back():
     answer = ChunkResult(
         attempt=17,
         parts={0: 1, 3: 2},
-        snapshot=Snapshot(1, 2, Server("now", 1)),
+        proof=Snapshot(1, 2, Server("now", 1)),
         error=ChunkError(code="statement-timeout", message="late", halves=(KeyRange(),)),
     )
     for value in (asked, answer):

@@ -75,11 +75,11 @@ class Chars(World):
             told = len(part.key).to_bytes(4) + part.key + part.value
             self.lake.shards.parts.append((shard, told))
             counts[shard] += 1
-        snapshot = self.database.snapshot()
+        proof = self.database.snapshot()
         if 2 in rows:
             self.commit(Change("d", ORDERS, 2))
         return ChunkResult(
-            attempt=spec.attempt, rows=len(keys), parts=counts, snapshot=snapshot,
+            attempt=spec.attempt, rows=len(keys), parts=counts, proof=proof,
             fingerprint=self.database.fingerprints[ORDERS],
         )  # fmt: skip
 

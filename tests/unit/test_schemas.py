@@ -71,7 +71,7 @@ def test_real_window_rows(wrapped):
         data.validate(json.loads(event["after"]["data"]))
     for other in golden("signal_table_row_log", wrapped=wrapped):
         assert not schema.is_valid(other["after"])
-    assert data.is_valid({"run": "r1", "oldest": "", "serverStart": "x", "timeline": 1, "wal": 7})
+    assert data.is_valid({"run": "r1", "oldest": "", "server": "x", "bound": "00" * 16})
     assert not data.is_valid({"run": "r1"})
 
 

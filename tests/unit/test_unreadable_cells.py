@@ -71,7 +71,7 @@ class Numbers(World):
             attempt=spec.attempt,
             rows=chunk.rows.num_rows,
             parts=counts,
-            snapshot=self.database.snapshot(),
+            proof=self.database.snapshot(),
             fingerprint=self.database.fingerprints[ORDERS],
             bad_rows=len(chunk.bad),
         )

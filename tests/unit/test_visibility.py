@@ -4,13 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.postgres.visibility import (
-    Blocker,
-    Server,
-    Snapshot,
-    Watermark,
-    visible,
-)
+from lakemark.connectors.database import Watermark, visible
+from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot, bound_of
 from lakemark.model import positions
 
 HERE = Server("2024-01-01T00:00:00.000000Z", 1)
@@ -36,7 +31,7 @@ def test_another_life_of_the_server_proves_nothing():
 
 def test_a_watermarks_position_is_below_what_commits_behind_it_and_above_what_came_before():
     """Events name the commit before their own transaction's: (last commit, own LSN)."""
-    position = Watermark("a", snapshot(5, 8), 1000).position(2)
+    position = Watermark("a", snapshot(5, 8), bound_of(1000)).position(2)
     before = [
         positions.pack(2, 900, 5000),
         positions.pack(2, 1000, 990),

@@ -51,7 +51,7 @@ def end(run: str = "r1") -> bytes:
 
 
 def row(uuid: str, kind: str, n: int, *, oldest: str = "", run: str = "r1") -> ShardMark:
-    data = json.dumps({"run": run, "oldest": oldest})
+    data = json.dumps({"run": run, "oldest": oldest, "server": "s"})
     image = {"id": f"{uuid}-{kind}", "type": f"snapshot-window-{kind}", "data": data}
     return ShardMark(changed_keys.WINDOW, "public.dbz_signal", at(n), json.dumps(image).encode())
 
@@ -272,10 +272,10 @@ def test_positions_of_truncates_are_forgotten_below_too_when_the_last_run_ends()
         assert shard.now == ShardState(forgotten_below=at(highest)), kind
 
 
-@pytest.mark.parametrize(("wal", "lo"), [(99, 99), (100, 100), (120, 100), (0, 100)])
-def test_chunks_are_compared_with_where_the_log_ended_if_that_was_before_the_open_row(wal, lo):
+@pytest.mark.parametrize(("until", "lo"), [(99, 99), (100, 100), (120, 100), (0, 100)])
+def test_chunks_are_compared_with_where_the_log_ended_if_that_was_before_the_open_row(until, lo):
     shard = Shard()
-    data = json.dumps({"run": "r1", "oldest": "", "wal": wal})
+    data = json.dumps({"run": "r1", "oldest": "", "bound": at(until)[4:].hex() if until else ""})
     image = {"id": "w-open", "type": "snapshot-window-open", "data": data}
     opened = ShardMark(
         changed_keys.WINDOW, "public.dbz_signal", at(100), json.dumps(image).encode()

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lakemark.connectors.postgres.visibility import Server, Snapshot, Watermark
+from lakemark.connectors.database import Watermark
+from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.snapshot.windows import Windows
 from tests.kit.nightly import examples
 

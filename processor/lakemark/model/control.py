@@ -63,7 +63,7 @@ class ChunkComplete(ControlRecord, frozen=True, kw_only=True, tag="chunk"):
         parts: number of parts by shard; a shard that is not named has none.
         lo: window whose open row bounds the chunk from below.
         hi: window whose close row is the first written after the SELECT ended.
-        server_start, timeline: the server that was read.
+        server: life of the server that was read.
     """
 
     run: str
@@ -73,8 +73,7 @@ class ChunkComplete(ControlRecord, frozen=True, kw_only=True, tag="chunk"):
     parts: dict[str, Whole]
     lo: str
     hi: str
-    server_start: str | None = None
-    timeline: Whole | None = None
+    server: str | None = None
 
 
 class ChunkVoid(ControlRecord, frozen=True, kw_only=True, tag="void"):

@@ -53,6 +53,11 @@ def unpack(position: bytes) -> tuple[int, int, int]:
     return _LAYOUT.unpack(position)
 
 
+def of_epoch(epoch: int, rest: bytes) -> bytes:
+    """The position of an epoch with what stands behind it; empty = the lowest of the epoch."""
+    return epoch.to_bytes(4) + (rest or bytes(WIDTH - 4))
+
+
 def epoch_of(position: bytes) -> bytes:
     """The epoch, as bytes that compare."""
     return position[:4]

@@ -66,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True):
         parts: number of parts by shard; a shard that is not named has none.
         lo: window whose open row bounds the chunk from below.
         hi: window whose close row is the first written after the SELECT ended.
-        server_start, timeline: the server that was read.
+        server: life of the server that was read; empty in records of older versions.
     """
 
     run: str
@@ -76,8 +76,7 @@ class Manifest(msgspec.Struct, frozen=True):
     parts: dict[str, Whole]
     lo: str
     hi: str
-    server_start: str = ""
-    timeline: Whole = 0
+    server: str = ""
 
 
 class Attempt(msgspec.Struct):

@@ -23,12 +23,16 @@ ORDER_MODE: Final = "order"
 
 
 class Window(msgspec.Struct):
-    """One window: positions of its rows, empty while not seen, and the close row's server."""
+    """One window.
+
+    Attributes:
+        open, close: positions of its rows; empty while not seen.
+        server: life of the server that wrote the close row.
+    """
 
     open: bytes = b""
     close: bytes = b""
-    server_start: str = ""
-    timeline: int = 0
+    server: str = ""
 
 
 class ArmedRun(msgspec.Struct):

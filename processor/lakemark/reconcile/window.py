@@ -70,12 +70,11 @@ FOLDED: Final = frozenset({TOUCHES, MARKS, CHUNK, CONTROL})
 """Kinds of rows that a shard takes; it lets others pass."""
 
 
-class _WindowData(msgspec.Struct, rename="camel"):
+class _WindowData(msgspec.Struct):
     run: str = ""
     oldest: str = ""
-    server_start: str = ""
-    timeline: int = 0
-    wal: int = 0
+    server: str = ""
+    bound: str = ""
 
 
 Row = tuple[str, str, int, bytes]
@@ -228,8 +227,7 @@ def _manifest(now: ShardState, record: ChunkComplete) -> None:
         record.parts,
         record.lo,
         record.hi,
-        record.server_start or "",
-        record.timeline or 0,
+        record.server or "",
     )
     attempt = _attempt(now, manifest)
     if attempt is not None:
@@ -341,24 +339,23 @@ def _window(now: ShardState, mark: ShardMark) -> bytes:
         return b""  # a replay of a window that nobody uses any more
     window = now.windows.setdefault(uuid, Window())
     if end == "open":
-        window.open = window.open or _open(mark.position, data.wal)
+        window.open = window.open or _open(mark.position, data.bound)
     elif not window.close:
         window.close = mark.position
-        window.server_start, window.timeline = data.server_start, data.timeline
+        window.server = data.server
     now.highest = max(now.highest, mark.position)
     oldest = now.windows.get(data.oldest)
     return oldest.open if oldest is not None else b""
 
 
-def _open(position: bytes, wal: int) -> bytes:
+def _open(position: bytes, bound: str) -> bytes:
     """What a window's chunks are compared with: the open row's position, or one before it.
 
-    Rows in a data file have the position that the open row says (`visibility.Watermark.position`):
+    Rows in a data file have the position that the open row says (`Watermark.position`):
     where transactions have committed between the two, their events beat the chunk's rows.
     """
-    if not wal:
-        return position
-    return min(position, positions.pack(positions.unpack(position)[0], wal, wal))
+    least = _position(positions.epoch_of(position).hex() + bound)
+    return position if least == positions.LOWEST else min(position, least)
 
 
 def _decide(now: ShardState, shard: int) -> list[Output]:
@@ -413,10 +410,7 @@ def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
 def _doubt(now: ShardState, attempt: Attempt, low: Window, high: Window) -> str:
     """Why an attempt is void; empty if it counts."""
     manifest, table = attempt.manifest, attempt.table
-    if manifest is not None and (manifest.server_start, manifest.timeline) != (
-        high.server_start,
-        high.timeline,
-    ):
+    if manifest is not None and (not manifest.server or manifest.server != high.server):
         return chunks.RESTARTED  # what the SELECT saw may not have outlived the server
     others = now.decided.get(table, {})
     bounds = Bounds(

@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector, TableChoice
 from lakemark.connectors.connector import read as read_connector
+from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.connectors.postgres import postgres_windows
 from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.connectors.postgres.postgres import read_schemas
@@ -27,8 +28,6 @@ from lakemark.connectors.postgres.postgres_session import (
     Session,
     connect,
 )
-from lakemark.connectors.postgres.postgres_windows import OpenWindow
-from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import records
 from lakemark.kafka.brokers import Cluster
@@ -320,7 +319,7 @@ class Adapters:
         ).get(table)
         return [known.column(name) for name in known.key] if known is not None else []
 
-    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
+    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
         """See `Ports`."""
         table = self.connector.signal_table or ""
         try:
@@ -348,9 +347,9 @@ class Adapters:
                     ends.setdefault(topic, {})[partition] = end
         return Committed(position, ends)
 
-    def blocker(self, snapshot: Snapshot) -> Blocker:
+    def blocker(self, proof: Proof) -> str:
         """See `Ports`."""
-        return postgres_windows.blocker(self._session.get(), snapshot)
+        return str(postgres_windows.blocker(self._session.get(), proof))
 
     # -- elsewhere ------------------------------------------------------------------------------
 

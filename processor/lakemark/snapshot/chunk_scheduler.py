@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from lakemark.connectors.postgres.visibility import Snapshot
+from lakemark.connectors.database import Proof
 from lakemark.errors import LakemarkError
 from lakemark.model.control import ChunkComplete
 from lakemark.snapshot import runs
@@ -191,17 +191,17 @@ class ChunkScheduler:
             log.warning("snapshot.bad_rows", table=table.table, rows=result.bad_rows, codes=codes)
         if result.lo:  # its rows have that position already
             attempt.lo = result.lo if self.state.windows.has(result.lo) else ""
-        elif result.snapshot is not None:
-            attempt.lo = self.state.windows.lo(result.snapshot) or ""
+        elif result.proof is not None:
+            attempt.lo = self.state.windows.lo(result.proof) or ""
         if not attempt.lo:
             self.store.void(attempt, "not-visible")
-            self._wait_for(result.snapshot)
+            self._wait_for(result.proof)
 
-    def _wait_for(self, snapshot: Snapshot | None) -> None:
+    def _wait_for(self, proof: Proof | None) -> None:
         """No window is provably visible: chunks wait until one is."""
-        if snapshot is None or self.state.blocked is not None:
+        if proof is None or self.state.blocked is not None:
             return
-        self.state.blocked, self.state.blocker = snapshot, ""
+        self.state.blocked, self.state.blocker = proof, ""
 
     def name_blocker(self) -> None:
         """Says which transaction chunks wait for, once for each time that they do.
@@ -213,7 +213,7 @@ class ChunkScheduler:
         if waits is None:
             self.state.blocker = ""
         elif not self.state.blocker:
-            self.state.blocker = str(self.ports.blocker(waits))
+            self.state.blocker = self.ports.blocker(waits)
             log.info("snapshot.waits", blocker=self.state.blocker)
 
     def _read_failed(self, attempt: ChunkAttempt, error: ChunkError) -> None:
@@ -242,19 +242,17 @@ class ChunkScheduler:
             return
         for attempt in ready:
             result = attempt.result
-            if result is None or result.snapshot is None:
+            if result is None or result.proof is None:
                 continue
             attempt.hi, attempt.since = window, now
             attempt.at_ms = self.ports.now_ms()
-            server = result.snapshot.server
             self.store.say(
                 ChunkComplete(
                     **place_of(attempt),
                     parts={str(shard): n for shard, n in result.parts.items()},
                     lo=attempt.lo,
                     hi=attempt.hi,
-                    server_start=server.start,
-                    timeline=server.timeline,
+                    server=result.proof.life,
                 )
             )
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from confluent_kafka import KafkaError, KafkaException
 
+from lakemark.connectors.database import visible
 from lakemark.connectors.postgres.postgres_chunks import (
     OpenTable,
     RowsOfSnapshot,
@@ -35,7 +36,6 @@ from lakemark.connectors.postgres.postgres_chunks import (
 from lakemark.connectors.postgres.postgres_keys import absent_keys, key_unreadable
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import STATEMENT_TIMEOUT, Session, connect
-from lakemark.connectors.postgres.visibility import visible
 from lakemark.connectors.refusals import Refusal, refusals
 from lakemark.errors import ConfigError, LakemarkError, TableError
 from lakemark.kafka import records
@@ -167,7 +167,7 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "OpenClien
         rows=chunk.rows.num_rows,
         absent=0 if absent is None else absent.rows.num_rows,
         parts=counts,
-        snapshot=chunk.snapshot,
+        proof=chunk.proof,
         fingerprint=chunk.schema.fingerprint(),
         bad=tuple(bad),
         bad_rows=len(chunk.bad),
@@ -190,7 +190,7 @@ def _filed(
     write, rows = settings.write_file, chunk.rows
     if write is None or spec.keys is not None or not rows.num_rows or not write.wanted(spec.table):
         return None
-    lo = visible(chunk.snapshot, spec.opens)
+    lo = visible(chunk.proof, spec.opens)
     if lo is None:
         return None
     file = write(

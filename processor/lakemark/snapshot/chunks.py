@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.connectors.database import Proof, Watermark
 from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch, chunk_batch
 from lakemark.model.change_batch import KeyColumns
@@ -132,7 +132,7 @@ class ChunkResult:
         rows: rows written.
         absent: keys of the list that the table does not have.
         parts: number of parts by shard; shards that got none are not named.
-        snapshot: what the read saw; also known of an error that came after it.
+        proof: of what the read saw; also known of an error that came after it.
         fingerprint: `TableSchema.fingerprint` of the table when it was read.
         bad: (canonical key, reason code) of rows with a value that the connector cannot carry
             either, see `postgres_chunks.RowsOfSnapshot`; the first `MAX_BAD`.
@@ -149,7 +149,7 @@ class ChunkResult:
     rows: int = 0
     absent: int = 0
     parts: Mapping[int, int] = field(default_factory=dict)
-    snapshot: Snapshot | None = None
+    proof: Proof | None = None
     fingerprint: str = ""
     bad: tuple[tuple[str, str], ...] = ()
     bad_rows: int = 0

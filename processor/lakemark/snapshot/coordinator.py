@@ -20,8 +20,7 @@ from uuid import UUID
 
 import structlog
 
-from lakemark.connectors.postgres.postgres_windows import OpenWindow
-from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.model.control import AttemptsBegin
 from lakemark.snapshot import runs
@@ -249,7 +248,7 @@ class Coordinator:
         self.ports.submit_tick(tick)
         self.ticking = True
 
-    def _ticked(self, seen: Watermark | Snapshot) -> None:
+    def _ticked(self, seen: Watermark | Proof) -> None:
         self.ticking = False
         if isinstance(seen, Watermark):
             self.state.windows.open(seen, self.state.windows_in_use())

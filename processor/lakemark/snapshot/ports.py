@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
+from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.model.control import ControlRecord
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.offsets import Offsets
@@ -12,9 +12,6 @@ from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.signals import Rejection, SignalRecord
-
-if TYPE_CHECKING:
-    from lakemark.connectors.postgres.postgres_windows import OpenWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +122,14 @@ class Ports(Protocol):
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """By canonical key, its texts for `ChunkSpec.keys`; none of one that has no such texts."""
 
-    def tick(
-        self, *, closes: "OpenWindow | None", opens: "OpenWindow | None"
-    ) -> Watermark | Snapshot:
-        """Writes window rows, see `postgres_windows.write_window`; for `submit_tick`."""
+    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+        """Closes a window and opens the next, in one transaction; for `submit_tick`."""
 
     def committed(self, epoch: int) -> Committed:
         """How far the connector has committed, in positions of an epoch; for `submit`."""
 
-    def blocker(self, snapshot: Snapshot) -> Blocker:
-        """Whom a snapshot waits for."""
+    def blocker(self, proof: Proof) -> str:
+        """Whom a read waits for that shows no window, in words for people."""
 
     def cut(
         self,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lakemark.backoff import Backoff
-from lakemark.connectors.postgres.visibility import Snapshot
+from lakemark.connectors.database import Proof
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import BLIND, ChunkResult
@@ -139,8 +139,8 @@ class SnapshotState:
     pauses: dict[str, float] = field(default_factory=dict)
     delays: dict[tuple[str, str], TableDelay] = field(default_factory=dict)
     rests: dict[str, float] = field(default_factory=dict)
-    blocked: Snapshot | None = None
-    hidden: Snapshot | None = None
+    blocked: Proof | None = None
+    hidden: Proof | None = None
     blocker: str = ""
     trouble: LakemarkError | None = None
     inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)

@@ -9,7 +9,7 @@ written after its SELECT.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lakemark.connectors.postgres.visibility import Snapshot, Watermark, visible
+from lakemark.connectors.database import Proof, Watermark, visible
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ class Windows:
         """Whether a read that begins now takes none but such windows."""
         return self._numbers.get(self.floor, 0) > since
 
-    def lo(self, snapshot: Snapshot) -> str | None:
-        """The window of the newest open row that a snapshot provably shows; None if none is."""
-        found = visible(snapshot, self.usable)
+    def lo(self, proof: Proof) -> str | None:
+        """The window of the newest open row that a read provably saw; None if none is."""
+        found = visible(proof, self.usable)
         return found.window if found else None
 
     def since(self, floor: str) -> tuple[Watermark, ...]:
@@ -100,7 +100,7 @@ class Windows:
         self.current, self.closing = watermark.window, ""
         base = visible(watermark.after, self.usable)
         self.ready = base is not None
-        same = [w for w in self.usable if w.after.server == watermark.after.server]
+        same = [w for w in self.usable if w.after.life == watermark.after.life]
         self.floor = base.window if base is not None else same[0].window
         oldest = self.oldest(in_use)
         begin = next(at for at, w in enumerate(self.usable) if w.window == oldest)

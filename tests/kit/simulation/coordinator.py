@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from lakemark.connectors.postgres.visibility import Server, Snapshot, Watermark, visible
+from lakemark.connectors.database import Watermark, visible
+from lakemark.connectors.postgres.visibility import Snapshot, bound_of
 from lakemark.model import change_batch
 from lakemark.source.changed_keys import shard_of
 from tests.kit.log_model import TABLE, Row
@@ -115,8 +116,8 @@ class Coordinator:
         oldest = self._oldest()
         server = self.source.server
         data = msgspec.json.encode(
-            {"run": chain.name, "oldest": oldest, "serverStart": server.start,
-             "timeline": server.timeline, "wal": window.wal}
+            {"run": chain.name, "oldest": oldest, "server": str(server),
+             "bound": bound_of(window.wal).hex()}
         ).decode()  # fmt: skip
         for kind, one in (("close", tick.closes), ("open", window)):
             if one is not None:
@@ -163,7 +164,7 @@ class Coordinator:
         if chain.tick is not None:
             window = chain.tick.opens
             window.acknowledged = self._tick()
-            window.watermark = Watermark(window.uuid, self.proof(), window.wal)
+            window.watermark = Watermark(window.uuid, self.proof(), bound_of(window.wal))
             chain.current, chain.tick = window, None
 
     def proof(self) -> Snapshot:
@@ -258,11 +259,10 @@ class Coordinator:
         chunk, lo, hi = attempt.chunk, attempt.lo, attempt.hi
         if lo is None or hi is None:
             return
-        server: Server = attempt.snapshot.server
         self.say(
             type="chunk", run=chunk.run.name, table=TABLE, chunk=chunk.number,
             attempt=attempt.number, parts=attempt.counts, lo=lo.uuid, hi=hi.uuid,
-            server_start=server.start, timeline=server.timeline,
+            server=attempt.snapshot.life,
         )  # fmt: skip
         attempt.manifest = True
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.connectors.database import Watermark
+from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.model import change_batch
 from tests.kit.log_model import TABLE, Row, table_schema
 from tests.kit.simulation.alters import ADD, NEW, OLD, RENAME, altered

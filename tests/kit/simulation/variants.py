@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from lakemark import tasks
-from lakemark.connectors.postgres.visibility import Snapshot, Watermark
+from lakemark.connectors.database import Watermark
+from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.converters.json import envelope
 from lakemark.model import change_batch, chunk_batch, fills, net_change, positions
 from lakemark.model.decoding import AppliedPosition
@@ -258,9 +259,7 @@ def _server_not_compared(patch: Patch) -> None:
     """A chunk counts although the server has died before its close row."""
 
     def doubt(now: Any, attempt: Any, low: Any, high: Any) -> str:
-        manifest = msgspec.structs.replace(
-            attempt.manifest, server_start=high.server_start, timeline=high.timeline
-        )
+        manifest = msgspec.structs.replace(attempt.manifest, server=high.server)
         return real(now, msgspec.structs.replace(attempt, manifest=manifest), low, high)
 
     real = window._doubt

@@ -19,6 +19,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+from lakemark.connectors.database import Proof
 from lakemark.connectors.postgres.catalog import CatalogColumn
 from lakemark.connectors.postgres.column_sql import Cell, cell, exact, quoted, selected
 from lakemark.connectors.postgres.key_sql import (
@@ -117,7 +118,7 @@ class RowsOfSnapshot:
         rows: the schema's columns with their canonical types; in no order.
         keys: canonical keys, one a row, never null.
         schema: the table's schema when it was read.
-        snapshot: the proof for `visibility.visible`.
+        proof: of what was seen.
         bad: (canonical key, reason code, message) of rows with a value that the connector cannot
             carry either, such as NaN in a numeric when decimals are precise. It is null, as in
             events.
@@ -127,7 +128,7 @@ class RowsOfSnapshot:
     rows: pa.Table
     keys: pa.ChunkedArray
     schema: TableSchema
-    snapshot: Snapshot
+    proof: Proof
     bad: list[tuple[bytes, str, str]] = field(default_factory=list)
     clamped: int = 0
 
@@ -446,7 +447,7 @@ def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> RowsOfSnapsho
         rows=pa.Table.from_batches(rows, schema.arrow()),
         keys=pa.chunked_array(keys, pa.binary()),
         schema=schema,
-        snapshot=table.snapshot,
+        proof=table.snapshot,
         bad=bad,
         clamped=tally.clamped,
     )

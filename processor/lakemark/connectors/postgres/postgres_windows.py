@@ -15,13 +15,12 @@ The table, where there is none (then set ``signal.data.collection``, and add it 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 import msgspec
 from psycopg import errors
 
+from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.connectors.postgres.key_sql import escaped
 from lakemark.connectors.postgres.postgres_publication import unpublished
@@ -31,7 +30,7 @@ from lakemark.connectors.postgres.postgres_session import (
     grant,
     translated,
 )
-from lakemark.connectors.postgres.visibility import Blocker, Snapshot, Watermark
+from lakemark.connectors.postgres.visibility import Blocker, Snapshot, bound_of
 from lakemark.connectors.refusals import refusals
 from lakemark.errors import ConfigError
 from lakemark.settings.table_id import pair_of
@@ -71,21 +70,6 @@ LIMIT 1
 """
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWindow:
-    """A window that is opened.
-
-    Attributes:
-        uuid: its own.
-        run: the run it belongs to.
-        oldest: uuid of the oldest window that any chunk, also a future one, may still use.
-    """
-
-    uuid: UUID
-    run: str
-    oldest: UUID
-
-
 def write_window(
     session: Session, table: str, *, closes: OpenWindow | None, opens: OpenWindow | None
 ) -> Watermark | Snapshot:
@@ -109,7 +93,7 @@ def write_window(
         opens: the window that begins; None at the end of a run.
 
     Returns:
-        the acknowledged open row for `visible`; S0 alone when no window is opened.
+        the acknowledged open row; S0 alone when no window is opened.
 
     Raises:
         ConfigError: ``signal-table-missing``, ``signal-table-columns``, ``signal-table-privilege``
@@ -127,14 +111,13 @@ def write_window(
         try:
             with session.transaction():
                 session.execute(_STRENGTH)
-                wal = _wal(session)
+                bound = bound_of(_wal(session))
                 for kind, window in rows:
                     data = {
                         "run": window.run,
                         "oldest": str(window.oldest),
-                        "serverStart": server.start,
-                        "timeline": server.timeline,
-                        "wal": wal,
+                        "server": str(server),
+                        "bound": bound.hex(),
                     }
                     text = msgspec.json.encode(data).decode()
                     values = [f"{window.uuid}-{kind}", f"snapshot-window-{kind}", text]
@@ -153,7 +136,7 @@ def write_window(
             ) from error
         session.execute(_NEXT_XID)
         after = current_snapshot(session)
-    return after if opens is None else Watermark(str(opens.uuid), after, wal)
+    return after if opens is None else Watermark(str(opens.uuid), after, bound)
 
 
 def require_published(session: Session, table: str, settings: Mapping[str, str]) -> None:
@@ -182,23 +165,25 @@ def require_published(session: Session, table: str, settings: Mapping[str, str])
         )
 
 
-def blocker(session: Session, snapshot: Snapshot) -> Blocker:
-    """The transaction that a chunk waits for when `visible` finds nothing for its snapshot.
+def blocker(session: Session, proof: Proof) -> Blocker:
+    """The transaction that a chunk waits for when its snapshot shows no open row.
 
     Args:
         session: of `connect`.
-        snapshot: the chunk's.
+        proof: the chunk's.
 
     Returns:
         who it is; state ``ended`` if it has ended since, so that reading again may help at once.
     """
+    if not isinstance(proof, Snapshot):
+        raise TypeError("the proof is of another database")
     with translated():
-        row = session.execute(_BLOCKER, {"xid": snapshot.xmin}).fetchone()
+        row = session.execute(_BLOCKER, {"xid": proof.xmin}).fetchone()
     if row is None:
-        return Blocker(snapshot.xmin, None, "", None, "ended")
+        return Blocker(proof.xmin, None, "", None, "ended")
     application, pid, since, state = row
     moment = None if since is None else since.isoformat()
-    return Blocker(snapshot.xmin, pid, application or "", moment, state)
+    return Blocker(proof.xmin, pid, application or "", moment, state)
 
 
 def _wal(session: Session) -> int:

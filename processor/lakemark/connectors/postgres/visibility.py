@@ -2,7 +2,8 @@
 
 Pure. On a PostgreSQL primary a transaction's commit record can be in the log, before an open row's,
 while the transaction is not visible yet to a snapshot that shows the open row. A chunk read in
-between would hold a stale row that the log never corrects. `visible` excludes it (the xmin rule):
+between would hold a stale row that the log never corrects. `Snapshot.shows` excludes it (the xmin
+rule):
 
     After an open row's commit returned, a transaction N takes the next id and ends, then
     ``S0 = pg_current_snapshot()`` is taken. A chunk with snapshot S may use the open row if
@@ -20,10 +21,10 @@ chunk's S.xmin can then be xid(T), and T is not visible yet.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark.connectors.database import Watermark
 from lakemark.model import positions
 
 _SNAPSHOT: Final = re.compile(r"(\d+):(\d+):[\d,]*")
@@ -44,10 +45,14 @@ class Server:
     start: str
     timeline: int
 
+    def __str__(self) -> str:
+        """Its name in records."""
+        return f"{self.start}/{self.timeline}"
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a statement saw: its proof.
+    """What a statement saw: PostgreSQL's `Proof`.
 
     Attributes:
         xmin: all transactions below it had ended (64 bit, no wraparound).
@@ -71,29 +76,30 @@ class Snapshot:
             raise ValueError("snapshot")
         return cls(int(match[1]), int(match[2]), server)
 
+    @property
+    def life(self) -> str:
+        """See `Proof`."""
+        return str(self.server)
 
-@dataclass(frozen=True, slots=True)
-class Watermark:
-    """An open row whose commit was acknowledged.
+    def shows(self, watermark: Watermark) -> bool:
+        """See `Proof`: the xmin rule."""
+        after = watermark.after
+        return (
+            isinstance(after, Snapshot) and after.server == self.server and self.xmin >= after.xmax
+        )
 
-    Attributes:
-        window: the window's uuid.
-        after: the snapshot taken after the commit returned (S0).
+
+def bound_of(wal: int) -> bytes:
+    """A position behind its epoch for rows of a chunk, known before the open row has come back.
+
+    Whatever commits after the open row's transaction names its commit, or a later one, as the last
+    before it: its events have a higher position than this, which is below that commit. So all
+    events up to it are visible to a chunk that may use the open row.
+
+    Args:
         wal: where the log ended before the open row's transaction committed.
     """
-
-    window: str
-    after: Snapshot
-    wal: int = 0
-
-    def position(self, epoch: int) -> bytes:
-        """A position for rows of a chunk that is known before the open row has come back.
-
-        Whatever commits after the open row's transaction names its commit, or a later one, as the
-        last before it: its events have a higher position than this, which is below that commit. So
-        all events up to it are visible to a chunk that may use the open row.
-        """
-        return positions.pack(epoch, self.wal, self.wal)
+    return positions.pack(0, wal, wal)[4:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +126,3 @@ class Blocker:
         who = f"pid {self.pid}" if self.pid is not None else self.state
         since = f", query of {self.since}" if self.since else ""
         return f"transaction {self.xid} ({who}, {self.application or 'unnamed'}{since})"
-
-
-def visible(snapshot: Snapshot, watermarks: Iterable[Watermark]) -> Watermark | None:
-    """The newest open row that is provably visible to a snapshot, with all that precedes it.
-
-    Args:
-        snapshot: the chunk's own.
-        watermarks: acknowledged open rows that may still be used, in the order they were written.
-
-    Returns:
-        the newest that qualifies. None if none does: the chunk must be read again, when the
-        transaction `snapshot.xmin` has ended.
-    """
-    found = None
-    for watermark in watermarks:
-        after = watermark.after
-        if after.server == snapshot.server and snapshot.xmin >= after.xmax:
-            found = watermark
-    return found

@@ -269,7 +269,7 @@ def _met(filed: Filed, others: pa.Array | None, *, may: bool) -> npt.NDArray[np.
 def _stands_for(file: ChunkFile, lo: bytes) -> bool:
     """Whether the rows of a file have a position that compares with events as `lo` does.
 
-    See `visibility.Watermark.position`: it is `lo`, or above it with no event between.
+    See `Watermark.position`: it is `lo`, or above it with no event between.
     """
     given = bytes.fromhex(file.position)
     return given >= lo and positions.epoch_of(given) == positions.epoch_of(lo)
