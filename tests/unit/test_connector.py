@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.connector import key_columns
+from lakemark.connectors.table_choice import key_columns
 from lakemark.settings.layers import InvalidConfig
 from lakemark.settings.names import quoted, split_list, topic_regex, topic_safe
 from lakemark.settings.table_id import text_of

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.connectors.catalogs import DatabaseCatalog
-from lakemark.connectors.connector import TableChoice
 from lakemark.connectors.postgres import catalog as words
 from lakemark.connectors.postgres import postgres
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.connectors.table_choice import TableChoice
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
 

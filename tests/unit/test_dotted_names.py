@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from deltalake import DeltaTable
 
-from lakemark.connectors.connector import TableChoice
 from lakemark.connectors.postgres import postgres
+from lakemark.connectors.table_choice import TableChoice
 from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.handling_modes import HandlingModes

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lakemark.connectors.connector import TableChoice
+from lakemark.connectors.table_choice import TableChoice
 from lakemark.model.wanted import Wanted
 from lakemark.sink.output import transaction
 from lakemark.state import catch_up, data_loss, selection, tables

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.connector import TableChoice
+from lakemark.connectors.table_choice import TableChoice
 from lakemark.model.wanted import Wanted
 from lakemark.snapshot.ports import StreamedTable
 from lakemark.snapshot.snapshots import Snapshots

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from lakemark.connectors.connector import TableChoice
+from lakemark.connectors.table_choice import TableChoice
 from tests.kit.shop import ITEMS, ORDERS, event
 
 ALL = "shop.all"

@@ -524,7 +524,7 @@ def _seen(config: Config) -> set[str]:
 
 
 def _known_form(table: str, config: Config) -> None:
-    from lakemark.connectors.connector import TableChoice  # noqa: PLC0415
+    from lakemark.connectors.table_choice import TableChoice  # noqa: PLC0415
     from lakemark.settings.table_id import is_table  # noqa: PLC0415
 
     problem = ""

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lakemark.connectors.connector import Connector, TableChoice
+from lakemark.connectors.connector import Connector
 from lakemark.connectors.postgres import postgres
 from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.connectors.table_choice import TableChoice
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config, DatabaseConfig

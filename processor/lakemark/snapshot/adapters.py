@@ -15,7 +15,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from lakemark.connectors.connect_rest import ConnectRest
-from lakemark.connectors.connector import Connector, TableChoice
+from lakemark.connectors.connector import Connector
 from lakemark.connectors.connector import read as read_connector
 from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.connectors.postgres import postgres_windows
@@ -28,6 +28,7 @@ from lakemark.connectors.postgres.postgres_session import (
     Session,
     connect,
 )
+from lakemark.connectors.table_choice import TableChoice
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import records
 from lakemark.kafka.brokers import Cluster

@@ -12,12 +12,12 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
-from lakemark.connectors.connector import key_columns, wants_column
 from lakemark.connectors.postgres.catalog import (
     POSTGRES_CATALOG_SQL,
     CatalogColumn,
     from_catalog,
 )
+from lakemark.connectors.table_choice import key_columns, wants_column
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema

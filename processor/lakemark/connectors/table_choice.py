@@ -1,0 +1,92 @@
+"""Which tables and columns a connector captures, and what makes a table's key, by its settings.
+
+Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from lakemark.settings.names import split_list
+from lakemark.settings.patterns import JavaPattern, compile_java
+from lakemark.settings.table_id import pair_of, plain_of
+
+
+class TableChoice:
+    """Which tables are captured: the connector's lists and, inside them, ``source.tables``.
+
+    The connector's lists match in full and without regard to case, as Debezium compiles them
+    (`io.debezium.function.Predicates`); an include list makes its exclude list void. Ours match in
+    full and regard case. Expressions that only Java understands match everything here: the
+    connector has applied them already. It is not started with them, see `suitability`.
+    """
+
+    def __init__(self, settings: Mapping[str, str], chosen: list[str]) -> None:
+        self._schemas = _Lists(settings, "schema")
+        self._tables = _Lists(settings, "table")
+        self._chosen = [compile_java(regex) for regex in chosen]
+
+    def __contains__(self, table: object) -> bool:
+        """Whether the table of this text is captured and chosen."""
+        if not isinstance(table, str) or not self.captured(table):
+            return False
+        return not self._chosen or any(regex.matches(plain_of(table)) for regex in self._chosen)
+
+    def captured(self, table: str) -> bool:
+        """Whether the connector's own lists let the table of this text through."""
+        return self._schemas.allow(pair_of(table)[0]) and self._tables.allow(plain_of(table))
+
+
+class _Lists:
+    def __init__(self, settings: Mapping[str, str], what: str) -> None:
+        self._include = _compiled(settings.get(f"{what}.include.list", ""))
+        self._exclude = _compiled(settings.get(f"{what}.exclude.list", ""))
+
+    def allow(self, name: str) -> bool:
+        if self._include:
+            return any(regex is None or regex.matches(name) for regex in self._include)
+        return not any(regex is not None and regex.matches(name) for regex in self._exclude)
+
+
+def _compiled(value: str) -> list[JavaPattern | None]:
+    found: list[JavaPattern | None] = []
+    for entry in split_list(value):
+        try:
+            found.append(compile_java(entry, ignore_case=True))
+        except ValueError:
+            found.append(None)
+    return found
+
+
+def wants_column(settings: Mapping[str, str], table: str, column: str) -> bool:
+    """Whether the connector sends this column: ``column.include.list`` or ``column.exclude.list``.
+
+    Key columns are always sent; the caller knows them.
+    """
+    return _Lists(settings, "column").allow(f"{plain_of(table)}.{column}")
+
+
+def key_columns(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> list[str]:
+    """The columns that ``message.key.columns`` makes the key of this table; empty: its own key.
+
+    As `Key.CustomKeyMapper` has it: each column of an entry is, behind the entry's expression and a
+    dot, one more expression, which regards no case and is matched with ``schema.table.column``, or
+    with the database before it. All entries count, and columns that the table lacks do not.
+
+    Args:
+        settings: the connector's.
+        table: ``schema.table``.
+        columns: of the table, in its order.
+    """
+    database = settings.get("database.dbname", "")
+    found: dict[str, None] = {}
+    for entry in settings.get("message.key.columns", "").split(";"):
+        expression, _, listed = entry.strip().rpartition(":")
+        for name in filter(None, map(str.strip, listed.split(","))):
+            try:
+                regex = compile_java(f"{expression.strip()}.{name}", ignore_case=True)
+            except ValueError:
+                continue
+            for column in columns:
+                place = f"{plain_of(table)}.{column}"
+                if regex.matches(place) or regex.matches(f"{database}.{place}"):
+                    found[column] = None
+    return list(found)
